@@ -1,0 +1,45 @@
+"""The only errors a user meets. Everything else that escapes is a bug and keeps its traceback.
+
+A message says what is wrong, where, and what to do. `replay.commands.main` prints it and exits with `exit_status`.
+"""
+
+
+class DxtReplayError(Exception):
+    """Base of every error that the input, the machine or the command line causes."""
+
+    exit_status = 2
+
+
+class UsageError(DxtReplayError):
+    """Options or arguments that do not fit together."""
+
+
+class LogError(DxtReplayError):
+    """A Darshan log that is not one, is damaged, or has a version that this release cannot read."""
+
+
+class ProfileError(DxtReplayError):
+    """A profiler file that cannot be read or holds no events."""
+
+
+class AlignmentError(DxtReplayError):
+    """The clocks of a log and its profile cannot be related by the method asked for."""
+
+
+class CaptureError(DxtReplayError):
+    """A capture that is missing a part, truncated, inconsistent, or written by a newer release."""
+
+
+class TargetError(DxtReplayError):
+    """A target directory without space or permission, or a path that would leave it."""
+
+
+class ReplayError(DxtReplayError):
+    """A replay that could not be carried through."""
+
+
+class MissingDependencyError(DxtReplayError):
+    """A package that this feature needs is not installed."""
+
+    def __init__(self, package: str, feature: str, install: str) -> None:
+        super().__init__(f"{feature} needs {package}, which is not installed: {install}")

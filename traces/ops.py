@@ -1,0 +1,234 @@
+"""The contract that all parts share: what a capture's tables hold, and what `capture.json` says.
+
+Times are int64 nanoseconds from the capture's zero, on one clock for all ranks. Enumerated columns are
+Arrow dictionaries of the names below; inside NumPy code they are int8 codes, the index into the tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from traces.errors import CaptureError
+
+SCHEMA_VERSION = 1
+"""Version of the tables and of `capture.json`. History: 1 (0.1.0): first."""
+
+OPS = ("open", "close", "read", "write", "stat", "sync", "seek")
+APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5")
+ORIGINS = ("traced", "reconstructed")
+FORMATS = ("tfrecord", "hdf5", "npz", "csv", "json", "checkpoint", "other")
+SPAN_KINDS = ("step", "compute", "input_wait", "pipeline", "checkpoint", "collective", "other")
+
+READ = OPS.index("read")
+WRITE = OPS.index("write")
+TRACED = ORIGINS.index("traced")
+RECONSTRUCTED = ORIGINS.index("reconstructed")
+
+NO_STEP = -1
+UNION_THREAD = -1
+"""`spans.thread` of an interval that is a union over the threads of a rank."""
+
+_ENUM = pa.dictionary(pa.int8(), pa.string())
+VOCABULARY: Mapping[str, tuple[str, ...]] = {
+    "op": OPS,
+    "api": APIS,
+    "origin": ORIGINS,
+    "format": FORMATS,
+    "kind": SPAN_KINDS,
+}
+
+OPS_SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.int32(), nullable=False),
+        pa.field("lane", pa.int32(), nullable=False),
+        pa.field("op", _ENUM, nullable=False),
+        pa.field("api", _ENUM, nullable=False),
+        pa.field("file_id", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("start_ns", pa.int64(), nullable=False),
+        pa.field("end_ns", pa.int64(), nullable=False),
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("origin", _ENUM, nullable=False),
+        pa.field("due_ns", pa.int64()),
+        pa.field("result", pa.int64()),
+    ]
+)
+"""One row per operation, sorted by (rank, start_ns). `length` is what was transferred, so a read of 0 met the
+end of the file; offset is -1 where the source does not know it. `due_ns` and `result` (bytes, or -errno) are
+null except in replays."""
+
+COUNTERS = (
+    "posix_opens", "posix_reads", "posix_writes", "posix_seeks", "posix_stats", "posix_fsyncs", "posix_fdsyncs",
+    "posix_bytes_read", "posix_bytes_written", "posix_seq_reads", "posix_seq_writes",
+    "posix_consec_reads", "posix_consec_writes",
+    "stdio_opens", "stdio_reads", "stdio_writes", "stdio_seeks", "stdio_flushes",
+    "stdio_bytes_read", "stdio_bytes_written",
+    "mpiio_reads", "mpiio_writes", "mpiio_bytes_read", "mpiio_bytes_written",
+    "h5d_reads", "h5d_writes", "h5d_bytes_read", "h5d_bytes_written",
+)  # fmt: skip
+"""Darshan counters kept per file, summed over the ranks. Null where the module has no record of the file."""
+
+FILES_SCHEMA = pa.schema(
+    [
+        pa.field("file_id", pa.int32(), nullable=False),
+        pa.field("record_id", pa.uint64(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("path_bytes", pa.binary()),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("format", _ENUM, nullable=False),
+        pa.field("mount", pa.string(), nullable=False),
+        pa.field("fs_type", pa.string(), nullable=False),
+        pa.field("stripe_size", pa.int64()),
+        pa.field("stripe_count", pa.int32()),
+        pa.field("coverage", pa.float64()),
+        *(pa.field(name, pa.int64()) for name in COUNTERS),
+    ]
+)
+"""One row per file, row i has file_id i. `path` shows a name that is not UTF-8 with `\\xNN` escapes and
+`path_bytes` then holds it exactly (null otherwise). `size`: the smallest that satisfies all accesses where the
+true size is unknown. `coverage`: traced bytes / counted bytes, null where nothing was counted."""
+
+SPANS_SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.int32(), nullable=False),
+        pa.field("thread", pa.int64(), nullable=False),
+        pa.field("kind", _ENUM, nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("start_ns", pa.int64(), nullable=False),
+        pa.field("end_ns", pa.int64(), nullable=False),
+    ]
+)
+"""One row per span, sorted by (rank, start_ns). `step` spans of one rank do not overlap. `compute` spans are a
+union over threads (thread UNION_THREAD) and disjoint. The others may nest."""
+
+
+def dictionary_array(codes: np.ndarray, vocabulary: tuple[str, ...]) -> pa.DictionaryArray:
+    """Arrow dictionary over the whole `vocabulary` from int8 codes, without copying them."""
+    return pa.DictionaryArray.from_arrays(
+        pa.array(np.ascontiguousarray(codes, dtype=np.int8)), pa.array(vocabulary, type=pa.string())
+    )
+
+
+def codes(batch: pa.RecordBatch | pa.Table, column: str) -> np.ndarray:
+    """int8 codes of an enumerated column, in the contract's numbering whatever dictionary the file used.
+
+    Raises: CaptureError for a name that the contract does not have.
+    """
+    vocabulary = VOCABULARY[column]
+    data = batch.column(column)
+    chunks = data.chunks if isinstance(data, pa.ChunkedArray) else [data]
+    parts = [_chunk_codes(chunk, vocabulary, column) for chunk in chunks]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int8)
+
+
+def _chunk_codes(chunk: pa.DictionaryArray, vocabulary: tuple[str, ...], column: str) -> np.ndarray:
+    names = chunk.dictionary.to_pylist()
+    unknown = [name for name in names if name not in vocabulary]
+    if unknown:
+        raise CaptureError(
+            f"column {column!r} holds {unknown[0]!r}, which this release does not know: update dxt-replay"
+        )
+    indices = chunk.indices.to_numpy(zero_copy_only=False)
+    if tuple(names) == vocabulary[: len(names)]:
+        return indices.astype(np.int8, copy=False)
+    translate = np.array([vocabulary.index(name) for name in names], dtype=np.int8)
+    return translate[indices]
+
+
+def table_from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Table of `schema` from NumPy arrays (or scalars, repeated); enumerated columns as int8 codes.
+
+    Nullable columns may be missing or hold a masked array or a list with None.
+    """
+    rows = next(len(value) for value in columns.values() if not np.isscalar(value))
+    arrays = []
+    for column in schema:
+        value = columns.get(column.name)
+        if value is None:
+            arrays.append(pa.nulls(rows, type=column.type))
+            continue
+        if np.isscalar(value):
+            value = [value] * rows if isinstance(value, (str, bytes)) else np.full(rows, value)
+        if pa.types.is_dictionary(column.type):
+            arrays.append(dictionary_array(np.asarray(value), VOCABULARY[column.name]))
+        elif isinstance(value, np.ma.MaskedArray):
+            mask = np.ma.getmaskarray(value)
+            arrays.append(pa.array(np.ascontiguousarray(value.data), type=column.type, mask=mask))
+        else:
+            arrays.append(pa.array(value, type=column.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The job that was captured. `start_ns` and `end_ns` are CLOCK_REALTIME; `zero_ns` is the capture's zero there."""
+
+    nprocs: int
+    run_time_s: float
+    start_ns: int = 0
+    end_ns: int = 0
+    zero_ns: int = 0
+    job_id: int = 0
+    exe: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file that the capture was made from. `kind`: darshan, xplane or capture."""
+
+    name: str
+    sha256: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankClock:
+    """How one rank's log time was placed: capture time = log time + offset_ns.
+
+    `interval_ns` is what the evidence allows for offset_ns, inclusive; `residual_ns` the half width or the spread.
+    """
+
+    rank: int
+    method: str
+    offset_ns: int
+    residual_ns: int
+    interval_ns: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Traced / counted, 1.0 where all was traced; None where nothing was counted.
+
+    `ranks` maps rank -> (bytes, operations).
+    """
+
+    bytes: float | None
+    operations: float | None
+    ranks: Mapping[int, tuple[float | None, float | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureInfo:
+    """What `capture.json` holds. `lanes`: `pthread_id`, `overlap` (inferred) or `recorded`.
+
+    `made_by`: program, version, command and, for a replay, its whole result (pace, speed, lag, cache ...).
+    """
+
+    job: Job
+    ranks: tuple[int, ...]
+    sources: tuple[Source, ...] = ()
+    clock: tuple[RankClock, ...] = ()
+    coverage: Coverage = Coverage(bytes=None, operations=None)
+    lanes: str = "overlap"
+    warnings: tuple[str, ...] = ()
+    partial: bool = False
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION

@@ -1,0 +1,65 @@
+"""Seconds and nanoseconds, quantities as text: the only place that rounds or formats a number."""
+
+from __future__ import annotations
+
+import math
+from typing import overload
+
+import numpy as np
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+MIB = 1 << 20
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+@overload
+def seconds_to_ns(seconds: float) -> int: ...
+@overload
+def seconds_to_ns(seconds: np.ndarray) -> np.ndarray: ...
+def seconds_to_ns(seconds: float | np.ndarray) -> int | np.ndarray:
+    """Nearest whole nanosecond; an int64 array for an array.
+
+    Splits off the whole seconds first, so that an epoch in a double keeps all the precision that it had.
+    """
+    if isinstance(seconds, np.ndarray):
+        whole = np.floor(seconds)
+        return whole.astype(np.int64) * NS_PER_S + np.rint((seconds - whole) * NS_PER_S).astype(np.int64)
+    floor = math.floor(seconds)
+    return floor * NS_PER_S + round((seconds - floor) * NS_PER_S)
+
+
+def ns_to_seconds(nanoseconds: int) -> float:
+    """Seconds as a float: for the edges only, never for arithmetic."""
+    return nanoseconds / NS_PER_S
+
+
+def format_bytes(count: float) -> str:
+    """`1536` -> `1.50 KiB`; binary units, three significant digits, exact below 1 KiB."""
+    if abs(count) < 1024:
+        return f"{count:.0f} B" if float(count).is_integer() else f"{count:.1f} B"
+    power = min(int(math.log(abs(count), 1024)), len(_BINARY) - 1)
+    scaled = count / 1024**power
+    if abs(scaled) >= 1023.5 and power < len(_BINARY) - 1:
+        power, scaled = power + 1, scaled / 1024
+    digits = 2 if abs(scaled) < 10 else 1 if abs(scaled) < 100 else 0
+    return f"{scaled:.{digits}f} {_BINARY[power]}"
+
+
+def format_duration(nanoseconds: float) -> str:
+    """`1_500` -> `1.5 us`; the largest unit that keeps the number at 1 or above, up to seconds."""
+    for limit, unit, name in (
+        (NS_PER_US, 1, "ns"),
+        (NS_PER_MS, NS_PER_US, "us"),
+        (NS_PER_S, NS_PER_MS, "ms"),
+    ):
+        if abs(nanoseconds) < limit:
+            return f"{nanoseconds / unit:.3g} {name}"
+    return f"{nanoseconds / NS_PER_S:.3f} s"
+
+
+def format_count(count: int) -> str:
+    """`1234567` -> `1,234,567`."""
+    return f"{count:,}"
