@@ -1,0 +1,396 @@
+"""A capture as a directory: streaming writer, per-rank reader, verification.
+
+Layout (the contract is in `traces.ops`):
+
+    NAME.capture/
+      capture.json            written last: a directory without it is no capture
+      ops/part-*.parquet      row groups never span ranks; a part's name carries its first rank
+      files.parquet
+      spans.parquet
+
+Several processes may write parts of one capture (a replay under MPI): each makes an `OpsWriter`, and one of them
+calls `write_capture_info` at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traces.errors import CaptureError, TargetError
+from traces.ops import (
+    FILES_SCHEMA,
+    OPS_SCHEMA,
+    SCHEMA_VERSION,
+    SPANS_SCHEMA,
+    CaptureInfo,
+    Coverage,
+    Job,
+    RankClock,
+    Source,
+)
+
+ROW_GROUP_ROWS = 1 << 16
+"""Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""
+
+PART_ROWS = 1 << 24
+"""Operations after which the writer begins a new part."""
+
+SUFFIX = ".capture"
+
+
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    part: Path
+    index: int
+    rows: int
+    first_ns: int
+
+
+class Capture:
+    """A capture on disk, opened by `open_capture`. Tables are read when asked for; the op stream only in batches.
+
+    `info` is `capture.json`, `files` the whole files table (file_id = row).
+    """
+
+    def __init__(self, path: Path, info: CaptureInfo, files: pa.Table, groups: Mapping[int, tuple[_RowGroup, ...]]):
+        self.path = path
+        self.info = info
+        self.files = files
+        self._groups = groups
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks of the captured job, ascending; a rank may have no operations."""
+        return self.info.ranks
+
+    def operation_count(self, rank: int | None = None) -> int:
+        """Rows of the op stream, of one rank or of all: from the file footers, without reading rows."""
+        ranks = self._groups if rank is None else (rank,)
+        return sum(group.rows for r in ranks for group in self._groups.get(r, ()))
+
+    def operations(
+        self, ranks: Iterable[int] | int | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The op stream in (rank, start_ns) order, a row group at a time; a batch holds one rank.
+
+        `columns`: names of `OPS_SCHEMA`, all when None. Memory: one row group.
+        Raises: CaptureError when a part cannot be read.
+        """
+        wanted = self.ranks if ranks is None else (ranks,) if isinstance(ranks, int) else tuple(ranks)
+        names = list(columns) if columns is not None else None
+        for rank in wanted:
+            opened: tuple[Path, pq.ParquetFile] | None = None
+            for group in self._groups.get(rank, ()):
+                if opened is None or opened[0] != group.part:
+                    opened = (group.part, _open_parquet(group.part))
+                try:
+                    table = opened[1].read_row_group(group.index, columns=names, use_threads=False)
+                except (pa.ArrowException, OSError) as error:
+                    raise CaptureError(f"{group.part} is damaged (row group {group.index}): {error}") from error
+                yield from table.combine_chunks().to_batches()
+
+    @cached_property
+    def spans(self) -> pa.Table:
+        """All spans (`SPANS_SCHEMA`), sorted by (rank, start_ns)."""
+        return _read_table(self.path / "spans.parquet", SPANS_SCHEMA)
+
+    @cached_property
+    def time_span_ns(self) -> tuple[int, int]:
+        """First start and last end over operations and spans; (0, 0) for an empty capture."""
+        first: list[int] = [groups[0].first_ns for groups in self._groups.values() if groups]
+        last = [int(batch.column("end_ns").to_numpy().max()) for batch in self.operations(columns=["end_ns"])]
+        if self.spans.num_rows:
+            first.append(int(self.spans["start_ns"].to_numpy().min()))
+            last.append(int(self.spans["end_ns"].to_numpy().max()))
+        return (min(first), max(last)) if first else (0, 0)
+
+    def paths(self) -> list[str]:
+        """Path of each file as recorded, by file_id (escaped where it is not UTF-8)."""
+        return self.files["path"].to_pylist()
+
+
+class OpsWriter:
+    """Writes a sorted op stream into `directory`/ops. Rows of one rank must come together and in start order.
+
+    A context manager: leaving it by an exception removes the parts that it wrote.
+    Raises: CaptureError when rows are out of order or a rank comes back; TargetError when the disk refuses.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._folder = directory / "ops"
+        self._writer: pq.ParquetWriter | None = None
+        self._rows_in_part = 0
+        self._pending: deque[pa.Table] = deque()
+        self._pending_rows = 0
+        self._rank: int | None = None
+        self._last_start = 0
+        self._seen: set[int] = set()
+        self._parts: list[Path] = []
+        self.rows = 0
+        _make_directory(self._folder)
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows of `OPS_SCHEMA`; several ranks may follow each other in one table."""
+        if not table.schema.equals(OPS_SCHEMA):
+            table = table.cast(OPS_SCHEMA)
+        ranks = table["rank"].to_numpy()
+        if not len(ranks):
+            return
+        cuts = np.flatnonzero(np.diff(ranks)) + 1
+        for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(ranks)], strict=True):
+            self._append(int(ranks[begin]), table.slice(begin, end - begin))
+
+    def _append(self, rank: int, rows: pa.Table) -> None:
+        starts = rows["start_ns"].to_numpy()
+        if rank != self._rank:
+            if rank in self._seen:
+                raise CaptureError(f"operations of rank {rank} come in two places: sort them by rank before writing")
+            self._flush(whole=True)
+            self._rank, self._last_start = rank, int(starts[0])
+            self._seen.add(rank)
+        if starts[0] < self._last_start or np.any(np.diff(starts) < 0):
+            raise CaptureError(f"operations of rank {rank} are not in the order of their start")
+        self._last_start = int(starts[-1])
+        self._pending.append(rows)
+        self._pending_rows += rows.num_rows
+        if self._pending_rows >= ROW_GROUP_ROWS:
+            self._flush(whole=False)
+
+    def _flush(self, *, whole: bool) -> None:
+        """Write full row groups of the current rank, and the rest of them if `whole`."""
+        if not self._pending_rows or self._rank is None:
+            return
+        table = pa.concat_tables(self._pending)
+        full = table.num_rows if whole else table.num_rows - table.num_rows % ROW_GROUP_ROWS
+        try:
+            for begin in range(0, full, ROW_GROUP_ROWS):
+                group = table.slice(begin, min(ROW_GROUP_ROWS, full - begin))
+                self._part_writer().write_table(group, row_group_size=ROW_GROUP_ROWS)
+                self._rows_in_part += group.num_rows
+                self.rows += group.num_rows
+        except OSError as error:
+            raise TargetError(f"cannot write the operations under {self._folder}: {error}") from error
+        rest = table.slice(full)
+        self._pending = deque([rest] if rest.num_rows else [])
+        self._pending_rows = rest.num_rows
+
+    def _part_writer(self) -> pq.ParquetWriter:
+        if self._writer is not None and self._rows_in_part >= PART_ROWS:
+            self._writer.close()
+            self._writer = None
+        if self._writer is None:
+            part = self._folder / f"part-{self._rank:07d}-{len(self._parts):04d}.parquet"
+            self._writer = pq.ParquetWriter(part, OPS_SCHEMA, compression="zstd", store_schema=True)
+            self._parts.append(part)
+            self._rows_in_part = 0
+        return self._writer
+
+    def close(self) -> None:
+        """Write what is pending and the footers."""
+        self._flush(whole=True)
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> OpsWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        if self._writer is not None:
+            with suppress(OSError, pa.ArrowException):
+                self._writer.close()
+        for part in self._parts:
+            part.unlink(missing_ok=True)
+
+
+def create_capture(directory: Path) -> None:
+    """Make an empty capture directory, or empty an old one: its four parts go, anything else is left alone.
+
+    Raises: TargetError when `directory` exists and is no capture, or cannot be made.
+    """
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        raise TargetError(f"{directory} exists and is not a capture: choose another name")
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / "ops").is_dir():
+        raise TargetError(f"{directory} exists, is not empty and is not a capture: choose another name")
+    _make_directory(directory / "ops")
+    for old in (directory / "capture.json", directory / "files.parquet", directory / "spans.parquet"):
+        old.unlink(missing_ok=True)
+    for part in (directory / "ops").glob("part-*.parquet"):
+        part.unlink()
+
+
+def write_files(directory: Path, files: pa.Table) -> None:
+    """Write `files.parquet`. Raises: CaptureError when row i has not file_id i; TargetError when the disk refuses."""
+    if not np.array_equal(files["file_id"].to_numpy(), np.arange(files.num_rows)):
+        raise CaptureError("files are not numbered 0, 1, 2 ... in order")
+    _write_table(directory / "files.parquet", files.cast(FILES_SCHEMA))
+
+
+def write_spans(directory: Path, spans: pa.Table) -> None:
+    """Write `spans.parquet`, sorted by (rank, start_ns). Raises: TargetError when the disk refuses."""
+    if spans.num_rows:
+        spans = spans.sort_by([("rank", "ascending"), ("start_ns", "ascending"), ("end_ns", "descending")])
+    _write_table(directory / "spans.parquet", spans.cast(SPANS_SCHEMA))
+
+
+def write_capture_info(directory: Path, info: CaptureInfo) -> None:
+    """Write `capture.json`: the last step, which makes the directory a capture."""
+    text = json.dumps(_as_json(dataclasses.asdict(info)), indent=1, sort_keys=True, allow_nan=False)
+    temporary = directory / ".capture.json.new"
+    try:
+        temporary.write_text(text + "\n", encoding="utf-8")
+        os.replace(temporary, directory / "capture.json")
+    except OSError as error:
+        raise TargetError(f"cannot write {directory / 'capture.json'}: {error}") from error
+
+
+def open_capture(path: Path | str) -> Capture:
+    """Open a capture; reads `capture.json`, the files table and the footers of the parts.
+
+    Raises: CaptureError when it is none, lacks a part, is truncated, or was written by a newer release.
+    """
+    path = Path(path)
+    info = _read_info(path)
+    files = _read_table(path / "files.parquet", FILES_SCHEMA)
+    if not (path / "spans.parquet").is_file():
+        raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
+    groups = _index_row_groups(path / "ops", info)
+    return Capture(path, info, files, groups)
+
+
+def _read_info(path: Path) -> CaptureInfo:
+    file = path / "capture.json"
+    if not path.is_dir() or not file.is_file():
+        what = "does not exist" if not path.exists() else "is not a capture (no capture.json)"
+        raise CaptureError(f"{path} {what}: give the directory that `dxt-replay merge` or `run` wrote")
+    try:
+        data = json.loads(file.read_bytes())
+        version = data["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CaptureError(f"{file} is damaged: {error!r}") from error
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise CaptureError(
+            f"{path} has schema version {version!r}, this release reads up to {SCHEMA_VERSION}: update dxt-replay"
+        )
+    try:
+        return _info_from_json(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CaptureError(f"{file} is damaged: {error!r}") from error
+
+
+def _info_from_json(data: Mapping[str, Any]) -> CaptureInfo:
+    coverage = data["coverage"]
+    return CaptureInfo(
+        job=Job(**data["job"]),
+        ranks=tuple(int(rank) for rank in data["ranks"]),
+        sources=tuple(Source(**source) for source in data["sources"]),
+        clock=tuple(RankClock(**{**clock, "interval_ns": tuple(clock["interval_ns"])}) for clock in data["clock"]),
+        coverage=Coverage(
+            bytes=coverage["bytes"],
+            operations=coverage["operations"],
+            ranks={int(rank): tuple(value) for rank, value in coverage["ranks"].items()},
+        ),
+        lanes=data["lanes"],
+        warnings=tuple(data["warnings"]),
+        partial=bool(data["partial"]),
+        made_by=data["made_by"],
+        schema_version=data["schema_version"],
+    )
+
+
+def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGroup, ...]]:
+    if not folder.is_dir():
+        raise CaptureError(f"{folder.parent} lacks its ops folder: the capture is incomplete, merge or run again")
+    groups: dict[int, list[_RowGroup]] = {}
+    for part in sorted(folder.glob("part-*.parquet")):
+        footer = _open_parquet(part).metadata
+        rank_column = footer.schema.names.index("rank") if "rank" in footer.schema.names else None
+        start_column = footer.schema.names.index("start_ns") if "start_ns" in footer.schema.names else None
+        if rank_column is None or start_column is None:
+            raise CaptureError(f"{part} does not hold operations (no rank or start_ns column)")
+        for index in range(footer.num_row_groups):
+            group = footer.row_group(index)
+            rank_range = group.column(rank_column).statistics
+            start_range = group.column(start_column).statistics
+            if rank_range is None or start_range is None or rank_range.min != rank_range.max:
+                raise CaptureError(
+                    f"{part}: row group {index} mixes ranks or has no statistics; write it with dxt-replay"
+                )
+            groups.setdefault(rank_range.min, []).append(
+                _RowGroup(part=part, index=index, rows=group.num_rows, first_ns=start_range.min)
+            )
+    unknown = set(groups) - set(info.ranks)
+    if unknown:
+        raise CaptureError(f"{folder} holds operations of rank {min(unknown)}, which capture.json does not list")
+    stored = sum(group.rows for found in groups.values() for group in found)
+    expected = info.made_by.get("operations_stored")
+    if expected is not None and expected != stored:
+        raise CaptureError(f"{folder} holds {stored} operations of {expected}: a part is missing or truncated")
+    return {rank: tuple(sorted(found, key=lambda g: (g.first_ns, g.part, g.index))) for rank, found in groups.items()}
+
+
+def _open_parquet(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, memory_map=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """All of a small table, cast to `schema`; columns that an older release did not write come as nulls."""
+    file = _open_parquet(path)
+    try:
+        table = file.read(use_threads=False)
+        columns = [
+            table[column.name].combine_chunks()
+            if column.name in table.column_names
+            else pa.nulls(table.num_rows, column.type)
+            for column in schema
+        ]
+        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CaptureError(f"{path} is damaged: {error}") from error
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    try:
+        pq.write_table(table, path, compression="zstd")
+    except OSError as error:
+        raise TargetError(f"cannot write {path}: {error}") from error
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TargetError(f"cannot make {path}: {error.strerror or error}") from error
+
+
+def _as_json(value: Any) -> Any:
+    """Plain JSON types: tuples become lists, NumPy scalars numbers, mapping keys text."""
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
