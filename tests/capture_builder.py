@@ -1,0 +1,207 @@
+"""Small captures for tests, written through `traces.store` as every producer writes them.
+
+    capture = build_capture(
+        tmp_path,
+        files=["/data/train.tfrecord", File("/ckpt/model.h5", format="hdf5")],
+        ops=[read(0, offset=0, length=4096), write(1, length=100, rank=1, start_ns=500)],
+        spans=[Span("step", start_ns=0, end_ns=2000, step=0)],
+    )
+
+Operations come in any order: the builder sorts them. A file without a size gets the smallest that satisfies its
+operations; an operation without an end lasts a microsecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from traces.ops import (
+    APIS,
+    COUNTERS,
+    FILES_SCHEMA,
+    FORMATS,
+    NO_STEP,
+    OPS,
+    OPS_SCHEMA,
+    ORIGINS,
+    SPAN_KINDS,
+    SPANS_SCHEMA,
+    UNION_THREAD,
+    CaptureInfo,
+    Job,
+    table_from_columns,
+)
+from traces.store import Capture, OpsWriter, create_capture, open_capture, write_capture_info, write_files, write_spans
+
+DEFAULT_DURATION_NS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row of `OPS_SCHEMA`, enumerated columns by name; `end_ns` None is a microsecond after the start."""
+
+    op: str
+    file_id: int
+    offset: int = 0
+    length: int = 0
+    start_ns: int = 0
+    end_ns: int | None = None
+    rank: int = 0
+    lane: int = 0
+    api: str = "POSIX"
+    step: int = NO_STEP
+    origin: str = "traced"
+    due_ns: int | None = None
+    result: int | None = None
+
+
+def read(file_id: int, **columns: Any) -> Op:
+    """`Op("read", file_id, **columns)`."""
+    return Op("read", file_id, **columns)
+
+
+def write(file_id: int, **columns: Any) -> Op:
+    """`Op("write", file_id, **columns)`."""
+    return Op("write", file_id, **columns)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One row of `FILES_SCHEMA`: `path` as text or exact bytes; `size` None is what the operations need.
+
+    `record_id` None is file_id + 1000. `counters` maps names of `traces.ops.COUNTERS` to numbers; the rest are null.
+    """
+
+    path: str | bytes
+    size: int | None = None
+    record_id: int | None = None
+    format: str = "other"
+    mount: str = "/"
+    fs_type: str = "ext4"
+    stripe_size: int | None = None
+    stripe_count: int | None = None
+    coverage: float | None = 1.0
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One row of `SPANS_SCHEMA`."""
+
+    kind: str
+    start_ns: int
+    end_ns: int
+    name: str = ""
+    rank: int = 0
+    thread: int = UNION_THREAD
+    step: int = NO_STEP
+
+
+def build_capture(
+    directory: Path,
+    *,
+    ops: Iterable[Op] = (),
+    files: Iterable[File | str | bytes] = (),
+    spans: Iterable[Span] = (),
+    ranks: Iterable[int] = (),
+    info: CaptureInfo | None = None,
+    name: str = "test",
+) -> Capture:
+    """Write `directory`/`name`.capture and open it.
+
+    Ranks are those of the operations, the spans and `ranks`, and at least rank 0. `info` replaces capture.json whole.
+    """
+    op_list, span_list = list(ops), list(spans)
+    path = Path(directory) / f"{name}.capture"
+    create_capture(path)
+    with OpsWriter(path) as writer:
+        writer.write(ops_table(op_list))
+    write_files(path, files_table(files, op_list))
+    write_spans(path, spans_table(span_list))
+    if info is None:
+        found = {0, *ranks, *(op.rank for op in op_list), *(span.rank for span in span_list)}
+        last = max([0, *(_end_ns(op) for op in op_list), *(span.end_ns for span in span_list)])
+        info = CaptureInfo(
+            job=Job(nprocs=max(found) + 1, run_time_s=last / 1e9, end_ns=last), ranks=tuple(sorted(found))
+        )
+    write_capture_info(path, info)
+    return open_capture(path)
+
+
+def ops_table(ops: Iterable[Op]) -> pa.Table:
+    """Table of `OPS_SCHEMA`, sorted by (rank, start_ns), equal starts as given."""
+    rows = sorted(ops, key=lambda op: (op.rank, op.start_ns))
+    columns: dict[str, Any] = {
+        name: np.array([getattr(row, name) for row in rows], dtype=dtype)
+        for name, dtype in (
+            ("rank", np.int32),
+            ("lane", np.int32),
+            ("file_id", np.int32),
+            ("offset", np.int64),
+            ("length", np.int64),
+            ("start_ns", np.int64),
+            ("step", np.int32),
+        )
+    }
+    columns["end_ns"] = np.array([_end_ns(row) for row in rows], dtype=np.int64)
+    columns["op"] = _codes([row.op for row in rows], OPS)
+    columns["api"] = _codes([row.api for row in rows], APIS)
+    columns["origin"] = _codes([row.origin for row in rows], ORIGINS)
+    columns["due_ns"] = [row.due_ns for row in rows]
+    columns["result"] = [row.result for row in rows]
+    return table_from_columns(columns, OPS_SCHEMA)
+
+
+def files_table(files: Iterable[File | str | bytes], ops: Iterable[Op] = ()) -> pa.Table:
+    """Table of `FILES_SCHEMA`, numbered in order; sizes not given are the largest end over `ops`."""
+    rows = [file if isinstance(file, File) else File(file) for file in files]
+    needed = [0] * len(rows)
+    for op in ops:
+        needed[op.file_id] = max(needed[op.file_id], op.offset + op.length)
+    names = [_path_columns(row.path) for row in rows]
+    columns: dict[str, Any] = {
+        "file_id": np.arange(len(rows), dtype=np.int32),
+        "record_id": [1000 + i if row.record_id is None else row.record_id for i, row in enumerate(rows)],
+        "path": [shown for shown, _ in names],
+        "path_bytes": [exact for _, exact in names],
+        "size": [needed[i] if row.size is None else row.size for i, row in enumerate(rows)],
+        "format": _codes([row.format for row in rows], FORMATS),
+        **{name: [row.counters.get(name) for row in rows] for name in COUNTERS},
+    }
+    for name in ("mount", "fs_type", "stripe_size", "stripe_count", "coverage"):
+        columns[name] = [getattr(row, name) for row in rows]
+    return table_from_columns(columns, FILES_SCHEMA)
+
+
+def spans_table(spans: Iterable[Span]) -> pa.Table:
+    """Table of `SPANS_SCHEMA`, in the order given."""
+    rows = list(spans)
+    columns: dict[str, Any] = {
+        name: [getattr(row, name) for row in rows] for name in ("rank", "thread", "name", "step", "start_ns", "end_ns")
+    }
+    columns["kind"] = _codes([row.kind for row in rows], SPAN_KINDS)
+    return table_from_columns(columns, SPANS_SCHEMA)
+
+
+def _end_ns(op: Op) -> int:
+    return op.start_ns + DEFAULT_DURATION_NS if op.end_ns is None else op.end_ns
+
+
+def _codes(names: list[str], vocabulary: tuple[str, ...]) -> np.ndarray:
+    return np.array([vocabulary.index(name) for name in names], dtype=np.int8)
+
+
+def _path_columns(path: str | bytes) -> tuple[str, bytes | None]:
+    """`path` and `path_bytes` as the contract has them."""
+    if isinstance(path, str):
+        return path, None
+    try:
+        return path.decode("utf-8"), None
+    except UnicodeDecodeError:
+        return path.decode("utf-8", "backslashreplace"), path

@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.units import format_bytes, format_count, format_duration, seconds_to_ns
+
+
+@given(st.integers(0, 4_000_000), st.integers(0, 999_999_999))
+def test_seconds_become_the_nearest_nanosecond(whole, fraction):
+    seconds = whole + fraction / 1e9
+    exact = whole * 10**9 + fraction
+    assert abs(seconds_to_ns(seconds) - exact) <= 1
+    assert seconds_to_ns(np.array([seconds])).tolist() == [seconds_to_ns(seconds)]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (262144, "256 KiB"), (1 << 40, "1.00 TiB")],
+)
+def test_bytes_as_text(count, text):
+    assert format_bytes(count) == text
+
+
+def test_a_unit_is_never_overfull():
+    assert format_bytes(1024**2 - 1) == "1.00 MiB"
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"), [(0, "0 ns"), (999, "999 ns"), (1500, "1.5 us"), (2_000_000, "2 ms"), (1_234_000_000, "1.234 s")]
+)
+def test_durations_as_text(ns, text):
+    assert format_duration(ns) == text
+
+
+def test_counts_as_text():
+    assert format_count(1234567) == "1,234,567"
