@@ -1,0 +1,91 @@
+"""What fills a staged file: bytes that do not compress, made faster than a disk takes them.
+
+A `Stager` knows how a file of one format is made; HDF5 gets its own when its twins are real HDF5 files.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from traces.units import MIB
+
+BLOCK_BYTES = MIB
+"""Fits into a core's cache together with the noise that it is made from: making it costs a tenth of writing it."""
+
+_NOISE_SEED = 0x5D7C_3A11_0D15_7A6E
+_MASK = (1 << 64) - 1
+
+
+class Stager(Protocol):
+    """Makes files of one format. Stateless: a byte of a file follows from record id and offset alone."""
+
+    may_be_sparse: bool
+    """Whether a hole of the right size is a valid file of the format."""
+
+    def fill(self, fd: int, record_id: int, size: int) -> Iterator[int]:
+        """Write an empty file up to `size` bytes; gives the number of bytes after each write. Raises: OSError."""
+
+    def made(self, fd: int, record_id: int, size: int) -> bool:
+        """Whether an open file of the right size starts as this stager would have begun it."""
+
+
+class PlainStager:
+    """Noise from the first byte to the last."""
+
+    may_be_sparse = True
+
+    def fill(self, fd: int, record_id: int, size: int) -> Iterator[int]:
+        buffer = bytearray(min(BLOCK_BYTES, -(-size // 8) * 8))
+        words = np.frombuffer(buffer, dtype=np.uint64)
+        for offset in range(0, size, BLOCK_BYTES):
+            make_noise(record_id, offset // BLOCK_BYTES, words)
+            data = memoryview(buffer)[: size - offset]
+            done = 0
+            while done < len(data):
+                done += os.write(fd, data[done:])
+            yield done
+
+    def made(self, fd: int, record_id: int, size: int) -> bool:
+        start = min(size, 4096)
+        words = np.empty(4096 // 8, dtype=np.uint64)
+        make_noise(record_id, 0, words)
+        return os.pread(fd, start, 0) == words.tobytes()[:start]
+
+
+STAGERS: Mapping[str, Stager] = {}
+"""Stagers of single formats (`traces.ops.FORMATS`); every other format is plain."""
+
+_PLAIN = PlainStager()
+
+
+def stager_of(file_format: str) -> Stager:
+    """The stager of a format."""
+    return STAGERS.get(file_format, _PLAIN)
+
+
+def make_noise(record_id: int, block: int, words: np.ndarray) -> None:
+    """Fill `words`, uint64[up to BLOCK_BYTES / 8], with the start of block number `block` of a file.
+
+    One block of noise, each word combined with a key of this file and block: nothing to find for a compressor, which
+    looks for repeated bytes, nor for deduplication, and several times as fast as a generator.
+    """
+    key = np.uint64(_mix(record_id ^ _mix(block)))
+    np.bitwise_xor(_noise()[: len(words)], key, out=words)
+
+
+@functools.cache
+def _noise() -> np.ndarray:
+    return np.random.Generator(np.random.SFC64(_NOISE_SEED)).integers(0, 1 << 64, BLOCK_BYTES // 8, dtype=np.uint64)
+
+
+def _mix(value: int) -> int:
+    """The output function of SplitMix64 (Steele, Lea, Flood 2014), which spreads each bit over all 64."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
