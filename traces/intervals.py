@@ -1,0 +1,165 @@
+"""Unions, intersections and differences of half-open time intervals [start, end), in int64 ns. Pure.
+
+"Busy" and "in flight" are always the length of a union: a sum counts a nanosecond once per thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+_NEVER = np.iinfo(np.int64).min
+_NO_TIMES = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Intervals:
+    """A set of times as disjoint intervals in ascending order that do not touch; int64 arrays of equal shape (n,).
+
+    Make one with `union_of`; the constructor trusts its arguments.
+    """
+
+    starts: np.ndarray = field(default_factory=lambda: _NO_TIMES)
+    ends: np.ndarray = field(default_factory=lambda: _NO_TIMES)
+
+    @classmethod
+    def union_of(cls, starts: np.ndarray, ends: np.ndarray) -> Intervals:
+        """The union of intervals in any order; those that end at or before their start are empty and vanish.
+
+        After sorting starts and ends apart, a gap lies before start i + 1 exactly where the i + 1 earliest ends all
+        come before it: no index sort is needed.
+        """
+        if np.any(ends <= starts):
+            real = ends > starts
+            starts, ends = starts[real], ends[real]
+        return cls.of_ascending(np.sort(starts), np.sort(ends))
+
+    @classmethod
+    def of_ascending(cls, starts: np.ndarray, ends: np.ndarray) -> Intervals:
+        """The union of non-empty intervals that ascend and do not overlap, though they may touch."""
+        if not len(starts):
+            return cls()
+        gap = ends[:-1] < starts[1:]
+        return cls(starts=starts[np.concatenate(([True], gap))], ends=ends[np.concatenate((gap, [True]))])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def length_ns(self) -> int:
+        """Total time covered."""
+        return int((self.ends - self.starts).sum())
+
+    def covered_before(self, times: np.ndarray) -> np.ndarray:
+        """For each of `times`, how much of this set lies before it (int64 ns, same shape)."""
+        lengths = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
+        begun = np.searchsorted(self.starts, times, side="right")
+        last = np.maximum(begun - 1, 0)
+        if not len(self):
+            return np.zeros(np.shape(times), dtype=np.int64)
+        beyond = np.where(begun > 0, np.maximum(self.ends[last] - times, 0), 0)
+        result: np.ndarray = lengths[begun] - beyond
+        return result
+
+    def covered_within(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """For each interval [starts[i], ends[i]), how much of it this set covers (int64 ns)."""
+        covered: np.ndarray = self.covered_before(ends) - self.covered_before(starts)
+        return covered
+
+    def union(self, other: Intervals) -> Intervals:
+        """Times in either set."""
+        return Intervals.union_of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
+
+    def intersection(self, other: Intervals) -> Intervals:
+        """Times in both sets."""
+        return self._where(other, lambda here, there: here & there)
+
+    def minus(self, other: Intervals) -> Intervals:
+        """Times in this set and not in the other."""
+        return self._where(other, lambda here, there: here & ~there)
+
+    def _where(self, other: Intervals, chosen: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Intervals:
+        times = np.concatenate((self.starts, self.ends, other.starts, other.ends))
+        if not len(times):
+            return Intervals()
+        order = np.argsort(times, kind="stable")
+        mine, others = 2 * len(self), 2 * len(other)
+        here = np.repeat([1, -1, 0], [len(self), len(self), others])[order].cumsum() > 0
+        there = np.repeat([0, 1, -1], [mine, len(other), len(other)])[order].cumsum() > 0
+        edges = times[order]
+        piece = chosen(here, there)[:-1]
+        return Intervals.union_of(edges[:-1][piece], edges[1:][piece])
+
+
+class StreamingUnion:
+    """Length of the union of intervals that arrive in the order of their start, with one number of state."""
+
+    def __init__(self) -> None:
+        self._reach = _NEVER
+        self.length_ns = 0
+
+    def add(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Add intervals; returns the (starts, ends) of what they cover for the first time, disjoint and ascending."""
+        if not len(starts):
+            return _NO_TIMES, _NO_TIMES
+        reached = np.maximum.accumulate(np.concatenate(([self._reach], ends)))
+        begins = np.maximum(starts, reached[:-1])
+        self._reach = int(reached[-1])
+        new = ends > begins
+        begins, ends = begins[new], ends[new]
+        self.length_ns += int((ends - begins).sum())
+        return begins, ends
+
+
+class BoundedUnion:
+    """Union of any number of intervals in any order in bounded memory.
+
+    Exact up to `limit` disjoint intervals. Beyond, the shortest gaps are closed; `closed_ns` is their total length, by
+    which the union is at most too long.
+    """
+
+    def __init__(self, limit: int = 1 << 21) -> None:
+        self._limit = limit
+        self._union = Intervals()
+        self._pending: list[Intervals] = []
+        self._pending_size = 0
+        self.closed_ns = 0
+
+    def add(self, starts: np.ndarray, ends: np.ndarray) -> None:
+        """Add intervals in any order."""
+        self.add_union(Intervals.union_of(starts, ends))
+
+    def add_union(self, part: Intervals) -> None:
+        """Add a union that is there already."""
+        self._pending.append(part)
+        self._pending_size += len(part)
+        if self._pending_size >= self._limit:
+            self._merge()
+
+    def intervals(self) -> Intervals:
+        """The union of all that was added."""
+        self._merge()
+        return self._union
+
+    def _merge(self) -> None:
+        if not self._pending:
+            return
+        parts = [self._union, *self._pending]
+        merged = Intervals.union_of(
+            np.concatenate([part.starts for part in parts]), np.concatenate([part.ends for part in parts])
+        )
+        self._pending, self._pending_size = [], 0
+        self._union = self._close_gaps(merged) if len(merged) > self._limit else merged
+
+    def _close_gaps(self, merged: Intervals) -> Intervals:
+        """Keep the longest `limit // 2` gaps, so that the next closing is far away."""
+        gaps = merged.starts[1:] - merged.ends[:-1]
+        order = np.argpartition(gaps, len(gaps) - self._limit // 2)
+        kept = np.sort(order[len(gaps) - self._limit // 2 :])
+        self.closed_ns += int(gaps.sum() - gaps[kept].sum())
+        return Intervals(
+            starts=np.concatenate((merged.starts[:1], merged.starts[kept + 1])),
+            ends=np.concatenate((merged.ends[kept], merged.ends[-1:])),
+        )
