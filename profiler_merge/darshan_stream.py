@@ -1,0 +1,102 @@
+"""Bounded decompression of one region of a Darshan log: a concatenation of the ranks' own compressed streams."""
+
+from __future__ import annotations
+
+import bz2
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from traces.errors import LogError
+from traces.units import format_bytes
+
+COMPRESSIONS = ("zlib", "bzip2", "none")
+"""By the header's comp_type (`enum darshan_comp_type` in darshan-log-format.h)."""
+
+PIECE_BYTES = 4 << 20
+"""Most decompressed bytes that one piece holds."""
+
+_READ_BYTES = 1 << 20
+_EXPANSION = 500
+_EXPANSION_FLOOR_BYTES = 4 << 20
+
+
+class DamagedLogError(LogError):
+    """Damage that a reader may skip. `problem` is the message without its remedy."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}: the log is damaged; --skip-damaged reads the rest")
+        self.problem = problem
+
+
+def pieces(path: Path, offset: int, length: int, compression: str, *, region: str) -> Iterator[bytes]:
+    """Decompressed bytes of `length` bytes of the file from `offset`, at most PIECE_BYTES at a time, never empty.
+
+    A piece never spans two streams. A region may grow 500 times (the most seen in a public log is 52), or to 4 MiB.
+    Raises: DamagedLogError, after the pieces that could be had, when a stream is damaged, cut short, or grows beyond.
+    """
+    allowed = max(_EXPANSION_FLOOR_BYTES, _EXPANSION * length)
+    produced = 0
+    try:
+        for piece in _decompress(_blocks(path, offset, length), compression):
+            produced += len(piece)
+            if produced > allowed:
+                raise DamagedLogError(
+                    f"{region} of {path} grows from {format_bytes(length)} to more than {format_bytes(allowed)}"
+                )
+            yield piece
+    except (zlib.error, EOFError, OSError, ValueError) as error:
+        raise DamagedLogError(
+            f"{region} of {path} cannot be decompressed after {format_bytes(produced)} ({error})"
+        ) from error
+
+
+def _decompress(blocks: Iterable[bytes], compression: str) -> Iterator[bytes]:
+    if compression == "zlib":
+        return _inflate(blocks)
+    if compression == "bzip2":
+        return _bunzip(blocks)
+    return iter(blocks)
+
+
+def _blocks(path: Path, offset: int, length: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        while length:
+            block = file.read(min(length, _READ_BYTES))
+            if not block:
+                raise EOFError("the file ends before the region does")
+            length -= len(block)
+            yield block
+
+
+def _inflate(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    stream, open_stream = zlib.decompressobj(), False
+    for block in blocks:
+        data = block
+        while data:
+            piece = stream.decompress(data, PIECE_BYTES)
+            if piece:
+                yield piece
+            data, open_stream = stream.unconsumed_tail, True
+            if stream.eof:
+                data, open_stream = stream.unused_data, False
+                stream = zlib.decompressobj()
+    if open_stream:
+        raise EOFError("a compressed stream ends early")
+
+
+def _bunzip(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    stream, open_stream = bz2.BZ2Decompressor(), False
+    for block in blocks:
+        data = block
+        while data or not stream.needs_input:
+            piece = stream.decompress(data, PIECE_BYTES)
+            if piece:
+                yield piece
+            data, open_stream = b"", True
+            if stream.eof:
+                data, open_stream = stream.unused_data, False
+                stream = bz2.BZ2Decompressor()
+    if open_stream:
+        raise EOFError("a compressed stream ends early")
