@@ -1,0 +1,149 @@
+"""Which counters a record of each module version holds, in file order.
+
+Sources: darshan-{posix,mpiio,stdio,hdf5,lustre}-log-format.h for the newest versions, the conversions of the old ones
+in the `_get_` functions of darshan-*-logutils.c. All integers and floats of a record have 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_SIZES = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
+_TOP = (1, 2, 3, 4)
+_DIMENSIONS = (1, 2, 3, 4, 5)
+
+_RANKS = ("FASTEST_RANK", "FASTEST_RANK_BYTES", "SLOWEST_RANK", "SLOWEST_RANK_BYTES")
+_TIMESTAMPS = (
+    "F_OPEN_START_TIMESTAMP", "F_READ_START_TIMESTAMP", "F_WRITE_START_TIMESTAMP", "F_CLOSE_START_TIMESTAMP",
+    "F_OPEN_END_TIMESTAMP", "F_READ_END_TIMESTAMP", "F_WRITE_END_TIMESTAMP", "F_CLOSE_END_TIMESTAMP",
+)  # fmt: skip
+_RANK_TIMES = ("F_FASTEST_RANK_TIME", "F_SLOWEST_RANK_TIME", "F_VARIANCE_RANK_TIME", "F_VARIANCE_RANK_BYTES")
+_TIMES = ("F_READ_TIME", "F_WRITE_TIME", "F_META_TIME", "F_MAX_READ_TIME", "F_MAX_WRITE_TIME", *_RANK_TIMES)
+
+_POSIX = (
+    "OPENS", "FILENOS", "DUPS", "READS", "WRITES", "SEEKS", "STATS", "MMAPS", "FSYNCS", "FDSYNCS",
+    "RENAME_SOURCES", "RENAME_TARGETS", "RENAMED_FROM", "MODE", "BYTES_READ", "BYTES_WRITTEN",
+    "MAX_BYTE_READ", "MAX_BYTE_WRITTEN", "CONSEC_READS", "CONSEC_WRITES", "SEQ_READS", "SEQ_WRITES", "RW_SWITCHES",
+    "MEM_NOT_ALIGNED", "MEM_ALIGNMENT", "FILE_NOT_ALIGNED", "FILE_ALIGNMENT",
+    "MAX_READ_TIME_SIZE", "MAX_WRITE_TIME_SIZE",
+    *(f"SIZE_{way}_{size}" for way in ("READ", "WRITE") for size in _SIZES),
+    *(f"STRIDE{i}_{what}" for what in ("STRIDE", "COUNT") for i in _TOP),
+    *(f"ACCESS{i}_{what}" for what in ("ACCESS", "COUNT") for i in _TOP),
+    *_RANKS,
+)  # fmt: skip
+_MPIIO = (
+    "INDEP_OPENS", "COLL_OPENS", "INDEP_READS", "INDEP_WRITES", "COLL_READS", "COLL_WRITES",
+    "SPLIT_READS", "SPLIT_WRITES", "NB_READS", "NB_WRITES", "SYNCS", "HINTS", "VIEWS", "MODE",
+    "BYTES_READ", "BYTES_WRITTEN", "RW_SWITCHES", "MAX_READ_TIME_SIZE", "MAX_WRITE_TIME_SIZE",
+    *(f"SIZE_{way}_AGG_{size}" for way in ("READ", "WRITE") for size in _SIZES),
+    *(f"ACCESS{i}_{what}" for what in ("ACCESS", "COUNT") for i in _TOP),
+    *_RANKS,
+)  # fmt: skip
+_STDIO = (
+    "OPENS", "FDOPENS", "READS", "WRITES", "SEEKS", "FLUSHES", "BYTES_WRITTEN", "BYTES_READ",
+    "MAX_BYTE_READ", "MAX_BYTE_WRITTEN", *_RANKS,
+)  # fmt: skip
+_STDIO_F = (
+    "F_META_TIME", "F_WRITE_TIME", "F_READ_TIME",
+    *(f"F_{what}_{end}_TIMESTAMP" for end in ("START", "END") for what in ("OPEN", "CLOSE", "WRITE", "READ")),
+    *_RANK_TIMES,
+)  # fmt: skip
+_H5F_F = (
+    "F_OPEN_START_TIMESTAMP", "F_CLOSE_START_TIMESTAMP", "F_OPEN_END_TIMESTAMP", "F_CLOSE_END_TIMESTAMP", "F_META_TIME",
+)  # fmt: skip
+_H5D = (
+    "OPENS", "READS", "WRITES", "FLUSHES", "BYTES_READ", "BYTES_WRITTEN", "RW_SWITCHES",
+    "REGULAR_HYPERSLAB_SELECTS", "IRREGULAR_HYPERSLAB_SELECTS", "POINT_SELECTS",
+    "MAX_READ_TIME_SIZE", "MAX_WRITE_TIME_SIZE",
+    *(f"SIZE_{way}_AGG_{size}" for way in ("READ", "WRITE") for size in _SIZES),
+    *(
+        f"ACCESS{i}_{what}"
+        for i in _TOP
+        for what in ("ACCESS", *(f"{shape}_D{d}" for shape in ("LENGTH", "STRIDE") for d in _DIMENSIONS))
+    ),
+    *(f"ACCESS{i}_COUNT" for i in _TOP),
+    "DATASPACE_NDIMS", "DATASPACE_NPOINTS", "DATATYPE_SIZE", *(f"CHUNK_SIZE_D{d}" for d in _DIMENSIONS),
+    "USE_MPIIO_COLLECTIVE", "USE_DEPRECATED", *_RANKS,
+)  # fmt: skip
+
+LUSTRE_COMPONENT = (
+    "LUSTRE_COMP_STRIPE_SIZE", "LUSTRE_COMP_STRIPE_COUNT", "LUSTRE_COMP_STRIPE_PATTERN", "LUSTRE_COMP_FLAGS",
+    "LUSTRE_COMP_EXT_START", "LUSTRE_COMP_EXT_END", "LUSTRE_COMP_MIRROR_ID",
+)  # fmt: skip
+"""Counters of one component of a Lustre layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A record: u64 id, i64 rank, (u64 id of the file), the integers `counters`, the doubles `fcounters`.
+
+    `missing`: what newer versions have and this one does not, with the value that stands for it. `stdio_counter`: an
+    integer that tells, when positive, that the record is of a stream and not of a file (POSIX version 1).
+    """
+
+    counters: tuple[str, ...]
+    fcounters: tuple[str, ...]
+    has_file_id: bool = False
+    missing: Mapping[str, int] = field(default_factory=dict)
+    stdio_counter: str | None = None
+
+
+def _prefixed(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{prefix}_{name}" for name in names)
+
+
+def _without(newer: Layout, missing: Mapping[str, int]) -> Layout:
+    return Layout(
+        counters=tuple(name for name in newer.counters if name not in missing),
+        fcounters=tuple(name for name in newer.fcounters if name not in missing),
+        has_file_id=newer.has_file_id,
+        missing={**newer.missing, **missing},
+    )
+
+
+def _layouts() -> dict[tuple[str, int], Layout]:
+    posix4 = Layout(counters=_prefixed("POSIX", _POSIX), fcounters=_prefixed("POSIX", (*_TIMESTAMPS, *_TIMES)))
+    # A record id is unsigned, so Darshan takes 0 and not -1 for a file that was renamed from none.
+    renames = {"POSIX_RENAME_SOURCES": -1, "POSIX_RENAME_TARGETS": -1, "POSIX_RENAMED_FROM": 0}
+    posix3 = _without(posix4, {"POSIX_FILENOS": -1, "POSIX_DUPS": -1, **renames})
+    posix2 = _without(posix3, {"POSIX_F_CLOSE_START_TIMESTAMP": -1, "POSIX_F_OPEN_END_TIMESTAMP": -1})
+    streams = _prefixed("POSIX", ("FOPENS", "FREADS", "FWRITES", "FSEEKS"))
+    posix1 = Layout(
+        counters=(*posix2.counters[:6], *streams, *posix2.counters[6:]),
+        fcounters=posix2.fcounters,
+        missing=posix2.missing,
+        stdio_counter="POSIX_FOPENS",
+    )
+    mpiio3 = Layout(counters=_prefixed("MPIIO", _MPIIO), fcounters=_prefixed("MPIIO", (*_TIMESTAMPS, *_TIMES)))
+    mpiio2 = _without(mpiio3, {"MPIIO_F_CLOSE_START_TIMESTAMP": -1, "MPIIO_F_OPEN_END_TIMESTAMP": -1})
+    stdio2 = Layout(counters=_prefixed("STDIO", _STDIO), fcounters=_prefixed("STDIO", _STDIO_F))
+    h5f3 = Layout(counters=_prefixed("H5F", ("OPENS", "FLUSHES", "USE_MPIIO")), fcounters=_prefixed("H5F", _H5F_F))
+    h5f2 = _without(h5f3, {"H5F_FLUSHES": -1, "H5F_USE_MPIIO": -1, "H5F_F_META_TIME": -1})
+    h5d2 = Layout(
+        counters=_prefixed("H5D", _H5D), fcounters=_prefixed("H5D", (*_TIMESTAMPS, *_TIMES)), has_file_id=True
+    )
+    return {
+        ("POSIX", 1): posix1,
+        ("POSIX", 2): posix2,
+        ("POSIX", 3): posix3,
+        ("POSIX", 4): posix4,
+        # Version 2 only corrected MPIIO_F_WRITE_START_TIMESTAMP.
+        ("MPI-IO", 1): mpiio2,
+        ("MPI-IO", 2): mpiio2,
+        ("MPI-IO", 3): mpiio3,
+        ("STDIO", 1): _without(stdio2, {"STDIO_FDOPENS": -1}),
+        ("STDIO", 2): stdio2,
+        ("H5F", 1): _without(h5f2, {"H5F_F_CLOSE_START_TIMESTAMP": -1, "H5F_F_OPEN_END_TIMESTAMP": -1}),
+        ("H5F", 2): h5f2,
+        ("H5F", 3): h5f3,
+        ("H5D", 1): Layout(counters=h5d2.counters, fcounters=h5d2.fcounters),
+        ("H5D", 2): h5d2,
+    }
+
+
+LAYOUTS: Mapping[tuple[str, int], Layout] = _layouts()
+"""By module and version: all that exist up to Darshan 3.5."""
+
+NEWEST: Mapping[str, Layout] = {module: LAYOUTS[module, version] for module, version in sorted(LAYOUTS)}
+"""By module; sorting makes the highest version the last to be set."""
