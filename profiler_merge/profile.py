@@ -1,0 +1,104 @@
+"""A profile as NumPy columns: one row per event of the host (and GPU) planes. `xplane.read_profile` makes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+NUMBER_STATS = (
+    "step_num", "element_id", "input_element_id", "id", "parent_id", "iter_num", "element_size",
+    "buffer_limit", "buffered_elements", "batch_size", "max_batch_results", "parallelism",
+    "_r", "i", "rank", "pid", "step",
+)  # fmt: skip
+TEXT_STATS = ("filename", "name", "tf_function_call")
+"""The stats that are kept; an event has two or three on average, most of which describe memory or shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileLine:
+    """One thread or GPU stream. `id`: libstdc++ hash of the pthread id, as stored; `plane`: row of the profile's."""
+
+    id: int
+    name: str
+    plane: int
+
+    @property
+    def thread_class(self) -> str:
+        """The name without its number: `tf_Compute`, `tf_data_iterator_resource`, `python` ..."""
+        return re.sub(r"/-?\d+$", "", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Profile:
+    """Events of one xplane file, sorted by (line, start), the outer event first where two start together.
+
+    `line` (int32) is a row of `lines`, `name` (int32) a row of `names` and `display_names`. `start_ns` (int64) is
+    CLOCK_REALTIME when `epoch_start_ns`, the instant at which the profiler started, is known, else relative to it.
+    `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15) or empty.
+    Names that are not UTF-8 are decoded with surrogate escapes. `options` is empty before TF 2.21.
+    `stats`: key -> (event rows, values), ascending; see `stat`.
+    """
+
+    path: Path
+    hostnames: tuple[str, ...]
+    epoch_start_ns: int | None
+    epoch_source: str
+    options: Mapping[str, int | str]
+    planes: tuple[str, ...]
+    lines: tuple[ProfileLine, ...]
+    names: tuple[str, ...]
+    display_names: tuple[str, ...]
+    line: np.ndarray
+    name: np.ndarray
+    start_ns: np.ndarray
+    duration_ns: np.ndarray
+    stats: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Number of events."""
+        return len(self.line)
+
+    @property
+    def end_ns(self) -> np.ndarray:
+        """int64 end of every event, exclusive, on the clock of `start_ns`."""
+        return self.start_ns + self.duration_ns
+
+    def stat(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """Events that carry the stat: (rows int64, ascending; values). Both empty when none does.
+
+        Values are int64 for a key of NUMBER_STATS (ids from 2**63 wrap, as they do in the file), str objects for
+        one of TEXT_STATS. Raises: KeyError for a key that is not kept.
+        """
+        if key in TEXT_STATS:
+            rows, texts = self.stats.get(key, (np.empty(0, np.int64), np.empty(0, np.int64)))
+            return rows, np.array(self.texts, dtype=object)[texts]
+        if key not in NUMBER_STATS:
+            raise KeyError(key)
+        return self.stats.get(key, (np.empty(0, np.int64), np.empty(0, np.int64)))
+
+    def stat_column(self, key: str, missing: int) -> np.ndarray:
+        """int64 per event: the stat of NUMBER_STATS, or `missing`."""
+        column = np.full(len(self), missing, np.int64)
+        rows, values = self.stat(key)
+        column[rows] = values
+        return column
+
+    def names_matching(self, pattern: str) -> np.ndarray:
+        """bool per row of `names`: the whole name matches the regular expression."""
+        matches = re.compile(pattern, re.DOTALL).fullmatch
+        return np.fromiter((matches(name) is not None for name in self.names), bool, len(self.names))
+
+    def lines_matching(self, pattern: str) -> np.ndarray:
+        """bool per row of `lines`: the whole thread class matches the regular expression."""
+        matches = re.compile(pattern, re.DOTALL).fullmatch
+        return np.fromiter((matches(line.thread_class) is not None for line in self.lines), bool, len(self.lines))
+
+    @property
+    def line_ids(self) -> np.ndarray:
+        """int64 `id` per row of `lines`."""
+        return np.array([line.id for line in self.lines], np.int64)
