@@ -1,0 +1,156 @@
+"""Anchors: instants that both the Darshan log and the profile see, which fix the offset between their clocks.
+
+`anchor()` needs nothing beyond the standard library; copy this one file beside an application that lacks the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from profiler_merge.profile import Profile
+
+ANNOTATION = "dxt_anchor"
+MAGIC = b"DXTANCHR"
+RECORD_BYTES = 64
+ANCHOR_FILE = re.compile(r"(?:.*/)?dxt-anchor\.(?P<host>.+)\.(?P<pid>\d+)\.bin", re.DOTALL)
+"""Matches (`fullmatch`) the recorded path of an anchor file; the groups are the host name and the process id."""
+
+_RECORD = struct.Struct("<8sQQQIi24x")  # magic, i, wall clock ns, pthread id, pid, rank
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "HOROVOD_RANK", "RANK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorRecord:
+    """One 64-byte record of an anchor file. `wall_ns` was read just before the write."""
+
+    i: int
+    wall_ns: int
+    pthread_id: int
+    pid: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AnchorMarks:
+    """The anchor annotations of a profile in order of time (int64 columns); rank and pid are -1 where not given."""
+
+    i: np.ndarray
+    rank: np.ndarray
+    pid: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+
+class _Files:
+    """The open anchor files of this process: directory -> [file descriptor, next sequence number]."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all files. In a forked child they are the parent's: its records must not go there."""
+        self.lock = threading.Lock()
+        self.open: dict[str, list[int]] = {}
+
+    def take(self, directory: str, i: int | None) -> tuple[int, int]:
+        """(file descriptor, sequence number) of the next record, or of record `i`."""
+        with self.lock:
+            if directory not in self.open:
+                name = f"dxt-anchor.{socket.gethostname()}.{os.getpid()}.bin"
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                self.open[directory] = [os.open(os.path.join(directory, name), flags, 0o644), 0]
+            entry = self.open[directory]
+            number = entry[1] if i is None else i
+            entry[1] = max(entry[1], number + 1)
+            return entry[0], number
+
+
+_files = _Files()
+os.register_at_fork(after_in_child=_files.reset)
+
+
+def anchor(i: int | None = None, *, rank: int | None = None, directory: str | os.PathLike[str] = ".") -> int:
+    """Marks this instant in the Darshan log and the profile; returns the sequence number (next one by default).
+
+    Set three in a row after the profiler starts and three before it stops: the first is slow. The file lies in
+    `directory`, which Darshan must not exclude (/tmp is fine, /proc is not). `rank` defaults to the launcher's
+    variable, else -1. Thread-safe and fork-safe. Raises: OSError, ValueError for a negative `i`.
+    """
+    if i is not None and i < 0:
+        raise ValueError(f"an anchor's number is not negative: {i}")
+    rank = _launcher_rank() if rank is None else rank
+    pid = os.getpid()
+    descriptor, number = _files.take(os.path.abspath(directory), i)
+    with _annotations(number, rank, pid):
+        record = _RECORD.pack(MAGIC, number, time.time_ns(), threading.get_ident(), pid, rank)
+        os.pwrite(descriptor, record, number * RECORD_BYTES)
+    return number
+
+
+def _launcher_rank() -> int:
+    """This process's rank as the MPI or torch launcher tells it, -1 when none does."""
+    for variable in _RANK_VARIABLES:
+        value = os.environ.get(variable, "")
+        if value.isascii() and value.isdigit():
+            return int(value)
+    return -1
+
+
+def _annotations(i: int, rank: int, pid: int) -> ExitStack:
+    """The annotation in each framework that the application uses already; none is imported for it."""
+    stack = ExitStack()
+    with suppress(AttributeError):  # a framework that another thread is still importing, or a namesake
+        if (tensorflow := sys.modules.get("tensorflow")) is not None:
+            stack.enter_context(tensorflow.profiler.experimental.Trace(ANNOTATION, i=i, rank=rank, pid=pid))
+    with suppress(AttributeError):
+        if (torch := sys.modules.get("torch")) is not None:
+            stack.enter_context(torch.profiler.record_function(f"{ANNOTATION}#i={i},rank={rank},pid={pid}#"))
+    return stack
+
+
+def parse_anchor_record(data: bytes) -> AnchorRecord | None:
+    """The record, or None for bytes that are none (a hole of zeros, another length or magic)."""
+    if len(data) != RECORD_BYTES or data[: len(MAGIC)] != MAGIC:
+        return None
+    _, i, wall_ns, pthread_id, pid, rank = _RECORD.unpack(data)
+    return AnchorRecord(i=i, wall_ns=wall_ns, pthread_id=pthread_id, pid=pid, rank=rank)
+
+
+def profile_anchors(profile: Profile) -> AnchorMarks:
+    """The anchor annotations of a profile, wherever they were set."""
+    import numpy as np
+
+    rows, numbers = profile.stat("i")
+    is_anchor = profile.names_matching(ANNOTATION)[profile.name[rows]]
+    rows, numbers = rows[is_anchor], numbers[is_anchor]
+    order = np.argsort(profile.start_ns[rows], kind="stable")
+    rows, numbers = rows[order], numbers[order]
+    return AnchorMarks(
+        i=numbers,
+        rank=profile.stat_column("rank", missing=-1)[rows],
+        pid=profile.stat_column("pid", missing=-1)[rows],
+        start_ns=profile.start_ns[rows],
+        end_ns=profile.end_ns[rows],
+    )
+
+
+def anchor_rank(profile: Profile) -> tuple[int, int] | None:
+    """(rank, pid) that the profile's anchors name; either is -1 where not given. None without anchors.
+
+    Also None when the anchors contradict each other (two processes in one profile).
+    """
+    marks = profile_anchors(profile)
+    pairs = set(zip(marks.rank.tolist(), marks.pid.tolist(), strict=True))
+    return pairs.pop() if len(pairs) == 1 else None
