@@ -1,0 +1,255 @@
+"""The files of a job: numbering, kind, size, counters and coverage, gathered while the op stream is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
+from profiler_merge.darshan_log import DarshanLog
+from traces.ops import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
+
+_FORMAT_RULES = {
+    "checkpoint": r"\.ckpt|ckpt[-_/]|checkpoint|\.tempstate|\.data-\d+-of-\d+|-of-\d+\.(data|index)|\.index$",
+    "tfrecord": r"\.tfrecords?(\.|$)|tfrecord",
+    "hdf5": r"\.(h5|hdf5|hdf|he5|nc4?|keras)$",
+    "npz": r"\.np[zy]$",
+    "csv": r"\.(csv|tsv)(\.|$)",
+    "json": r"\.jsonl?$",
+}
+"""By name, in this order: a checkpoint is one whatever its container."""
+
+_SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
+    "POSIX": {
+        "posix_opens": ("POSIX_OPENS",), "posix_reads": ("POSIX_READS",), "posix_writes": ("POSIX_WRITES",),
+        "posix_seeks": ("POSIX_SEEKS",), "posix_stats": ("POSIX_STATS",), "posix_fsyncs": ("POSIX_FSYNCS",),
+        "posix_fdsyncs": ("POSIX_FDSYNCS",), "posix_bytes_read": ("POSIX_BYTES_READ",),
+        "posix_bytes_written": ("POSIX_BYTES_WRITTEN",), "posix_seq_reads": ("POSIX_SEQ_READS",),
+        "posix_seq_writes": ("POSIX_SEQ_WRITES",), "posix_consec_reads": ("POSIX_CONSEC_READS",),
+        "posix_consec_writes": ("POSIX_CONSEC_WRITES",),
+    },
+    "STDIO": {
+        "stdio_opens": ("STDIO_OPENS",), "stdio_reads": ("STDIO_READS",), "stdio_writes": ("STDIO_WRITES",),
+        "stdio_seeks": ("STDIO_SEEKS",), "stdio_flushes": ("STDIO_FLUSHES",),
+        "stdio_bytes_read": ("STDIO_BYTES_READ",), "stdio_bytes_written": ("STDIO_BYTES_WRITTEN",),
+    },
+    "MPI-IO": {
+        "mpiio_reads": ("MPIIO_INDEP_READS", "MPIIO_COLL_READS", "MPIIO_SPLIT_READS", "MPIIO_NB_READS"),
+        "mpiio_writes": ("MPIIO_INDEP_WRITES", "MPIIO_COLL_WRITES", "MPIIO_SPLIT_WRITES", "MPIIO_NB_WRITES"),
+        "mpiio_bytes_read": ("MPIIO_BYTES_READ",), "mpiio_bytes_written": ("MPIIO_BYTES_WRITTEN",),
+    },
+    "H5D": {
+        "h5d_reads": ("H5D_READS",), "h5d_writes": ("H5D_WRITES",),
+        "h5d_bytes_read": ("H5D_BYTES_READ",), "h5d_bytes_written": ("H5D_BYTES_WRITTEN",),
+    },
+}  # fmt: skip
+"""Column of the files table -> the Darshan counters that it is the sum of, by module. -1 means not collected."""
+
+# A last byte of 0 is also what an untouched file has, so it counts only where bytes were moved.
+_LAST_BYTE = {
+    module: tuple((f"{module}_MAX_BYTE_{done}", f"{module}_BYTES_{done}") for done in ("READ", "WRITTEN"))
+    for module in ("POSIX", "STDIO")
+}
+
+
+def classify(path: str) -> int:
+    """Code in `traces.ops.FORMATS` from a file's name; TFRecord sets without an ending are told by nothing here."""
+    lowered = path.lower()
+    for name, rule in _FORMAT_RULES.items():
+        if re.search(rule, lowered):
+            return FORMATS.index(name)
+    return FORMATS.index("other")
+
+
+@dataclass(slots=True)
+class _Traced:
+    """Operations and bytes of one (rank, file) that the trace holds."""
+
+    operations: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class FileTable:
+    """Numbers the files of a job as they are met and gathers what is known of them, but for `excluded` record ids.
+
+    Files that only counters know (opened, or stdio alone) are numbered after those with operations.
+    """
+
+    logs: Sequence[DarshanLog]
+    excluded: Collection[int] = ()
+    _ids: dict[int, int] = field(default_factory=dict)
+    _sizes: list[int] = field(default_factory=list)
+    _traced: dict[tuple[int, int], _Traced] = field(default_factory=dict)
+
+    def number(self, record_id: np.ndarray) -> np.ndarray:
+        """int32 file_id of each record id (uint64), new ones in order of appearance."""
+        unique, first, inverse = np.unique(record_id, return_index=True, return_inverse=True)
+        ids = np.empty(len(unique), dtype=np.int32)
+        for position in np.argsort(first).tolist():
+            ids[position] = self._number_one(int(unique[position]))
+        return ids[inverse.reshape(-1)]
+
+    def _number_one(self, record_id: int) -> int:
+        if record_id not in self._ids:
+            self._ids[record_id] = len(self._ids)
+            self._sizes.append(0)
+        return self._ids[record_id]
+
+    def note_sizes(self, file_id: np.ndarray, offset: np.ndarray, length: np.ndarray) -> None:
+        """Grow the files to what these accesses need; an offset of -1 is unknown and counts as 0."""
+        ends = np.zeros(len(self._sizes), dtype=np.int64)
+        moved = length > 0
+        np.maximum.at(ends, file_id[moved], np.maximum(offset[moved], 0) + length[moved])
+        for file in np.flatnonzero(ends).tolist():
+            self._sizes[file] = max(self._sizes[file], int(ends[file]))
+
+    def note_traced(self, rank: int, file_id: np.ndarray, length: np.ndarray) -> None:
+        """Count traced operations of one rank at the layer that the counters are compared with."""
+        operations = np.bincount(file_id, minlength=len(self._sizes))
+        moved = np.bincount(file_id, weights=length, minlength=len(self._sizes))
+        for file in np.flatnonzero(operations).tolist():
+            entry = self._traced.setdefault((rank, file), _Traced())
+            entry.operations += int(operations[file])
+            entry.bytes += int(moved[file])
+
+    def finish(self, ranks_of_logs: Sequence[int | None]) -> tuple[pa.Table, Coverage]:
+        """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""
+        counted: dict[tuple[int, int], _Traced] = {}
+        sums: dict[str, dict[int, int]] = {name: {} for name in COUNTERS}
+        stripes: dict[int, tuple[int, int]] = {}
+        for log, fixed_rank in zip(self.logs, ranks_of_logs, strict=True):
+            self._add_counters(log, fixed_rank, sums, counted)
+            stripes |= {
+                self._number_one(record): stripe for record, stripe in _stripes(log).items() if record in self._ids
+            }
+        table = self._table(sums, stripes, self._file_coverage(counted))
+        return table, self._coverage(counted)
+
+    def _add_counters(
+        self,
+        log: DarshanLog,
+        fixed_rank: int | None,
+        sums: dict[str, dict[int, int]],
+        counted: dict[tuple[int, int], _Traced],
+    ) -> None:
+        for module, columns in _SUMMED.items():
+            records = self._counters(log, module)
+            if records is None:
+                continue
+            file_ids = [self._number_one(record) for record in _file_records(records)]
+            for column, counters in columns.items():
+                total = sum(np.maximum(records.counters[name], 0) for name in counters)
+                for file, value in zip(file_ids, np.asarray(total).tolist(), strict=True):
+                    sums[column][file] = sums[column].get(file, 0) + value
+            for last_byte, moved in _LAST_BYTE.get(module, ()):
+                for file, last, total in zip(
+                    file_ids, records.counters[last_byte].tolist(), records.counters[moved].tolist(), strict=True
+                ):
+                    if total > 0:
+                        self._sizes[file] = max(self._sizes[file], last + 1)
+            if module == "POSIX":
+                _count(records, file_ids, fixed_rank, counted)
+
+    def _counters(self, log: DarshanLog, module: str) -> CounterTable | None:
+        records = read_counters(log, module)
+        if records is None or not self.excluded:
+            return records
+        kept = ~np.isin(np.array(_file_records(records), dtype=np.uint64), np.fromiter(self.excluded, dtype=np.uint64))
+        return replace(
+            records,
+            ranks=records.ranks[kept],
+            record_ids=records.record_ids[kept],
+            counters={name: values[kept] for name, values in records.counters.items()},
+            fcounters={name: values[kept] for name, values in records.fcounters.items()},
+            file_ids=None if records.file_ids is None else records.file_ids[kept],
+        )
+
+    def _file_coverage(self, counted: dict[tuple[int, int], _Traced]) -> dict[int, float]:
+        traced_bytes: dict[int, int] = {}
+        for (_, file), entry in self._traced.items():
+            traced_bytes[file] = traced_bytes.get(file, 0) + entry.bytes
+        counted_bytes: dict[int, int] = {}
+        for (_, file), entry in counted.items():
+            counted_bytes[file] = counted_bytes.get(file, 0) + entry.bytes
+        return {file: traced_bytes.get(file, 0) / total for file, total in counted_bytes.items() if total}
+
+    def _coverage(self, counted: dict[tuple[int, int], _Traced]) -> Coverage:
+        reduced = {file for rank, file in counted if rank == SHARED_RANK}
+        ranks = sorted({rank for rank, _ in counted} | {rank for rank, _ in self._traced})
+        by_rank = {}
+        for rank in ranks:
+            # A reduced record does not tell the ranks apart, so its file is left out on both sides.
+            own = [entry for (r, file), entry in counted.items() if r == rank and file not in reduced]
+            mine = [entry for (r, file), entry in self._traced.items() if r == rank and file not in reduced]
+            if rank != SHARED_RANK:
+                by_rank[rank] = _ratio(mine, own)
+        total = _ratio(list(self._traced.values()), list(counted.values()))
+        return Coverage(bytes=total[0], operations=total[1], ranks=by_rank)
+
+    def _table(
+        self, sums: dict[str, dict[int, int]], stripes: dict[int, tuple[int, int]], coverage: dict[int, float]
+    ) -> pa.Table:
+        names: dict[int, bytes] = {}
+        for log in self.logs:
+            names |= {record: log.names[record] for record in self._ids if record in log.names}
+        raw = [names.get(record, f"<record {record}>".encode()) for record in self._ids]
+        paths = [path.decode("utf-8", "backslashreplace") for path in raw]
+        mounts = [self.logs[0].mount_of(path) for path in raw]
+        files = range(len(raw))
+        columns = {
+            "file_id": np.arange(len(raw), dtype=np.int32),
+            "record_id": np.fromiter(self._ids, dtype=np.uint64, count=len(raw)),
+            "path": paths,
+            "path_bytes": [None if shown.encode() == path else path for shown, path in zip(paths, raw, strict=True)],
+            "size": np.array(self._sizes, dtype=np.int64),
+            "format": np.array([classify(path) for path in paths], dtype=np.int8),
+            "mount": [mount.path for mount in mounts],
+            "fs_type": [mount.fs_type for mount in mounts],
+            "stripe_size": [stripes[file][0] if file in stripes else None for file in files],
+            "stripe_count": [stripes[file][1] if file in stripes else None for file in files],
+            "coverage": [coverage.get(file) for file in files],
+        }
+        columns |= {name: [by_file.get(file) for file in files] for name, by_file in sums.items()}
+        return table_from_columns(columns, FILES_SCHEMA)
+
+
+def _file_records(records: CounterTable) -> list[int]:
+    """Record id of the file of each counter record; an H5D record is of a dataset and names its file."""
+    ids = records.record_ids if records.file_ids is None else records.file_ids
+    return [int(record) for record in ids]
+
+
+def _count(
+    records: CounterTable, file_ids: list[int], fixed_rank: int | None, counted: dict[tuple[int, int], _Traced]
+) -> None:
+    operations = records.counters["POSIX_READS"] + records.counters["POSIX_WRITES"]
+    moved = records.counters["POSIX_BYTES_READ"] + records.counters["POSIX_BYTES_WRITTEN"]
+    for rank, file, count, total in zip(
+        records.ranks.tolist(), file_ids, operations.tolist(), moved.tolist(), strict=True
+    ):
+        entry = counted.setdefault((rank if fixed_rank is None else fixed_rank, file), _Traced())
+        entry.operations += max(count, 0)
+        entry.bytes += max(total, 0)
+
+
+def _stripes(log: DarshanLog) -> dict[int, tuple[int, int]]:
+    """record id -> (stripe size, stripe count) of the files on Lustre: of the first component of their layout."""
+    return {
+        record.record_id: (record.components[0].stripe_size, record.components[0].stripe_count)
+        for record in read_lustre(log)
+        if record.components
+    }
+
+
+def _ratio(traced: list[_Traced], counted: list[_Traced]) -> tuple[float | None, float | None]:
+    """Traced / counted as (bytes, operations), None where nothing was counted."""
+    total_bytes, total_operations = sum(entry.bytes for entry in counted), sum(entry.operations for entry in counted)
+    return (
+        sum(entry.bytes for entry in traced) / total_bytes if total_bytes else None,
+        sum(entry.operations for entry in traced) / total_operations if total_operations else None,
+    )

@@ -1,0 +1,58 @@
+"""Which thread of its rank issued each operation: from thread ids where logged, from overlap otherwise. Pure."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+
+def lanes_from_threads(thread_ids: np.ndarray) -> np.ndarray:
+    """int32 lane of each operation of one rank, given in start order: lanes are numbered by first appearance.
+
+    `thread_ids`: any integers, equal for operations of one thread. A thread id that is used again after its thread
+    ended stays one lane, as the log cannot tell.
+    """
+    _, first, inverse = np.unique(thread_ids, return_index=True, return_inverse=True)
+    order = np.empty(len(first), dtype=np.int32)
+    order[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
+    return order[inverse.reshape(-1)]
+
+
+def lanes_from_overlap(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """int32 lane of each operation of one rank, given in start order: the fewest lanes on which none overlap.
+
+    Each operation takes the lane that became free most recently (a reader that goes on reading is likely to be the
+    same thread), so a serial stream stays on lane 0. Operations that touch (end == start) may share a lane.
+    """
+    count = len(start_ns)
+    lanes = np.zeros(count, dtype=np.int32)
+    if count < 2:
+        return lanes
+    latest_end = np.maximum.accumulate(end_ns)
+    # Stretches without any overlap need no search: an operation that begins after all before it have ended.
+    alone = np.empty(count, dtype=bool)
+    alone[0] = True
+    alone[1:] = start_ns[1:] >= latest_end[:-1]
+    begins = np.flatnonzero(alone)
+    ends = np.append(begins[1:], count)
+    for begin, end in zip(begins[ends - begins > 1].tolist(), ends[ends - begins > 1].tolist(), strict=True):
+        _colour_cluster(start_ns[begin:end].tolist(), end_ns[begin:end].tolist(), lanes[begin:end])
+    return lanes
+
+
+def _colour_cluster(starts: list[int], ends: list[int], lanes: np.ndarray) -> None:
+    """Greedy interval colouring of one cluster of overlapping operations, into `lanes`."""
+    busy: list[tuple[int, int]] = []
+    free: list[tuple[int, int]] = []
+    used = 0
+    for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        while busy and busy[0][0] <= start:
+            ended, lane = heapq.heappop(busy)
+            heapq.heappush(free, (-ended, lane))
+        if free:
+            lane = heapq.heappop(free)[1]
+        else:
+            lane, used = used, used + 1
+        lanes[index] = lane
+        heapq.heappush(busy, (end, lane))
