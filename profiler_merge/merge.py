@@ -1,0 +1,367 @@
+"""Sources to one capture: Darshan log(s), and the framework's profiles where there are any.
+
+Rank by rank: the rank's DXT segments, its profile, the offset between their clocks, then lanes, steps and rows. No more
+than one rank's segments and one profile are in memory at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.align import Alignment
+from profiler_merge.clocks import align_rank, parse_method
+from profiler_merge.file_table import FileTable
+from profiler_merge.job_logs import JobLogs, ProcessLog, open_job
+from profiler_merge.lanes import lanes_from_overlap, lanes_from_threads
+from profiler_merge.profile import Profile
+from profiler_merge.profile_ranks import map_profiles
+from profiler_merge.rank_stream import RankSegments, RanksInterleavedError, read_rank_segments
+from profiler_merge.spans import SpanColumns, profile_spans
+from profiler_merge.xplane import read_profile
+from traces.ops import (
+    APIS,
+    NO_STEP,
+    OPS_SCHEMA,
+    READ,
+    SPAN_KINDS,
+    SPANS_SCHEMA,
+    TRACED,
+    WRITE,
+    CaptureInfo,
+    Coverage,
+    Job,
+    RankClock,
+    Source,
+    table_from_columns,
+)
+from traces.store import OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from traces.units import ns_to_seconds
+from traces.version import VERSION
+
+_COUNTED_API = APIS.index("POSIX")
+MAX_RANKS = 1 << 20
+"""A job record that claims more ranks is damaged; the ranks are then those that have operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOptions:
+    """`align`: auto, anchors, nesting, wall, or seconds as text. `exclude`: globs over whole paths."""
+
+    align: str = "auto"
+    exclude: tuple[str, ...] = ()
+    skip_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult:
+    """What a merge made."""
+
+    capture: Path
+    info: CaptureInfo
+    operations: int
+    files: int
+    spans: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay merge --json` prints."""
+        return {
+            "capture": str(self.capture),
+            "ranks": len(self.info.ranks),
+            "operations": {"traced": self.operations, "reconstructed": 0},
+            "files": self.files,
+            "spans": self.spans,
+            "lanes": self.info.lanes,
+            "coverage": {"bytes": self.info.coverage.bytes, "operations": self.info.coverage.operations},
+            "clock": [
+                {
+                    "rank": clock.rank,
+                    "method": clock.method,
+                    "offset_ns": clock.offset_ns,
+                    "residual_ns": clock.residual_ns,
+                    "interval_ns": list(clock.interval_ns),
+                }
+                for clock in self.info.clock
+            ],
+            "warnings": list(self.info.warnings),
+        }
+
+
+def merge(
+    logs: Sequence[Path], profiles: Sequence[Path], output: Path, options: MergeOptions = MergeOptions()
+) -> MergeResult:
+    """Write the capture `output` from the logs of one job and the profiles of its ranks.
+
+    Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
+    """
+    method = parse_method(options.align)
+    job = open_job(logs, skip_damaged=options.skip_damaged)
+    profile_ranks = map_profiles(profiles, job)
+    create_capture(output)
+    try:
+        return _Merger(job, profile_ranks.by_rank, output, options, method, gather=False).run(profile_ranks.warnings)
+    except RanksInterleavedError:
+        create_capture(output)
+        return _Merger(job, profile_ranks.by_rank, output, options, method, gather=True).run(profile_ranks.warnings)
+
+
+@dataclass(slots=True)
+class _Merger:
+    """One pass over the ranks of a job. `method`: as `clocks.parse_method` returns it."""
+
+    job: JobLogs
+    profiles: Mapping[int, Path]
+    output: Path
+    options: MergeOptions
+    method: str | float
+    gather: bool
+    files: FileTable = field(init=False)
+    excluded: set[int] = field(init=False)
+    clock: list[RankClock] = field(default_factory=list)
+    spans: list[pa.Table] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    threads_known: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        logs = [process.log for process in self.job.processes]
+        self.excluded = {
+            record
+            for log in logs
+            for record, path in log.names.items()
+            if any(fnmatchcase(_shown(path), glob) for glob in self.options.exclude)
+        }
+        self.files = FileTable(logs, self.excluded)
+
+    def run(self, warnings: Sequence[str]) -> MergeResult:
+        self.warnings += [*self.job.warnings, *warnings]
+        seen = set()
+        with OpsWriter(self.output) as writer:
+            for rank, parts in self._ranks():
+                seen.add(rank)
+                writer.write(self._rank_table(rank, parts))
+        for rank in sorted(self.profiles.keys() - seen):
+            self._add_spans(rank, read_profile(self.profiles[rank]))
+        self._extrapolate_spans()
+        table, coverage = self.files.finish([process.rank for process in self.job.processes])
+        spans = pa.concat_tables([SPANS_SCHEMA.empty_table(), *self.spans])
+        self._warn_of_gaps(coverage, writer.rows)
+        info = self._info(seen, coverage, writer.rows)
+        write_files(self.output, table)
+        write_spans(self.output, spans)
+        write_capture_info(self.output, info)
+        return MergeResult(
+            capture=self.output, info=info, operations=writer.rows, files=table.num_rows, spans=spans.num_rows
+        )
+
+    def _ranks(self) -> Iterator[tuple[int, list[tuple[ProcessLog, RankSegments]]]]:
+        """Each rank with the segments of its process and of its workers."""
+        if self.job.processes[0].rank is None:
+            process = self.job.processes[0]
+            for segments in self._segments(process):
+                yield segments.rank, [(process, segments)]
+            return
+        for rank in range(self.job.nprocs):
+            mine = [process for process in self.job.processes if process.rank == rank]
+            parts = [(process, segments) for process in mine for segments in self._segments(process)]
+            if parts:
+                yield rank, parts
+
+    def _segments(self, process: ProcessLog) -> Iterator[RankSegments]:
+        for segments in read_rank_segments(process.log, gather=self.gather, skip_damaged=self.options.skip_damaged):
+            kept = self._kept(segments)
+            if len(kept):
+                yield kept
+
+    def _kept(self, segments: RankSegments) -> RankSegments:
+        if not self.excluded:
+            return segments
+        return segments.select(~np.isin(segments.record_id, np.fromiter(self.excluded, dtype=np.uint64)))
+
+    def _rank_table(self, rank: int, parts: list[tuple[ProcessLog, RankSegments]]) -> pa.Table:
+        """The rank's rows in start order; its spans, clock and file counts are noted on the way."""
+        profile = read_profile(self.profiles[rank]) if rank in self.profiles else None
+        columns = []
+        lanes = undated_offset_ns = 0
+        for process, segments in parts:
+            # Only the rank's own process is in the profile; its workers' logs are placed by their wall clock.
+            own = profile if process.worker == 0 else None
+            alignment, notes = align_rank(segments, process.log, own, self.method)
+            self.warnings += [f"rank {rank}: {note}" for note in notes]
+            if own is not None and own.epoch_start_ns is None:
+                # The profile has no date, so it is moved to the log's clock, not the log to the profile's.
+                undated_offset_ns = -alignment.offset_ns
+                alignment = replace(alignment, offset_ns=0)
+            self._note_clock(rank, alignment)
+            columns.append(self._columns(rank, process, segments, alignment, lanes))
+            lanes = int(columns[-1]["lane"].max()) + 1
+        joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+        order = np.lexsort((-joined["end_ns"], joined["start_ns"]))
+        joined = {name: values[order] for name, values in joined.items()}
+        joined["step"] = np.full(len(order), NO_STEP, dtype=np.int32)
+        if profile is not None:
+            spans, shift_ns = self._add_spans(rank, profile, undated_offset_ns)
+            joined["step"] = _step_of(joined["start_ns"], spans, shift_ns)
+        constants = {"rank": np.full(len(order), rank, dtype=np.int32), "origin": np.full(len(order), TRACED, np.int8)}
+        return table_from_columns({**joined, **constants}, OPS_SCHEMA)
+
+    def _columns(
+        self, rank: int, process: ProcessLog, segments: RankSegments, alignment: Alignment, first_lane: int
+    ) -> dict[str, np.ndarray]:
+        file_id = self.files.number(segments.record_id)
+        counted = segments.api == _COUNTED_API
+        self.files.note_sizes(file_id, segments.offset, segments.length)
+        self.files.note_traced(rank, file_id[counted], segments.length[counted])
+        # Drift is known on the log's own clock, so the job's start is taken off again afterwards.
+        log_start = process.log.job.start_ns
+        start_ns = alignment.realtime_ns(segments.start_ns + log_start) - self.job.start_ns
+        end_ns = alignment.realtime_ns(segments.end_ns + log_start) - self.job.start_ns
+        return {
+            "lane": self._lanes(segments, start_ns, end_ns) + np.int32(first_lane),
+            "op": np.where(segments.is_write, WRITE, READ).astype(np.int8),
+            "api": segments.api,
+            "file_id": file_id,
+            "offset": segments.offset,
+            "length": segments.length,
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+        }
+
+    def _lanes(self, segments: RankSegments, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        """int32 lane of each segment, in the order of the segments."""
+        order = np.lexsort((-end_ns, start_ns))
+        lanes = np.empty(len(order), dtype=np.int32)
+        self.threads_known.append(segments.thread is not None)
+        if segments.thread is not None:
+            lanes[order] = lanes_from_threads(segments.thread[order])
+            return lanes
+        # The layers nest in each other, so that overlap across them says nothing about threads.
+        first = 0
+        for api in np.unique(segments.api).tolist():
+            mine = order[segments.api[order] == api]
+            lanes[mine] = lanes_from_overlap(start_ns[mine], end_ns[mine]) + np.int32(first)
+            first = int(lanes[mine].max()) + 1
+        return lanes
+
+    def _add_spans(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> tuple[SpanColumns, int]:
+        """Note the spans of a rank; returned with what takes their times to the capture's clock."""
+        spans = profile_spans(profile)
+        shift_ns = undated_offset_ns - self.job.start_ns
+        self.spans.append(
+            table_from_columns(
+                {
+                    "rank": np.full(len(spans.start_ns), rank, dtype=np.int32),
+                    "thread": spans.thread,
+                    "kind": spans.kind,
+                    "name": spans.names,
+                    "step": spans.step,
+                    "start_ns": spans.start_ns + shift_ns,
+                    "end_ns": spans.end_ns + shift_ns,
+                },
+                SPANS_SCHEMA,
+            )
+        )
+        return spans, shift_ns
+
+    def _extrapolate_spans(self) -> None:
+        """Copy the spans of the one profiled rank to the others: profiling rank 0 alone is the custom under Horovod."""
+        missing = [rank for rank in range(self.job.nprocs) if rank not in self.profiles]
+        if len(self.profiles) != 1 or not missing or len(missing) > MAX_RANKS:
+            return
+        profiled = next(iter(self.profiles))
+        template = self.spans[0]
+        for rank in missing:
+            column = pa.array(np.full(template.num_rows, rank, dtype=np.int32))
+            self.spans.append(template.set_column(0, SPANS_SCHEMA.field("rank"), column))
+        self.warnings.append(
+            f"only rank {profiled} was profiled: the spans of the other {len(missing)} ranks are copies of its own"
+        )
+
+    def _note_clock(self, rank: int, alignment: Alignment) -> None:
+        self.clock.append(
+            RankClock(
+                rank=rank,
+                method=alignment.method,
+                offset_ns=alignment.offset_ns,
+                residual_ns=alignment.residual_ns,
+                interval_ns=alignment.interval_ns,
+            )
+        )
+
+    def _warn_of_gaps(self, coverage: Coverage, operations: int) -> None:
+        if not operations:
+            self.warnings.append("the log holds no DXT segments, so the capture has no operations: record with DXT on")
+        elif coverage.bytes is not None and coverage.bytes < 1:
+            self.warnings.append(
+                f"the trace is partial: it holds {coverage.bytes:.1%} of the bytes that the counters saw"
+            )
+        elif coverage.operations is not None and coverage.operations < 1:
+            self.warnings.append(
+                f"the trace is partial: it holds {coverage.operations:.1%} of the operations that the counters saw"
+            )
+
+    def _info(self, seen: set[int], coverage: Coverage, operations: int) -> CaptureInfo:
+        log_job = self.job.first.job
+        nprocs = self.job.nprocs
+        ranks = set(range(nprocs)) if nprocs <= MAX_RANKS else set()
+        run_time_s = log_job.run_time_s if len(self.job.processes) == 1 else None
+        if run_time_s is None:
+            run_time_s = max(ns_to_seconds(self.job.end_ns - self.job.start_ns), 0.0)
+        return CaptureInfo(
+            job=Job(
+                nprocs=nprocs,
+                run_time_s=run_time_s,
+                start_ns=self.job.start_ns,
+                end_ns=self.job.end_ns,
+                zero_ns=self.job.start_ns,
+                job_id=log_job.jobid,
+                exe=log_job.exe,
+                metadata=dict(log_job.metadata),
+            ),
+            ranks=tuple(sorted(ranks | seen | set(self.profiles))),
+            sources=tuple(
+                [_source(process.log.path, "darshan") for process in self.job.processes]
+                + [_source(path, "xplane") for _, path in sorted(self.profiles.items())]
+            ),
+            clock=tuple(sorted(self.clock, key=lambda clock: clock.rank)),
+            coverage=coverage,
+            lanes="pthread_id" if self.threads_known and all(self.threads_known) else "overlap",
+            warnings=tuple(self.warnings),
+            made_by={
+                "program": "dxt-replay",
+                "version": VERSION,
+                "command": "merge",
+                "operations_stored": operations,
+                "align": self.options.align,
+                "exclude": list(self.options.exclude),
+            },
+        )
+
+
+def _step_of(times: np.ndarray, spans: SpanColumns, shift_ns: int) -> np.ndarray:
+    """Training step in which each time (ns, capture clock) lies, int32; NO_STEP outside the steps."""
+    mine = spans.kind == SPAN_KINDS.index("step")
+    begins, ends, steps = spans.start_ns[mine] + shift_ns, spans.end_ns[mine] + shift_ns, spans.step[mine]
+    if not len(begins):
+        return np.full(len(times), NO_STEP, dtype=np.int32)
+    found = np.searchsorted(begins, times, side="right") - 1
+    inside = (found >= 0) & (times < ends[found])
+    return np.where(inside, steps[found], NO_STEP).astype(np.int32)
+
+
+def _source(path: Path, kind: str) -> Source:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return Source(name=path.name, sha256=digest.hexdigest(), kind=kind)
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")
