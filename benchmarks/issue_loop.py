@@ -1,0 +1,180 @@
+"""Rate of the compiled issue loop against a bare C loop of preads: 4 KiB reads of a page-cached file, pace none.
+
+Both read the same 64 MiB file at the same random offsets, by one and by two threads, in rounds that alternate. The C
+loop has its offsets in memory and does nothing else. The replayer's time begins when its lanes may begin, before the
+first batch is submitted, and ends when the last result is collected: the feeder thread, which makes the batches,
+submits and collects them, runs meanwhile and is part of it.
+
+    python -m benchmarks.issue_loop [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replay.backends.base import FileSlot
+from replay.issue import BATCH_ITEMS, READ, Batch, Lane, Pace, StartGate, StopFlag, make_files, make_lane
+
+BLOCK_BYTES = 4096
+FILE_BYTES = 64 << 20
+OPERATIONS = 400_000
+ROUNDS = 11
+THREADS = (1, 2)
+REQUIRED_RATIO = 0.9
+SEED = 3
+
+
+def measure(operations: int = OPERATIONS, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Per number of threads: rates of both loops (operations/s, all rounds), their ratio (median over the rounds, and
+    best against best), and the cost of an operation above the bare pread in ns of its thread.
+
+    Raises: RuntimeError without a C compiler.
+    """
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-bench-") as folder:
+        data, offsets_file = Path(folder, "data"), Path(folder, "offsets")
+        rng = np.random.default_rng(SEED)
+        data.write_bytes(rng.bytes(FILE_BYTES))
+        offsets = rng.integers(0, FILE_BYTES // BLOCK_BYTES, operations) * BLOCK_BYTES
+        offsets.tofile(offsets_file)
+        program = _compile(Path(folder))
+        bare: dict[int, list[float]] = {threads: [] for threads in THREADS}
+        lanes: dict[int, list[float]] = {threads: [] for threads in THREADS}
+        for _ in range(rounds + 1):
+            for threads in THREADS:
+                command = [str(program), str(data), str(offsets_file), str(BLOCK_BYTES), str(threads)]
+                elapsed = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+                bare[threads].append(elapsed / (threads * operations))
+                lanes[threads].append(_replay(data, offsets, threads) / (threads * operations))
+    # The first round fills the page cache.
+    return _result(
+        {threads: times[1:] for threads, times in bare.items()},
+        {threads: times[1:] for threads, times in lanes.items()},
+    )
+
+
+def _result(bare: dict[int, list[float]], lanes: dict[int, list[float]]) -> dict[str, Any]:
+    """From ns per operation, by number of threads and round."""
+    result: dict[str, Any] = {"block_bytes": BLOCK_BYTES, "required_ratio": REQUIRED_RATIO}
+    for threads in bare:
+        rounds = list(zip(bare[threads], lanes[threads], strict=True))
+        result[f"threads_{threads}"] = {
+            "bare_per_s": [round(1e9 / ns) for ns in bare[threads]],
+            "replay_per_s": [round(1e9 / ns) for ns in lanes[threads]],
+            "ratio_median": statistics.median(bare_ns / lane_ns for bare_ns, lane_ns in rounds),
+            "ratio_best": min(bare[threads]) / min(lanes[threads]),
+            "cost_above_bare_ns": threads * statistics.median(lane_ns - bare_ns for bare_ns, lane_ns in rounds),
+        }
+    one, two = (lanes[threads] for threads in THREADS)
+    bare_one, bare_two = (bare[threads] for threads in THREADS)
+    result["two_lanes_to_one"] = statistics.median(a / b for a, b in zip(one, two, strict=True))
+    result["two_bare_threads_to_one"] = statistics.median(a / b for a, b in zip(bare_one, bare_two, strict=True))
+    result["passed"] = all(result[f"threads_{threads}"]["ratio_median"] >= REQUIRED_RATIO for threads in THREADS)
+    return result
+
+
+def _compile(folder: Path) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise RuntimeError("this benchmark compares with a C program: install a C compiler (cc)")
+    program = folder / "pread_loop"
+    source = Path(__file__).with_name("pread_loop.c")
+    subprocess.run([compiler, "-O2", "-pthread", "-o", program, source], check=True)
+    return program
+
+
+def _replay(data: Path, offsets: np.ndarray, threads: int) -> int:
+    """ns from the start to the last result, for the same reads in each lane."""
+    start, stop = StartGate(), StopFlag()
+    files = make_files([FileSlot(path=bytes(data), uses=threads * len(offsets))], core="compiled")
+    lanes = [make_lane(files, pace=Pace.NONE, start=start, stop=stop) for _ in range(threads)]
+    bodies = [threading.Thread(target=lane.run) for lane in lanes]
+    for body in bodies:
+        body.start()
+    t0 = time.monotonic_ns() + 5_000_000
+    start.open(t0)
+    time.sleep(0.005)
+    collected = _feed(lanes, offsets)
+    elapsed = time.monotonic_ns() - t0
+    for body in bodies:
+        body.join()
+    files.close_all()
+    if collected != threads * len(offsets) * BLOCK_BYTES:
+        raise RuntimeError(f"{collected} bytes were read, not {threads * len(offsets) * BLOCK_BYTES}")
+    return elapsed
+
+
+def _feed(lanes: list[Lane], offsets: np.ndarray) -> int:
+    """Feed the lanes and collect from them until all are done; bytes read."""
+    position = [0] * len(lanes)
+    batches = [_batch(offsets, 0)] * len(lanes)
+    total = 0
+    while not all(lane.done for lane in lanes):
+        for index, lane in enumerate(lanes):
+            while position[index] < len(offsets) and lane.submit(batches[index]):
+                position[index] += BATCH_ITEMS
+                if position[index] >= len(offsets):
+                    lane.finish()
+                else:
+                    batches[index] = _batch(offsets, position[index])
+            total += _collect(lane)
+        time.sleep(0.004)  # the ring holds ten times as much
+    return total + sum(_collect(lane) for lane in lanes)
+
+
+def _collect(lane: Lane) -> int:
+    total = 0
+    while (completed := lane.collect()) is not None:
+        total += int(completed.result.sum())
+    return total
+
+
+def _batch(offsets: np.ndarray, begin: int) -> Batch:
+    offset = offsets[begin : begin + BATCH_ITEMS]
+    return Batch(
+        kind=np.full(len(offset), READ, dtype=np.uint8),
+        slot=np.zeros(len(offset), dtype=np.int32),
+        offset=offset,
+        length=np.full(len(offset), BLOCK_BYTES, dtype=np.int64),
+        due_ns=np.zeros(len(offset), dtype=np.int64),
+    )
+
+
+def _table(result: dict[str, Any]) -> str:
+    lines = ["threads   bare C/s   replay/s   ratio (median)   ratio (best)   cost above bare"]
+    for threads in THREADS:
+        row = result[f"threads_{threads}"]
+        bare, replay = statistics.median(row["bare_per_s"]), statistics.median(row["replay_per_s"])
+        lines.append(
+            f"{threads:7d} {bare:10,.0f} {replay:10,.0f} {row['ratio_median']:16.3f} {row['ratio_best']:14.3f}"
+            f" {row['cost_above_bare_ns']:14.0f} ns"
+        )
+    lines.append(
+        f"two lanes to one: {result['two_lanes_to_one']:.2f} (bare: {result['two_bare_threads_to_one']:.2f}); "
+        f"required ratio {REQUIRED_RATIO}: {'reached' if result['passed'] else 'NOT reached'}"
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """0 when the required ratio is reached."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    result = measure()
+    print(json.dumps(result) if arguments.json else _table(result))
+    return 0 if result["passed"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,54 @@
+/* What Cython cannot say: atomic loads and stores, the clock, a mutex that spins before it blocks.
+ *
+ * GCC's __atomic builtins (clang has them too) rather than <stdatomic.h>, because the start and stop cells are
+ * plain int64 words inside NumPy arrays.
+ */
+#ifndef DXT_REPLAY_ISSUE_ATOMICS_H
+#define DXT_REPLAY_ISSUE_ATOMICS_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+static inline int64_t load_relaxed(const int64_t *cell) { return __atomic_load_n(cell, __ATOMIC_RELAXED); }
+static inline int64_t load_acquire(const int64_t *cell) { return __atomic_load_n(cell, __ATOMIC_ACQUIRE); }
+static inline void store_relaxed(int64_t *cell, int64_t value) { __atomic_store_n(cell, value, __ATOMIC_RELAXED); }
+static inline void store_release(int64_t *cell, int64_t value) { __atomic_store_n(cell, value, __ATOMIC_RELEASE); }
+static inline int64_t take_ticket(int64_t *cell) { return __atomic_fetch_add(cell, 1, __ATOMIC_RELAXED); }
+
+/* CLOCK_MONOTONIC in ns: the same clock as Python's time.monotonic_ns. */
+static inline int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Returns early on a signal: callers look at the clock again. */
+static inline void sleep_until_ns(int64_t deadline)
+{
+    struct timespec until = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
+/* The calling thread's timer slack in ns; 50,000 unless changed (prctl(2)). */
+static inline long get_timer_slack(void) { return prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0); }
+static inline void set_timer_slack(long slack) { prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0, 0, 0); }
+
+/* Held for some ns except while a file is opened: spinning first saves the futex's 50 us. */
+static inline void make_mutex(pthread_mutex_t *mutex)
+{
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP);
+#endif
+    pthread_mutex_init(mutex, &kind);
+    pthread_mutexattr_destroy(&kind);
+}
+
+#endif

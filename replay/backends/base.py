@@ -1,0 +1,220 @@
+"""What a back end is, and the table of files that the lanes of one process share.
+
+A back end is stateless and thread-safe: what belongs to an open file is in its handle, and several lanes may use
+one handle at the same time, at explicit offsets.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from traces.errors import ReplayError
+
+MAX_TRANSFER_BYTES = 0x7FFFF000
+"""The most that Linux moves in one read or write (read(2)); larger requests ask for this."""
+
+Handle = Any
+"""An open file of one back end: opaque to everybody else."""
+
+
+class Backend(Protocol):
+    """One way of doing I/O. Every method may raise OSError; its errno becomes the operation's result.
+
+    `name` is shown in results. `moves_data` False: read and write get an empty buffer and look at `length` only.
+    """
+
+    name: str
+    moves_data: bool
+
+    def open(self, path: bytes, *, writable: bool, create: bool) -> Handle:
+        """Open `path`; `create` makes a missing file, and holds only together with `writable`."""
+
+    def size(self, handle: Handle) -> int:
+        """Bytes of the file, or -1 where it has no end."""
+
+    def read(self, handle: Handle, offset: int, length: int, buffer: memoryview) -> int:
+        """Read up to `length` bytes at `offset` into `buffer` (at least that large) with one request; bytes read."""
+
+    def write(self, handle: Handle, offset: int, length: int, data: memoryview) -> int:
+        """Write the first `length` bytes of `data` at `offset` with one request; bytes written."""
+
+    def close(self, handle: Handle) -> None:
+        """Close it. Called once per handle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSlot:
+    """A file that the lanes of a process use. `uses`: their operations on it; it is closed when all are done.
+
+    A wrong `uses` costs a late close or one more open, nothing else. A writable file is never opened through a
+    symbolic link at its last component.
+    Raises: ReplayError for a path that no file can have.
+    """
+
+    path: bytes
+    writable: bool = False
+    create: bool = False
+    uses: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.path or b"\0" in self.path:
+            raise ReplayError(f"{self.path!r} is no path of a file: check the mapping of the recorded names")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFailure:
+    """A file that could not be opened, or reported an error when it was closed. `call`: "open" or "close"."""
+
+    slot: int
+    path: bytes
+    call: str
+    errno: int
+
+
+class HeldFile(NamedTuple):
+    """What a lane knows of the file it holds: `size` in bytes when it was opened, `error` errno or 0.
+
+    `left`: operations after which it is done with, unless other lanes do some of them.
+    """
+
+    handle: Handle
+    size: int
+    error: int
+    left: int
+
+
+NO_FILE = HeldFile(handle=None, size=0, error=errno.EBADF, left=-1)
+
+
+class _SharedFile:
+    """State of one slot; everything below `lock` is read and written under it."""
+
+    __slots__ = ("close_error", "handle", "holders", "lock", "open_error", "opened", "remaining", "size", "slot")
+
+    def __init__(self, slot: FileSlot) -> None:
+        self.slot = slot
+        self.lock = threading.Lock()
+        self.handle: Handle = None
+        self.opened = False
+        self.size = 0
+        self.open_error = 0
+        self.close_error = 0
+        self.holders = 0
+        self.remaining = slot.uses
+
+
+class PythonFiles:
+    """The files of one process, opened through a back end at their first use. Shared by its Python lanes.
+
+    A lane *holds* a file while its operations follow each other on it; a held file is never closed. When the
+    process runs out of descriptors, files that nobody holds are closed, and opened again when needed. An open that
+    fails is not tried again: each operation on the file fails with its errno.
+    """
+
+    core = "python"
+
+    def __init__(self, slots: Sequence[FileSlot], backend: Backend) -> None:
+        self.backend = backend
+        self._files = [_SharedFile(slot) for slot in slots]
+        self._hand = count()
+        self._payload = memoryview(b"")
+        self._payload_lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def hold(self, index: int) -> HeldFile:
+        """The file, opened if it is not; to be given back by `release` also when it has an error."""
+        if not 0 <= index < len(self._files):
+            return NO_FILE
+        file = self._files[index]
+        with file.lock:
+            if not file.opened and not file.open_error:
+                self._open(file)
+            file.holders += 1
+            return HeldFile(handle=file.handle, size=file.size, error=file.open_error, left=file.remaining)
+
+    def release(self, index: int, uses: int) -> None:
+        """Give back a held file after `uses` operations; the last one closes it."""
+        if not 0 <= index < len(self._files):
+            return
+        file = self._files[index]
+        with file.lock:
+            file.holders -= 1
+            file.remaining -= uses
+            if file.remaining <= 0:
+                self._close(file)
+
+    def payload(self, length: int) -> memoryview:
+        """At least `length` bytes that do not compress, the same for all lanes. Raises: MemoryError."""
+        with self._payload_lock:
+            if len(self._payload) < length:
+                size = max(length, 1 << 20, min(2 * len(self._payload), MAX_TRANSFER_BYTES))
+                self._payload = memoryview(np.random.default_rng(length).bytes(size))
+            return self._payload
+
+    def close_all(self) -> None:
+        """Close every file that no lane holds; the others when their lane gives them back."""
+        for file in self._files:
+            with file.lock:
+                file.remaining = 0
+                self._close(file)
+
+    def failures(self) -> list[FileFailure]:
+        """Opens and closes that failed so far, by slot."""
+        return [
+            FileFailure(slot=index, path=file.slot.path, call=call, errno=number)
+            for index, file in enumerate(self._files)
+            for call, number in (("open", file.open_error), ("close", file.close_error))
+            if number
+        ]
+
+    def _open(self, file: _SharedFile) -> None:
+        """Open a closed file or note the error. The caller has its lock."""
+        file.open_error = self._try_open(file)
+        while file.open_error in (errno.EMFILE, errno.ENFILE) and self._close_idle(file):
+            file.open_error = self._try_open(file)
+
+    def _try_open(self, file: _SharedFile) -> int:
+        """errno, or 0 when it is open."""
+        slot = file.slot
+        try:
+            file.handle = self.backend.open(slot.path, writable=slot.writable, create=slot.create)
+            file.opened = True
+            file.size = self.backend.size(file.handle)
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
+
+    def _close(self, file: _SharedFile) -> bool:
+        """Close an open file that nobody holds. The caller has its lock."""
+        if not file.opened or file.holders:
+            return False
+        file.opened = False
+        try:
+            self.backend.close(file.handle)
+        except OSError as error:
+            file.close_error = error.errno or errno.EIO
+        file.handle = None
+        return True
+
+    def _close_idle(self, wanted: _SharedFile) -> bool:
+        """Close one file that nobody holds, going round the table; False when there is none."""
+        for _ in self._files:
+            file = self._files[next(self._hand) % len(self._files)]
+            # Never blocks on another slot: its lock may be held by a lane that looks for an idle file too.
+            if file is wanted or not file.lock.acquire(blocking=False):
+                continue
+            try:
+                if self._close(file):
+                    return True
+            finally:
+                file.lock.release()
+        return False
