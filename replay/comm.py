@@ -1,0 +1,166 @@
+"""The processes of one replay: alone, or the ranks of an MPI job. A run without MPI needs no MPI installed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from traces.errors import DxtReplayError, MissingDependencyError, ReplayError
+
+_LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PALS_RANKID")
+"""Set by the launchers of MPICH, Intel MPI, Cray and Open MPI in the processes that they start."""
+
+_CLOCK_ROUNDS = 30
+
+
+class Communicator(Protocol):
+    """What a replay needs of its processes. Collective calls must be made by all of them."""
+
+    rank: int
+    size: int
+
+    def barrier(self) -> None: ...
+    def gather(self, value: Any) -> list[Any] | None:
+        """All processes' values by rank on process 0, None on the others."""
+
+    def broadcast(self, value: Any) -> Any:
+        """Process 0's value, on all."""
+
+    def agree(self, error: DxtReplayError | None) -> None:
+        """Raise on every process when one of them met an error: none waits for a process that has given up."""
+
+    def common_start_ns(self, margin_ns: int) -> int:
+        """One instant for all, `margin_ns` from now, on this process's CLOCK_MONOTONIC."""
+
+    def first_on_node(self) -> bool:
+        """Whether this is the lowest process of its node."""
+
+    def abort(self) -> None:
+        """End all processes at once."""
+
+
+class Solo:
+    """One process."""
+
+    rank = 0
+    size = 1
+
+    def barrier(self) -> None:
+        return None
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def agree(self, error: DxtReplayError | None) -> None:
+        if error is not None:
+            raise error
+
+    def common_start_ns(self, margin_ns: int) -> int:
+        return time.monotonic_ns() + margin_ns
+
+    def first_on_node(self) -> bool:
+        return True
+
+    def abort(self) -> None:
+        raise SystemExit(1)
+
+
+class MpiWorld:
+    """The processes of MPI_COMM_WORLD, through mpi4py.
+
+    Raises: MissingDependencyError without mpi4py or an MPI library.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise MissingDependencyError(
+                f"mpi4py with an MPI library ({error})", "a replay under mpiexec", "pip install 'dxt-replay[mpich]'"
+            ) from error
+        self._mpi = MPI
+        self._world = MPI.COMM_WORLD
+        self.rank: int = self._world.Get_rank()
+        self.size: int = self._world.Get_size()
+
+    def barrier(self) -> None:
+        self._world.Barrier()
+
+    def gather(self, value: Any) -> list[Any] | None:
+        gathered: list[Any] | None = self._world.gather(value, root=0)
+        return gathered
+
+    def broadcast(self, value: Any) -> Any:
+        return self._world.bcast(value, root=0)
+
+    def agree(self, error: DxtReplayError | None) -> None:
+        messages: list[str | None] = self._world.allgather(None if error is None else str(error))
+        if error is not None:
+            raise error
+        for process, message in enumerate(messages):
+            if message is not None:
+                raise ReplayError(f"process {process}: {message}")
+
+    def common_start_ns(self, margin_ns: int) -> int:
+        offset_ns = self._clock_offset_ns()
+        self.barrier()
+        start = self._world.bcast(time.monotonic_ns() + margin_ns if self.rank == 0 else None, root=0)
+        return int(start) + offset_ns
+
+    def first_on_node(self) -> bool:
+        nodes = self._world.allgather(_node_id())
+        return nodes.index(nodes[self.rank]) == self.rank
+
+    def abort(self) -> None:
+        self._world.Abort(1)
+
+    def _clock_offset_ns(self) -> int:
+        """This process's CLOCK_MONOTONIC minus process 0's: 0 on one node, else by the quickest of some round trips."""
+        nodes = self._world.allgather(_node_id())
+        if self.rank == 0:
+            for other in range(1, self.size):
+                if nodes[other] != nodes[0]:
+                    for _ in range(_CLOCK_ROUNDS):
+                        self._world.recv(source=other)
+                        self._world.send(time.monotonic_ns(), dest=other)
+            return 0
+        if nodes[self.rank] == nodes[0]:
+            return 0
+        best_trip, offset = None, 0
+        for _ in range(_CLOCK_ROUNDS):
+            sent = time.monotonic_ns()
+            self._world.send(None, dest=0)
+            remote = self._world.recv(source=0)
+            received = time.monotonic_ns()
+            if best_trip is None or received - sent < best_trip:
+                best_trip, offset = received - sent, (sent + received) // 2 - remote
+        return offset
+
+
+def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
+    """MPI when this process was started by an MPI launcher, else alone.
+
+    Raises: MissingDependencyError when it was, and mpi4py or its MPI library is absent.
+    """
+    if any(variable in environment for variable in _LAUNCHER_VARIABLES):
+        return MpiWorld()
+    return Solo()
+
+
+def share_of(ranks: Sequence[int], process: int, processes: int) -> tuple[int, ...]:
+    """The captured ranks that `process` replays: contiguous blocks whose sizes differ by at most one."""
+    quotient, rest = divmod(len(ranks), processes)
+    begin = process * quotient + min(process, rest)
+    return tuple(ranks[begin : begin + quotient + (process < rest)])
+
+
+def _node_id() -> str:
+    """What tells nodes apart; CLOCK_MONOTONIC is one clock within a boot of one kernel."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text() if boot.exists() else os.uname().nodename

@@ -1,0 +1,248 @@
+"""What a replay did, kept while it runs and written as a capture when it has ended.
+
+Results wait in a `RowQueue` per lane, so that the timed run pays for a memory copy and no more; encoding to Parquet,
+and the merge of a rank's lanes into one stream in start order, happen afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from replay.issue import MARK, READ, SLEEP, SPIN, WRITE, Completed
+from replay.row_queue import CHUNK_ROWS, RowQueue
+from traces.distribution import Distribution, DistributionCollector
+from traces.ops import (
+    OPS_SCHEMA,
+    SPAN_KINDS,
+    SPANS_SCHEMA,
+    UNION_THREAD,
+    table_from_columns,
+)
+
+RESULT_ROW = np.dtype(
+    [
+        ("op", "i1"),
+        ("api", "i1"),
+        ("origin", "i1"),
+        ("lane", "<i4"),
+        ("file_id", "<i4"),
+        ("step", "<i4"),
+        ("offset", "<i8"),
+        ("begin_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("due_ns", "<i8"),
+        ("result", "<i8"),
+    ]
+)
+"""One issued operation; times from the run's start."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Totals of a run so far; those of several lanes or processes add."""
+
+    operations: int = 0
+    failed: int = 0
+    short: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    last_end_ns: int = 0
+    starved_ns: int = 0
+    errors: dict[int, int] = field(default_factory=dict)
+    lag_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
+    latency_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
+    response_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            operations=self.operations + other.operations,
+            failed=self.failed + other.failed,
+            short=self.short + other.short,
+            bytes_read=self.bytes_read + other.bytes_read,
+            bytes_written=self.bytes_written + other.bytes_written,
+            last_end_ns=max(self.last_end_ns, other.last_end_ns),
+            starved_ns=self.starved_ns + other.starved_ns,
+            errors={
+                code: self.errors.get(code, 0) + other.errors.get(code, 0)
+                for code in self.errors.keys() | other.errors.keys()
+            },
+            lag_ns=self.lag_ns + other.lag_ns,
+            latency_ns=self.latency_ns + other.latency_ns,
+            response_ns=self.response_ns + other.response_ns,
+        )
+
+
+class LaneRecorder:
+    """Keeps what one I/O lane did: its rows until the run has ended, and the totals."""
+
+    def __init__(self, lane: int, folder: Path | None = None) -> None:
+        self.lane = lane
+        self.rows = RowQueue(RESULT_ROW, folder=folder)
+        self._tally = Tally()
+        self._lag = DistributionCollector()
+        self._latency = DistributionCollector()
+        self._response = DistributionCollector()
+
+    def record(self, planned: np.ndarray, done: Completed) -> None:
+        """Keep the completed part of a batch; `planned` are its rows of `PLAN_ROW`."""
+        planned = planned[: done.count]
+        rows = np.empty(len(planned), dtype=RESULT_ROW)
+        for name in ("op", "api", "origin", "file_id", "step", "offset"):
+            rows[name] = planned[name]
+        rows["lane"] = self.lane
+        rows["begin_ns"], rows["end_ns"] = done.begin_ns[: done.count], done.end_ns[: done.count]
+        rows["due_ns"], rows["result"] = done.due_ns[: done.count], done.result[: done.count]
+        self.rows.append(rows)
+        self._count(rows, planned)
+
+    def _count(self, rows: np.ndarray, planned: np.ndarray) -> None:
+        if not len(rows):
+            return
+        tally, result = self._tally, rows["result"]
+        moved = np.maximum(result, 0)
+        failed = result < 0
+        tally.operations += len(rows)
+        tally.failed += int(failed.sum())
+        tally.short += int(((result >= 0) & (result < planned["length"])).sum())
+        tally.bytes_read += int(moved[planned["kind"] == READ].sum())
+        tally.bytes_written += int(moved[planned["kind"] == WRITE].sum())
+        tally.last_end_ns = max(tally.last_end_ns, int(rows["end_ns"].max()))
+        for code, count in zip(*np.unique(-result[failed], return_counts=True), strict=True):
+            tally.errors[int(code)] = tally.errors.get(int(code), 0) + int(count)
+        self._lag.add(rows["begin_ns"] - rows["due_ns"])
+        self._latency.add(rows["end_ns"] - rows["begin_ns"])
+        self._response.add(rows["end_ns"] - rows["due_ns"])
+
+    @property
+    def operations(self) -> int:
+        """Operations recorded so far."""
+        return self._tally.operations
+
+    def tally(self, starved_ns: int = 0) -> Tally:
+        """Totals of the lane; `starved_ns` is how long the loop waited for this process to feed it."""
+        totals = Tally(
+            lag_ns=self._lag.distribution(),
+            latency_ns=self._latency.distribution(),
+            response_ns=self._response.distribution(),
+            starved_ns=starved_ns,
+        )
+        return self._tally + totals
+
+
+class ComputeRecorder:
+    """Keeps what a rank's compute lane did: gaps and step borders with the times at which they happened."""
+
+    def __init__(self) -> None:
+        self._planned: list[np.ndarray] = []
+        self._begin: list[np.ndarray] = []
+        self._end: list[np.ndarray] = []
+
+    def record(self, planned: np.ndarray, done: Completed) -> None:
+        """Keep the completed part of a batch of the compute lane."""
+        self._planned.append(planned[: done.count])
+        self._begin.append(done.begin_ns[: done.count])
+        self._end.append(done.end_ns[: done.count])
+
+    def spans(self, rank: int, source: ComputeStructure) -> pa.Table:
+        """`SPANS_SCHEMA` rows: steps between their marks, and the source's compute inside each gap, moved with it."""
+        if not self._planned:
+            return SPANS_SCHEMA.empty_table()
+        planned = np.concatenate(self._planned)
+        begin, end = np.concatenate(self._begin), np.concatenate(self._end)
+        steps = _step_spans(planned, begin)
+        busy = _compute_spans(planned, begin, end, source)
+        columns = {name: np.concatenate((steps[name], busy[name])) for name in steps}
+        columns["kind"] = np.repeat(
+            np.array([SPAN_KINDS.index("step"), SPAN_KINDS.index("compute")], dtype=np.int8),
+            [len(steps["step"]), len(busy["step"])],
+        )
+        names = ["step"] * len(steps["step"]) + ["compute"] * len(busy["step"])
+        return table_from_columns({"rank": rank, "thread": UNION_THREAD, "name": names, **columns}, SPANS_SCHEMA)
+
+    @property
+    def last_end_ns(self) -> int:
+        """When the last item ended, 0 without any."""
+        return max((int(end.max()) for end in self._end if len(end)), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeStructure:
+    """The compute-busy intervals of one rank in the source, ascending, and the speed at which they are replayed.
+
+    A gap is replayed as one stretch; which parts of it the application computed in is the source's knowledge, and is
+    carried over so that source and replay can be compared like with like.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    speed: float = 1.0
+
+
+def _step_spans(planned: np.ndarray, begin: np.ndarray) -> dict[str, np.ndarray]:
+    marks = planned["kind"] == MARK
+    opens, closes = marks & (planned["offset"] == 0), marks & (planned["offset"] == 1)
+    steps, starts = planned["step"][opens], begin[opens]
+    ends = begin[closes]
+    # A stopped run may lack the last end: a step without an end is not a step of the replay.
+    whole = min(len(starts), len(ends))
+    return {"step": steps[:whole], "start_ns": starts[:whole], "end_ns": ends[:whole]}
+
+
+def _compute_spans(
+    planned: np.ndarray, begin: np.ndarray, end: np.ndarray, source: ComputeStructure
+) -> dict[str, np.ndarray]:
+    gaps = np.isin(planned["kind"], (SLEEP, SPIN))
+    recorded, length = planned["offset"][gaps], planned["length"][gaps]
+    starts, ends, steps = [], [], []
+    first = np.searchsorted(source.ends, recorded, side="right")
+    last = np.searchsorted(source.starts, recorded + np.rint(length * source.speed).astype(np.int64), side="left")
+    for at, low, high, moved, until, step in zip(
+        recorded.tolist(), first.tolist(), last.tolist(), begin[gaps].tolist(), end[gaps].tolist(),
+        planned["step"][gaps].tolist(), strict=True,
+    ):  # fmt: skip
+        starts.append(np.clip(moved + (source.starts[low:high] - at) / source.speed, moved, until))
+        ends.append(np.clip(moved + (source.ends[low:high] - at) / source.speed, moved, until))
+        steps.append(np.full(high - low, step, dtype=np.int32))
+    if not starts:
+        none = np.empty(0, dtype=np.int64)
+        return {"step": none.astype(np.int32), "start_ns": none, "end_ns": none}
+    return {
+        "step": np.concatenate(steps),
+        "start_ns": np.rint(np.concatenate(starts)).astype(np.int64),
+        "end_ns": np.rint(np.concatenate(ends)).astype(np.int64),
+    }
+
+
+def rank_rows(rank: int, queues: Iterable[RowQueue]) -> Iterator[pa.Table]:
+    """The operations of a rank's lanes as tables of `OPS_SCHEMA` in start order; empties the queues.
+
+    Each lane is in order already, so a part of every lane is enough: what begins before the earliest of the parts' last
+    rows is complete. Memory: CHUNK_ROWS a lane.
+    """
+    heads = [(queue, queue.pop(CHUNK_ROWS)) for queue in queues]
+    heads = [(queue, rows) for queue, rows in heads if len(rows)]
+    while heads:
+        complete = min((int(rows["begin_ns"][-1]) for queue, rows in heads if len(queue)), default=None)
+        ready, waiting = [], []
+        for queue, rows in heads:
+            cut = len(rows) if complete is None else int(np.searchsorted(rows["begin_ns"], complete, side="right"))
+            ready.append(rows[:cut])
+            rest = rows[cut:] if cut < len(rows) else queue.pop(CHUNK_ROWS)
+            if len(rest):
+                waiting.append((queue, rest))
+        yield _ops_table(rank, np.concatenate(ready))
+        heads = waiting
+
+
+def _ops_table(rank: int, rows: np.ndarray) -> pa.Table:
+    rows = rows[np.argsort(rows["begin_ns"], kind="stable")]
+    columns = {
+        name: rows[name] for name in ("lane", "op", "api", "origin", "file_id", "step", "offset", "due_ns", "result")
+    }
+    columns |= {"length": np.maximum(rows["result"], 0), "start_ns": rows["begin_ns"], "end_ns": rows["end_ns"]}
+    return table_from_columns({"rank": np.full(len(rows), rank, dtype=np.int32), **columns}, OPS_SCHEMA)

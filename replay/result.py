@@ -1,0 +1,126 @@
+"""What a run says of itself: the JSON of `dxt-replay run`, and the `capture.json` of the replay."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from replay.issue import Core
+from replay.plan import PlanOptions
+from replay.recording import Tally
+from traces.distribution import Distribution
+from traces.ops import CaptureInfo, Job, Source
+from traces.store import Capture
+from traces.units import NS_PER_MS, NS_PER_US, ns_to_seconds
+from traces.version import VERSION
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheState:
+    """The page cache before the run. `policy`: cold (dropped first) or as found; percent None where nobody can tell."""
+
+    policy: str
+    resident_before_pct: float | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One finished replay over all its processes. `left_out`: recorded rows not issued (see `replay.survey`)."""
+
+    capture: Path
+    options: PlanOptions
+    tally: Tally
+    recorded_ns: int
+    jitter_us: Mapping[str, float] | None
+    cache: CacheState
+    processes: int
+    lanes: int
+    core: Core
+    left_out: int
+    stopped: bool
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the reader of the numbers must know."""
+        found = [self.core.warning] if self.core.warning else []
+        found += self.cache.warnings
+        if self.stopped:
+            found.append("the replay was stopped before its end")
+        if self.tally.failed:
+            found.append(f"{self.tally.failed} operations failed")
+        if self.tally.short:
+            found.append(f"{self.tally.short} operations moved fewer bytes than recorded")
+        return tuple(found)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay run --json` prints."""
+        tally = self.tally
+        return {
+            "capture": str(self.capture),
+            "pace": self.options.pacing.pace.value,
+            "speed": self.options.pacing.speed,
+            "compute": self.options.compute,
+            "operations": tally.operations,
+            "failed": tally.failed,
+            "errors": {errno.errorcode.get(code, str(code)): count for code, count in sorted(tally.errors.items())},
+            "short": tally.short,
+            "left_out": self.left_out,
+            "stopped": self.stopped,
+            "elapsed_s": ns_to_seconds(tally.last_end_ns),
+            "recorded_s": ns_to_seconds(self.recorded_ns),
+            "lag_us": percentiles_us(tally.lag_ns),
+            "jitter_us": dict(self.jitter_us) if self.jitter_us is not None else None,
+            "latency_us": percentiles_us(tally.latency_ns),
+            "response_us": percentiles_us(tally.response_ns),
+            "bytes": {"read": tally.bytes_read, "written": tally.bytes_written},
+            "cache": {"policy": self.cache.policy, "resident_before_pct": self.cache.resident_before_pct},
+            "warnings": list(self.warnings),
+            "starved_ms": tally.starved_ns / NS_PER_MS,
+            "processes": self.processes,
+            "core": self.core.name,
+        }
+
+
+def percentiles_us(nanoseconds: Distribution) -> dict[str, float] | None:
+    """p50, p90, p99 and max in us; None for an empty distribution."""
+    if not nanoseconds.count:
+        return None
+    return {name: nanoseconds.quantile(share) / NS_PER_US for name, share in PERCENTILES.items()}
+
+
+def replay_info(source: Capture, result: RunResult, zero_ns: int, stored: int) -> CaptureInfo:
+    """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and left `stored` operations."""
+    elapsed_ns = result.tally.last_end_ns
+    document = (source.path / "capture.json").read_bytes()
+    return CaptureInfo(
+        job=Job(
+            nprocs=source.info.job.nprocs,
+            run_time_s=ns_to_seconds(elapsed_ns),
+            start_ns=zero_ns,
+            end_ns=zero_ns + elapsed_ns,
+            zero_ns=zero_ns,
+            job_id=source.info.job.job_id,
+            exe=source.info.job.exe,
+        ),
+        ranks=source.info.ranks,
+        sources=(Source(name=source.path.name, sha256=hashlib.sha256(document).hexdigest(), kind="capture"),),
+        lanes="recorded",
+        warnings=result.warnings,
+        partial=result.stopped,
+        made_by={
+            "program": "dxt-replay",
+            "version": VERSION,
+            "command": "run",
+            "operations_stored": stored,
+            "pace": result.options.pacing.pace.value,
+            "speed": result.options.pacing.speed,
+            "result": result.as_json(),
+        },
+    )

@@ -1,0 +1,336 @@
+"""One replay, from a staged capture to the capture of what happened. Every process of the job calls `run_replay`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replay import page_cache
+from replay.comm import Communicator, share_of
+from replay.issue import Core, Lane, StartGate, StopFlag, choose_core, make_files, make_lane
+from replay.issue import Pace as LoopPace
+from replay.jitter import JitterProbe
+from replay.pacing import Pace
+from replay.placement import PathMap, Placement
+from replay.plan import ComputeSource, LaneSource, PlanOptions, RankSource, batch_of, compute_rows, file_slots
+from replay.recording import ComputeRecorder, ComputeStructure, LaneRecorder, Tally, rank_rows
+from replay.result import CacheState, RunResult, replay_info
+from replay.stage import check_staged, prepare_run
+from replay.survey import RankSurvey, survey_rank
+from traces.errors import DxtReplayError
+from traces.ops import COUNTERS, FILES_SCHEMA, SPAN_KINDS, SPANS_SCHEMA, codes
+from traces.store import Capture, OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from traces.units import NS_PER_MS
+
+T = TypeVar("T")
+
+START_MARGIN_NS = 50 * NS_PER_MS
+LOOP_PACE = {Pace.TIMED: LoopPace.ABSOLUTE, Pace.THINK: LoopPace.THINK, Pace.NONE: LoopPace.NONE}
+
+FEED_PERIOD_S = 0.004
+"""How often the feeder looks after the lanes; a full ring lasts 60 ms at a million operations a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the user chose. `cold`: drop the twin's pages first."""
+
+    target: Path
+    plan: PlanOptions
+    maps: tuple[PathMap, ...] = ()
+    cold: bool = False
+    core: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far this process has come: operations done of total, time since the start and as recorded."""
+
+    done: int
+    total: int
+    elapsed_ns: int
+    expected_ns: int
+
+
+def run_replay(
+    capture: Capture,
+    output: Path,
+    options: RunOptions,
+    comm: Communicator,
+    report_progress: Callable[[Progress], None] = lambda progress: None,
+) -> RunResult | None:
+    """Replay `capture` on `options.target` and write `output`; the result on process 0, None on the others.
+
+    SIGINT and SIGTERM end the run in order: the capture then holds what was done and is marked partial.
+    Raises: DxtReplayError on every process when one of them cannot start or finish.
+    """
+    placements = _together(comm, lambda: _prepare(capture, output, options) if comm.rank == 0 else [])
+    placements = comm.broadcast(placements)
+    ranks = share_of(capture.ranks, comm.rank, comm.size)
+    process = _together(comm, lambda: _Process(capture, ranks, placements, options))
+    cache = _settle_cache(process, options) if comm.first_on_node() else CacheState(policy="", resident_before_pct=None)
+    probe = JitterProbe() if comm.first_on_node() else None
+    with _stop_on_signals(process.stop):
+        comm.barrier()
+        wall_zero_ns = time.time_ns() - time.monotonic_ns()
+        start_ns = comm.common_start_ns(START_MARGIN_NS)
+        process.run(start_ns, probe, report_progress)
+    stored = _together(comm, lambda: process.write_operations(output))
+    parts = comm.gather((process.tally(), process.spans(), stored, process.left_out, process.stopped))
+    if parts is None:
+        comm.barrier()
+        return None
+    tallies, spans, counts, left_out, stopped = zip(*parts, strict=True)
+    result = RunResult(
+        capture=output,
+        options=options.plan,
+        tally=sum(tallies, Tally()),
+        recorded_ns=process.expected_ns,
+        jitter_us=probe.result() if probe is not None else None,
+        cache=cache,
+        processes=comm.size,
+        lanes=process.lane_count,
+        core=process.core,
+        left_out=sum(left_out),
+        stopped=any(stopped),
+    )
+    write_spans(output, pa.concat_tables(spans))
+    write_files(output, _replayed_files(capture.files))
+    write_capture_info(output, replay_info(capture, result, wall_zero_ns + start_ns, sum(counts)))
+    comm.barrier()
+    return result
+
+
+def _together(comm: Communicator, work: Callable[[], T]) -> T:
+    """What `work` returns here, once it has succeeded on every process.
+
+    Raises: DxtReplayError on all of them when it failed on one.
+    """
+    error: DxtReplayError | None = None
+    made: list[T] = []
+    try:
+        made.append(work())
+    except DxtReplayError as met:
+        error = met
+    comm.agree(error)
+    return made[0]
+
+
+def _prepare(capture: Capture, output: Path, options: RunOptions) -> list[Placement]:
+    """What one process does for all: where the files are, and an empty capture to write to."""
+    placements = check_staged(capture, options.target, options.maps)
+    create_capture(output)
+    prepare_run(options.target, placements)
+    return placements
+
+
+class _Process:
+    """The ranks, lanes and files of one process of the replay."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        ranks: Sequence[int],
+        placements: Sequence[Placement],
+        options: RunOptions,
+    ) -> None:
+        self._capture = capture
+        self._options = options
+        self.stop = StopFlag()
+        self._gate = StartGate()
+        self.core = choose_core(options.core)
+        self.surveys = [survey_rank(capture, rank) for rank in ranks]
+        self._ranks: list[_Rank] = [
+            _Rank(capture, survey, placements, options, self.core, self._gate, self.stop) for survey in self.surveys
+        ]
+        self.paths = [placements[file].path for survey in self.surveys for file in survey.reads]
+        self._total = sum(survey.operations for survey in self.surveys)
+        begin_ns, end_ns = capture.time_span_ns
+        self.expected_ns = options.plan.pacing.recorded_ns(end_ns - begin_ns)
+
+    @property
+    def left_out(self) -> int:
+        return sum(survey.left_out for survey in self.surveys)
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop.is_set()
+
+    @property
+    def _lanes(self) -> list[_RunningLane]:
+        return [lane for rank in self._ranks for lane in rank.lanes]
+
+    @property
+    def lane_count(self) -> int:
+        return sum(len(survey.lanes) for survey in self.surveys)
+
+    def run(self, start_ns: int, probe: JitterProbe | None, report_progress: Callable[[Progress], None]) -> None:
+        """Issue everything; returns when all lanes are done or stopped."""
+        lanes = self._lanes
+        for lane in lanes:
+            lane.pump()
+        threads = [threading.Thread(target=lane.lane.run, name=f"lane-{lane.name}", daemon=True) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        if probe is not None:
+            probe.start()
+        self._gate.open(start_ns)
+        while any(thread.is_alive() for thread in threads):
+            for lane in lanes:
+                lane.pump()
+            done = sum(rank.operations_done for rank in self._ranks)
+            elapsed_ns = time.monotonic_ns() - start_ns
+            report_progress(Progress(done=done, total=self._total, elapsed_ns=elapsed_ns, expected_ns=self.expected_ns))
+            time.sleep(FEED_PERIOD_S)
+        for thread in threads:
+            thread.join()
+        if probe is not None:
+            probe.stop()
+        for lane in lanes:
+            lane.pump()
+            lane.source.close()
+        for rank in self._ranks:
+            rank.files.close_all()
+
+    def write_operations(self, output: Path) -> int:
+        """Write the ops of this process's ranks; returns how many."""
+        with OpsWriter(output) as writer:
+            for rank in self._ranks:
+                for table in rank_rows(rank.survey.rank, [recorder.rows for recorder in rank.recorders]):
+                    writer.write(table)
+        return writer.rows
+
+    def tally(self) -> Tally:
+        return sum((rank.tally() for rank in self._ranks), Tally())
+
+    def spans(self) -> pa.Table:
+        tables = [rank.spans(self._capture, self._options.plan) for rank in self._ranks]
+        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *tables])
+
+
+class _Rank:
+    """One captured rank in the replay: its files, its I/O lanes, its compute lane."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        survey: RankSurvey,
+        placements: Sequence[Placement],
+        options: RunOptions,
+        core: Core,
+        gate: StartGate,
+        stop: StopFlag,
+    ) -> None:
+        self.survey = survey
+        slots, slot_of_file = file_slots(survey, placements)
+        self.files = make_files(slots, core=core.name)
+        source = RankSource(capture, survey, slot_of_file, options.plan)
+        self.recorders = [LaneRecorder(lane) for lane in survey.lanes]
+        self.compute = ComputeRecorder()
+        pace = LOOP_PACE[options.plan.pacing.pace]
+
+        def make() -> Lane:
+            return make_lane(self.files, pace=pace, start=gate, stop=stop)
+
+        self.lanes = [
+            _RunningLane(make(), source.lane(recorder.lane), recorder, f"{survey.rank}.{recorder.lane}")
+            for recorder in self.recorders
+        ]
+        rows = compute_rows(capture.spans, survey.rank, options.plan)
+        if len(rows):
+            self.lanes.append(_RunningLane(make(), ComputeSource(rows), self.compute, f"{survey.rank}.compute"))
+
+    @property
+    def operations_done(self) -> int:
+        return sum(lane.lane.items_done for lane in self.lanes[: len(self.recorders)])
+
+    def tally(self) -> Tally:
+        starved = [lane.lane.starved_ns for lane in self.lanes]
+        totals = sum((recorder.tally(ns) for recorder, ns in zip(self.recorders, starved, strict=False)), Tally())
+        return totals + Tally(last_end_ns=self.compute.last_end_ns)
+
+    def spans(self, capture: Capture, plan: PlanOptions) -> pa.Table:
+        mine = capture.spans.filter(pc.equal(capture.spans["rank"], self.survey.rank))
+        busy = mine.filter(pa.array(codes(mine, "kind") == SPAN_KINDS.index("compute")))
+        structure = ComputeStructure(
+            starts=busy["start_ns"].to_numpy(), ends=busy["end_ns"].to_numpy(), speed=plan.pacing.speed
+        )
+        return self.compute.spans(self.survey.rank, structure)
+
+
+class _RunningLane:
+    """A lane of the loop, where its items come from and where its results go."""
+
+    def __init__(self, lane: Lane, source: LaneSource, recorder: LaneRecorder | ComputeRecorder, name: str) -> None:
+        self.lane = lane
+        self.source = source
+        self.name = name
+        self._recorder = recorder
+        self._in_flight: deque[np.ndarray] = deque()
+        self._waiting: np.ndarray | None = None
+        self._finished = False
+
+    def pump(self) -> None:
+        """Take what is done and fill the lane's ring."""
+        while (done := self.lane.collect()) is not None:
+            self._recorder.record(self._in_flight.popleft(), done)
+        while not self._finished:
+            rows = self.source.next_rows() if self._waiting is None else self._waiting
+            if not len(rows):
+                self.lane.finish()
+                self._finished = True
+            elif self.lane.submit(batch_of(rows)):
+                self._in_flight.append(rows)
+                self._waiting = None
+            else:
+                self._waiting = rows
+                return
+
+
+def _settle_cache(process: _Process, options: RunOptions) -> CacheState:
+    """Drop the twin's pages if asked to, and measure how much of it is in the page cache as the run starts."""
+    warnings = page_cache.drop(process.paths).warnings if options.cold else ()
+    residency = page_cache.resident(process.paths)
+    return CacheState(
+        policy="cold" if options.cold else "as found", resident_before_pct=residency.percent, warnings=warnings
+    )
+
+
+def _replayed_files(files: pa.Table) -> pa.Table:
+    """The source's files without what only its log counted."""
+    unknown = {name: pa.nulls(files.num_rows, pa.int64()) for name in COUNTERS}
+    unknown["coverage"] = pa.nulls(files.num_rows, pa.float64())
+    return pa.Table.from_arrays([unknown.get(name, files[name]) for name in FILES_SCHEMA.names], schema=FILES_SCHEMA)
+
+
+@contextmanager
+def _stop_on_signals(stop: StopFlag) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the run in order; a second one ends the process as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous: dict[int, Any] = {}
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, previous[number])
+
+    for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+        previous[number] = signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
