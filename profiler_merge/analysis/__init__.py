@@ -1,0 +1,1 @@
+"""What a capture says: totals, times, patterns, phases. Capture in, frozen dataclasses out; nothing here prints."""

@@ -1,0 +1,105 @@
+"""Totals of the reads and writes grouped by rank, file, step or transfer size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.operation_rows import OperationRows
+from traces.ops import NO_STEP, WRITE
+from traces.stable_order import runs, stable_order
+from traces.units import NS_PER_S, format_bytes
+
+GROUPINGS = ("rank", "file", "step", "size")
+_COLUMNS = 5
+_PENDING_GROUPS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTotals:
+    """One group. `group`: the rank or step as a number, the path, or the sizes as text; `io_time_s` sums durations."""
+
+    group: int | str
+    reads: int
+    writes: int
+    bytes_read: int
+    bytes_written: int
+    io_time_s: float
+
+
+class BreakdownCollector:
+    """Collects `GroupTotals` for one of `GROUPINGS`; memory grows with the number of groups only."""
+
+    def __init__(self, by: str, paths: Sequence[str]) -> None:
+        self._key = _KEYS[by]
+        self._label = _LABELS.get(by, lambda key: key if by != "file" else paths[key])
+        self._groups = np.zeros(0, dtype=np.int64)
+        self._totals = np.zeros((0, _COLUMNS), dtype=np.int64)
+        self._pending: list[tuple[np.ndarray, np.ndarray]] = []
+        self._pending_groups = 0
+
+    def add(self, rows: OperationRows, duration_ns: np.ndarray) -> None:
+        """Add reads and writes with the durations that count (int64 ns)."""
+        if not len(rows):
+            return
+        groups, place = np.unique(self._key(rows), return_inverse=True)
+        written = rows.op == WRITE
+        columns = (~written, written, rows.length * ~written, rows.length * written, duration_ns)
+        sums = [np.bincount(place, weights=column, minlength=len(groups)).astype(np.int64) for column in columns]
+        self._pending.append((groups, np.stack(sums, axis=1)))
+        self._pending_groups += len(groups)
+        if self._pending_groups > max(_PENDING_GROUPS, len(self._groups)):
+            self._merge()
+
+    def _merge(self) -> None:
+        parts = [(self._groups, self._totals), *self._pending]
+        self._pending, self._pending_groups = [], 0
+        groups, totals = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        if not len(groups):
+            return
+        order = stable_order(groups)
+        groups, totals = groups[order], totals[order]
+        first = runs(groups)
+        self._groups, self._totals = groups[first], np.add.reduceat(totals, first, axis=0)
+
+    def groups(self) -> tuple[GroupTotals, ...]:
+        """The groups, in the order of their key."""
+        self._merge()
+        return tuple(
+            GroupTotals(
+                group=self._label(key),
+                reads=reads,
+                writes=writes,
+                bytes_read=bytes_read,
+                bytes_written=bytes_written,
+                io_time_s=duration_ns / NS_PER_S,
+            )
+            for key, (reads, writes, bytes_read, bytes_written, duration_ns) in zip(
+                self._groups.tolist(), self._totals.tolist(), strict=True
+            )
+        )
+
+
+def _size_class(rows: OperationRows) -> np.ndarray:
+    """0 for length 0, otherwise k for 2**(k-1) <= length < 2**k."""
+    size_class: np.ndarray = np.frexp(rows.length)[1].astype(np.int64)
+    return size_class
+
+
+def _size_label(size_class: int) -> str:
+    if size_class <= 0:
+        return "0 B"
+    if size_class == 1:
+        return "1 B"
+    return f"{format_bytes(1 << (size_class - 1))} to < {format_bytes(1 << size_class)}"
+
+
+_KEYS: dict[str, Callable[[OperationRows], np.ndarray]] = {
+    "rank": lambda rows: np.full(len(rows), rows.rank),
+    "file": lambda rows: rows.file_id,
+    "step": lambda rows: np.maximum(rows.step, NO_STEP),
+    "size": _size_class,
+}
+_LABELS: dict[str, Callable[[int], int | str]] = {"size": _size_label}

@@ -1,0 +1,111 @@
+"""Operations and bytes per I/O interface, from Darshan's counters where the capture carries them, else from its rows.
+
+The counters see what DXT does not (stdio; what exceeded the trace's memory), so they are preferred. A replay's files
+table still holds the counters of the job that it replays: there the rows decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from traces.access_pattern import AccessCounts
+from traces.operation_rows import OperationRows
+from traces.ops import APIS, TRACED, WRITE, CaptureInfo
+
+INTERFACES = {"POSIX": ("POSIX",), "STDIO": ("STDIO",), "MPIIO": ("MPIIO", "MPIIO_COLL"), "HDF5": ("HDF5",)}
+"""Interface -> the values of the `api` column that belong to it."""
+
+_COUNTER_PREFIX = {"POSIX": "posix", "STDIO": "stdio", "MPIIO": "mpiio", "HDF5": "h5d"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceTotals:
+    """Reads and writes of one interface. `source`: counters or operations; the layers overlap, so they do not add up.
+
+    `reconstructed`: those rows of the op stream that come from counters, not from a trace.
+    """
+
+    operations: int
+    bytes: int
+    reads: int
+    writes: int
+    reconstructed: int
+    source: str
+
+
+class InterfaceCollector:
+    """Counts rows by interface, and joins the counters at the end."""
+
+    def __init__(self) -> None:
+        self._traced = np.zeros(2 * len(APIS), dtype=np.int64)
+        self._bytes = np.zeros(len(APIS), dtype=np.int64)
+        self._reconstructed = np.zeros(len(APIS), dtype=np.int64)
+
+    def add(self, rows: OperationRows) -> None:
+        """Add reads and writes, traced and reconstructed."""
+        if not len(rows):
+            return
+        traced = rows.where(rows.origin == TRACED)
+        by_cell = np.bincount(2 * traced.api + (traced.op == WRITE), minlength=self._traced.size)
+        self._traced += by_cell
+        for api in np.flatnonzero(by_cell.reshape(-1, 2).any(axis=1)).tolist():
+            self._bytes[api] += traced.where(traced.api == api).length.sum()
+        if len(traced) < len(rows):
+            self._reconstructed += np.bincount(rows.api[rows.origin != TRACED], minlength=len(APIS))
+
+    def totals(self, counted: pa.Table | None) -> dict[str, InterfaceTotals]:
+        """Interfaces that were used. `counted`: the rows of the files table whose counters apply, None for none."""
+        found: dict[str, InterfaceTotals] = {}
+        for name, apis in INTERFACES.items():
+            index = [APIS.index(api) for api in apis]
+            reconstructed = int(self._reconstructed[index].sum())
+            from_counters = None if counted is None else _from_counters(counted, _COUNTER_PREFIX[name])
+            if from_counters is None:
+                reads, writes = self._traced.reshape(-1, 2)[index].sum(axis=0).tolist()
+                moved, source = int(self._bytes[index].sum()), "operations"
+            else:
+                (reads, writes, moved), source = from_counters, "counters"
+            if reads or writes or moved or reconstructed:
+                found[name] = InterfaceTotals(
+                    operations=reads + writes,
+                    bytes=moved,
+                    reads=reads,
+                    writes=writes,
+                    reconstructed=reconstructed,
+                    source=source,
+                )
+        return found
+
+
+def is_replay(info: CaptureInfo) -> bool:
+    """Whether a capture was written by `dxt-replay run`, so that its counters are not its own."""
+    return "pace" in info.made_by
+
+
+def posix_pattern(counted: pa.Table) -> AccessCounts | None:
+    """Darshan's own sequential and consecutive counts over these rows of a files table; None without any."""
+    accesses = _sum(counted, "posix_reads") + _sum(counted, "posix_writes")
+    if not accesses or counted["posix_seq_reads"].null_count == counted.num_rows:
+        return None
+    return AccessCounts(
+        accesses=accesses,
+        sequential=_sum(counted, "posix_seq_reads") + _sum(counted, "posix_seq_writes"),
+        consecutive=_sum(counted, "posix_consec_reads") + _sum(counted, "posix_consec_writes"),
+    )
+
+
+def _from_counters(counted: pa.Table, prefix: str) -> tuple[int, int, int] | None:
+    """Reads, writes, bytes; None where this interface's module has no record of any file."""
+    if counted[f"{prefix}_reads"].null_count == counted.num_rows:
+        return None
+    moved = _sum(counted, f"{prefix}_bytes_read") + _sum(counted, f"{prefix}_bytes_written")
+    return _sum(counted, f"{prefix}_reads"), _sum(counted, f"{prefix}_writes"), moved
+
+
+def _sum(table: pa.Table, column: str) -> int:
+    """Sum without the nulls and without Darshan's -1 for "not counted"; Python integers, so that nothing overflows."""
+    values = table[column].drop_null().to_numpy()
+    return sum(values[values > 0].tolist())

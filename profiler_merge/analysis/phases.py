@@ -1,0 +1,53 @@
+"""What the spans of a capture say: steps, compute, waiting for input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from traces.intervals import Intervals
+from traces.span_times import spans_by_rank, union_by_rank
+from traces.units import ns_to_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Training steps. `count`: of the rank with the most; `mean_s`: over the steps of all ranks, None without any."""
+
+    count: int
+    mean_s: float | None
+
+
+def steps(spans: pa.Table) -> Steps:
+    """Steps of a spans table."""
+    counts, total_ns = [], 0
+    for _, _, starts, ends in spans_by_rank(spans, "step"):
+        counts.append(len(starts))
+        total_ns += int((ends - starts).sum())
+    return Steps(count=max(counts, default=0), mean_s=ns_to_seconds(total_ns) / sum(counts) if counts else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Phases:
+    """Compute-busy and input-wait times by rank, and the ranks that have any span; of others nothing is known."""
+
+    profiled_ranks: tuple[int, ...]
+    compute: dict[int, Intervals]
+    input_wait: dict[int, Intervals]
+
+    def mean_s(self, times: dict[int, Intervals]) -> float | None:
+        """Mean of the lengths over the profiled ranks, in seconds; None when no rank is."""
+        if not self.profiled_ranks:
+            return None
+        return ns_to_seconds(sum(found.length_ns for found in times.values())) / len(self.profiled_ranks)
+
+
+def phases(spans: pa.Table) -> Phases:
+    """Phases of a spans table."""
+    return Phases(
+        profiled_ranks=tuple(np.unique(spans["rank"].to_numpy()).tolist()),
+        compute=union_by_rank(spans, "compute"),
+        input_wait=union_by_rank(spans, "input_wait"),
+    )

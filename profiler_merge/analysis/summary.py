@@ -1,0 +1,312 @@
+"""The totals of a capture: `summarise(capture)` -> `Summary`, in one pass over the op stream.
+
+Counted are reads and writes that were traced, at one layer per file (`analysis.selection`). Rows reconstructed from
+counters stand apart, because their times and sizes are estimates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
+from profiler_merge.analysis.durations import DurationRule, recorded_durations
+from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, is_replay, posix_pattern
+from profiler_merge.analysis.phases import Phases, Steps, phases, steps
+from profiler_merge.analysis.selection import Selection, above_posix, select_files, select_layers
+from traces.access_pattern import AccessCounts, AccessPattern
+from traces.distribution import Distribution
+from traces.io_totals import IoCollector, IoTotals
+from traces.operation_rows import OperationRows, operation_rows
+from traces.ops import OPS, TRACED, WRITE, CaptureInfo
+from traces.store import Capture
+from traces.units import MIB, NS_PER_S, format_duration, ns_to_seconds
+
+_OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """`run_time_s` as Darshan gives it: whole seconds in logs before 3.4."""
+
+    nprocs: int
+    run_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationCounts:
+    """Rows by kind; `other`: open, close, stat, sync and seek."""
+
+    read: int
+    write: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteCounts:
+    """Bytes transferred."""
+
+    read: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconstructed:
+    """Rows that come from counters and not from the trace: in no other total of a summary."""
+
+    read: int
+    write: int
+    other: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IoTime:
+    """Time in reads and writes, over all ranks of the job. The union of a rank never exceeds the run time; its sum may,
+    with operations in flight together."""
+
+    union_per_rank_mean: float
+    union_per_rank_max: float
+    sum_per_rank_mean: float
+    sum_per_rank_max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Of a quantity over operations; None without any."""
+
+    min: float | None
+    median: float | None
+    mean: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, distribution: Distribution) -> Spread:
+        """The spread of a collected distribution."""
+        values = distribution.minimum, distribution.median, distribution.mean, distribution.maximum
+        return cls(**{f.name: _number(value) for f, value in zip(dataclasses.fields(cls), values, strict=True)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoverageShare:
+    """Traced / counted; None where the source counted nothing."""
+
+    bytes: float | None
+    operations: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Of the ranks with spans (`profiled_ranks`); None without any. `io_hidden_pct`: the share of the I/O time (union)
+    that lies inside compute-busy, over the ranks with compute."""
+
+    busy_s_per_rank_mean: float | None
+    io_hidden_pct: float | None
+    input_wait_s_per_rank_mean: float | None
+    profiled_ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All numbers of `dxt-replay summary`; field names are the JSON keys.
+
+    `bandwidth_per_op_mib_s`: length / duration of each operation that moved bytes; `unmeasured_operations` moved bytes
+    in a recorded duration of 0 and are left out. `aggregate_bandwidth_mib_s`: bytes / time in which at least one
+    operation of any rank was in flight (`in_flight_s`). `access_pattern_source`: counters (Darshan's) or operations.
+    `groups`: the rows of the breakdown asked for.
+    """
+
+    job: JobFacts
+    operations: OperationCounts
+    bytes: ByteCounts
+    files: int
+    reconstructed: Reconstructed
+    io_time_s: IoTime
+    in_flight_s: float
+    transfer_size_bytes: Spread
+    bandwidth_per_op_mib_s: Spread
+    unmeasured_operations: int
+    aggregate_bandwidth_mib_s: float | None
+    sequential_pct: float | None
+    consecutive_pct: float | None
+    access_pattern_source: str
+    coverage: CoverageShare
+    steps: Steps
+    compute: Compute
+    interfaces: Mapping[str, InterfaceTotals]
+    partial: bool
+    warnings: tuple[str, ...]
+    groups: tuple[GroupTotals, ...] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers; without `groups` when no breakdown was asked for."""
+        result = dataclasses.asdict(self)
+        if self.groups is None:
+            del result["groups"]
+        return result
+
+
+def summarise(
+    capture: Capture,
+    *,
+    exclude: Sequence[str] = (),
+    by: str | None = None,
+    durations: DurationRule = recorded_durations,
+    on_rows: Callable[[int], None] = lambda rows: None,
+) -> Summary:
+    """Summary of a capture.
+
+    `exclude`: shell patterns of paths to leave out; `by`: one of `breakdown.GROUPINGS`; `durations`: what sums and
+    bandwidths are computed from; `on_rows` is told how many rows each batch had.
+    Raises: CaptureError when the capture is damaged.
+    """
+    selection = select_files(capture, exclude)
+    phase = phases(capture.spans)
+    tally = _Tally(capture, selection, phase, durations, by)
+    if not tally.add_all(on_rows):
+        selection = select_layers(capture, selection)
+        tally = _Tally(capture, selection, phase, durations, by)
+        tally.add_all(on_rows)
+    return _summary(capture, selection, phase, tally)
+
+
+class _Tally:
+    """Everything that one pass over the op stream collects."""
+
+    def __init__(
+        self, capture: Capture, selection: Selection, phase: Phases, durations: DurationRule, by: str | None
+    ) -> None:
+        files = capture.files.num_rows
+        self._capture = capture
+        self._selection = selection
+        self._unused = ("lane",) if by == "step" else ("lane", "step")
+        self._durations = durations
+        self.io = IoCollector(files, phase.compute)
+        self.pattern = AccessPattern(files)
+        self.interfaces = InterfaceCollector()
+        self.breakdown = None if by is None else BreakdownCollector(by, capture.paths())
+        self.other = 0
+        self.reconstructed = np.zeros(5, dtype=np.int64)
+
+    def add_all(self, on_rows: Callable[[int], None]) -> bool:
+        """Collect the whole op stream; False, and no more than begun, when layers overlap and none were selected."""
+        for rows in operation_rows(self._capture, without=self._unused):
+            if self._selection.layers is None and above_posix(rows):
+                return False
+            self._add(rows)
+            on_rows(len(rows))
+        return True
+
+    def _add(self, rows: OperationRows) -> None:
+        rows = self._selection.selected(rows)
+        self.interfaces.add(rows.where(rows.data))
+        rows = self._selection.counted(rows)
+        traced, data = rows.origin == TRACED, rows.data
+        counted = rows.where(traced & data)
+        duration_ns = self._durations(counted)
+        self.io.add(counted, duration_ns)
+        if self.breakdown is not None:
+            self.breakdown.add(counted, duration_ns)
+        if len(counted) == len(rows):
+            self.pattern.add(rows)
+            return
+        self.other += int((traced & ~data).sum())
+        self._add_reconstructed(rows.where(~traced))
+        self.pattern.add(rows.where((traced & data) | np.isin(rows.op, _OPEN_OR_CLOSE)))
+
+    def _add_reconstructed(self, rows: OperationRows) -> None:
+        written, data = rows.op == WRITE, rows.data
+        read = data & ~written
+        self.reconstructed += [
+            read.sum(),
+            written.sum(),
+            (~data).sum(),
+            rows.length[read].sum(),
+            rows.length[written].sum(),
+        ]
+
+
+def _summary(capture: Capture, selection: Selection, phase: Phases, tally: _Tally) -> Summary:
+    info, io = capture.info, tally.io.totals()
+    counters = None if is_replay(info) else capture.files.filter(pa.array(selection.files))
+    pattern, source = _pattern(counters, tally.pattern.counts)
+    rebuilt = tally.reconstructed.tolist()
+    in_flight_s = ns_to_seconds(io.busy.length_ns)
+    return Summary(
+        job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s),
+        operations=OperationCounts(read=io.total("reads"), write=io.total("writes"), other=tally.other),
+        bytes=ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written")),
+        files=int(io.files_used.sum()),
+        reconstructed=Reconstructed(
+            read=rebuilt[0], write=rebuilt[1], other=rebuilt[2], bytes_read=rebuilt[3], bytes_written=rebuilt[4]
+        ),
+        io_time_s=_io_time(io, max(info.job.nprocs, len(capture.ranks))),
+        in_flight_s=in_flight_s,
+        transfer_size_bytes=Spread.of(io.size_bytes),
+        bandwidth_per_op_mib_s=Spread.of(io.bandwidth_mib_s),
+        unmeasured_operations=io.unmeasured,
+        aggregate_bandwidth_mib_s=io.bytes_moved / MIB / in_flight_s if in_flight_s else None,
+        sequential_pct=pattern.sequential_pct,
+        consecutive_pct=pattern.consecutive_pct,
+        access_pattern_source=source,
+        coverage=CoverageShare(bytes=info.coverage.bytes, operations=info.coverage.operations),
+        steps=steps(capture.spans),
+        compute=_compute(phase, io),
+        interfaces=tally.interfaces.totals(counters),
+        partial=info.partial,
+        warnings=(*info.warnings, *_warnings(info, io)),
+        groups=None if tally.breakdown is None else tally.breakdown.groups(),
+    )
+
+
+def _pattern(counters: pa.Table | None, operations: AccessCounts) -> tuple[AccessCounts, str]:
+    """Darshan's counts where they are: it saw every open and close, and what exceeded the trace's memory."""
+    counted = None if counters is None else posix_pattern(counters)
+    return (operations, "operations") if counted is None else (counted, "counters")
+
+
+def _io_time(io: IoTotals, ranks: int) -> IoTime:
+    unions, sums = [rank.union_ns for rank in io.ranks], [rank.sum_ns for rank in io.ranks]
+    return IoTime(
+        union_per_rank_mean=sum(unions) / max(ranks, 1) / NS_PER_S,
+        union_per_rank_max=ns_to_seconds(max(unions, default=0)),
+        sum_per_rank_mean=sum(sums) / max(ranks, 1) / NS_PER_S,
+        sum_per_rank_max=ns_to_seconds(max(sums, default=0)),
+    )
+
+
+def _compute(phase: Phases, io: IoTotals) -> Compute:
+    union_ns = sum(rank.union_ns for rank in io.ranks if rank.rank in phase.compute)
+    return Compute(
+        busy_s_per_rank_mean=phase.mean_s(phase.compute),
+        io_hidden_pct=100 * io.total("hidden_ns") / union_ns if union_ns else None,
+        input_wait_s_per_rank_mean=phase.mean_s(phase.input_wait),
+        profiled_ranks=len(phase.profiled_ranks),
+    )
+
+
+def _warnings(info: CaptureInfo, io: IoTotals) -> list[str]:
+    """What only the totals show to be wrong; the merge has warned of gaps in the trace."""
+    found = []
+    # Old logs give whole seconds, so a second is no contradiction.
+    late = [rank.rank for rank in io.ranks if ns_to_seconds(rank.union_ns) > info.job.run_time_s + 1]
+    if late and info.job.run_time_s > 0:
+        found.append(f"rank {late[0]} spent longer in I/O than the job ran: its clock or the log's run time is wrong")
+    if io.busy_excess_ns:
+        excess = format_duration(io.busy_excess_ns)
+        found.append(f"aggregate bandwidth may be low: time in flight is too long by at most {excess}")
+    return found
+
+
+def _number(value: float) -> float | None:
+    """None for nan, and whole numbers as such."""
+    if math.isnan(value):
+        return None
+    return int(value) if float(value).is_integer() else float(value)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
+from tests.capture_builder import File, build_capture, files_table, read, write
+from traces.access_pattern import AccessCounts
+from traces.operation_rows import operation_rows
+
+OPS = [
+    read(0, length=10, start_ns=0),
+    write(0, length=4, start_ns=1),
+    read(0, api="MPIIO", length=5, start_ns=2),
+    read(0, api="MPIIO_COLL", length=6, start_ns=3),
+    write(1, api="STDIO", length=100, start_ns=4, origin="reconstructed"),
+]
+
+
+def totals(tmp_path: Path, counted: pa.Table | None) -> dict[str, InterfaceTotals]:
+    collector = InterfaceCollector()
+    for rows in operation_rows(build_capture(tmp_path, files=["/a", "/b"], ops=OPS)):
+        collector.add(rows)
+    return collector.totals(counted)
+
+
+def test_rows_decide_without_counters(tmp_path: Path) -> None:
+    found = totals(tmp_path, None)
+    assert list(found) == ["POSIX", "STDIO", "MPIIO"]
+    assert found["POSIX"] == InterfaceTotals(
+        operations=2, bytes=14, reads=1, writes=1, reconstructed=0, source="operations"
+    )
+    assert (found["MPIIO"].operations, found["MPIIO"].bytes) == (2, 11)
+    assert (found["STDIO"].operations, found["STDIO"].reconstructed) == (0, 1)
+
+
+def test_counters_are_preferred_per_interface(tmp_path: Path) -> None:
+    counters = {"stdio_reads": 0, "stdio_writes": 3, "stdio_bytes_read": -1, "stdio_bytes_written": 250}
+    found = totals(tmp_path, files_table([File("/b", counters=counters), "/a"]))
+    assert found["STDIO"] == InterfaceTotals(
+        operations=3, bytes=250, reads=0, writes=3, reconstructed=1, source="counters"
+    )
+    assert found["POSIX"].source == "operations"
+
+
+def test_darshans_pattern_counts_add_over_files_and_directions() -> None:
+    one = {"posix_reads": 8, "posix_writes": 2, "posix_seq_reads": 7, "posix_consec_reads": 5}
+    other = {"posix_reads": 0, "posix_writes": 10, "posix_seq_writes": 6, "posix_consec_writes": 1}
+    table = files_table([File("/a", counters=one), File("/b", counters=other), "/c"])
+    assert posix_pattern(table) == AccessCounts(accesses=20, sequential=13, consecutive=6)
+
+
+def test_there_is_no_darshan_pattern_without_its_counters() -> None:
+    assert posix_pattern(files_table(["/a"])) is None
+    assert posix_pattern(files_table([File("/a", counters={"posix_reads": 0, "posix_seq_reads": 0})])) is None
+    assert posix_pattern(files_table([File("/a", counters={"posix_reads": 4})])) is None
