@@ -1,0 +1,76 @@
+"""The rows of a capture that a replay undertakes: what a comparison looks at, on both sides.
+
+`replay.survey` decides; a replay's own rows all pass, because it issued nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from replay.survey import replayed_rows, survey_rank
+from traces.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
+from traces.ops import READ, WRITE, codes
+from traces.store import Capture
+
+NOT_GIVEN = np.iinfo(np.int64).min
+"""In `due_ns` where the capture has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UndertakenRows:
+    """Reads and writes of one rank in start order. `due_ns` and `failed` (n,): of replays; `rows.length`: what was
+    really transferred, 0 for a failed operation."""
+
+    rows: OperationRows
+    due_ns: np.ndarray
+    failed: np.ndarray
+
+
+def undertaken_rows(capture: Capture, rank: int) -> Iterator[UndertakenRows]:
+    """The undertaken rows of a rank, a batch at a time; the next one is read meanwhile.
+
+    Raises: CaptureError when a part is damaged.
+    """
+    survey = survey_rank(capture, rank)
+    batches = capture.operations(rank, columns=[*ROW_COLUMNS, "due_ns", "result"])
+    return read_ahead(_undertaken(batch, rank, capture, replayed_rows(batch, survey)) for batch in batches)
+
+
+def _undertaken(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.ndarray) -> UndertakenRows:
+    rows = rows_of_batch(batch, rank, capture.files.num_rows)
+    due_ns = _values(batch, "due_ns")
+    result = _values(batch, "result")
+    given = result != NOT_GIVEN
+    if given.any():
+        moved = np.where(given, np.maximum(result, 0), rows.length)
+        rows = dataclasses.replace(rows, length=moved)
+    return UndertakenRows(rows=rows.where(mask), due_ns=due_ns[mask], failed=(given & (result < 0))[mask])
+
+
+def _values(batch: pa.RecordBatch, column: str) -> np.ndarray:
+    """A nullable int64 column with NOT_GIVEN for null."""
+    data = batch.column(column)
+    if data.null_count == len(data):
+        return np.full(len(data), NOT_GIVEN, dtype=np.int64)
+    values: np.ndarray = data.fill_null(NOT_GIVEN).to_numpy()
+    return values
+
+
+def first_start_ns(capture: Capture) -> int:
+    """Start of the first read or write of any rank, 0 without one. Reads a row group or two a rank.
+
+    Raises: CaptureError when a part is damaged.
+    """
+    firsts = []
+    for rank in capture.ranks:
+        for batch in capture.operations(rank, columns=["op", "start_ns"]):
+            data = np.isin(codes(batch, "op"), (READ, WRITE))
+            if data.any():
+                firsts.append(int(batch.column("start_ns").to_numpy()[data.argmax()]))
+                break
+    return min(firsts, default=0)
