@@ -1,0 +1,56 @@
+"""`dxt-replay merge`: Darshan log(s) and profiles to a capture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="LOG...")
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Log directory of the TensorFlow profiler, or an .xplane.pb[.gz] file; repeatable.",
+)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT.capture")
+@click.option(
+    "--align",
+    default="auto",
+    show_default=True,
+    metavar="auto|anchors|nesting|wall|SECONDS",
+    help="How the log's clock is placed on the profile's; SECONDS is added to the log's times.",
+)
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out files whose path matches; repeatable.")
+@click.option("--skip-damaged", is_flag=True, help="Read what a damaged log still holds.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    logs: tuple[Path, ...],
+    profiles: tuple[Path, ...],
+    output: Path,
+    align: str,
+    exclude: tuple[str, ...],
+    skip_damaged: bool,
+    as_json: bool,
+) -> None:
+    """Merge Darshan logs with DXT, and profiles, into a capture.
+
+    LOG... are the log of an MPI job, or the logs of all processes of a job without MPI.
+    """
+    from profiler_merge.merge import MergeOptions, merge
+    from profiler_merge.xplane import find_profiles
+    from replay.commands.output import print_json
+    from replay.commands.progress import status
+    from replay.report import print_merge
+
+    found = [path for directory in profiles for path in find_profiles(directory)]
+    with status("merging"):
+        result = merge(logs, found, output, MergeOptions(align=align, exclude=exclude, skip_damaged=skip_damaged))
+    if as_json:
+        print_json(result.as_json())
+    else:
+        print_merge(result.as_json())

@@ -1,0 +1,101 @@
+"""Progress on a terminal, for work that takes longer than a second; nothing in a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from traces.units import format_bytes, format_count, ns_to_seconds
+
+if TYPE_CHECKING:
+    from replay.runner import Progress
+
+QUIET_S = 1.0
+_PERIOD_S = 0.2
+
+
+class _Line:
+    """One line on a terminal's stderr that is rewritten, at most five times a second, after a quiet second."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._next = time.monotonic() + QUIET_S
+        self._width = 0
+
+    def show(self, text: Callable[[], str]) -> None:
+        if not self._shown or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _PERIOD_S
+        line = text()
+        sys.stderr.write("\r" + line.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(line)
+
+    def clear(self) -> None:
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+
+
+@contextmanager
+def _line() -> Iterator[_Line]:
+    line = _Line()
+    try:
+        yield line
+    finally:
+        line.clear()
+
+
+@contextmanager
+def byte_progress(what: str, total_bytes: int) -> Iterator[Callable[[int, int], None]]:
+    """A callback (bytes done, bytes total) that shows how far `what` has come, with rate and time left."""
+    began = time.monotonic()
+    with _line() as line:
+
+        def report(done: int, total: int = total_bytes) -> None:
+            def text() -> str:
+                rate = done / (time.monotonic() - began)
+                left = (total - done) / rate if rate else float("inf")
+                return (
+                    f"{what} {format_bytes(done)} of {format_bytes(total)}, {format_bytes(rate)}/s, {left:.0f} s left"
+                )
+
+            line.show(text)
+
+        yield report
+
+
+@contextmanager
+def run_progress(shown: bool) -> Iterator[Callable[[Progress], None]]:
+    """A callback that shows operations, rate and lag of a running replay, when `shown`."""
+    with _line() as line:
+
+        def report(progress: Progress) -> None:
+            def text() -> str:
+                seconds = max(ns_to_seconds(progress.elapsed_ns), 1e-9)
+                expected = ns_to_seconds(progress.expected_ns)
+                return (
+                    f"replaying {format_count(progress.done)} of {format_count(progress.total)} operations, "
+                    f"{format_count(round(progress.done / seconds))}/s, {seconds:.0f} of {expected:.0f} s"
+                )
+
+            line.show(text)
+
+        yield report if shown else lambda progress: None
+
+
+@contextmanager
+def status(what: str) -> Iterator[None]:
+    """Says on a terminal what is being done."""
+    shown = sys.stderr.isatty()
+    if shown:
+        sys.stderr.write(f"{what} ...")
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if shown:
+            sys.stderr.write("\r" + " " * (len(what) + 4) + "\r")

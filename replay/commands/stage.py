@@ -1,0 +1,55 @@
+"""`dxt-replay stage`: build the twin data set of a capture under a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("capture", type=click.Path(path_type=Path))
+@click.option("--target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where the twin goes.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+@click.option("--sparse", is_flag=True, help="Write holes instead of data; reads of holes do not reach the device.")
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="PREFIX=DIR",
+    help="Read recorded paths below PREFIX from the real data in DIR, which is never written; repeatable.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    help="Files written at the same time.  [default: twice the processors, 16 at most]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    capture: Path,
+    target: Path,
+    dry_run: bool,
+    sparse: bool,
+    maps: tuple[str, ...],
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Stage a twin of the recorded data set under a target directory.
+
+    Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
+    """
+    from replay import stage
+    from replay.commands.output import print_json
+    from replay.commands.progress import byte_progress
+    from replay.placement import parse_map
+    from traces.store import open_capture
+
+    plan = stage.plan_stage(open_capture(capture), target, maps=tuple(parse_map(text) for text in maps), sparse=sparse)
+    if not as_json:
+        for line in stage.describe(plan):
+            click.echo(line)
+    if not dry_run:
+        with byte_progress("staging", plan.bytes_to_write) as progress:
+            stage.stage(plan, workers=workers, progress=progress)
+    if as_json:
+        print_json({**stage.as_json(plan), "written": not dry_run})

@@ -1,0 +1,343 @@
+"""What a command prints for a person, as rows of text: from the same objects that `--json` prints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from traces.units import NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration
+
+MAX_GROUPS = 40
+"""Rows of a breakdown that are printed; --json has all."""
+
+_FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "io_time_s": ("I/O time per rank (sum)", lambda value: _seconds(value)),
+    "bytes": ("bytes moved", format_bytes),
+    "files": ("files", lambda value: format_count(int(value))),
+    "transfer_size_median": ("transfer size, median", format_bytes),
+    "transfer_size_mean": ("transfer size, mean", format_bytes),
+    "transfer_size_max": ("transfer size, max", format_bytes),
+    "bandwidth_median": ("bandwidth per operation, median", lambda value: _mib_s(value)),
+    "bandwidth_mean": ("bandwidth per operation, mean", lambda value: _mib_s(value)),
+    "sequential_pct": ("sequential", lambda value: _percent(value)),
+    "consecutive_pct": ("consecutive", lambda value: _percent(value)),
+}
+
+
+_LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A table. `columns`: its heads, empty for plain rows; the first column is text, the others stand right-justified
+    unless `prose`. `notes`: lines below."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...] = ()
+    prose: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
+    """The tables of `dxt-replay summary`, from its JSON object."""
+    sections = [
+        _facts("Job", _job_rows(summary)),
+        _facts("I/O", _io_rows(summary)),
+        Section(
+            title="Per operation",
+            columns=("", "min", "median", "mean", "max"),
+            rows=(
+                ("transfer size", *_spread(summary["transfer_size_bytes"], format_bytes)),
+                ("bandwidth", *_spread(summary["bandwidth_per_op_mib_s"], _mib_s)),
+            ),
+        ),
+        _facts("Steps and compute", _phase_rows(summary)),
+        _interfaces(summary["interfaces"]),
+    ]
+    if summary.get("groups") is not None:
+        sections.append(_breakdown(summary["groups"]))
+    if summary["warnings"]:
+        sections.append(_prose("Warnings", summary["warnings"]))
+    return [section for section in sections if section.rows]
+
+
+def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    job, coverage = summary["job"], summary["coverage"]
+    yield "ranks", format_count(job["nprocs"])
+    yield "run time", _seconds(job["run_time_s"])
+    yield "traced of counted bytes", _share(coverage["bytes"])
+    yield "traced of counted operations", _share(coverage["operations"])
+    if summary["partial"]:
+        yield "complete", "no: the capture is partial"
+
+
+def _io_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    operations, moved, io_time = summary["operations"], summary["bytes"], summary["io_time_s"]
+    rebuilt = summary["reconstructed"]
+    yield "reads", f"{format_count(operations['read'])} of {format_bytes(moved['read'])}"
+    yield "writes", f"{format_count(operations['write'])} of {format_bytes(moved['written'])}"
+    if operations["other"]:
+        yield "other operations", format_count(operations["other"])
+    if any(rebuilt.values()):
+        count = rebuilt["read"] + rebuilt["write"] + rebuilt["other"]
+        size = rebuilt["bytes_read"] + rebuilt["bytes_written"]
+        yield "reconstructed, in no total", f"{format_count(count)} of {format_bytes(size)}"
+    yield "files", format_count(summary["files"])
+    yield "I/O time per rank, union", _mean_and_max(io_time, "union_per_rank")
+    yield "I/O time per rank, sum", _mean_and_max(io_time, "sum_per_rank")
+    yield "bandwidth while any I/O ran", _or_dash(summary["aggregate_bandwidth_mib_s"], _mib_s)
+    source = {"counters": "Darshan's counters", "operations": "from the operations"}[summary["access_pattern_source"]]
+    yield "sequential", f"{_or_dash(summary['sequential_pct'], _percent)} ({source})"
+    yield "consecutive", _or_dash(summary["consecutive_pct"], _percent)
+    if summary["unmeasured_operations"]:
+        yield "too short to measure", f"{format_count(summary['unmeasured_operations'])} operations"
+
+
+def _phase_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    steps, compute = summary["steps"], summary["compute"]
+    if steps["count"]:
+        yield "steps", f"{format_count(steps['count'])}, mean {_seconds(steps['mean_s'])}"
+    if compute["profiled_ranks"]:
+        yield "compute-busy per rank", _or_dash(compute["busy_s_per_rank_mean"], _seconds)
+        yield "waiting for input per rank", _or_dash(compute["input_wait_s_per_rank_mean"], _seconds)
+        yield "I/O time inside compute-busy", _or_dash(compute["io_hidden_pct"], _percent)
+
+
+def _interfaces(interfaces: Mapping[str, Mapping[str, Any]]) -> Section:
+    return Section(
+        title="Interfaces",
+        columns=("", "reads", "writes", "bytes", "from"),
+        rows=tuple(
+            (
+                name,
+                format_count(found["reads"]),
+                format_count(found["writes"]),
+                format_bytes(found["bytes"]),
+                found["source"],
+            )
+            for name, found in interfaces.items()
+        ),
+        notes=("A layer's bytes pass the layers below it again: they do not add up.",) if len(interfaces) > 1 else (),
+    )
+
+
+def _breakdown(groups: Sequence[Mapping[str, Any]]) -> Section:
+    shown = sorted(groups, key=lambda group: -group["io_time_s"])[:MAX_GROUPS]
+    kept = [group for group in groups if group in shown] if len(groups) <= MAX_GROUPS else shown
+    left = len(groups) - len(kept)
+    return Section(
+        title="Breakdown",
+        columns=("", "reads", "writes", "bytes", "I/O time"),
+        rows=tuple(
+            (
+                str(group["group"]),
+                format_count(group["reads"]),
+                format_count(group["writes"]),
+                format_bytes(group["bytes_read"] + group["bytes_written"]),
+                _seconds(group["io_time_s"]),
+            )
+            for group in kept
+        ),
+        notes=(f"and {format_count(left)} more with less I/O time: --json has all",) if left else (),
+    )
+
+
+def comparison_sections(comparison: Mapping[str, Any]) -> list[Section]:
+    """The blocks of `dxt-replay compare`, from its JSON object."""
+    sections = [
+        _similarity(comparison["similarity"]),
+        _facts("Exact", _exact_rows(comparison["exact"]), notes=comparison["exact"]["differences"]),
+        _distances(comparison["distribution"]),
+        _facts("Timing", [*_timing_rows(comparison["timing"]), *_course_rows(comparison)]),
+        _shares("Lateness", comparison["timing"], _LATENESS),
+        _verdict(comparison),
+    ]
+    return [section for section in sections if section.rows]
+
+
+def _similarity(similarity: Mapping[str, Any]) -> Section:
+    rows = []
+    for name, factor in similarity["factors"].items():
+        label, text = _FACTORS[name]
+        difference = _or_dash(factor["difference"], lambda value: f"{value:+.3f}")
+        rows.append((label, text(factor["source"]), text(factor["replay"]), difference))
+    cosine = _or_dash(similarity["cosine"], lambda value: f"{value:.4f}")
+    return Section(
+        title="Similarity",
+        columns=("", "source", "replay", "difference"),
+        rows=(*rows, ("cosine", "", "", cosine)),
+        notes=(f"The cosine is {similarity['note']}.",),
+    )
+
+
+def _exact_rows(exact: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for name, what in (
+        ("operations", "operations per rank and file"),
+        ("bytes", "bytes per rank and file"),
+        ("files", "files"),
+        ("order", "order of (op, offset, length)"),
+    ):
+        yield what, "equal" if exact[name] else "DIFFERENT"
+    if exact["failed"]:
+        yield "failed operations", format_count(exact["failed"])
+    if exact["inversions"]["pairs"]:
+        pairs = format_count(exact["inversions"]["pairs"])
+        yield "changed places between lanes", f"{format_count(exact['inversions']['count'])} of {pairs} neighbours"
+
+
+def _distances(distribution: Mapping[str, Any]) -> Section:
+    rows = []
+    for name, label, text in (
+        ("transfer_size", "transfer size", format_bytes),
+        ("inter_arrival", "time between starts on a lane", _microseconds),
+        ("latency", "latency", _microseconds),
+    ):
+        found = distribution[name]
+        rows.append((label, f"{found['ks']:.4f}", _or_dash(found["wasserstein"], text)))
+    return Section(title="Distributions", columns=("", "KS", "Wasserstein"), rows=tuple(rows))
+
+
+def _timing_rows(timing: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    error = _or_dash(timing["elapsed_error_pct"], lambda value: f"{value:+.3f} %")
+    yield "elapsed, source", _seconds(timing["source_elapsed_s"])
+    yield "elapsed, replay", f"{_seconds(timing['replay_elapsed_s'])} ({error})"
+    if timing["drift_ppm"] is not None:
+        low, high = timing["drift_interval_ppm"]
+        yield "drift", f"{timing['drift_ppm']:+.1f} ppm (95 %: {low:+.1f} to {high:+.1f})"
+    if timing["step_error_pct"] is not None:
+        error = timing["step_error_pct"]
+        yield "step time error", f"p50 {error['p50']:.2f} %, max {error['max']:.2f} %"
+
+
+def _course_rows(comparison: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    overlap, curves = comparison["overlap"], comparison["curves"]
+    if overlap["source_pct"] is not None or overlap["replay_pct"] is not None:
+        both = (_or_dash(overlap[side], _percent) for side in ("source_pct", "replay_pct"))
+        yield "I/O inside compute, source and replay", ", ".join(both)
+    if curves["in_flight_pct"] is not None:
+        yield f"in-flight curve off by (bins of {curves['bin_s']:g} s)", _percent(curves["in_flight_pct"])
+    if curves["bandwidth_pct"] is not None:
+        yield f"bandwidth curve off by (bins of {curves['bin_s']:g} s)", _percent(curves["bandwidth_pct"])
+
+
+def _verdict(comparison: Mapping[str, Any]) -> Section:
+    verdict, thresholds = comparison["verdict"], comparison["thresholds"]
+    return Section(
+        title="Verdict",
+        prose=True,
+        rows=(
+            ("similarity", verdict["similarity"], f"cosine at least {thresholds['similarity']:g}"),
+            ("exact", verdict["exact"], "all equal"),
+            (
+                "timing",
+                verdict["timing"],
+                f"elapsed within {thresholds['elapsed_error_pct']:g} %, drift below {thresholds['drift_ppm']:g} ppm",
+            ),
+        ),
+        notes=(*verdict["reasons"], "passed" if comparison["passed"] else "FAILED"),
+    )
+
+
+def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
+    """The tables of `dxt-replay merge`, from its JSON object."""
+    operations = merged["operations"]
+    facts = [
+        ("capture", str(merged["capture"])),
+        ("ranks", format_count(merged["ranks"])),
+        ("operations traced", format_count(operations["traced"])),
+        ("operations reconstructed", format_count(operations["reconstructed"])),
+        ("files", format_count(merged["files"])),
+        ("spans", format_count(merged["spans"])),
+        ("traced of counted bytes", _share(merged["coverage"]["bytes"])),
+        ("traced of counted operations", _share(merged["coverage"]["operations"])),
+    ]
+    clock = merged["clock"][:MAX_GROUPS]
+    left = len(merged["clock"]) - len(clock)
+    clocks = Section(
+        title="Clocks",
+        columns=("rank", "method", "offset", "known within"),
+        rows=tuple(
+            (
+                str(found["rank"]),
+                found["method"],
+                format_duration(found["offset_ns"]),
+                format_duration(found["interval_ns"][1] - found["interval_ns"][0]),
+            )
+            for found in clock
+        ),
+        notes=(f"and {format_count(left)} more ranks: --json has all",) if left else (),
+    )
+    sections = [_facts("Merged", facts), clocks, _prose("Warnings", merged["warnings"])]
+    return [section for section in sections if section.rows]
+
+
+def run_sections(run: Mapping[str, Any]) -> list[Section]:
+    """The tables of `dxt-replay run`, from its JSON object."""
+    moved, cache = run["bytes"], run["cache"]
+    facts = [
+        ("capture", str(run["capture"])),
+        ("pace", f"{run['pace']}, speed {run.get('speed', 1):g}"),
+        ("operations", format_count(run["operations"])),
+        ("failed", format_count(run["failed"])),
+        ("read", format_bytes(moved["read"])),
+        ("written", format_bytes(moved["written"])),
+        ("elapsed", f"{_seconds(run['elapsed_s'])} (recorded {_seconds(run['recorded_s'])})"),
+        ("page cache", f"{cache['policy']}, {_or_dash(cache['resident_before_pct'], _percent)} resident before"),
+    ]
+    times = {**_LATENESS, "latency_us": "latency (end - begin)", "response_us": "response (end - due)"}
+    return [section for section in (_facts("Replayed", facts), _shares("Times", run, times)) if section.rows]
+
+
+def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str]) -> Section:
+    """Percentiles in us of those of `labels` that were measured."""
+    measured = [(label, values[name]) for name, label in labels.items() if values.get(name)]
+    columns = tuple(measured[0][1]) if measured else ()
+    return Section(
+        title=title,
+        columns=("", *columns),
+        rows=tuple(
+            (label, *(_or_dash(found.get(name), _microseconds) for name in columns)) for label, found in measured
+        ),
+    )
+
+
+def _facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = ()) -> Section:
+    return Section(title=title, rows=tuple(rows), prose=True, notes=tuple(notes))
+
+
+def _prose(title: str, lines: Sequence[str]) -> Section:
+    return Section(title=title, rows=tuple((line,) for line in lines), prose=True)
+
+
+def _spread(spread: Mapping[str, float | None], text: Callable[[float], str]) -> tuple[str, ...]:
+    return tuple(_or_dash(spread[name], text) for name in ("min", "median", "mean", "max"))
+
+
+def _mean_and_max(values: Mapping[str, float], name: str) -> str:
+    return f"mean {_seconds(values[f'{name}_mean'])}, max {_seconds(values[f'{name}_max'])}"
+
+
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)
+
+
+def _seconds(value: float) -> str:
+    return format_duration(value * NS_PER_S)
+
+
+def _microseconds(value: float) -> str:
+    return format_duration(value * NS_PER_US)
+
+
+def _mib_s(value: float) -> str:
+    return f"{value:,.4g} MiB/s" if value < 1000 else f"{value:,.0f} MiB/s"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f} %"
+
+
+def _share(value: float | None) -> str:
+    return _or_dash(value, lambda share: _percent(100 * share))

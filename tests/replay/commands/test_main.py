@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from replay.commands import main as main_module
+from replay.commands.main import COMMANDS, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, cli, main
+from tests.capture_builder import build_capture, read
+from traces.errors import CaptureError, DxtReplayError
+from traces.version import VERSION
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name, line in COMMANDS.items():
+        assert f"  {name}" in text
+        assert line in text
+    assert main(["-h"]) == 0
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_loads_and_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"Usage: dxt-replay {name}" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert VERSION in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["summry"], "No such command 'summry'"),
+        (["summary"], "Missing argument 'CAPTURE'"),
+        (["summary", "--bogus", "x"], "No such option"),
+        (["compare", "a", "b", "--fail-under", "2"], "not in the range"),
+        (["summary", "x", "--by", "color"], "is not one of"),
+        ([], "Usage: dxt-replay"),
+    ],
+)
+def test_wrong_use_is_status_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_bad_input_is_one_message_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", str(tmp_path / "nothing.capture")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("dxt-replay: error: ")
+    assert "nothing.capture does not exist" in line
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], list[str]]:
+    """Makes a command that raises; returns the command line that runs it."""
+
+    def make(error: BaseException) -> list[str]:
+        @click.command()
+        def command() -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "get_command", lambda ctx, name: command)
+        return ["demo"]
+
+    return make
+
+
+class _Special(DxtReplayError):
+    exit_status = 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (CaptureError("x"), 2),
+        (_Special("x"), 1),
+        (MemoryError(), 2),
+        (KeyboardInterrupt(), EXIT_INTERRUPTED),
+        (BrokenPipeError(32, "Broken pipe"), EXIT_OUTPUT_CLOSED),
+        (SystemExit(1), 1),
+        (SystemExit(None), 0),
+        (SystemExit("text"), 1),
+        (click.UsageError("x"), 2),
+        (click.FileError("x"), 2),
+        (click.exceptions.Exit(1), 1),
+        (click.Abort(), EXIT_INTERRUPTED),
+    ],
+)
+def test_how_a_command_ends_is_its_status(
+    failing: Callable[[BaseException], list[str]],
+    error: BaseException,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(main_module, "_discard_output", lambda: None)
+    assert main(failing(error)) == status
+
+
+def test_out_of_memory_is_told(
+    failing: Callable[[BaseException], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(failing(MemoryError()))
+    assert capsys.readouterr().err.startswith("dxt-replay: error: out of memory")
+
+
+def test_a_bug_keeps_its_traceback(failing: Callable[[BaseException], list[str]]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        main(failing(ZeroDivisionError("bug")))
+
+
+def run_program(*argv: str, **options: object) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}  # type: ignore[dict-item]
+    return subprocess.run(
+        [sys.executable, "-m", "replay.commands.main", *argv], capture_output=True, env=environment, check=False
+    )
+
+
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "replay.commands.main", "summary", str(capture.path)],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+    assert done.stderr == b""
+    assert done.returncode == EXIT_OUTPUT_CLOSED
+
+
+def test_paths_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/données/\N{SNOWMAN}"], ops=[read(0, length=1)])
+    ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = run_program("summary", str(capture.path), "--by", "file", env=ascii_only)
+    assert done.returncode == 0, done.stderr
+    assert b"/donn\\xe9es/\\u2603" in done.stdout

@@ -1,0 +1,234 @@
+"""Who may import whom. When an import fails this, move the code, not the table.
+
+Read from the source by `ast`, so that imports inside functions count and nothing is executed. Imports under
+`if TYPE_CHECKING:` only name types and do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MAY_IMPORT = {
+    "traces": {"traces"},
+    "profiler_merge": {"profiler_merge", "traces"},
+    "replay": {"replay", "traces"},
+    "replay.commands": {"replay", "replay.commands", "profiler_merge", "traces"},
+}
+"""Part -> parts that it may import; a module belongs to the longest name that fits. Nobody imports a command."""
+
+FOUNDATIONS = {
+    "traces.errors": set(),
+    "traces.version": set(),
+    "traces.units": set(),
+    "traces.stable_order": set(),
+    "traces.ops": {"traces.errors"},
+    "traces.store": {"traces.errors", "traces.ops"},
+    "traces.intervals": set(),
+    "traces.distribution": {"traces.stable_order"},
+}
+"""The contract, and what everything measures with: what each of these may import of the project."""
+
+HOMES = {
+    "darshan": {"profiler_merge.counters_child"},
+    "google": {"profiler_merge._xplane_proto"},
+    "h5py": {"replay.backends.hdf5", "replay.twin_hdf5"},
+    "mpi4py": {"replay.comm", "replay.backends.mpiio"},
+    "pandas": {"profiler_merge.dxt"},
+    "plotly": {"replay.report_html"},
+    "rich": {"replay.report"},
+    "scipy": set(),
+    "tensorflow": set(),
+    "torch": set(),
+}
+"""Heavy package -> the modules that may import it, inside a function."""
+
+PURE = {
+    "replay.curves",
+    "replay.exactness",
+    "replay.fidelity",
+    "replay.lane_times",
+    "replay.measures",
+    "replay.pacing",
+    "replay.report_sections",
+    "replay.sequences",
+    "replay.similarity",
+    "replay.timing",
+    "traces.access_pattern",
+    "traces.distribution",
+    "traces.intervals",
+    "traces.io_totals",
+    "traces.span_times",
+    "traces.stable_order",
+}
+"""Arrays in, arrays out: they import no clock, file, process or network."""
+
+IMPURE = {"io", "os", "pathlib", "random", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "time"}
+
+EVERYWHERE = {"numpy", "pyarrow"}
+COMMAND_LINE = {"click"}
+
+
+@dataclass(frozen=True)
+class Import:
+    importer: str
+    name: str
+    line: int
+    inside_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.name}"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {
+    module_name(path): path for part in ("traces", "profiler_merge", "replay") for path in (ROOT / part).rglob("*.py")
+}
+
+
+def imports_of(module: str) -> list[Import]:
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    return list(_imports(module, tree, inside_function=False))
+
+
+def _imports(module: str, node: ast.AST, *, inside_function: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                yield from _imports(module, other, inside_function=inside_function)
+            continue
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(module, alias.name, child.lineno, inside_function)
+        elif isinstance(child, ast.ImportFrom):
+            assert not child.level, f"{module}:{child.lineno}: name the package, no relative imports"
+            for alias in child.names:
+                submodule = f"{child.module}.{alias.name}"
+                name = submodule if submodule in SOURCES else str(child.module)
+                yield Import(module, name, child.lineno, inside_function)
+        in_function = inside_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        yield from _imports(module, child, inside_function=in_function)
+
+
+IMPORTS = {module: imports_of(module) for module in SOURCES}
+
+
+def own(found: Import) -> bool:
+    return found.name.split(".")[0] in ("traces", "profiler_merge", "replay", "benchmarks", "tests")
+
+
+def part_of(module: str) -> str:
+    return max(
+        (part for part in MAY_IMPORT if module == part or module.startswith(f"{part}.")), key=len, default=module
+    )
+
+
+def test_the_sources_are_found() -> None:
+    assert {"traces.ops", "profiler_merge.merge", "replay.fidelity", "replay.commands.main"} <= SOURCES.keys()
+    assert any(found.name == "traces.store" for found in IMPORTS["replay.fidelity"])
+    assert any(
+        found.name == "replay.fidelity" and found.inside_function for found in IMPORTS["replay.commands.compare"]
+    )
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_arrows_point_down(module: str) -> None:
+    allowed = MAY_IMPORT[part_of(module)]
+    wrong = [str(found) for found in IMPORTS[module] if own(found) and part_of(found.name) not in allowed]
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", sorted(FOUNDATIONS))
+def test_foundations_stay_foundations(module: str) -> None:
+    wrong = [str(found) for found in IMPORTS[module] if own(found) and found.name not in FOUNDATIONS[module]]
+    assert not wrong
+
+
+def test_there_are_no_cycles() -> None:
+    finished: set[str] = set()
+
+    def follow(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path[path.index(module) :], module))
+        if module not in finished:
+            for found in IMPORTS.get(module, []):
+                if own(found) and found.name != module:
+                    follow(found.name, (*path, module))
+            finished.add(module)
+
+    for module in SOURCES:
+        follow(module, ())
+
+
+def test_heavy_packages_stay_at_home() -> None:
+    heavy = [found for imports in IMPORTS.values() for found in imports if found.name.split(".")[0] in HOMES]
+    assert heavy, "nothing heavy found: the test looks at the wrong files"
+    strangers = [str(found) for found in heavy if found.importer not in HOMES[found.name.split(".")[0]]]
+    eager = [f"{found} when it is imported itself" for found in heavy if not found.inside_function]
+    assert not strangers
+    assert not eager
+
+
+def test_other_packages_are_known() -> None:
+    """Whatever is neither the project, the standard library, NumPy, Arrow, click nor heavy is a new dependency."""
+    known = EVERYWHERE | HOMES.keys() | sys.stdlib_module_names
+    for module, imports in IMPORTS.items():
+        allowed = known | (COMMAND_LINE if part_of(module) == "replay.commands" else set())
+        strangers = [str(found) for found in imports if not own(found) and found.name.split(".")[0] not in allowed]
+        assert not strangers
+
+
+@pytest.mark.parametrize("module", sorted(PURE))
+def test_the_middle_is_pure(module: str) -> None:
+    wrong = [str(found) for found in IMPORTS[module] if found.name.split(".")[0] in IMPURE]
+    assert not wrong
+
+
+def test_commands_import_only_click_to_be_listed() -> None:
+    """What a command module imports itself is paid by every `--help`; the rest belongs into the function."""
+    light = {"click", "traces.errors", "traces.version", "replay.commands.options"}
+    wrong = [
+        str(found)
+        for module, imports in IMPORTS.items()
+        if module.startswith("replay.commands.") and module != "replay.commands.progress"
+        for found in imports
+        if not found.inside_function
+        and found.name not in light
+        and found.name.split(".")[0] not in sys.stdlib_module_names
+    ]
+    assert not wrong
+
+
+def modules_after(program: str) -> set[str]:
+    """Top-level names in sys.modules after a program has run in a fresh interpreter."""
+    report = "; import sys; print(' '.join(sorted({name.split('.')[0] for name in sys.modules})), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program + report], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    loaded = modules_after("from replay.commands.main import main; assert main(['--help']) == 0")
+    assert "click" in loaded
+    assert not loaded & (HOMES.keys() | EVERYWHERE | {"profiler_merge"})
+
+
+def test_importing_every_module_imports_nothing_heavy() -> None:
+    """Without a compiled core or an optional package installed, every module can still be imported."""
+    names = [name for name in sorted(SOURCES) if not name.endswith(("_child", "_compiled"))]
+    loaded = modules_after(f"import importlib; [importlib.import_module(name) for name in {names!r}]")
+    assert "numpy" in loaded
+    assert not loaded & HOMES.keys()
