@@ -1,0 +1,34 @@
+# `make help` lists the chores. They use the python on the PATH: activate your virtual environment first.
+PYTHON ?= python
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | expand -t 16
+
+install:  ## editable install with tests, benchmarks and an MPI
+	$(PYTHON) -m pip install -e '.[test,bench,mpich]'
+
+build:  ## the compiled cores, in place
+	DXT_REPLAY_REQUIRE_COMPILED=1 $(PYTHON) setup.py build_ext --inplace
+
+test:  ## the test suite
+	$(PYTHON) -m pytest -m 'not slow'
+
+test-slow:  ## everything: fuzzing of logs and profiles, full replays of all captures
+	$(PYTHON) -m pytest
+
+lint:  ## ruff and mypy
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+bench:  ## speed of each hot path as ratios against peers, a table and benchmarks/results/*.json
+	$(PYTHON) -m benchmarks.run_all
+
+demo:  ## the main job on the bundled captures
+	dxt-replay demo
+
+clean:  ## remove what building left
+	rm -rf build dist *.egg-info replay/_issue*.so replay/_issue.c profiler_merge/_xplane*.so profiler_merge/_xplane.c
+
+.PHONY: help install build test test-slow lint bench demo clean
