@@ -20,7 +20,7 @@ def events(
     """Events of the XLines at begins..ends, in file order, at most `capacity` of them.
 
     Returns int64 metadata_id, offset_ps (-2**63 where the event has no time) and duration_ps, then one row per kept
-    stat: int32 event, int32 key, uint8 kind (field number in XStat), uint64 value (bits; for kinds 5 and 6 the text's
+    stat: int32 event, uint8 key, uint8 kind (field number in XStat), uint64 value (bits; for kinds 5 and 6 the text's
     position << 32 | length). `stat_class` (uint8, by stat metadata id): 0 not in the plane, an error;
-    1 left out; 2 kept. Raises DamageError on damaged bytes.
+    1 left out; from 2 kept, with key 0 and up. Raises DamageError on damaged bytes.
     """

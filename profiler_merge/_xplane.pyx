@@ -16,9 +16,6 @@ from profiler_merge._xplane_format import DamageError
 cdef extern from "<endian.h>" nogil:
     uint64_t le64toh(uint64_t value)
 
-cdef extern from *:
-    int __builtin_ctzll(unsigned long long value) noexcept nogil
-
 cdef enum:  # wire types; the others (groups, fixed32) do not occur in XPlane
     VARINT = 0
     FIXED64 = 1
@@ -60,7 +57,7 @@ cdef struct Event:
 
 cdef struct Stats:  # the kept ones of all events; the caller has made room
     int32_t* event
-    int32_t* key
+    uint8_t* key
     uint8_t* kind
     uint64_t* value
     Py_ssize_t size
@@ -85,26 +82,11 @@ cdef Number long_number(Bytes at, Bytes end) noexcept nogil:
     return number
 
 
-cdef inline Bytes read_number(Bytes at, Bytes end, Bytes limit, uint64_t* value) noexcept nogil:
-    """A number that ends by `end`; bytes up to `limit`, the end of the file, may be looked at."""
+cdef inline Bytes read_number(Bytes at, Bytes end, uint64_t* value) noexcept nogil:
     cdef Number number
-    cdef uint64_t word, stop
     if at < end and at[0] < 0x80:  # most numbers have one byte
         value[0] = at[0]
         return at + 1
-    if limit - at >= 8:
-        memcpy(&word, at, 8)
-        word = le64toh(word)
-        stop = ~word & 0x8080808080808080ULL
-        if stop:  # at most eight bytes: drop what follows the first byte without a top bit, then close the gaps
-            at += (__builtin_ctzll(stop) + 1) >> 3
-            if at > end:
-                return NULL
-            word &= (stop ^ (stop - 1)) & 0x7F7F7F7F7F7F7F7FULL
-            word = (word & 0x007F007F007F007FULL) | (word & 0x7F007F007F007F00ULL) >> 1
-            word = (word & 0x00003FFF00003FFFULL) | (word & 0x3FFF00003FFF0000ULL) >> 2
-            value[0] = (word & 0x000000000FFFFFFFULL) | (word & 0x0FFFFFFF00000000ULL) >> 4
-            return at
     number = long_number(at, end)
     value[0] = number.value
     return number.after
@@ -118,29 +100,29 @@ cdef inline Bytes read_double(Bytes at, Bytes end, uint64_t* value) noexcept nog
     return at + 8
 
 
-cdef inline Bytes read_length(Bytes at, Bytes end, Bytes limit, uint64_t* length) noexcept nogil:
+cdef inline Bytes read_length(Bytes at, Bytes end, uint64_t* length) noexcept nogil:
     """The length of a part that fits between `at` and `end`."""
-    at = read_number(at, end, limit, length)
+    at = read_number(at, end, length)
     return NULL if at == NULL or length[0] > <uint64_t>(end - at) else at
 
 
-cdef Bytes read_field(Bytes at, Bytes end, Bytes limit, Field* field) noexcept nogil:
+cdef Bytes read_field(Bytes at, Bytes end, Field* field) noexcept nogil:
     """Reads a tag and its payload; returns the byte after it, NULL when damaged. Parts are not looked into."""
     cdef uint64_t tag = 0, length = 0
     field.value = 0
     field.begin = field.end = NULL
-    at = read_number(at, end, limit, &tag)
+    at = read_number(at, end, &tag)
     if at == NULL:
         return NULL
     field.number = tag >> 3
     field.wire = tag & 7
     if field.wire == VARINT:
-        return read_number(at, end, limit, &field.value)
+        return read_number(at, end, &field.value)
     if field.wire == FIXED64:
         return read_double(at, end, &field.value)
     if field.wire != BYTES:
         return NULL
-    at = read_length(at, end, limit, &length)
+    at = read_length(at, end, &length)
     if at == NULL:
         return NULL
     field.begin = at
@@ -149,7 +131,7 @@ cdef Bytes read_field(Bytes at, Bytes end, Bytes limit, Field* field) noexcept n
 
 
 cdef inline Problem read_stat(
-    Bytes base, Bytes limit, Bytes at, Bytes end, Bytes stat_class, int64_t known, int32_t row, Stats* stats
+    Bytes base, Bytes at, Bytes end, Bytes stat_class, int64_t known, int32_t row, Stats* stats
 ) noexcept nogil:
     """One XStat; the last member of its oneof counts. A text is stored as its position << 32 | length."""
     cdef int64_t key = 0
@@ -159,7 +141,7 @@ cdef inline Problem read_stat(
         tag = at[0]
         at += 1
         if tag == (1 << 3 | VARINT) or tag == (3 << 3 | VARINT) or tag == (4 << 3 | VARINT) or tag == (7 << 3 | VARINT):
-            at = read_number(at, end, limit, &number)
+            at = read_number(at, end, &number)
             if tag == (1 << 3 | VARINT):
                 key = <int64_t>number
             else:
@@ -169,7 +151,7 @@ cdef inline Problem read_stat(
             at = read_double(at, end, &value)
             kind = 2
         elif tag == (5 << 3 | BYTES) or tag == (6 << 3 | BYTES):
-            at = read_length(at, end, limit, &length)
+            at = read_length(at, end, &length)
             if at == NULL:
                 return CUT
             kind = tag >> 3
@@ -183,9 +165,9 @@ cdef inline Problem read_stat(
         return UNKNOWN_NAME
     if kind == 7 and (value >= <uint64_t>known or stat_class[value] == 0):
         return UNKNOWN_TEXT
-    if stat_class[key] == 2 and kind:
+    if stat_class[key] >= 2 and kind:
         stats.event[stats.size] = row
-        stats.key[stats.size] = <int32_t>key
+        stats.key[stats.size] = stat_class[key] - 2
         stats.kind[stats.size] = kind
         stats.value[stats.size] = value
         stats.size += 1
@@ -193,15 +175,7 @@ cdef inline Problem read_stat(
 
 
 cdef Problem read_event(
-    Bytes base,
-    Bytes limit,
-    Bytes at,
-    Bytes end,
-    Bytes stat_class,
-    int64_t known,
-    int32_t row,
-    Event* event,
-    Stats* stats,
+    Bytes base, Bytes at, Bytes end, Bytes stat_class, int64_t known, int32_t row, Event* event, Stats* stats
 ) noexcept nogil:
     """One XEvent and its stats."""
     cdef uint64_t number = 0
@@ -210,13 +184,13 @@ cdef Problem read_event(
     event.metadata_id = event.offset = event.duration = 0
     while at < end:
         tag = at[0]
-        at = read_number(at + 1, end, limit, &number)
+        at = read_number(at + 1, end, &number)
         if at == NULL:
             return CUT
         if tag == (4 << 3 | BYTES):
             if number > <uint64_t>(end - at):
                 return CUT
-            problem = read_stat(base, limit, at, at + number, stat_class, known, row, stats)
+            problem = read_stat(base, at, at + number, stat_class, known, row, stats)
             if problem != NONE:
                 return problem
             at += number
@@ -248,7 +222,7 @@ cdef int check_range(const uint8_t[::1] buffer, Py_ssize_t begin, Py_ssize_t end
 
 cdef Bytes next_field(Bytes base, Bytes at, Bytes end, Field* field, const uint8_t[::1] wires) except NULL:
     """The next field of a message whose fields `wires` lists."""
-    cdef Bytes after = read_field(at, end, end, field)
+    cdef Bytes after = read_field(at, end, field)
     if after == NULL:
         raise DamageError(f"the field at byte {at - base} is cut off or longer than what holds it")
     if field.number >= <uint64_t>wires.shape[0] or not (wires[field.number] >> field.wire) & 1:
@@ -312,7 +286,7 @@ def events(
     columns = tuple(np.empty(capacity, np.int64) for _ in range(3))
     stat_columns = _resized(None, max(capacity, 64))
     cdef int64_t[::1] metadata_id = columns[0], offset = columns[1], duration = columns[2]
-    cdef Bytes base = base_of(buffer), limit = base + buffer.shape[0], at, end
+    cdef Bytes base = base_of(buffer), at, end
     cdef Field field
     cdef Event event
     cdef Stats stats
@@ -325,7 +299,7 @@ def events(
         at = base + begins[i]
         end = base + ends[i]
         while at < end:
-            at = read_field(at, end, limit, &field)
+            at = read_field(at, end, &field)
             if at == NULL:
                 raise DamageError(f"the line at byte {begins[i]} is cut off")
             if field.number != 4 or field.wire != BYTES:
@@ -337,7 +311,7 @@ def events(
                 stat_columns = _resized(stat_columns, room)
                 point_to(&stats, stat_columns)
             problem = read_event(
-                base, limit, field.begin, field.end, &stat_class[0], stat_class.shape[0], <int32_t>n, &event, &stats
+                base, field.begin, field.end, &stat_class[0], stat_class.shape[0], <int32_t>n, &event, &stats
             )
             if problem != NONE:
                 raise DamageError(f"the event at byte {field.begin - base} {_PROBLEMS[problem]}")
@@ -350,8 +324,8 @@ def events(
 
 cdef int point_to(Stats* stats, columns) except -1:
     """Lets `stats` write into the columns of `_resized`, which must outlive it."""
-    cdef int32_t[::1] event = columns[0], key = columns[1]
-    cdef uint8_t[::1] kind = columns[2]
+    cdef int32_t[::1] event = columns[0]
+    cdef uint8_t[::1] key = columns[1], kind = columns[2]
     cdef uint64_t[::1] value = columns[3]
     stats.event = &event[0]
     stats.key = &key[0]
@@ -362,7 +336,7 @@ cdef int point_to(Stats* stats, columns) except -1:
 
 def _resized(old, size):
     """Stat columns (event, key, kind, value) with room for `size` rows, the first ones those of `old`."""
-    columns = tuple(np.empty(size, dtype) for dtype in (np.int32, np.int32, np.uint8, np.uint64))
+    columns = tuple(np.empty(size, dtype) for dtype in (np.int32, np.uint8, np.uint8, np.uint64))
     for column, previous in zip(columns, old or ()):
         column[: len(previous)] = previous
     return columns

@@ -21,11 +21,10 @@ from profiler_merge._xplane_format import (
     RawPlane,
     read_varint,
 )
-from profiler_merge.profile import NUMBER_STATS, TEXT_STATS, Profile, ProfileLine
+from profiler_merge.profile import STATS, TEXT_STATS, Profile, ProfileLine
 from traces.errors import ProfileError
 
 _ENVIRONMENT = b"Task Environment"
-_KEYS = (*NUMBER_STATS, *TEXT_STATS)
 _EPOCH_RANGE = (1_000_000_000_000_000_000, 4_000_000_000_000_000_000)
 """2001 to 2096 in ns since 1970: tells an epoch from a counter (TF 2.4 numbers its elements from 0)."""
 _MAX_RELATIVE_NS = 1 << 61
@@ -67,7 +66,7 @@ def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes]) -> Prof
         raise ProfileError(f"{path} holds no host events: profile at least one training step, with host_tracer_level 2")
     columns = {key: _joined([part.pop(key) for part in parts]) for key in list(parts[0])}
     stats: Stats = {}
-    for key in _KEYS:
+    for key in STATS:
         found = [part[key] for part in stat_parts if key in part]
         if found:
             stats[key] = (_joined([rows for rows, _ in found]), _joined([values for _, values in found]))
@@ -173,19 +172,15 @@ def _rows_of(ids: np.ndarray, known: np.ndarray, plane: RawPlane) -> np.ndarray:
 
 def _plane_stats(plane: RawPlane, events: RawEvents, tables: _Tables, row_of_event: np.ndarray | None) -> Stats:
     """Key -> (event rows, values) of one plane; the value of a text is its row in `tables.texts`."""
-    key_of = np.full(max(plane.stat_names, default=0) + 1, len(_KEYS), np.uint8)
-    text_of = np.zeros(len(key_of), np.int64)
-    for row, (key, name) in enumerate(plane.stat_names.items(), len(tables.texts)):
+    text_of = np.zeros(max(plane.stat_names, default=0) + 1, np.int64)
+    for row, key in enumerate(plane.stat_names, len(tables.texts)):
         text_of[key] = row
-        if (decoded := _text(name)) in _KEYS:
-            key_of[key] = _KEYS.index(decoded)
     first_inline = len(tables.texts) + len(plane.stat_names)
     tables.texts += [_text(name) for name in (*plane.stat_names.values(), *events.texts)]
-    keys = key_of[events.stat_key]
-    order = np.argsort(keys, kind="stable")
-    bounds = np.append(0, np.cumsum(np.bincount(keys, minlength=len(_KEYS) + 1)))
+    order = np.argsort(events.stat_key, kind="stable")
+    bounds = np.append(0, np.cumsum(np.bincount(events.stat_key, minlength=len(STATS))))
     stats: Stats = {}
-    for index, stat in enumerate(_KEYS):
+    for index, stat in enumerate(STATS):
         chosen = order[bounds[index] : bounds[index + 1]]
         kinds, values = events.stat_kind[chosen], events.stat_value[chosen].view(np.int64)
         rows = events.stat_event[chosen].astype(np.int64)

@@ -32,7 +32,7 @@ def _pick(
 
 
 def decode(
-    buffer: memoryview, keep: Callable[[bytes], bool], wanted: frozenset[bytes]
+    buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
 ) -> tuple[list[RawPlane], list[bytes]]:
     """See `_xplane_format.Decoder`."""
     numbers, begins, ends = _xplane.split(buffer, 0, len(buffer), _wires("XSpace"))
@@ -42,7 +42,7 @@ def decode(
 
 
 def _plane(
-    buffer: memoryview, begin: int, end: int, keep: Callable[[bytes], bool], wanted: frozenset[bytes]
+    buffer: memoryview, begin: int, end: int, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
 ) -> RawPlane:
     numbers, begins, ends = _xplane.split(buffer, begin, end, _wires("XPlane"))
     check_single("XPlane", np.bincount(numbers, minlength=len(_wires("XPlane"))))

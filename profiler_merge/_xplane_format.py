@@ -118,11 +118,12 @@ class RawPlane:
 class Decoder(Protocol):
     """A core: XSpace bytes -> planes and host names. Raises DamageError, saying where, on damaged bytes.
 
-    `keep` says of a plane's name whether its events are wanted, `wanted` holds the names of the stats to keep.
+    `keep` says of a plane's name whether its events are wanted, `wanted` holds the names of the stats to keep: a
+    stat's key is its row there.
     """
 
     def __call__(
-        self, buffer: memoryview, keep: Callable[[bytes], bool], wanted: frozenset[bytes]
+        self, buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
     ) -> tuple[list[RawPlane], list[bytes]]: ...
 
 
@@ -149,12 +150,12 @@ def check_single(message: str, counts: Sequence[int] | np.ndarray) -> None:
             raise DamageError(f"{message} with more than one {name}")
 
 
-def stat_classes(stat_names: Mapping[int, bytes], wanted: frozenset[bytes]) -> np.ndarray:
-    """uint8 per stat id: 0 unknown, 1 known, 2 wanted. Raises: DamageError for an id that no profiler hands out."""
+def stat_classes(stat_names: Mapping[int, bytes], wanted: tuple[bytes, ...]) -> np.ndarray:
+    """uint8 per stat id: 0 unknown, 1 known, 2 + row in `wanted`. Raises: DamageError for an id beyond MAX_STAT_ID."""
     largest = max(stat_names, default=0)
     if min(stat_names, default=0) < 0 or largest > MAX_STAT_ID:
         raise DamageError("a stat name has an id out of range")
     classes = np.zeros(largest + 1, np.uint8)
     for key, name in stat_names.items():
-        classes[key] = 2 if name in wanted else 1
+        classes[key] = wanted.index(name) + 2 if name in wanted else 1
     return classes

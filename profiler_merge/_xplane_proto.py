@@ -68,7 +68,7 @@ def _space_class() -> Any:
 
 
 def decode(
-    buffer: memoryview, keep: Callable[[bytes], bool], wanted: frozenset[bytes]
+    buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
 ) -> tuple[list[RawPlane], list[bytes]]:
     """See `_xplane_format.Decoder`."""
     cls = _space_class()
@@ -106,7 +106,7 @@ def _check_layer(data: memoryview, message: str) -> None:
     check_single(message, counts)
 
 
-def _plane(plane: Any, keep: Callable[[bytes], bool], wanted: frozenset[bytes]) -> RawPlane:
+def _plane(plane: Any, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]) -> RawPlane:
     stat_names = {entry.key: entry.value.name for entry in plane.stat_metadata}
     stats: dict[int, tuple[int, int | bytes]] = {}
     for stat in plane.stats:
@@ -150,16 +150,16 @@ def _events(plane: Any, classes: np.ndarray) -> RawEvents:
                     raise DamageError(f"stat {key}, whose name is not in its plane")
                 if kind == REF and not (isinstance(value, int) and value < len(classes) and classes[value]):
                     raise DamageError(f"text {value!r}, which is not in its plane")
-                if classes[key] != 2 or kind == 0:
+                if classes[key] < 2 or kind == 0:
                     continue
                 if isinstance(value, bytes):
                     texts.append(value)
                     value = len(texts) - 1
-                stats.append((len(rows), key, kind, value))
+                stats.append((len(rows), int(classes[key]) - 2, kind, value))
             offset = UNTIMED if event.WhichOneof("data") == "num_occurrences" else event.offset_ps
             rows.append((index, event.metadata_id, offset, event.duration_ps))
     line_column, metadata_id, offset_ps, duration_ps = _columns(rows, (np.int32, np.int64, np.int64, np.int64))
-    stat_event, stat_key, stat_kind, stat_value = _columns(stats, (np.int32, np.int32, np.uint8, np.uint64))
+    stat_event, stat_key, stat_kind, stat_value = _columns(stats, (np.int32, np.uint8, np.uint8, np.uint64))
     return RawEvents(
         line=line_column,
         metadata_id=metadata_id,

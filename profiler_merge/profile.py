@@ -15,6 +15,7 @@ NUMBER_STATS = (
     "_r", "i", "rank", "pid", "step",
 )  # fmt: skip
 TEXT_STATS = ("filename", "name", "tf_function_call")
+STATS = (*NUMBER_STATS, *TEXT_STATS)
 """The stats that are kept; an event has two or three on average, most of which describe memory or shapes."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from profiler_merge import _xplane_proto
 from profiler_merge._xplane_columns import assemble
 from profiler_merge._xplane_format import DamageError, Decoder
-from profiler_merge.profile import NUMBER_STATS, TEXT_STATS, Profile, ProfileLine
+from profiler_merge.profile import STATS, Profile, ProfileLine
 from traces.errors import ProfileError
 
 _compiled: Decoder | None
@@ -29,7 +29,7 @@ SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 MAX_BYTES = (1 << 31) - 1
 """Protobuf's own limit for one message, hence also the most that a compressed profile may unpack to."""
 
-_WANTED = frozenset(key.encode() for key in (*NUMBER_STATS, *TEXT_STATS))
+_WANTED = tuple(key.encode() for key in STATS)
 
 
 def find_profiles(directory: Path) -> list[Path]:

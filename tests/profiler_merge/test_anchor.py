@@ -119,7 +119,7 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path):
     code = (
         "import os, sys\nfrom profiler_merge.anchor import anchor\n"
         f"d = {str(tmp_path)!r}\nanchor(directory=d); anchor(directory=d)\n"
-        "pid = os.fork()\nn = anchor(directory=d)\nprint(os.getpid(), n, flush=True)\n"
+        "pid = os.fork()\nn = anchor(directory=d)\nos.write(1, b'%d %d\\n' % (os.getpid(), n))\n"
         "if pid: os.waitpid(pid, 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from replay.issue import BATCH_ITEMS, MARK, READ, SLEEP, SPIN, WRITE
 from replay.pacing import Pace, Pacing
 from replay.placement import Placement
 from replay.plan import PlanOptions, RankSource, busy_intervals, compute_rows, file_slots
-from replay.survey import survey_rank
+from replay.survey import choose_layers, survey_rank
 from tests.capture_builder import Span, build_capture, read, spans_table, write
 from traces.ops import SPAN_KINDS
 
@@ -24,7 +24,7 @@ def options(**choices):
 
 
 def planned(capture, plan):
-    survey = survey_rank(capture, 0)
+    survey = survey_rank(capture, 0, choose_layers(capture))
     _, slots = file_slots(survey, [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(2)])
     return RankSource(capture, survey, slots, plan)
 
@@ -61,7 +61,7 @@ def test_think_carries_over_between_row_groups_of_a_lane(tmp_path):
 def test_written_files_are_made_and_read_files_are_not(tmp_path):
     capture = build_capture(tmp_path, ops=[read(0), write(1), write(1, start_ns=4)], files=["/a", "/b"])
     places = [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(2)]
-    slots, slot_of_file = file_slots(survey_rank(capture, 0), places)
+    slots, slot_of_file = file_slots(survey_rank(capture, 0, choose_layers(capture)), places)
     assert [(slot.path, slot.writable, slot.create, slot.uses) for slot in slots] == [
         (b"/t/0", False, False, 1),
         (b"/t/1", True, True, 2),
