@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.sequences import LANE_BITS, RankSequences, mix_prints
-from replay.undertaken import undertaken_rows
+from replay.undertaken import Undertaken
 from traces.operation_rows import OperationRows
 from traces.ops import OPS
 from traces.stable_order import stable_order
@@ -77,7 +77,7 @@ class FileNumbers:
 class ExactnessCollector:
     """Compares one rank after another."""
 
-    def __init__(self, source: Capture, replay: Capture, numbers: FileNumbers) -> None:
+    def __init__(self, source: Undertaken, replay: Undertaken, numbers: FileNumbers) -> None:
         self._source, self._replay, self._numbers = source, replay, numbers
         self._operations = self._bytes = self._order = True
         self._used = np.zeros((2, len(numbers.paths)), dtype=bool)
@@ -149,16 +149,16 @@ class ExactnessCollector:
         return f"{where}: {here} recorded, {there} replayed"
 
     def _file_rows(
-        self, capture: Capture, numbers: np.ndarray, rank: int, file: int, lane: int
+        self, undertaken: Undertaken, numbers: np.ndarray, rank: int, file: int, lane: int
     ) -> Iterator[OperationRows]:
-        for part in undertaken_rows(capture, rank):
+        for part in undertaken.rows(rank):
             yield part.rows.where((numbers[part.rows.file_id] == file) & (part.rows.lane == lane))
 
     def _inversions(self, rank: int, files: np.ndarray) -> tuple[int, int]:
         sides = []
-        for capture, numbers in ((self._source, self._numbers.source), (self._replay, self._numbers.replay)):
+        for undertaken, numbers in ((self._source, self._numbers.source), (self._replay, self._numbers.replay)):
             parts, size = [], 0
-            for part in undertaken_rows(capture, rank):
+            for part in undertaken.rows(rank):
                 rows = part.rows.where(np.isin(numbers[part.rows.file_id], files))
                 parts.append((numbers[rows.file_id], rows.lane, rows.start_ns))
                 size += len(rows)

@@ -18,6 +18,7 @@ from replay.lane_times import matched_starts
 from replay.measures import Measures
 from replay.similarity import WEAKNESS, Similarity, similarity
 from replay.timing import StepError, drift, span_kinds, span_limits, step_error
+from replay.undertaken import Undertaken
 from traces.distribution import Distribution
 from traces.ops import CaptureInfo
 from traces.store import Capture
@@ -138,8 +139,9 @@ def compare(
     Raises: CaptureError when a capture is damaged.
     """
     numbers = FileNumbers.of(source, replay)
-    recorded, replayed = Measures(source, numbers.source), Measures(replay, numbers.replay)
-    equality = ExactnessCollector(source, replay, numbers)
+    both = Undertaken(source), Undertaken(replay)
+    recorded, replayed = Measures(both[0], numbers.source), Measures(both[1], numbers.replay)
+    equality = ExactnessCollector(*both, numbers)
     for rank in sorted({*source.ranks, *replay.ranks}):
         equality.add_rank(rank, recorded.add_rank(rank), replayed.add_rank(rank))
         on_rows(source.operation_count(rank) + replay.operation_count(rank))

@@ -10,20 +10,20 @@ from replay.curves import CurveCollector
 from replay.lane_times import LaneTimeCollector
 from replay.sequences import RankSequences, SequenceCollector
 from replay.similarity import factors
-from replay.undertaken import NOT_GIVEN, UndertakenRows, first_start_ns, undertaken_rows
+from replay.undertaken import NOT_GIVEN, Undertaken, UndertakenRows, first_start_ns
 from traces.access_pattern import AccessPattern
 from traces.distribution import Distribution, DistributionCollector
 from traces.io_totals import IoCollector, IoTotals
 from traces.span_times import union_by_rank
-from traces.store import Capture
 
 
 class Measures:
     """Collects the measures of one capture, rank by rank. `numbers`: the file numbering that both captures share."""
 
-    def __init__(self, capture: Capture, numbers: np.ndarray) -> None:
+    def __init__(self, undertaken: Undertaken, numbers: np.ndarray) -> None:
+        capture = undertaken.capture
         files = capture.files.num_rows
-        self._capture = capture
+        self._undertaken = undertaken
         self._numbers = numbers
         self._compute = union_by_rank(capture.spans, "compute")
         self._io = IoCollector(files, self._compute)
@@ -39,8 +39,8 @@ class Measures:
     def add_rank(self, rank: int) -> RankSequences:
         """Measure one rank and return what it did. Raises: CaptureError when a part is damaged."""
         sequences = SequenceCollector()
-        if rank in self._capture.ranks:
-            for part in undertaken_rows(self._capture, rank):
+        if rank in self._undertaken.capture.ranks:
+            for part in self._undertaken.rows(rank):
                 self._add(part)
                 sequences.add(part.rows, self._numbers[part.rows.file_id])
         return sequences.sequences()
@@ -74,7 +74,7 @@ class Measures:
 
     def factors(self) -> dict[str, float]:
         """The paper's ten factors."""
-        ranks = max(self._capture.info.job.nprocs, len(self._capture.ranks))
+        ranks = max(self._undertaken.capture.info.job.nprocs, len(self._undertaken.capture.ranks))
         return factors(self.totals, self._pattern.counts, ranks)
 
     def lag_ns(self) -> Distribution:

@@ -18,7 +18,7 @@ from replay.issue import BATCH_ITEMS, MARK, READ, SLEEP, SPIN, WRITE, Batch
 from replay.pacing import LaneClock, Pace, Pacing
 from replay.placement import Placement
 from replay.row_queue import RowQueue
-from replay.survey import RankSurvey, replayed_rows
+from replay.survey import RankSurvey
 from traces.errors import UsageError
 from traces.intervals import Intervals
 from traces.ops import NO_STEP, SPAN_KINDS, codes
@@ -81,7 +81,7 @@ def file_slots(survey: RankSurvey, placements: Sequence[Placement]) -> tuple[lis
 
     A file that is written is opened for writing, and made where it does not exist: only read files were staged.
     """
-    slot_of_file = np.full(len(survey.layer), -1, dtype=np.int32)
+    slot_of_file = np.full(len(survey.layers.of_file), -1, dtype=np.int32)
     slots = []
     for slot, (file, uses) in enumerate(sorted(survey.uses.items())):
         slot_of_file[file] = slot
@@ -118,7 +118,7 @@ class RankSource:
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """Per row group: rows without due times, their lanes, recorded starts and ends."""
         for batch in capture.operations(survey.rank, columns=list(_COLUMNS)):
-            mask = replayed_rows(batch, survey)
+            mask = survey.layers.undertaken(batch)
             columns = {
                 name: batch.column(name).to_numpy()[mask] for name in _COLUMNS if name not in ("op", "api", "origin")
             }

@@ -28,7 +28,7 @@ from replay.plan import ComputeSource, LaneSource, PlanOptions, RankSource, batc
 from replay.recording import ComputeRecorder, ComputeStructure, LaneRecorder, Tally, rank_rows
 from replay.result import CacheState, RunResult, replay_info
 from replay.stage import check_staged, prepare_run
-from replay.survey import RankSurvey, survey_rank
+from replay.survey import LayerChoice, RankSurvey, choose_layers, survey_rank
 from traces.errors import DxtReplayError
 from traces.ops import COUNTERS, FILES_SCHEMA, SPAN_KINDS, SPANS_SCHEMA, codes
 from traces.store import Capture, OpsWriter, create_capture, write_capture_info, write_files, write_spans
@@ -76,10 +76,10 @@ def run_replay(
     SIGINT and SIGTERM end the run in order: the capture then holds what was done and is marked partial.
     Raises: DxtReplayError on every process when one of them cannot start or finish.
     """
-    placements = _together(comm, lambda: _prepare(capture, output, options) if comm.rank == 0 else [])
-    placements = comm.broadcast(placements)
+    prepared = _together(comm, lambda: _prepare(capture, output, options) if comm.rank == 0 else None)
+    prepared = comm.broadcast(prepared)
     ranks = share_of(capture.ranks, comm.rank, comm.size)
-    process = _together(comm, lambda: _Process(capture, ranks, placements, options))
+    process = _together(comm, lambda: _Process(capture, ranks, prepared, options))
     cache = _settle_cache(process, options) if comm.first_on_node() else CacheState(policy="", resident_before_pct=None)
     probe = JitterProbe() if comm.first_on_node() else None
     with _stop_on_signals(process.stop):
@@ -128,12 +128,20 @@ def _together(comm: Communicator, work: Callable[[], T]) -> T:
     return made[0]
 
 
-def _prepare(capture: Capture, output: Path, options: RunOptions) -> list[Placement]:
-    """What one process does for all: where the files are, and an empty capture to write to."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """What one process found out for all of them."""
+
+    placements: Sequence[Placement]
+    layers: LayerChoice
+
+
+def _prepare(capture: Capture, output: Path, options: RunOptions) -> _Prepared:
+    """Look at the target and make an empty capture to write to."""
     placements = check_staged(capture, options.target, options.maps)
     create_capture(output)
     prepare_run(options.target, placements)
-    return placements
+    return _Prepared(placements=placements, layers=choose_layers(capture))
 
 
 class _Process:
@@ -143,7 +151,7 @@ class _Process:
         self,
         capture: Capture,
         ranks: Sequence[int],
-        placements: Sequence[Placement],
+        prepared: _Prepared,
         options: RunOptions,
     ) -> None:
         self._capture = capture
@@ -151,11 +159,12 @@ class _Process:
         self.stop = StopFlag()
         self._gate = StartGate()
         self.core = choose_core(options.core)
-        self.surveys = [survey_rank(capture, rank) for rank in ranks]
+        self.surveys = [survey_rank(capture, rank, prepared.layers) for rank in ranks]
         self._ranks: list[_Rank] = [
-            _Rank(capture, survey, placements, options, self.core, self._gate, self.stop) for survey in self.surveys
+            _Rank(capture, survey, prepared.placements, options, self.core, self._gate, self.stop)
+            for survey in self.surveys
         ]
-        self.paths = [placements[file].path for survey in self.surveys for file in survey.reads]
+        self.paths = [prepared.placements[file].path for survey in self.surveys for file in survey.reads]
         self._total = sum(survey.operations for survey in self.surveys)
         begin_ns, end_ns = capture.time_span_ns
         self.expected_ns = options.plan.pacing.recorded_ns(end_ns - begin_ns)

@@ -1,7 +1,8 @@
-"""One pass over a rank's operations before the run: which lanes and files it has, and what is to be replayed.
+"""Before the run: at which layer each file is replayed, and which lanes and files a rank has.
 
-A file recorded at two layers is replayed at one: its POSIX rows if it has any, else MPI-IO, else the rest in the
-contract's order. Replaying both would read the data twice.
+A file recorded at several layers that pass the same bytes on (HDF5 over MPI-IO over POSIX) is replayed at one of them,
+for all ranks alike: collective buffering moves bytes between ranks, so that a choice per rank would read them twice or
+not at all. Operations on C streams pass none on to the POSIX rows, and are replayed beside them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,52 @@ import pyarrow as pa
 from traces.ops import APIS, READ, WRITE, codes
 from traces.store import Capture
 
-SURVEY_COLUMNS = ("lane", "op", "api", "file_id")
+LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
+"""From the lowest up: the first that a file has rows of is the one that it is replayed at."""
+
+_BESIDE = len(LAYERS)
+_LAYER_OF_API = np.array(
+    [next((i for i, layer in enumerate(LAYERS) if api in layer), _BESIDE) for api in APIS], dtype=np.int8
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerChoice:
+    """`of_file`: int8 index into LAYERS by file_id, -1 for a file without reads and writes at any of them."""
+
+    of_file: np.ndarray
+
+    def undertaken(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Boolean mask of the rows of a batch (columns op, api, file_id) that a replay issues."""
+        op = codes(batch, "op")
+        layer = _LAYER_OF_API[codes(batch, "api")]
+        chosen = (layer == _BESIDE) | (layer == self.of_file[batch.column("file_id").to_numpy()])
+        mask: np.ndarray = ((op == READ) | (op == WRITE)) & chosen
+        return mask
+
+
+def choose_layers(capture: Capture) -> LayerChoice:
+    """Read three narrow columns of all rows once.
+
+    Raises: CaptureError when a part is damaged.
+    """
+    files = capture.files.num_rows
+    present = np.zeros((files, len(LAYERS) + 1), dtype=bool)
+    for batch in capture.operations(columns=["op", "api", "file_id"]):
+        op, layer = codes(batch, "op"), _LAYER_OF_API[codes(batch, "api")]
+        cell = batch.column("file_id").to_numpy().astype(np.int64) * present.shape[1] + layer
+        data = (op == READ) | (op == WRITE)
+        present |= np.bincount(cell[data], minlength=present.size).reshape(present.shape) > 0
+    at_a_layer = present[:, :_BESIDE]
+    return LayerChoice(of_file=np.where(at_a_layer.any(axis=1), at_a_layer.argmax(axis=1), -1).astype(np.int8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSurvey:
-    """What one rank does. `uses`: file_id -> operations to replay on it; `layer`: int8 api code by file_id, -1: none.
+    """What one rank does. `uses`: file_id -> operations to replay on it; `reads`, `writes`: the files it does so to.
 
-    `left_out`: operations that are not replayed, because their file is replayed at another layer or because they are
-    neither read nor write.
+    `left_out`: its operations that are not replayed, because their file is replayed at another layer or because they
+    are neither read nor write.
     """
 
     rank: int
@@ -31,49 +69,36 @@ class RankSurvey:
     uses: Mapping[int, int]
     reads: frozenset[int]
     writes: frozenset[int]
-    layer: np.ndarray
+    layers: LayerChoice
     operations: int
     left_out: int
 
 
-def survey_rank(capture: Capture, rank: int) -> RankSurvey:
-    """Read the four narrow columns of a rank's rows once. Memory: a table of counts.
+def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
+    """Read four narrow columns of a rank's rows once. Memory: a table of counts.
 
-    Raises: CaptureError when a part is damaged or names a file that `files` does not have.
+    Raises: CaptureError when a part is damaged.
     """
-    counts = np.zeros((capture.files.num_rows, len(APIS), 2), dtype=np.int64)
-    lanes: dict[int, set[int]] = {}
+    files = capture.files.num_rows
+    counts = np.zeros((2, files), dtype=np.int64)
+    lanes: set[int] = set()
     total = 0
-    for batch in capture.operations(rank, columns=list(SURVEY_COLUMNS)):
-        op, api = codes(batch, "op"), codes(batch, "api")
+    for batch in capture.operations(rank, columns=["lane", "op", "api", "file_id"]):
+        mine = layers.undertaken(batch)
+        total += len(mine)
         file_id = batch.column("file_id").to_numpy()
-        data = (op == READ) | (op == WRITE)
-        total += len(op)
-        np.add.at(counts, (file_id[data], api[data], (op[data] == WRITE).astype(np.int8)), 1)
-        for code in np.unique(api[data]).tolist():
-            mine = data & (api == code)
-            lanes.setdefault(code, set()).update(np.unique(batch.column("lane").to_numpy()[mine]).tolist())
-    by_layer = counts.sum(axis=2)
-    layer = np.where(by_layer.any(axis=1), (by_layer > 0).argmax(axis=1), -1).astype(np.int8)
-    chosen = counts[np.arange(len(counts)), layer]
-    chosen[layer < 0] = 0
-    used = np.flatnonzero(chosen.sum(axis=1))
-    operations = int(chosen.sum())
+        for direction, op in enumerate((READ, WRITE)):
+            counts[direction] += np.bincount(file_id[mine & (codes(batch, "op") == op)], minlength=files)
+        lanes.update(np.flatnonzero(np.bincount(batch.column("lane").to_numpy()[mine])).tolist())
+    uses = counts.sum(axis=0)
+    operations = int(uses.sum())
     return RankSurvey(
         rank=rank,
-        lanes=tuple(sorted(set().union(*(lanes.get(code, set()) for code in set(layer[used].tolist()))))),
-        uses={int(file): int(chosen[file].sum()) for file in used},
-        reads=frozenset(np.flatnonzero(chosen[:, 0]).tolist()),
-        writes=frozenset(np.flatnonzero(chosen[:, 1]).tolist()),
-        layer=layer,
+        lanes=tuple(sorted(lanes)),
+        uses={file: int(uses[file]) for file in np.flatnonzero(uses).tolist()},
+        reads=frozenset(np.flatnonzero(counts[0]).tolist()),
+        writes=frozenset(np.flatnonzero(counts[1]).tolist()),
+        layers=layers,
         operations=operations,
         left_out=total - operations,
     )
-
-
-def replayed_rows(batch: pa.RecordBatch, survey: RankSurvey) -> np.ndarray:
-    """Boolean mask of the rows of a batch (columns op, api, file_id) that the replay issues."""
-    op = codes(batch, "op")
-    layer_of_file = survey.layer[batch.column("file_id").to_numpy()]
-    mask: np.ndarray = ((op == READ) | (op == WRITE)) & (codes(batch, "api") == layer_of_file)
-    return mask

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.survey import replayed_rows, survey_rank
+from replay.survey import choose_layers
 from traces.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from traces.ops import READ, WRITE, codes
 from traces.store import Capture
@@ -31,14 +31,20 @@ class UndertakenRows:
     failed: np.ndarray
 
 
-def undertaken_rows(capture: Capture, rank: int) -> Iterator[UndertakenRows]:
-    """The undertaken rows of a rank, a batch at a time; the next one is read meanwhile.
+class Undertaken:
+    """A capture as its replay sees it. Looks once over all rows to choose the layer of each file."""
 
-    Raises: CaptureError when a part is damaged.
-    """
-    survey = survey_rank(capture, rank)
-    batches = capture.operations(rank, columns=[*ROW_COLUMNS, "due_ns", "result"])
-    return read_ahead(_undertaken(batch, rank, capture, replayed_rows(batch, survey)) for batch in batches)
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        self._layers = choose_layers(capture)
+
+    def rows(self, rank: int) -> Iterator[UndertakenRows]:
+        """The undertaken rows of a rank, a batch at a time; the next one is read meanwhile.
+
+        Raises: CaptureError when a part is damaged.
+        """
+        batches = self.capture.operations(rank, columns=[*ROW_COLUMNS, "due_ns", "result"])
+        return read_ahead(_undertaken(batch, rank, self.capture, self._layers.undertaken(batch)) for batch in batches)
 
 
 def _undertaken(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.ndarray) -> UndertakenRows:
