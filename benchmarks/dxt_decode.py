@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps(result, indent=2))
     else:
-        print(_table(result))
+        print(table(result))
     fast = all(result[name] >= least for name, least in REQUIRED.items())
     return 0 if fast and result["peak_bytes_per_segment"] <= MOST_BYTES_PER_SEGMENT else 1
 
@@ -149,7 +149,8 @@ def _run(setup: str, path: Path, warm_up: Path) -> dict[str, float]:
     return measured
 
 
-def _table(result: dict[str, float]) -> str:
+def table(result: dict[str, float]) -> str:
+    """For a person."""
     lines = [f"{'':14}{'ours CPU':>10}{'wall':>9}{'pydarshan CPU':>15}{'wall':>9}{'ratio':>8}{'least':>8}"]
     for case in ("large_record", "many_records"):
         times = [result[f"{case}_{side}_{clock}"] for side in ("ours", "pydarshan") for clock in ("cpu_s", "wall_s")]

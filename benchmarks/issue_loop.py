@@ -150,7 +150,8 @@ def _batch(offsets: np.ndarray, begin: int) -> Batch:
     )
 
 
-def _table(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
+    """For a person."""
     lines = ["threads   bare C/s   replay/s   ratio (median)   ratio (best)   cost above bare"]
     for threads in THREADS:
         row = result[f"threads_{threads}"]
@@ -172,7 +173,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     result = measure()
-    print(json.dumps(result) if arguments.json else _table(result))
+    print(json.dumps(result) if arguments.json else table(result))
     return 0 if result["passed"] else 1
 
 

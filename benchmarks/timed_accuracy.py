@@ -176,7 +176,9 @@ def _fio(folder: Path, data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> d
     }
 
 
-def _table(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
+    """For a person."""
+
     def times(row: dict[str, float]) -> str:
         return " / ".join(f"{row[name]:.2f}" for name in ("p50", "p90", "p99", "max"))
 
@@ -208,7 +210,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     result = measure(arguments.rounds)
-    print(json.dumps(result) if arguments.json else _table(result))
+    print(json.dumps(result) if arguments.json else table(result))
     return 0 if 2 * result["passed"] > len(result["rounds"]) else 1
 
 

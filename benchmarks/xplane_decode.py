@@ -121,9 +121,13 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         print(json.dumps(figures))
         return 0
-    for key, value in figures.items():
-        print(f"{key:24} {value:>16,.1f}")
+    print(table(figures))
     return 0
+
+
+def table(figures: dict[str, float]) -> str:
+    """A line a figure, for a person."""
+    return "\n".join(f"{key:24} {value:>16,.1f}" for key, value in figures.items())
 
 
 if __name__ == "__main__":
