@@ -1,9 +1,9 @@
 """Rate of the compiled issue loop against a bare C loop of preads: 4 KiB reads of a page-cached file, pace none.
 
 Both read the same 64 MiB file at the same random offsets, by one and by two threads, in rounds that alternate. The C
-loop has its offsets in memory and does nothing else. The replayer's time begins when its lanes may begin, before the
-first batch is submitted, and ends when the last result is collected: the feeder thread, which makes the batches,
-submits and collects them, runs meanwhile and is part of it.
+loop has its offsets in memory and does nothing else. The replayer has its batches in memory; its time begins when its
+lanes may begin, before the first batch is submitted, and ends when the last result is collected: the feeder thread,
+which submits the batches and collects the results, runs meanwhile and is part of it.
 
     python -m benchmarks.issue_loop [--json]
 """
@@ -98,13 +98,14 @@ def _replay(data: Path, offsets: np.ndarray, threads: int) -> int:
     start, stop = StartGate(), StopFlag()
     files = make_files([FileSlot(path=bytes(data), uses=threads * len(offsets))], core="compiled")
     lanes = [make_lane(files, pace=Pace.NONE, start=start, stop=stop) for _ in range(threads)]
+    batches = [_batch(offsets, begin) for begin in range(0, len(offsets), BATCH_ITEMS)]
     bodies = [threading.Thread(target=lane.run) for lane in lanes]
     for body in bodies:
         body.start()
     t0 = time.monotonic_ns() + 5_000_000
     start.open(t0)
     time.sleep(0.005)
-    collected = _feed(lanes, offsets)
+    collected = _feed(lanes, batches)
     elapsed = time.monotonic_ns() - t0
     for body in bodies:
         body.join()
@@ -114,19 +115,16 @@ def _replay(data: Path, offsets: np.ndarray, threads: int) -> int:
     return elapsed
 
 
-def _feed(lanes: list[Lane], offsets: np.ndarray) -> int:
+def _feed(lanes: list[Lane], batches: list[Batch]) -> int:
     """Feed the lanes and collect from them until all are done; bytes read."""
-    position = [0] * len(lanes)
-    batches = [_batch(offsets, 0)] * len(lanes)
+    submitted = [0] * len(lanes)
     total = 0
     while not all(lane.done for lane in lanes):
         for index, lane in enumerate(lanes):
-            while position[index] < len(offsets) and lane.submit(batches[index]):
-                position[index] += BATCH_ITEMS
-                if position[index] >= len(offsets):
+            while submitted[index] < len(batches) and lane.submit(batches[submitted[index]]):
+                submitted[index] += 1
+                if submitted[index] == len(batches):
                     lane.finish()
-                else:
-                    batches[index] = _batch(offsets, position[index])
             total += _collect(lane)
         time.sleep(0.004)  # the ring holds ten times as much
     return total + sum(_collect(lane) for lane in lanes)
