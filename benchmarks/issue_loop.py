@@ -24,7 +24,9 @@ from typing import Any
 import numpy as np
 
 from replay.backends.base import FileSlot
-from replay.issue import BATCH_ITEMS, READ, Batch, Lane, Pace, StartGate, StopFlag, make_files, make_lane
+from replay.clock import StartGate, StopFlag
+from replay.issue import Lane, make_files, make_lane
+from replay.items import BATCH_ITEMS, READ, Batch, Pace
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20

@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from replay.backends.base import FileSlot
-from replay.issue import BATCH_ITEMS, READ, Batch, Completed, Pace, StartGate, StopFlag, make_files, make_lane
+from replay.clock import StartGate, StopFlag
+from replay.issue import make_files, make_lane
+from replay.items import BATCH_ITEMS, READ, Batch, Completed, Pace
 from replay.jitter import JitterProbe
 
 BLOCK_BYTES = 4096

@@ -16,7 +16,7 @@ from libc.string cimport memcpy, memset, strdup
 import numpy as np
 
 from replay.backends.base import FileFailure
-from replay.issue import Completed
+from replay.items import Completed
 
 cdef extern from "_issue_atomics.h" nogil:
     ctypedef struct pthread_mutex_t:

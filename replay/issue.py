@@ -14,15 +14,12 @@ All stamps are CLOCK_MONOTONIC, as ns from the run's start t0. For each item, in
 
 from __future__ import annotations
 
-import ctypes
-import enum
 import errno
 import os
 import resource
-import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,26 +28,22 @@ import numpy as np
 from replay.backends.base import MAX_TRANSFER_BYTES, NO_FILE, Backend, FileFailure, FileSlot, PythonFiles
 from replay.backends.null import NullBackend
 from replay.backends.posix import PosixBackend
+from replay.clock import (
+    STOPPED,
+    WINDOW_NS,
+    Clock,
+    MonotonicClock,
+    StartGate,
+    StopFlag,
+    fine_timer_slack,
+    sleep_near,
+    wait_until,
+)
+from replay.items import MARK, READ, RING_BATCHES, SLEEP, WRITE, Batch, Completed, Pace
 from traces.errors import ReplayError, UsageError
-
-READ, WRITE, SLEEP, SPIN, MARK = range(5)
-"""Kinds of an item: an operation; compute for `length` ns, asleep or busy; a stamp (begin = end)."""
-
-BATCH_ITEMS = 8192
-RING_BATCHES = 8
-"""Batches of one lane that are submitted and not yet collected, at most."""
-
-WINDOW_NS = 60_000
-"""Spun, not slept, before an item is due: what a sleep with 1 ns timer slack overshoots by in most cases."""
-
-PIECE_NS = 50_000_000
-"""The longest sleep: a stop is noticed after it."""
 
 FEED_POLL_NS = 50_000
 GATE_POLL_NS = 200_000
-MAX_TIME_NS = 1 << 61
-"""Limit of due times and compute: 73 years, so that sums stay in int64."""
-
 CONSUMED_BYTES = 1 << 19
 """Of a read's buffer, touched before it is due: about what a core's own cache holds, and done within the window."""
 
@@ -60,173 +53,6 @@ END_OF_FILE_READ_BYTES = 4096
 """Asked of a read that is recorded with length 0 at the end of its file."""
 
 CORE_VARIABLE = "DXT_REPLAY_CORE"
-
-
-class Pace(enum.IntEnum):
-    """When an item is due.
-
-    ABSOLUTE: at t0 + due_ns. THINK: due_ns after the previous item of the lane ended (the first: t0 + due_ns).
-    NONE: at once, so that the recorded due is the begin.
-    """
-
-    ABSOLUTE = 0
-    THINK = 1
-    NONE = 2
-
-
-class StopFlag:
-    """Tells all lanes to stop, for good. `cell`: int64[1], read atomically by the compiled lanes.
-
-    The one aligned word is the whole message, so its store needs no ordering with any other.
-    """
-
-    __slots__ = ("cell",)
-
-    def __init__(self) -> None:
-        self.cell = np.zeros(1, dtype=np.int64)
-
-    def set(self) -> None:
-        """Stop: operations in flight are completed and recorded, waits and compute are given up."""
-        self.cell[0] = 1
-
-    def is_set(self) -> bool:
-        """Whether `set` was called."""
-        return bool(self.cell[0])
-
-
-class StartGate:
-    """Holds t0, which all lanes wait for. `cell`: int64[1], 0 while closed.
-
-    Lanes look every 0.2 ms: choose t0 some ms ahead, then the first files are open when it comes.
-    """
-
-    __slots__ = ("cell",)
-
-    def __init__(self) -> None:
-        self.cell = np.zeros(1, dtype=np.int64)
-
-    def open(self, t0_ns: int) -> None:
-        """Set the start, in ns of CLOCK_MONOTONIC (`time.monotonic_ns`). Raises: RuntimeError the second time."""
-        if self.cell[0] or t0_ns <= 0:
-            raise RuntimeError("a start gate opens once, at a positive time")
-        self.cell[0] = t0_ns
-
-    @property
-    def t0_ns(self) -> int:
-        """The start, 0 while it is not known."""
-        return int(self.cell[0])
-
-
-class Clock(Protocol):
-    """A clock in ns that never goes back."""
-
-    def now(self) -> int:
-        """The time."""
-
-    def sleep_until(self, deadline_ns: int) -> None:
-        """Sleep to about `deadline_ns`; may come back early or late."""
-
-
-class MonotonicClock:
-    """CLOCK_MONOTONIC."""
-
-    now = staticmethod(time.monotonic_ns)
-
-    def sleep_until(self, deadline_ns: int) -> None:
-        """Sleep; returns at once when the deadline has passed."""
-        time.sleep(max(0, deadline_ns - time.monotonic_ns()) / 1e9)
-
-
-STOPPED = -1
-"""Returned in place of a time by a wait that was given up for a stop."""
-
-
-def sleep_near(clock: Clock, deadline_ns: int, now: int, stop: StopFlag) -> int:
-    """Sleep to shortly before the deadline; the clock's last read, or STOPPED."""
-    while deadline_ns - now > WINDOW_NS:
-        clock.sleep_until(min(deadline_ns - WINDOW_NS, now + PIECE_NS))
-        if stop.is_set():
-            return STOPPED
-        now = clock.now()
-    return now
-
-
-def wait_until(clock: Clock, deadline_ns: int, now: int, stop: StopFlag) -> int:
-    """Sleep to shortly before the deadline, then spin; the clock's last read (>= deadline), or STOPPED."""
-    now = sleep_near(clock, deadline_ns, now, stop)
-    while now != STOPPED and now < deadline_ns:
-        now = clock.now()
-    return now
-
-
-@contextmanager
-def fine_timer_slack() -> Iterator[None]:
-    """Wake-ups of this thread at 1 ns timer slack instead of the default's 50 us (prctl(2)); then as it was."""
-    set_slack, get_slack = 29, 30
-    libc = ctypes.CDLL(None)
-    before = libc.prctl(get_slack, 0, 0, 0, 0)
-    libc.prctl(set_slack, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        if before > 0:
-            libc.prctl(set_slack, before, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """1 to BATCH_ITEMS items of one lane, in order; contiguous arrays, not to be changed once submitted.
-
-    kind uint8; slot int32, index of the file, -1 for none; offset int64; length int64, bytes or ns of compute;
-    due_ns int64, see `Pace`. A read of length 0 met the end of its file: it asks for 4096 bytes where the file ends
-    at or before `offset`, else for 0 bytes.
-    Raises: ReplayError for times beyond MAX_TIME_NS; ValueError for arrays of the wrong shape, type or kind.
-    """
-
-    kind: np.ndarray
-    slot: np.ndarray
-    offset: np.ndarray
-    length: np.ndarray
-    due_ns: np.ndarray
-
-    def __post_init__(self) -> None:
-        count = len(self.kind)
-        if not 0 < count <= BATCH_ITEMS:
-            raise ValueError(f"a batch holds 1 to {BATCH_ITEMS} items, not {count}")
-        for name, dtype in (
-            ("kind", np.uint8), ("slot", np.int32), ("offset", np.int64), ("length", np.int64), ("due_ns", np.int64),
-        ):  # fmt: skip
-            array = getattr(self, name)
-            if array.shape != (count,) or array.dtype != dtype or not array.flags.c_contiguous:
-                raise ValueError(f"{name} of a batch is no contiguous {np.dtype(dtype)}[{count}]")
-        highest = self.kind.max()
-        if highest > MARK:
-            raise ValueError(f"a batch holds an item of unknown kind {highest}")
-        longest = self.length[self.kind >= SLEEP].max() if highest >= SLEEP else 0
-        if self.due_ns.min() < -MAX_TIME_NS or max(self.due_ns.max(), longest) > MAX_TIME_NS:
-            raise ReplayError("an operation is due more than 73 years from the start: the capture's times are damaged")
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """What became of `batch`: its first `count` items (all but after a stop), int64[count] each, ns from t0.
-
-    `due_ns`: when the item was due in fact. `result`: bytes transferred or -errno; 0 for compute and marks.
-    """
-
-    batch: Batch
-    due_ns: np.ndarray
-    begin_ns: np.ndarray
-    end_ns: np.ndarray
-    result: np.ndarray
-
-    @property
-    def count(self) -> int:
-        """Items done, < len(batch) when the lane was stopped."""
-        return len(self.result)
 
 
 class FileTable(Protocol):

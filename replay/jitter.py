@@ -10,7 +10,8 @@ import threading
 
 import numpy as np
 
-from replay.issue import STOPPED, Clock, MonotonicClock, StopFlag, choose_core, fine_timer_slack, wait_until
+from replay.clock import STOPPED, Clock, MonotonicClock, StopFlag, fine_timer_slack, wait_until
+from replay.issue import choose_core
 from traces.distribution import Distribution
 from traces.errors import UsageError
 from traces.units import NS_PER_S, NS_PER_US

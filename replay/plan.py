@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.backends.base import FileSlot
-from replay.issue import BATCH_ITEMS, MARK, READ, SLEEP, SPIN, WRITE, Batch
+from replay.items import BATCH_ITEMS, MARK, READ, SLEEP, SPIN, WRITE, Batch
 from replay.pacing import LaneClock, Pace, Pacing
 from replay.placement import Placement
 from replay.row_queue import RowQueue

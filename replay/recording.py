@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from replay.issue import MARK, READ, SLEEP, SPIN, WRITE, Completed
+from replay.items import MARK, READ, SLEEP, SPIN, WRITE, Completed
 from replay.row_queue import CHUNK_ROWS, RowQueue
 from traces.distribution import Distribution, DistributionCollector
 from traces.ops import (

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay import page_cache
+from replay.clock import StartGate, StopFlag
 from replay.comm import Communicator, share_of
-from replay.issue import Core, Lane, StartGate, StopFlag, choose_core, make_files, make_lane
-from replay.issue import Pace as LoopPace
+from replay.issue import Core, Lane, choose_core, make_files, make_lane
+from replay.items import Pace as LoopPace
 from replay.jitter import JitterProbe
 from replay.pacing import Pace
 from replay.placement import PathMap, Placement

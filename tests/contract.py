@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from replay.backends.base import Backend, FileSlot, PythonFiles
-from replay.issue import READ, WRITE, Pace, PythonLane, StartGate, StopFlag
+from replay.clock import StartGate, StopFlag
+from replay.issue import PythonLane
+from replay.items import READ, WRITE, Pace
 from tests.fakes import make_batch
 
 DATA = bytes(range(256)) * 64

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from replay.issue import Batch
+from replay.items import Batch
 
 
 class FakeClock:

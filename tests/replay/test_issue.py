@@ -15,32 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay import issue
+from replay import clock as clock_module
+from replay import issue, items
 from replay.backends import base
 from replay.backends.base import FileSlot, PythonFiles
 from replay.backends.null import NullBackend
 from replay.backends.posix import PosixBackend
-from replay.issue import (
-    BATCH_ITEMS,
-    FEED_POLL_NS,
-    MARK,
-    PIECE_NS,
-    READ,
-    RING_BATCHES,
-    SLEEP,
-    SPIN,
-    WINDOW_NS,
-    WRITE,
-    Batch,
-    Pace,
-    PythonLane,
-    StartGate,
-    StopFlag,
-    choose_core,
-    make_files,
-    make_lane,
-    wait_until,
-)
+from replay.clock import PIECE_NS, WINDOW_NS, StartGate, StopFlag, wait_until
+from replay.issue import FEED_POLL_NS, PythonLane, choose_core, make_files, make_lane
+from replay.items import BATCH_ITEMS, MARK, READ, RING_BATCHES, SLEEP, SPIN, WRITE, Batch, Pace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from traces.errors import ReplayError, UsageError
 
@@ -627,7 +610,8 @@ def test_both_cores_do_the_same(tmp_path_factory, plan, pace, uses):
 
 def test_both_cores_have_the_same_constants():
     constants = pytest.importorskip("replay._issue").CONSTANTS
-    shared = {name: getattr(issue, name, None) or getattr(base, name, None) for name in constants}
+    homes = (issue, clock_module, items, base)
+    shared = {name: next((getattr(home, name) for home in homes if hasattr(home, name)), None) for name in constants}
     assert {name: value for name, value in shared.items() if value is not None} == {
         name: value for name, value in constants.items() if "BUCKET" not in name
     }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.issue import WINDOW_NS
+from replay.clock import WINDOW_NS
 from replay.jitter import BUCKETS, EXACT_BUCKETS, SUB_BUCKET_BITS, JitterProbe, bucket_middle_ns, bucket_of
 from tests.fakes import FakeClock
 from traces.errors import UsageError

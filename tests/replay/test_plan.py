@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.issue import BATCH_ITEMS, MARK, READ, SLEEP, SPIN, WRITE
+from replay.items import BATCH_ITEMS, MARK, READ, SLEEP, SPIN, WRITE
 from replay.pacing import Pace, Pacing
 from replay.placement import Placement
 from replay.plan import PlanOptions, RankSource, busy_intervals, compute_rows, file_slots

@@ -3,7 +3,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.issue import MARK, READ, SLEEP, WRITE, Batch, Completed
+from replay.items import MARK, READ, SLEEP, WRITE, Batch, Completed
 from replay.plan import PLAN_ROW, batch_of
 from replay.recording import (
     RESULT_ROW,

@@ -1,0 +1,119 @@
+"""The clock of a run: its start, its end, and how a lane waits for an instant.
+
+All times are CLOCK_MONOTONIC in ns. A wait sleeps to shortly before its deadline and spins the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+
+WINDOW_NS = 60_000
+"""Spun, not slept, before an item is due: what a sleep with 1 ns timer slack overshoots by in most cases."""
+
+PIECE_NS = 50_000_000
+"""The longest sleep: a stop is noticed after it."""
+
+
+class StopFlag:
+    """Tells all lanes to stop, for good. `cell`: int64[1], read atomically by the compiled lanes.
+
+    The one aligned word is the whole message, so its store needs no ordering with any other.
+    """
+
+    __slots__ = ("cell",)
+
+    def __init__(self) -> None:
+        self.cell = np.zeros(1, dtype=np.int64)
+
+    def set(self) -> None:
+        """Stop: operations in flight are completed and recorded, waits and compute are given up."""
+        self.cell[0] = 1
+
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return bool(self.cell[0])
+
+
+class StartGate:
+    """Holds t0, which all lanes wait for. `cell`: int64[1], 0 while closed.
+
+    Lanes look every 0.2 ms: choose t0 some ms ahead, then the first files are open when it comes.
+    """
+
+    __slots__ = ("cell",)
+
+    def __init__(self) -> None:
+        self.cell = np.zeros(1, dtype=np.int64)
+
+    def open(self, t0_ns: int) -> None:
+        """Set the start, in ns of CLOCK_MONOTONIC (`time.monotonic_ns`). Raises: RuntimeError the second time."""
+        if self.cell[0] or t0_ns <= 0:
+            raise RuntimeError("a start gate opens once, at a positive time")
+        self.cell[0] = t0_ns
+
+    @property
+    def t0_ns(self) -> int:
+        """The start, 0 while it is not known."""
+        return int(self.cell[0])
+
+
+class Clock(Protocol):
+    """A clock in ns that never goes back."""
+
+    def now(self) -> int:
+        """The time."""
+
+    def sleep_until(self, deadline_ns: int) -> None:
+        """Sleep to about `deadline_ns`; may come back early or late."""
+
+
+class MonotonicClock:
+    """CLOCK_MONOTONIC."""
+
+    now = staticmethod(time.monotonic_ns)
+
+    def sleep_until(self, deadline_ns: int) -> None:
+        """Sleep; returns at once when the deadline has passed."""
+        time.sleep(max(0, deadline_ns - time.monotonic_ns()) / 1e9)
+
+
+STOPPED = -1
+"""Returned in place of a time by a wait that was given up for a stop."""
+
+
+def sleep_near(clock: Clock, deadline_ns: int, now: int, stop: StopFlag) -> int:
+    """Sleep to shortly before the deadline; the clock's last read, or STOPPED."""
+    while deadline_ns - now > WINDOW_NS:
+        clock.sleep_until(min(deadline_ns - WINDOW_NS, now + PIECE_NS))
+        if stop.is_set():
+            return STOPPED
+        now = clock.now()
+    return now
+
+
+def wait_until(clock: Clock, deadline_ns: int, now: int, stop: StopFlag) -> int:
+    """Sleep to shortly before the deadline, then spin; the clock's last read (>= deadline), or STOPPED."""
+    now = sleep_near(clock, deadline_ns, now, stop)
+    while now != STOPPED and now < deadline_ns:
+        now = clock.now()
+    return now
+
+
+@contextmanager
+def fine_timer_slack() -> Iterator[None]:
+    """Wake-ups of this thread at 1 ns timer slack instead of the default's 50 us (prctl(2)); then as it was."""
+    set_slack, get_slack = 29, 30
+    libc = ctypes.CDLL(None)
+    before = libc.prctl(get_slack, 0, 0, 0, 0)
+    libc.prctl(set_slack, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        if before > 0:
+            libc.prctl(set_slack, before, 0, 0, 0)
