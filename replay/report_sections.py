@@ -163,12 +163,17 @@ def _similarity(similarity: Mapping[str, Any]) -> Section:
         label, text = _FACTORS[name]
         difference = _or_dash(factor["difference"], lambda value: f"{value:+.3f}")
         rows.append((label, text(factor["source"]), text(factor["replay"]), difference))
-    cosine = _or_dash(similarity["cosine"], lambda value: f"{value:.4f}")
+    cosine, workload = (
+        _or_dash(similarity[name], lambda value: f"{value:.4f}") for name in ("cosine", "workload_cosine")
+    )
     return Section(
         title="Similarity",
         columns=("", "source", "replay", "difference"),
-        rows=(*rows, ("cosine", "", "", cosine)),
-        notes=(f"The cosine is {similarity['note']}.",),
+        rows=(*rows, ("cosine", "", "", cosine), ("  without I/O time and bandwidth", "", "", workload)),
+        notes=(
+            f"The cosine is {similarity['note']}.",
+            "I/O time and bandwidth are the storage's, the rest the workload's.",
+        ),
     )
 
 

@@ -6,7 +6,7 @@ It is scale invariant: ten times slower in every factor is still 1.0. Hence the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from traces.access_pattern import AccessCounts
@@ -14,6 +14,9 @@ from traces.io_totals import IoTotals
 from traces.units import NS_PER_S
 
 WEAKNESS = "scale invariant, so weak: a replay slower by the same ratio in every factor still scores 1"
+
+STORAGE_FACTORS = frozenset({"io_time_s", "bandwidth_median", "bandwidth_mean"})
+"""What the storage and the cache decide. The other seven are the workload's: a replay reproduces them anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +30,13 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Similarity:
-    """`cosine`: of the factors that are not 0 on both sides; None when all are."""
+    """`cosine`: of the factors that are not 0 on both sides; None when all are.
+
+    `workload_cosine`: without STORAGE_FACTORS. On faster or slower storage than the source's, a replay keeps this one.
+    """
 
     cosine: float | None
+    workload_cosine: float | None
     factors: Mapping[str, Factor]
 
 
@@ -54,12 +61,8 @@ def factors(io: IoTotals, pattern: AccessCounts, ranks: int) -> dict[str, float]
 def similarity(source: Mapping[str, float], replay: Mapping[str, float]) -> Similarity:
     """Compare two sides factor by factor; both have the same names and no negative values."""
     compared = {name: _factor(source[name], replay[name]) for name in source}
-    scaled = [
-        (factor.source / larger, factor.replay / larger)
-        for factor in compared.values()
-        if (larger := max(factor.source, factor.replay)) > 0
-    ]
-    return Similarity(cosine=_cosine(scaled), factors=compared)
+    workload = [factor for name, factor in compared.items() if name not in STORAGE_FACTORS]
+    return Similarity(cosine=_cosine(compared.values()), workload_cosine=_cosine(workload), factors=compared)
 
 
 def _factor(source: float, replay: float) -> Factor:
@@ -67,7 +70,13 @@ def _factor(source: float, replay: float) -> Factor:
     return Factor(source=source, replay=replay, difference=(source - replay) / larger if larger > 0 else None)
 
 
-def _cosine(pairs: list[tuple[float, float]]) -> float | None:
+def _cosine(compared: Iterable[Factor]) -> float | None:
+    """Of the two sides, each factor divided by its larger value."""
+    pairs = [
+        (factor.source / larger, factor.replay / larger)
+        for factor in compared
+        if (larger := max(factor.source, factor.replay)) > 0
+    ]
     if not pairs:
         return None
     product = math.fsum(a * b for a, b in pairs)

@@ -91,3 +91,13 @@ def test_a_factor_that_one_side_lacks_counts() -> None:
 def test_nothing_against_nothing_and_against_something() -> None:
     assert similarity({"a": 0}, {"a": 0}).cosine is None
     assert similarity({"a": 0}, {"a": 3}).cosine == 0
+
+
+def test_faster_storage_changes_the_cosine_and_not_that_of_the_workload() -> None:
+    source = {"io_time_s": 10.0, "bytes": 5.0, "files": 2.0, "bandwidth_median": 1.0, "bandwidth_mean": 1.0}
+    replay = {**source, "io_time_s": 1.0, "bandwidth_median": 10.0, "bandwidth_mean": 10.0}
+    compared = similarity(source, replay)
+    assert compared.cosine is not None
+    assert compared.cosine < 0.9
+    assert compared.workload_cosine == pytest.approx(1.0)
+    assert similarity(source, {**replay, "bytes": 1.0}).workload_cosine == pytest.approx(0.8321, abs=1e-4)
