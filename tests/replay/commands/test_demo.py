@@ -1,0 +1,55 @@
+"""The main job end to end, as the README's first command runs it, and on every capture beside the checkout."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiler_merge.merge import merge
+from profiler_merge.xplane import find_profiles
+from replay.commands.main import main
+from replay.fidelity import compare
+from replay.stage import plan_stage, stage
+from traces.store import open_capture
+
+CAPTURES = sorted((Path(__file__).resolve().parents[3].parent / "shared" / "captures").glob("*/job.darshan"))
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+EXACT = ("operations", "bytes", "files", "order")
+
+
+def test_the_demo_replays_a_bundled_capture_exactly_and_cleans_up(tmp_path, capsys):
+    main(["demo", "imagenet", "--target", str(tmp_path), "--json"])
+    printed = capsys.readouterr()
+    comparison = json.loads(printed.out)["comparisons"]["imagenet"]
+    assert {name: comparison["exact"][name] for name in EXACT} == dict.fromkeys(EXACT, True)
+    assert comparison["similarity"]["workload_cosine"] == pytest.approx(1.0)
+    assert "596 operations" in printed.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_demo_keeps_what_it_made_when_asked(tmp_path, capsys):
+    main(["demo", "cosmictagger", "--target", str(tmp_path), "--keep", "--warm"])
+    (folder,) = tmp_path.iterdir()
+    assert str(folder) in capsys.readouterr().out
+    source, replay = (open_capture(folder / name) for name in ("cosmictagger.capture", "cosmictagger-replay.capture"))
+    assert source.operation_count() == replay.operation_count() == 48_359
+    assert replay.info.made_by["result"]["failed"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CAPTURES, reason="the captures are not beside the checkout")
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+@pytest.mark.parametrize("log", CAPTURES, ids=lambda log: log.parent.name)
+def test_every_capture_is_replayed_exactly_on_two_ranks(tmp_path, log):
+    merge([log], find_profiles(log.parent / "profile"), tmp_path / "source.capture")
+    source = open_capture(tmp_path / "source.capture")
+    stage(plan_stage(source, tmp_path / "twin"))
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "replay.commands.main", "run", str(source.path)]
+    command += ["--target", str(tmp_path / "twin"), "-o", str(tmp_path / "replay.capture"), "--cold"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    comparison = compare(source, open_capture(tmp_path / "replay.capture")).as_json()
+    assert {name: comparison["exact"][name] for name in EXACT} == dict.fromkeys(EXACT, True)
