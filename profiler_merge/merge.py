@@ -42,11 +42,21 @@ from traces.ops import (
     Source,
     table_from_columns,
 )
-from traces.store import OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from traces.store import (
+    OpsWriter,
+    begin_capture,
+    create_capture,
+    discard_capture,
+    publish_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 from traces.units import ns_to_seconds
 from traces.version import VERSION
 
 _COUNTED_API = APIS.index("POSIX")
+MAX_COPIED_SPANS = 1 << 25
 MAX_RANKS = 1 << 20
 """A job record that claims more ranks is damaged; the ranks are then those that have operations."""
 
@@ -83,6 +93,7 @@ class MergeResult:
             "clock": [
                 {
                     "rank": clock.rank,
+                    "worker": clock.worker,
                     "method": clock.method,
                     "offset_ns": clock.offset_ns,
                     "residual_ns": clock.residual_ns,
@@ -103,13 +114,27 @@ def merge(
     """
     method = parse_method(options.align)
     job = open_job(logs, skip_damaged=options.skip_damaged)
-    profile_ranks = map_profiles(profiles, job)
-    create_capture(output)
+    working = begin_capture(output)
     try:
-        return _Merger(job, profile_ranks.by_rank, output, options, method, gather=False).run(profile_ranks.warnings)
-    except RanksInterleavedError:
-        create_capture(output)
-        return _Merger(job, profile_ranks.by_rank, output, options, method, gather=True).run(profile_ranks.warnings)
+        try:
+            made = _merge_once(job, profiles, working, options, method, gather=False)
+        except RanksInterleavedError:
+            create_capture(working)
+            made = _merge_once(job, profiles, working, options, method, gather=True)
+        publish_capture(working, output)
+    except BaseException:
+        discard_capture(working)
+        raise
+    info, files, spans = made
+    operations = int(info.made_by["operations_stored"])
+    return MergeResult(capture=output, info=info, operations=operations, files=files, spans=spans)
+
+
+def _merge_once(
+    job: JobLogs, profiles: Sequence[Path], working: Path, options: MergeOptions, method: str | float, *, gather: bool
+) -> tuple[CaptureInfo, int, int]:
+    ranks = map_profiles(profiles, job, gather=gather)
+    return _Merger(job, ranks.by_rank, working, options, method, gather=gather).run(ranks.warnings)
 
 
 @dataclass(slots=True)
@@ -128,6 +153,7 @@ class _Merger:
     spans: list[pa.Table] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     threads_known: list[bool] = field(default_factory=list)
+    template: SpanColumns | None = None
 
     def __post_init__(self) -> None:
         logs = [process.log for process in self.job.processes]
@@ -139,7 +165,8 @@ class _Merger:
         }
         self.files = FileTable(logs, self.excluded)
 
-    def run(self, warnings: Sequence[str]) -> MergeResult:
+    def run(self, warnings: Sequence[str]) -> tuple[CaptureInfo, int, int]:
+        """Write everything; what capture.json says, and how many files and spans there are."""
         self.warnings += [*self.job.warnings, *warnings]
         seen = set()
         with OpsWriter(self.output) as writer:
@@ -156,9 +183,7 @@ class _Merger:
         write_files(self.output, table)
         write_spans(self.output, spans)
         write_capture_info(self.output, info)
-        return MergeResult(
-            capture=self.output, info=info, operations=writer.rows, files=table.num_rows, spans=spans.num_rows
-        )
+        return info, table.num_rows, spans.num_rows
 
     def _ranks(self) -> Iterator[tuple[int, list[tuple[ProcessLog, RankSegments]]]]:
         """Each rank with the segments of its process and of its workers."""
@@ -198,7 +223,7 @@ class _Merger:
                 # The profile has no date, so it is moved to the log's clock, not the log to the profile's.
                 undated_offset_ns = -alignment.offset_ns
                 alignment = replace(alignment, offset_ns=0)
-            self._note_clock(rank, alignment)
+            self._note_clock(rank, process.worker, alignment)
             columns.append(self._columns(rank, process, segments, alignment, lanes))
             lanes = int(columns[-1]["lane"].max()) + 1
         joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
@@ -208,6 +233,8 @@ class _Merger:
         if profile is not None:
             spans, shift_ns = self._add_spans(rank, profile, undated_offset_ns)
             joined["step"] = _step_of(joined["start_ns"], spans, shift_ns)
+        elif (template := self._template()) is not None:
+            joined["step"] = _step_of(joined["start_ns"], template, -self.job.start_ns)
         constants = {"rank": np.full(len(order), rank, dtype=np.int32), "origin": np.full(len(order), TRACED, np.int8)}
         return table_from_columns({**joined, **constants}, OPS_SCHEMA)
 
@@ -269,21 +296,34 @@ class _Merger:
         )
         return spans, shift_ns
 
+    def _template(self) -> SpanColumns | None:
+        """The spans that stand for ranks without a profile: those of the one profiled rank, if they have a date."""
+        if self.template is None and len(self.profiles) == 1:
+            profile = read_profile(next(iter(self.profiles.values())))
+            self.template = profile_spans(profile) if profile.epoch_start_ns is not None else None
+        return self.template
+
     def _extrapolate_spans(self) -> None:
         """Copy the spans of the one profiled rank to the others: profiling rank 0 alone is the custom under Horovod."""
         missing = [rank for rank in range(self.job.nprocs) if rank not in self.profiles]
-        if len(self.profiles) != 1 or not missing or len(missing) > MAX_RANKS:
+        if not missing or self._template() is None:
             return
         profiled = next(iter(self.profiles))
         template = self.spans[0]
+        if len(missing) * template.num_rows > MAX_COPIED_SPANS:
+            self.warnings.append(
+                f"only rank {profiled} was profiled; its spans are too many to copy to all other ranks"
+            )
+            return
         for rank in missing:
             column = pa.array(np.full(template.num_rows, rank, dtype=np.int32))
             self.spans.append(template.set_column(0, SPANS_SCHEMA.field("rank"), column))
         self.warnings.append(
-            f"only rank {profiled} was profiled: the spans of the other {len(missing)} ranks are copies of its own"
+            f"only rank {profiled} was profiled: the spans and steps of the other {len(missing)} ranks are copies of "
+            "its own, and the clocks of those ranks are known to their interval only"
         )
 
-    def _note_clock(self, rank: int, alignment: Alignment) -> None:
+    def _note_clock(self, rank: int, worker: int, alignment: Alignment) -> None:
         self.clock.append(
             RankClock(
                 rank=rank,
@@ -291,6 +331,7 @@ class _Merger:
                 offset_ns=alignment.offset_ns,
                 residual_ns=alignment.residual_ns,
                 interval_ns=alignment.interval_ns,
+                worker=worker,
             )
         )
 
@@ -329,7 +370,7 @@ class _Merger:
                 [_source(process.log.path, "darshan") for process in self.job.processes]
                 + [_source(path, "xplane") for _, path in sorted(self.profiles.items())]
             ),
-            clock=tuple(sorted(self.clock, key=lambda clock: clock.rank)),
+            clock=tuple(sorted(self.clock, key=lambda clock: (clock.rank, clock.worker))),
             coverage=coverage,
             lanes="pthread_id" if self.threads_known and all(self.threads_known) else "overlap",
             warnings=tuple(self.warnings),

@@ -7,7 +7,7 @@ nesting. Each profile gets at most one rank and each rank at most one profile.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -18,7 +18,7 @@ from profiler_merge.anchor import ANCHOR_FILE, anchor_rank
 from profiler_merge.clocks import anchor_segments, nest
 from profiler_merge.counters import SHARED_RANK, read_counters
 from profiler_merge.darshan_log import DarshanLog
-from profiler_merge.job_logs import JobLogs
+from profiler_merge.job_logs import JobLogs, ProcessLog
 from profiler_merge.nesting import nesting_events
 from profiler_merge.profile import Profile
 from profiler_merge.rank_stream import RankSegments, read_rank_segments
@@ -38,12 +38,14 @@ class ProfileRanks:
     warnings: tuple[str, ...]
 
 
-def map_profiles(profiles: Sequence[Path], job: JobLogs) -> ProfileRanks:
+def map_profiles(profiles: Sequence[Path], job: JobLogs, *, gather: bool = False) -> ProfileRanks:
     """Give each profile its rank. A profile that no rule places is left out and named in the warnings.
+
+    `gather`: as for `rank_stream.read_rank_segments`.
 
     Raises: ProfileError when a profile cannot be read, or several are of the same rank.
     """
-    mapper = _Mapper(job)
+    mapper = _Mapper(job, gather)
     warnings: list[str] = []
     by_rank: dict[int, Path] = {}
     if len(profiles) == 1 and job.nprocs == 1:
@@ -60,13 +62,22 @@ def map_profiles(profiles: Sequence[Path], job: JobLogs) -> ProfileRanks:
     return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traits:
+    """What tells a rank: the pids whose anchor files it wrote, and its pthread ids (uint64, None where not logged)."""
+
+    anchor_pids: frozenset[int]
+    threads: np.ndarray | None
+
+
 @dataclass(slots=True)
 class _Mapper:
     """The rules over one job. What the rules need of the log is read when the first of them asks for it."""
 
     job: JobLogs
+    gather: bool = False
     warnings: list[str] = field(default_factory=list)
-    _segments: dict[int, tuple[DarshanLog, RankSegments]] | None = None
+    _traits: dict[int, _Traits] | None = None
 
     def rank_of(self, path: Path, taken: frozenset[int]) -> int | None:
         profile = read_profile(path)
@@ -89,20 +100,17 @@ class _Mapper:
         if found is None:
             return None
         rank, pid = found
-        for candidate, (log, segments) in self._ranks().items():
-            files = segments.record_id[anchor_segments(segments, log)]
-            names = (log.names.get(record, b"").decode("utf-8", "replace") for record in np.unique(files).tolist())
-            matches = (ANCHOR_FILE.fullmatch(name) for name in names)
-            if any(match is not None and int(match["pid"]) == pid for match in matches):
-                return candidate
+        wrote = [candidate for candidate, traits in self._ranks().items() if pid in traits.anchor_pids]
+        if wrote:
+            return wrote[0]
         return rank if 0 <= rank < self.job.nprocs else None
 
     def _by_threads(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
         """The rank with most threads in the profile: chance hits among 64-bit hashes do not happen."""
         overlaps = {}
-        for rank, (_, segments) in self._ranks().items():
-            if segments.thread is not None:
-                hashes = line_ids_of_threads(np.unique(segments.thread), profile.line_ids)
+        for rank, traits in self._ranks().items():
+            if traits.threads is not None:
+                hashes = line_ids_of_threads(traits.threads, profile.line_ids)
                 overlaps[rank] = int(np.isin(hashes, profile.line_ids).sum())
         best = max(overlaps, key=overlaps.__getitem__, default=None)
         return best if best is not None and overlaps[best] else None
@@ -135,12 +143,14 @@ class _Mapper:
     def _by_nesting(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
         """The free rank whose reads nest in the profile's events, if it is alone or three times better."""
         scores: dict[int, int] = {}
-        for rank, (log, segments) in self._ranks().items():
+        classes = nesting_events(profile)
+        for process, segments in self._segments() if classes else ():
+            rank = self._rank(process, segments)
             if rank in taken:
                 continue
-            for events in nesting_events(profile):
+            for events in classes:
                 try:
-                    nested = int(nest(segments, log, profile, events).evidence["nested"])
+                    nested = int(nest(segments, process.log, profile, events).evidence["nested"])
                 except AlignmentError:
                     continue
                 scores[rank] = max(scores.get(rank, 0), nested)
@@ -149,13 +159,30 @@ class _Mapper:
             return None
         return max(scores, key=scores.__getitem__)
 
-    def _ranks(self) -> dict[int, tuple[DarshanLog, RankSegments]]:
-        if self._segments is None:
-            self._segments = {}
-            for process in self.job.processes:
-                if process.worker:
-                    continue
-                for segments in read_rank_segments(process.log, gather=True):
-                    rank = segments.rank if process.rank is None else process.rank
-                    self._segments[rank] = (process.log, segments)
-        return self._segments
+    def _ranks(self) -> dict[int, _Traits]:
+        """What the rules look at, of each rank; the log is read once for all profiles, a rank at a time."""
+        if self._traits is None:
+            self._traits = {}
+            for process, segments in self._segments():
+                names = (process.log.names.get(record, b"") for record in self._anchor_files(process.log, segments))
+                matches = (ANCHOR_FILE.fullmatch(name.decode("utf-8", "replace")) for name in names)
+                self._traits[self._rank(process, segments)] = _Traits(
+                    anchor_pids=frozenset(int(match["pid"]) for match in matches if match is not None),
+                    threads=None if segments.thread is None else np.unique(segments.thread),
+                )
+        return self._traits
+
+    def _segments(self) -> Iterator[tuple[ProcessLog, RankSegments]]:
+        for process in self.job.processes:
+            if not process.worker:
+                for segments in read_rank_segments(process.log, gather=self.gather):
+                    yield process, segments
+
+    @staticmethod
+    def _anchor_files(log: DarshanLog, segments: RankSegments) -> list[int]:
+        found: list[int] = np.unique(segments.record_id[anchor_segments(segments, log)]).tolist()
+        return found
+
+    @staticmethod
+    def _rank(process: ProcessLog, segments: RankSegments) -> int:
+        return segments.rank if process.rank is None else process.rank

@@ -8,6 +8,8 @@ class DxtReplayError(Exception):
     """Base of every error that the input, the machine or the command line causes."""
 
     exit_status = 2
+    known_to_all = False
+    """Set where all processes of a replay have learnt of it."""
 
 
 class UsageError(DxtReplayError):

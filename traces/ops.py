@@ -194,6 +194,7 @@ class RankClock:
     """How one rank's log time was placed: capture time = log time + offset_ns.
 
     `interval_ns` is what the evidence allows for offset_ns, inclusive; `residual_ns` the half width or the spread.
+    `worker`: 0 for the rank's own process, 1, 2 ... for its data-loader workers, whose logs have clocks of their own.
     """
 
     rank: int
@@ -201,6 +202,7 @@ class RankClock:
     offset_ns: int
     residual_ns: int
     interval_ns: tuple[int, int]
+    worker: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -235,15 +236,49 @@ def create_capture(directory: Path) -> None:
 
     Raises: TargetError when `directory` exists and is no capture, or cannot be made.
     """
-    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-        raise TargetError(f"{directory} exists and is not a capture: choose another name")
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / "ops").is_dir():
-        raise TargetError(f"{directory} exists, is not empty and is not a capture: choose another name")
+    _refuse_foreign(directory)
     _make_directory(directory / "ops")
     for old in (directory / "capture.json", directory / "files.parquet", directory / "spans.parquet"):
         old.unlink(missing_ok=True)
     for part in (directory / "ops").glob("part-*.parquet"):
         part.unlink()
+
+
+def begin_capture(path: Path) -> Path:
+    """An empty working directory beside `path`, to be filled and then published; an existing `path` stays as it is.
+
+    Raises: TargetError when `path` exists and is no capture, or the directory cannot be made.
+    """
+    _refuse_foreign(path)
+    working = path.absolute().parent / f".{path.name}.new"
+    create_capture(working)
+    return working
+
+
+def publish_capture(working: Path, path: Path) -> None:
+    """Let a filled working directory take the place of `path`. Raises: TargetError when the file system refuses."""
+    _refuse_foreign(path)
+    replaced = path.absolute().parent / f".{path.name}.old"
+    try:
+        shutil.rmtree(replaced, ignore_errors=True)
+        if path.exists():
+            os.replace(path, replaced)
+        os.replace(working, path)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as error:
+        raise TargetError(f"cannot put the finished capture at {path} (it is in {working}): {error}") from error
+
+
+def discard_capture(working: Path) -> None:
+    """Remove a working directory that will not be published."""
+    shutil.rmtree(working, ignore_errors=True)
+
+
+def _refuse_foreign(directory: Path) -> None:
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        raise TargetError(f"{directory} exists and is not a capture: choose another name")
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / "ops").is_dir():
+        raise TargetError(f"{directory} exists, is not empty and is not a capture: choose another name")
 
 
 def write_files(directory: Path, files: pa.Table) -> None:

@@ -195,3 +195,23 @@ def test_a_production_log_without_a_profile(tmp_path):
     table = open_capture(tmp_path / "c.capture").files
     assert pc.sum(table["stdio_bytes_written"]).as_py() > 3 * 292_770_360
     assert "checkpoint" in table["format"].to_pylist()
+
+
+def test_a_failed_merge_leaves_an_older_capture_alone(tmp_path):
+    log = sample("imagenet").log
+    merge([log], [], tmp_path / "c.capture")
+    with pytest.raises(AlignmentError):
+        merge([log], [], tmp_path / "c.capture", MergeOptions(align="nesting"))
+    assert open_capture(tmp_path / "c.capture").operation_count() == 596
+    assert [path.name for path in tmp_path.iterdir()] == ["c.capture"]
+
+
+def test_operations_of_a_rank_without_a_profile_get_the_steps_of_the_profiled_one(tmp_path):
+    files = sample("imagenet")
+    steps = {}
+    for name, profiles in (("one", files.profiles[1:]), ("both", files.profiles)):
+        merge([files.log], list(profiles), tmp_path / f"{name}.capture")
+        capture = open_capture(tmp_path / f"{name}.capture")
+        steps[name] = np.concatenate([batch.column("step").to_numpy() for batch in capture.operations(0)])
+    assert np.sum(steps["both"] >= 0) == 290
+    assert abs(int(np.sum(steps["one"] >= 0)) - 290) < 10
