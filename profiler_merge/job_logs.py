@@ -53,6 +53,7 @@ def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
 
     Raises: LogError when a log cannot be read, or they are not of one job.
     """
+    _refuse_twice(paths)
     logs = [open_log(path, skip_damaged=skip_damaged) for path in paths]
     warnings = [f"{log.path.name}: {text}" for log in logs for text in log.warnings]
     if len(logs) == 1:
@@ -128,6 +129,14 @@ def _check_one_job(logs: list[DarshanLog]) -> None:
     if ends and begin > min(ends):
         ids = sorted({log.job.jobid for log in logs})
         raise LogError(f"the logs are of different jobs (ids {ids[0]}, {ids[1]} ...) that ran one after the other")
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    """The same log twice would double a rank's operations."""
+    resolved = [path.resolve() for path in paths]
+    for place, path in enumerate(resolved):
+        if path in resolved[:place]:
+            raise LogError(f"{paths[place]} is given twice: give each log once")
 
 
 def _pid(log: DarshanLog) -> int | None:

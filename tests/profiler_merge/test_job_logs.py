@@ -68,6 +68,12 @@ def test_logs_of_jobs_that_followed_each_other_are_refused(tmp_path):
         open_job(logs)
 
 
+def test_a_log_given_twice_is_refused(tmp_path):
+    log = process_log(tmp_path, 10)
+    with pytest.raises(LogError, match="twice"):
+        open_job([log, tmp_path / "." / log.name])
+
+
 def test_junk_alone_is_refused(tmp_path):
     with pytest.raises(LogError, match="helper processes"):
         open_job([process_log(tmp_path, pid, exe=b"uname -p") for pid in (1, 2)])
