@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from traces.errors import DxtReplayError, MissingDependencyError, ReplayError
 
+T = TypeVar("T")
+
 _LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PALS_RANKID")
 """Set by the launchers of MPICH, Intel MPI, Cray and Open MPI in the processes that they start."""
+
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 _CLOCK_ROUNDS = 30
 
@@ -59,7 +63,7 @@ class Solo:
 
     def agree(self, error: DxtReplayError | None) -> None:
         if error is not None:
-            raise error
+            raise _known_to_all(error)
 
     def common_start_ns(self, margin_ns: int) -> int:
         return time.monotonic_ns() + margin_ns
@@ -102,10 +106,10 @@ class MpiWorld:
     def agree(self, error: DxtReplayError | None) -> None:
         messages: list[str | None] = self._world.allgather(None if error is None else str(error))
         if error is not None:
-            raise error
+            raise _known_to_all(error)
         for process, message in enumerate(messages):
             if message is not None:
-                raise ReplayError(f"process {process}: {message}")
+                raise _known_to_all(ReplayError(f"process {process}: {message}"))
 
     def common_start_ns(self, margin_ns: int) -> int:
         offset_ns = self._clock_offset_ns()
@@ -118,7 +122,7 @@ class MpiWorld:
         return nodes.index(nodes[self.rank]) == self.rank
 
     def abort(self) -> None:
-        self._world.Abort(1)
+        self._world.Abort(2)
 
     def _clock_offset_ns(self) -> int:
         """This process's CLOCK_MONOTONIC minus process 0's: 0 on one node, else by the quickest of some round trips."""
@@ -143,14 +147,47 @@ class MpiWorld:
         return offset
 
 
+def is_known_to_all(error: DxtReplayError) -> bool:
+    """Whether `agree` raised it, so that no process waits for this one."""
+    return getattr(error, "known_to_all", False)
+
+
+def _known_to_all(error: DxtReplayError) -> DxtReplayError:
+    error.known_to_all = True
+    return error
+
+
+def together(comm: Communicator, work: Callable[[], T]) -> T:
+    """What `work` returns here, once it has succeeded on every process.
+
+    Raises: DxtReplayError on all of them when it failed on one.
+    """
+    error: DxtReplayError | None = None
+    made: list[T] = []
+    try:
+        made.append(work())
+    except DxtReplayError as met:
+        error = met
+    comm.agree(error)
+    return made[0]
+
+
 def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
     """MPI when this process was started by an MPI launcher, else alone.
 
-    Raises: MissingDependencyError when it was, and mpi4py or its MPI library is absent.
+    Raises: MissingDependencyError when it was, and mpi4py or its MPI library is absent; ReplayError when the launcher
+    is of another MPI, so that each process would replay everything.
     """
-    if any(variable in environment for variable in _LAUNCHER_VARIABLES):
-        return MpiWorld()
-    return Solo()
+    if not any(variable in environment for variable in _LAUNCHER_VARIABLES):
+        return Solo()
+    world = MpiWorld()
+    launched = [int(environment[name]) for name in _SIZE_VARIABLES if environment.get(name, "").isdigit()]
+    if launched and max(launched) != world.size:
+        raise ReplayError(
+            f"the launcher started {max(launched)} processes and MPI sees {world.size}: mpiexec and mpi4py are of "
+            "different MPIs; use the mpiexec that belongs to mpi4py's MPI library"
+        )
+    return world
 
 
 def share_of(ranks: Sequence[int], process: int, processes: int) -> tuple[int, ...]:

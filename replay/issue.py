@@ -363,7 +363,7 @@ def make_files(slots: Sequence[FileSlot], *, backend: Backend | None = None, cor
     Raises: as `choose_core`.
     """
     chosen = choose_core(core)
-    _allow_open_files(len(slots))
+    allow_open_files(len(slots))
     backend = PosixBackend() if backend is None else backend
     if chosen.name == "compiled" and type(backend) in (PosixBackend, NullBackend):
         from replay._issue import CompiledFiles
@@ -383,7 +383,8 @@ def make_lane(files: FileTable, *, pace: Pace, start: StartGate, stop: StopFlag)
     return CompiledLane(files, pace=pace, start=start, stop=stop)
 
 
-def _allow_open_files(count: int) -> None:
+def allow_open_files(count: int) -> None:
+    """Raise the process's soft limit of open files towards its hard limit, to hold `count` beside its own."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 256  # what the program itself has open
     if hard != resource.RLIM_INFINITY:

@@ -14,6 +14,8 @@ import numpy as np
 
 from traces.errors import UsageError
 
+SLOWEST, FASTEST = 1e-6, 1e6
+
 
 class Pace(Enum):
     """How a replay is paced; the value is what the command line says."""
@@ -27,15 +29,15 @@ class Pace(Enum):
 class Pacing:
     """The pace, and how much faster than recorded (2.0: twice as fast; it scales gaps and compute alike).
 
-    Raises: UsageError unless speed is a positive, finite number.
+    Raises: UsageError unless speed is between SLOWEST and FASTEST.
     """
 
     pace: Pace = Pace.TIMED
     speed: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.speed) and self.speed > 0):
-            raise UsageError(f"--speed {self.speed} is not a positive number")
+        if not SLOWEST <= self.speed <= FASTEST:
+            raise UsageError(f"--speed {self.speed} is not a number between {SLOWEST:g} and {FASTEST:g}")
 
     def scaled_ns(self, duration_ns: np.ndarray) -> np.ndarray:
         """Durations (int64 ns) at this speed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -102,11 +103,19 @@ class LaneSource:
 
 
 class RankSource:
-    """Shares one rank's op stream out to its lanes."""
+    """Shares one rank's op stream out to its lanes. `spill`: directory for rows of lanes that lag behind."""
 
-    def __init__(self, capture: Capture, survey: RankSurvey, slot_of_file: np.ndarray, options: PlanOptions) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        survey: RankSurvey,
+        slot_of_file: np.ndarray,
+        options: PlanOptions,
+        spill: Path | None = None,
+    ) -> None:
         self._batches = self._planned(capture, survey, slot_of_file)
-        self._queues = {lane: RowQueue(PLAN_ROW) for lane in survey.lanes}
+        self._queues = {lane: RowQueue(PLAN_ROW, folder=spill) for lane in survey.lanes}
+        self._left = dict(survey.lane_operations)
         self._clocks = {lane: LaneClock(options.pacing, options.origin_ns) for lane in survey.lanes}
 
     def lane(self, lane: int) -> LaneSource:
@@ -133,7 +142,8 @@ class RankSource:
 
     def pull(self, lane: int) -> np.ndarray:
         queue = self._queues[lane]
-        while not len(queue):
+        # A lane that has had all of its operations must not read on to the end of the rank's stream to learn so.
+        while self._left[lane] and not len(queue):
             planned = next(self._batches, None)
             if planned is None:
                 break
@@ -143,7 +153,9 @@ class RankSource:
                 own = rows[mine]
                 own["due_ns"] = self._clocks[other].due_ns(start_ns[mine], end_ns[mine])
                 self._queues[other].append(own)
-        return queue.pop(BATCH_ITEMS)
+        rows = queue.pop(BATCH_ITEMS)
+        self._left[lane] -= len(rows)
+        return rows
 
     def close(self) -> None:
         for queue in self._queues.values():

@@ -13,6 +13,8 @@ from typing import IO
 
 import numpy as np
 
+from traces.errors import TargetError
+
 CHUNK_ROWS = 1 << 14
 
 
@@ -74,10 +76,27 @@ class RowQueue:
 
     def _spill(self, rows: np.ndarray) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="dxt-replay-", dir=self._folder)  # noqa: SIM115 (closed in close)
-        self._file.seek(0, 2)
-        self._file.write(np.ascontiguousarray(rows).tobytes())
+            self._file = self._open()
+        try:
+            self._file.seek(0, 2)
+            self._file.write(np.ascontiguousarray(rows).tobytes())
+            self._file.flush()
+        except OSError as error:
+            raise self._refusal(error) from error
         self._on_disk += len(rows)
+
+    def _open(self) -> IO[bytes]:
+        try:
+            return tempfile.TemporaryFile(prefix="dxt-replay-", dir=self._folder)
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: OSError) -> TargetError:
+        place = self._folder or tempfile.gettempdir()
+        return TargetError(
+            f"cannot keep rows that exceed memory in {place}: {error.strerror or error}; write the replay (-o) where "
+            "there is room and fewer files are open"
+        )
 
     def _load(self) -> None:
         assert self._file is not None

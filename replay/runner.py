@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from replay import page_cache
 from replay.clock import StartGate, StopFlag
-from replay.comm import Communicator, share_of
-from replay.issue import Core, Lane, choose_core, make_files, make_lane
+from replay.comm import Communicator, share_of, together
+from replay.issue import Core, Lane, allow_open_files, choose_core, make_files, make_lane
 from replay.items import Pace as LoopPace
 from replay.jitter import JitterProbe
 from replay.pacing import Pace
@@ -30,12 +30,19 @@ from replay.recording import ComputeRecorder, ComputeStructure, LaneRecorder, Ta
 from replay.result import CacheState, RunResult, replay_info
 from replay.stage import check_staged, prepare_run
 from replay.survey import LayerChoice, RankSurvey, choose_layers, survey_rank
-from traces.errors import DxtReplayError
+from traces.errors import UsageError
 from traces.ops import COUNTERS, FILES_SCHEMA, SPAN_KINDS, SPANS_SCHEMA, codes
-from traces.store import Capture, OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from traces.store import (
+    Capture,
+    OpsWriter,
+    begin_capture,
+    discard_capture,
+    publish_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 from traces.units import NS_PER_MS
-
-T = TypeVar("T")
 
 START_MARGIN_NS = 50 * NS_PER_MS
 LOOP_PACE = {Pace.TIMED: LoopPace.ABSOLUTE, Pace.THINK: LoopPace.THINK, Pace.NONE: LoopPace.NONE}
@@ -77,56 +84,109 @@ def run_replay(
     SIGINT and SIGTERM end the run in order: the capture then holds what was done and is marked partial.
     Raises: DxtReplayError on every process when one of them cannot start or finish.
     """
-    prepared = _together(comm, lambda: _prepare(capture, output, options) if comm.rank == 0 else None)
+    prepared = together(comm, lambda: _prepare(capture, output, options) if comm.rank == 0 else None)
     prepared = comm.broadcast(prepared)
+    options = replace(options, plan=replace(options.plan, origin_ns=prepared.begin_ns))
+    try:
+        return _run(capture, output, options, comm, prepared, report_progress)
+    except BaseException:
+        if comm.rank == 0:
+            discard_capture(prepared.working)
+        raise
+
+
+def _run(
+    capture: Capture,
+    output: Path,
+    options: RunOptions,
+    comm: Communicator,
+    prepared: _Prepared,
+    report_progress: Callable[[Progress], None],
+) -> RunResult | None:
     ranks = share_of(capture.ranks, comm.rank, comm.size)
-    process = _together(comm, lambda: _Process(capture, ranks, prepared, options))
-    cache = _settle_cache(process, options) if comm.first_on_node() else CacheState(policy="", resident_before_pct=None)
+    process = together(comm, lambda: _Process(capture, ranks, prepared, options))
+    cache_warnings = together(comm, process.drop_pages) if options.cold else ()
+    comm.barrier()
+    residency = together(comm, process.residency)
     probe = JitterProbe() if comm.first_on_node() else None
     with _stop_on_signals(process.stop):
-        comm.barrier()
+        together(comm, process.start)
         wall_zero_ns = time.time_ns() - time.monotonic_ns()
         start_ns = comm.common_start_ns(START_MARGIN_NS)
-        process.run(start_ns, probe, report_progress)
-    stored = _together(comm, lambda: process.write_operations(output))
-    parts = comm.gather((process.tally(), process.spans(), stored, process.left_out, process.stopped))
-    if parts is None:
-        comm.barrier()
-        return None
-    tallies, spans, counts, left_out, stopped = zip(*parts, strict=True)
-    result = RunResult(
-        capture=output,
-        options=options.plan,
-        tally=sum(tallies, Tally()),
-        recorded_ns=process.expected_ns,
-        jitter_us=probe.result() if probe is not None else None,
-        cache=cache,
-        processes=comm.size,
-        lanes=process.lane_count,
-        core=process.core,
-        left_out=sum(left_out),
-        stopped=any(stopped),
+        together(comm, lambda: process.run(start_ns, probe, report_progress))
+    stored = together(comm, lambda: process.write_operations(prepared.working))
+    spans = together(comm, process.spans)
+    parts = comm.gather(
+        _Part(
+            tally=process.tally(),
+            spans=spans,
+            stored=stored,
+            left_out=process.left_out,
+            stopped=process.stopped,
+            residency=residency,
+            cache_warnings=cache_warnings,
+        )
     )
-    write_spans(output, pa.concat_tables(spans))
-    write_files(output, _replayed_files(capture.files))
-    write_capture_info(output, replay_info(capture, result, wall_zero_ns + start_ns, sum(counts)))
-    comm.barrier()
+    result = together(
+        comm,
+        lambda: (
+            None
+            if parts is None
+            else _finish(capture, output, options, prepared, parts, process, probe, wall_zero_ns + start_ns)
+        ),
+    )
     return result
 
 
-def _together(comm: Communicator, work: Callable[[], T]) -> T:
-    """What `work` returns here, once it has succeeded on every process.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one process hands to the first at the end."""
 
-    Raises: DxtReplayError on all of them when it failed on one.
-    """
-    error: DxtReplayError | None = None
-    made: list[T] = []
-    try:
-        made.append(work())
-    except DxtReplayError as met:
-        error = met
-    comm.agree(error)
-    return made[0]
+    tally: Tally
+    spans: pa.Table
+    stored: int
+    left_out: int
+    stopped: bool
+    residency: page_cache.Residency
+    cache_warnings: tuple[str, ...]
+
+
+def _finish(
+    capture: Capture,
+    output: Path,
+    options: RunOptions,
+    prepared: _Prepared,
+    parts: Sequence[_Part],
+    process: _Process,
+    probe: JitterProbe | None,
+    zero_ns: int,
+) -> RunResult:
+    """Write what belongs to the whole replay, and let it take its place. `zero_ns`: the start, CLOCK_REALTIME."""
+    total_bytes = sum(part.residency.total_bytes for part in parts)
+    resident_bytes = sum(part.residency.resident_bytes for part in parts)
+    result = RunResult(
+        capture=output,
+        options=options.plan,
+        tally=sum((part.tally for part in parts), Tally()),
+        recorded_ns=process.expected_ns,
+        jitter_us=probe.result() if probe is not None else None,
+        cache=CacheState(
+            policy="cold" if options.cold else "as found",
+            resident_before_pct=100.0 * resident_bytes / total_bytes if total_bytes else None,
+            warnings=tuple(dict.fromkeys(text for part in parts for text in part.cache_warnings)),
+        ),
+        processes=len(parts),
+        lanes=process.lane_count,
+        core=process.core,
+        left_out=sum(part.left_out for part in parts),
+        stopped=any(part.stopped for part in parts),
+    )
+    write_spans(prepared.working, pa.concat_tables([part.spans for part in parts]))
+    write_files(prepared.working, _replayed_files(capture.files))
+    stored = sum(part.stored for part in parts)
+    write_capture_info(prepared.working, replay_info(capture, result, zero_ns, stored))
+    publish_capture(prepared.working, output)
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +195,21 @@ class _Prepared:
 
     placements: Sequence[Placement]
     layers: LayerChoice
+    working: Path
+    begin_ns: int
+    end_ns: int
 
 
 def _prepare(capture: Capture, output: Path, options: RunOptions) -> _Prepared:
-    """Look at the target and make an empty capture to write to."""
+    """Look at the capture and the target, and make a working directory for the output."""
+    if output.exists() and output.samefile(capture.path):
+        raise UsageError(f"{output} is the capture to be replayed: give the replay another name")
     placements = check_staged(capture, options.target, options.maps)
-    create_capture(output)
+    layers = choose_layers(capture)
+    begin_ns, end_ns = capture.time_span_ns
+    working = begin_capture(output)
     prepare_run(options.target, placements)
-    return _Prepared(placements=placements, layers=choose_layers(capture))
+    return _Prepared(placements=placements, layers=layers, working=working, begin_ns=begin_ns, end_ns=end_ns)
 
 
 class _Process:
@@ -161,14 +228,17 @@ class _Process:
         self._gate = StartGate()
         self.core = choose_core(options.core)
         self.surveys = [survey_rank(capture, rank, prepared.layers) for rank in ranks]
+        lanes = sum(len(survey.lanes) for survey in self.surveys)
+        # Each lane may spill its plan and its results, each rank reads a part.
+        allow_open_files(sum(len(survey.uses) for survey in self.surveys) + 2 * lanes + len(ranks))
         self._ranks: list[_Rank] = [
-            _Rank(capture, survey, prepared.placements, options, self.core, self._gate, self.stop)
+            _Rank(capture, survey, prepared.placements, prepared.working, options, self.core, self._gate, self.stop)
             for survey in self.surveys
         ]
-        self.paths = [prepared.placements[file].path for survey in self.surveys for file in survey.reads]
+        self._paths = [prepared.placements[file].path for survey in self.surveys for file in survey.reads]
         self._total = sum(survey.operations for survey in self.surveys)
-        begin_ns, end_ns = capture.time_span_ns
-        self.expected_ns = options.plan.pacing.recorded_ns(end_ns - begin_ns)
+        self.expected_ns = options.plan.pacing.recorded_ns(prepared.end_ns - prepared.begin_ns)
+        self._threads: list[threading.Thread] = []
 
     @property
     def left_out(self) -> int:
@@ -186,33 +256,51 @@ class _Process:
     def lane_count(self) -> int:
         return sum(len(survey.lanes) for survey in self.surveys)
 
+    def drop_pages(self) -> tuple[str, ...]:
+        """Drop the pages of the files that this process reads; what could not be dropped."""
+        return page_cache.drop(self._paths).warnings
+
+    def residency(self) -> page_cache.Residency:
+        """How much of the files that this process reads is in the page cache."""
+        return page_cache.resident(self._paths)
+
+    def start(self) -> None:
+        """Fill the lanes and start their threads, which open their first files and wait for the gate."""
+        for lane in self._lanes:
+            lane.pump()
+            thread = threading.Thread(target=lane.lane.run, name=f"lane-{lane.name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
     def run(self, start_ns: int, probe: JitterProbe | None, report_progress: Callable[[Progress], None]) -> None:
         """Issue everything; returns when all lanes are done or stopped."""
         lanes = self._lanes
-        for lane in lanes:
-            lane.pump()
-        threads = [threading.Thread(target=lane.lane.run, name=f"lane-{lane.name}", daemon=True) for lane in lanes]
-        for thread in threads:
-            thread.start()
         if probe is not None:
             probe.start()
         self._gate.open(start_ns)
-        while any(thread.is_alive() for thread in threads):
-            for lane in lanes:
-                lane.pump()
-            done = sum(rank.operations_done for rank in self._ranks)
-            elapsed_ns = time.monotonic_ns() - start_ns
-            report_progress(Progress(done=done, total=self._total, elapsed_ns=elapsed_ns, expected_ns=self.expected_ns))
-            time.sleep(FEED_PERIOD_S)
-        for thread in threads:
-            thread.join()
-        if probe is not None:
-            probe.stop()
+        try:
+            while any(thread.is_alive() for thread in self._threads):
+                for lane in lanes:
+                    lane.pump()
+                report_progress(self._progress(time.monotonic_ns() - start_ns))
+                time.sleep(FEED_PERIOD_S)
+        except BaseException:
+            self.stop.set()
+            raise
+        finally:
+            for thread in self._threads:
+                thread.join()
+            if probe is not None:
+                probe.stop()
         for lane in lanes:
             lane.pump()
             lane.source.close()
         for rank in self._ranks:
             rank.files.close_all()
+
+    def _progress(self, elapsed_ns: int) -> Progress:
+        done = sum(rank.operations_done for rank in self._ranks)
+        return Progress(done=done, total=self._total, elapsed_ns=elapsed_ns, expected_ns=self.expected_ns)
 
     def write_operations(self, output: Path) -> int:
         """Write the ops of this process's ranks; returns how many."""
@@ -238,6 +326,7 @@ class _Rank:
         capture: Capture,
         survey: RankSurvey,
         placements: Sequence[Placement],
+        spill: Path,
         options: RunOptions,
         core: Core,
         gate: StartGate,
@@ -246,8 +335,8 @@ class _Rank:
         self.survey = survey
         slots, slot_of_file = file_slots(survey, placements)
         self.files = make_files(slots, core=core.name)
-        source = RankSource(capture, survey, slot_of_file, options.plan)
-        self.recorders = [LaneRecorder(lane) for lane in survey.lanes]
+        source = RankSource(capture, survey, slot_of_file, options.plan, spill)
+        self.recorders = [LaneRecorder(lane, spill) for lane in survey.lanes]
         self.compute = ComputeRecorder()
         pace = LOOP_PACE[options.plan.pacing.pace]
 
@@ -307,15 +396,6 @@ class _RunningLane:
             else:
                 self._waiting = rows
                 return
-
-
-def _settle_cache(process: _Process, options: RunOptions) -> CacheState:
-    """Drop the twin's pages if asked to, and measure how much of it is in the page cache as the run starts."""
-    warnings = page_cache.drop(process.paths).warnings if options.cold else ()
-    residency = page_cache.resident(process.paths)
-    return CacheState(
-        policy="cold" if options.cold else "as found", resident_before_pct=residency.percent, warnings=warnings
-    )
 
 
 def _replayed_files(files: pa.Table) -> pa.Table:

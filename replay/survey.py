@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from traces.errors import CaptureError
 from traces.ops import APIS, READ, WRITE, codes
 from traces.store import Capture
 
@@ -43,13 +44,16 @@ class LayerChoice:
 def choose_layers(capture: Capture) -> LayerChoice:
     """Read three narrow columns of all rows once.
 
-    Raises: CaptureError when a part is damaged.
+    Raises: CaptureError when a part is damaged, or operations and files do not fit together.
     """
     files = capture.files.num_rows
     present = np.zeros((files, len(LAYERS) + 1), dtype=bool)
     for batch in capture.operations(columns=["op", "api", "file_id"]):
         op, layer = codes(batch, "op"), _LAYER_OF_API[codes(batch, "api")]
-        cell = batch.column("file_id").to_numpy().astype(np.int64) * present.shape[1] + layer
+        file_id = batch.column("file_id").to_numpy()
+        if len(file_id) and not 0 <= file_id.min() <= file_id.max() < files:
+            raise CaptureError(f"{capture.path}: operations name a file that files.parquet lacks: merge again")
+        cell = file_id.astype(np.int64) * present.shape[1] + layer
         data = (op == READ) | (op == WRITE)
         present |= np.bincount(cell[data], minlength=present.size).reshape(present.shape) > 0
     at_a_layer = present[:, :_BESIDE]
@@ -58,20 +62,25 @@ def choose_layers(capture: Capture) -> LayerChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSurvey:
-    """What one rank does. `uses`: file_id -> operations to replay on it; `reads`, `writes`: the files it does so to.
+    """What one rank does. `lane_operations`: lane -> operations to replay, ascending by lane; `uses`: the same by file.
 
-    `left_out`: its operations that are not replayed, because their file is replayed at another layer or because they
-    are neither read nor write.
+    `reads`, `writes`: the files that it does so to. `left_out`: its operations that are not replayed, because their
+    file is replayed at another layer or because they are neither read nor write.
     """
 
     rank: int
-    lanes: tuple[int, ...]
+    lane_operations: Mapping[int, int]
     uses: Mapping[int, int]
     reads: frozenset[int]
     writes: frozenset[int]
     layers: LayerChoice
     operations: int
     left_out: int
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The lanes that have anything to replay, ascending."""
+        return tuple(self.lane_operations)
 
 
 def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
@@ -81,7 +90,7 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     """
     files = capture.files.num_rows
     counts = np.zeros((2, files), dtype=np.int64)
-    lanes: set[int] = set()
+    by_lane = np.zeros(0, dtype=np.int64)
     total = 0
     for batch in capture.operations(rank, columns=["lane", "op", "api", "file_id"]):
         mine = layers.undertaken(batch)
@@ -89,12 +98,14 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
         file_id = batch.column("file_id").to_numpy()
         for direction, op in enumerate((READ, WRITE)):
             counts[direction] += np.bincount(file_id[mine & (codes(batch, "op") == op)], minlength=files)
-        lanes.update(np.flatnonzero(np.bincount(batch.column("lane").to_numpy()[mine])).tolist())
+        found = np.bincount(batch.column("lane").to_numpy()[mine], minlength=len(by_lane))
+        found[: len(by_lane)] += by_lane
+        by_lane = found
     uses = counts.sum(axis=0)
     operations = int(uses.sum())
     return RankSurvey(
         rank=rank,
-        lanes=tuple(sorted(lanes)),
+        lane_operations={lane: int(by_lane[lane]) for lane in np.flatnonzero(by_lane).tolist()},
         uses={file: int(uses[file]) for file in np.flatnonzero(uses).tolist()},
         reads=frozenset(np.flatnonzero(counts[0]).tolist()),
         writes=frozenset(np.flatnonzero(counts[1]).tolist()),

@@ -54,7 +54,7 @@ def command(
     Under `mpiexec -n R` each process replays its share of the recorded ranks.
     Exits 1 when operations failed or the run was stopped.
     """
-    from replay.comm import connect
+    from replay.comm import connect, together
     from replay.commands.output import print_json
     from replay.commands.progress import run_progress
     from replay.pacing import Pace, Pacing
@@ -66,14 +66,15 @@ def command(
 
     comm = connect()
     with _ending_together(comm), run_progress(comm.rank == 0) as progress:
-        source = open_capture(capture)
-        options = RunOptions(
-            target=target,
-            plan=PlanOptions(
-                pacing=Pacing(pace=Pace(pace), speed=speed), compute=compute, origin_ns=source.time_span_ns[0]
+        source = together(comm, lambda: open_capture(capture))
+        options = together(
+            comm,
+            lambda: RunOptions(
+                target=target,
+                plan=PlanOptions(pacing=Pacing(pace=Pace(pace), speed=speed), compute=compute),
+                maps=tuple(parse_map(text) for text in maps),
+                cold=cold,
             ),
-            maps=tuple(parse_map(text) for text in maps),
-            cold=cold,
         )
         result = run_replay(source, output, options, comm, progress)
     if result is None:
@@ -92,8 +93,13 @@ def _ending_together(comm: Communicator) -> Iterator[None]:
     try:
         yield
     except DxtReplayError as error:
-        if comm.rank:
+        from replay.comm import is_known_to_all
+
+        if comm.rank and is_known_to_all(error):
             raise SystemExit(error.exit_status) from error
+        if comm.size > 1 and not is_known_to_all(error):
+            click.echo(f"dxt-replay: error: process {comm.rank}: {error}", err=True)
+            comm.abort()
         raise
     except Exception:
         if comm.size == 1:

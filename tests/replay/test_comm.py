@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,15 @@ def test_alone_an_error_is_raised_as_it_is():
     with pytest.raises(TargetError, match="no room"):
         Solo().agree(error)
     Solo().agree(None)
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+def test_a_launcher_of_another_mpi_is_told():
+    program = "from replay.comm import connect; connect()"
+    environment = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode != 0
+    assert "different MPIs" in done.stderr
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")

@@ -17,7 +17,7 @@ from replay.plan import PlanOptions
 from replay.runner import RunOptions, run_replay
 from replay.stage import plan_stage, stage
 from tests.capture_builder import Span, build_capture, read, write
-from traces.errors import TargetError
+from traces.errors import TargetError, UsageError
 from traces.store import open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -174,3 +174,65 @@ def test_under_mpiexec_a_bad_target_is_told_once(tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("dxt-replay: error:") == 1
     assert "Traceback" not in done.stderr
+
+
+def test_the_source_is_never_the_output(tmp_path):
+    source = small_capture(tmp_path)
+    stage(plan_stage(source, tmp_path / "twin"))
+    with pytest.raises(UsageError, match="another name"):
+        run_replay(source, source.path, options(tmp_path / "twin", source), Solo())
+    assert open_capture(source.path).operation_count() == 124
+
+
+def test_a_failed_run_leaves_an_older_replay_alone(tmp_path):
+    source = small_capture(tmp_path)
+    stage(plan_stage(source, tmp_path / "twin"))
+    output = tmp_path / "r.capture"
+    run_replay(source, output, options(tmp_path / "twin", source, pace=Pace.NONE), Solo())
+    before = sorted(path.name for path in tmp_path.iterdir())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TargetError):
+        run_replay(source, output, options(tmp_path / "empty", source), Solo())
+    assert open_capture(output).operation_count() == 124
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "empty"])
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+def test_cold_drops_the_files_of_all_processes(tmp_path):
+    ops = [read(rank, rank=rank, start_ns=i, offset=4096 * i, length=4096) for rank in (0, 1) for i in range(50)]
+    source = build_capture(tmp_path, ops=ops, files=["/a", "/b"], name="source")
+    stage(plan_stage(source, tmp_path / "twin"))
+    for file in (tmp_path / "twin").rglob("[ab]"):
+        file.read_bytes()
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "replay.commands.main", "run", str(source.path), "--cold"]
+    command += ["--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture"), "--json", "--pace", "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    document = json.loads(done.stdout)
+    if document["warnings"]:
+        pytest.skip(document["warnings"][0])
+    assert document["cache"] == {"policy": "cold", "resident_before_pct": 0.0}
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+def test_under_mpiexec_an_error_of_one_process_ends_all(tmp_path):
+    source = small_capture(tmp_path, ranks=2)
+    stage(plan_stage(source, tmp_path / "twin"))
+    arguments = ["run", str(source.path), "--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture")]
+    program = f"""
+import sys
+from replay import runner
+from replay.comm import connect
+from replay.commands.main import main
+from traces.errors import CaptureError
+if connect().rank == 1:
+    def broken(*arguments):
+        raise CaptureError("a part of rank 1 is damaged")
+    runner.survey_rank = broken
+sys.exit(main({arguments!r}))
+"""
+    done = subprocess.run(
+        [MPIEXEC, "-n", "2", sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 2
+    assert "process 1: a part of rank 1 is damaged" in done.stderr
+    assert not (tmp_path / "r.capture").exists()
