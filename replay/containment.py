@@ -1,8 +1,11 @@
-"""A target directory that cannot be left: everything below it is reached name by name, never through a link.
+"""A target directory that staging cannot leave: everything below it is reached name by name, never through a link.
 
 The target itself may be given through links; it is resolved once. Below it each directory is opened relative to the
 descriptor of the one above with O_NOFOLLOW, so a link put there by anyone, at any moment, is refused instead of
 followed. Paths below the target are text, `/` between names, as `replay.placement` makes them.
+
+A run opens the files by their whole paths: links are looked for as it starts (`replay.stage.check_staged`), and at the
+last name of a written file (O_NOFOLLOW). Who can replace a directory of the twin by a link while it runs is trusted.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from replay.similarity import WEAKNESS, Similarity, similarity
 from replay.timing import StepError, drift, span_kinds, span_limits, step_error
 from replay.undertaken import Undertaken
 from traces.distribution import Distribution
+from traces.errors import UsageError
 from traces.ops import CaptureInfo
 from traces.store import Capture
 from traces.units import NS_PER_S, NS_PER_US
@@ -31,11 +32,18 @@ _LAG_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """What the verdict is measured by. `similarity`: at least; `elapsed_error_pct` and `drift_ppm`: at most, +-."""
+    """What the verdict is measured by. `similarity`: at least; `elapsed_error_pct` and `drift_ppm`: at most, +-.
+
+    Raises: UsageError for one that is no number: every comparison with it would come out the same.
+    """
 
     similarity: float = 0.95
     elapsed_error_pct: float = 1.0
     drift_ppm: float = 20.0
+
+    def __post_init__(self) -> None:
+        if any(math.isnan(value) for value in (self.similarity, self.elapsed_error_pct, self.drift_ppm)):
+            raise UsageError("a threshold of a comparison is not a number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +156,7 @@ def compare(
     pace, speed = _pacing(replay.info)
     alike = similarity(recorded.factors(), replayed.factors())
     exact = equality.exactness(failed_recorded=recorded.failed, failed_replayed=replayed.failed)
-    timing = _timing(source, replay, recorded, replayed, speed)
+    timing = _timing(source, replay, recorded, replayed, pace, speed)
     verdict = _verdict(alike, exact, timing, thresholds, pace, speed)
     return Comparison(
         pace=pace,
@@ -185,14 +193,17 @@ def _distances(recorded: Measures, replayed: Measures) -> Distances:
     )
 
 
-def _timing(source: Capture, replay: Capture, recorded: Measures, replayed: Measures, speed: float) -> Timing:
+def _timing(
+    source: Capture, replay: Capture, recorded: Measures, replayed: Measures, pace: str | None, speed: float
+) -> Timing:
     # A replay has only some kinds of spans (none with --compute skip): elapsed time must mean the same on both sides.
     kinds = span_kinds(source.spans) & span_kinds(replay.spans)
     source_ns, replay_ns = (
         _elapsed_ns(measures.limits_ns(), span_limits(capture.spans, kinds))
         for capture, measures in ((source, recorded), (replay, replayed))
     )
-    slope = drift(*matched_starts(recorded.lanes.starts(), replayed.lanes.starts()), speed)
+    kept = pace is None or pace in _JUDGED_PACES
+    slope = drift(*matched_starts(recorded.lanes.starts(), replayed.lanes.starts()), speed) if kept else None
     lag = replayed.lag_ns()
     return Timing(
         source_elapsed_s=source_ns / NS_PER_S,
@@ -224,7 +235,7 @@ def _verdict(
     alike: Similarity, exact: Exactness, timing: Timing, thresholds: Thresholds, pace: str | None, speed: float
 ) -> Verdict:
     blocks = (
-        _judge_similarity(alike, thresholds),
+        _judge_similarity(alike, thresholds, keeps_times=pace is None or pace in _JUDGED_PACES),
         _judge_exactness(exact),
         _judge_timing(timing, thresholds, pace, speed),
     )
@@ -236,12 +247,14 @@ def _verdict(
     )
 
 
-def _judge_similarity(alike: Similarity, thresholds: Thresholds) -> tuple[str, list[str]]:
-    if alike.cosine is None:
-        return SKIPPED, ["similarity: neither capture has operations"]
-    if alike.cosine >= thresholds.similarity:
-        return PASS, []
-    return FAIL, [f"similarity {alike.cosine:.4f} is below {thresholds.similarity:g}"]
+def _judge_similarity(alike: Similarity, thresholds: Thresholds, *, keeps_times: bool) -> tuple[str, list[str]]:
+    """By the paper's cosine; where times are not kept, as under pace none, by the workload's own factors."""
+    cosine = alike.cosine if keeps_times else alike.workload_cosine
+    if cosine is None:
+        return FAIL, ["similarity: neither capture has operations, so nothing was compared"]
+    if cosine >= thresholds.similarity:
+        return PASS, [] if keeps_times else ["similarity: judged without I/O time and bandwidth, as the pace sets them"]
+    return FAIL, [f"similarity {cosine:.4f} is below {thresholds.similarity:g}"]
 
 
 def _judge_exactness(exact: Exactness) -> tuple[str, list[str]]:
