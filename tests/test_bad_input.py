@@ -145,6 +145,15 @@ def test_paths_that_would_leave_the_target(tmp_path, capsys):
     assert [row["length"] for row in rows if row["op"] == "read"] == [4096] * len(files)
 
 
+def test_what_was_staged_is_taken_away_and_nothing_else(tmp_path, capsys):
+    capture = build_capture(tmp_path, ops=[read(0, length=10)], files=["/a/b"]).path
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "notes.txt").write_text("keep")
+    assert outcome(["stage", capture, "--target", tmp_path / "t"], capsys)[0] == 0
+    assert outcome(["stage", capture, "--target", tmp_path / "t", "--remove"], capsys)[0] == 0
+    assert [path.name for path in (tmp_path / "t").rglob("*")] == ["notes.txt"]
+
+
 def test_a_target_without_space(tmp_path, capsys):
     capture = build_capture(tmp_path, ops=[read(0, offset=2**60, length=1)], files=["/huge"]).path
     status, message = outcome(["stage", capture, "--target", tmp_path / "t"], capsys)

@@ -11,6 +11,7 @@ import click
 @click.argument("capture", type=click.Path(path_type=Path))
 @click.option("--target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where the twin goes.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+@click.option("--remove", is_flag=True, help="Take away all that was staged under the target, and nothing else.")
 @click.option("--sparse", is_flag=True, help="Write holes instead of data; reads of holes do not reach the device.")
 @click.option(
     "--map",
@@ -29,6 +30,7 @@ def command(
     capture: Path,
     target: Path,
     dry_run: bool,
+    remove: bool,
     sparse: bool,
     maps: tuple[str, ...],
     workers: int | None,
@@ -44,6 +46,13 @@ def command(
     from replay.placement import parse_map
     from traces.store import open_capture
 
+    if remove:
+        removed = stage.unstage(target)
+        if as_json:
+            print_json({"target": str(target), "removed": removed})
+        else:
+            click.echo(f"removed {removed} files from {target}")
+        return
     plan = stage.plan_stage(open_capture(capture), target, maps=tuple(parse_map(text) for text in maps), sparse=sparse)
     if not as_json:
         for line in stage.describe(plan):
