@@ -118,11 +118,6 @@ class LaneRecorder:
         self._latency.add(rows["end_ns"] - rows["begin_ns"])
         self._response.add(rows["end_ns"] - rows["due_ns"])
 
-    @property
-    def operations(self) -> int:
-        """Operations recorded so far."""
-        return self._tally.operations
-
     def tally(self, starved_ns: int = 0) -> Tally:
         """Totals of the lane; `starved_ns` is how long the loop waited for this process to feed it."""
         totals = Tally(

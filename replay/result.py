@@ -84,6 +84,7 @@ class RunResult:
             "warnings": list(self.warnings),
             "starved_ms": tally.starved_ns / NS_PER_MS,
             "processes": self.processes,
+            "lanes": self.lanes,
             "core": self.core.name,
         }
 

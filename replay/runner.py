@@ -123,6 +123,7 @@ def _run(
             stored=stored,
             left_out=process.left_out,
             stopped=process.stopped,
+            lanes=process.lane_count,
             residency=residency,
             cache_warnings=cache_warnings,
         )
@@ -147,6 +148,7 @@ class _Part:
     stored: int
     left_out: int
     stopped: bool
+    lanes: int
     residency: page_cache.Residency
     cache_warnings: tuple[str, ...]
 
@@ -176,7 +178,7 @@ def _finish(
             warnings=tuple(dict.fromkeys(text for part in parts for text in part.cache_warnings)),
         ),
         processes=len(parts),
-        lanes=process.lane_count,
+        lanes=sum(part.lanes for part in parts),
         core=process.core,
         left_out=sum(part.left_out for part in parts),
         stopped=any(part.stopped for part in parts),

@@ -47,7 +47,7 @@ def test_a_stopped_batch_counts_only_what_was_done():
     recorder = LaneRecorder(0)
     rows = plan_rows(kind=[READ, READ], length=[10, 10])
     recorder.record(rows, completed(rows, [1], [2], [10]))
-    assert recorder.operations == 1
+    assert recorder.tally().operations == 1
     (table,) = rank_rows(0, [recorder.rows])
     assert table.num_rows == 1
 
