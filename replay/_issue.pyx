@@ -28,6 +28,8 @@ cdef extern from "_issue_atomics.h" nogil:
     int64_t take_ticket(int64_t *cell)
     int64_t now_ns()
     void sleep_until_ns(int64_t deadline)
+    void sleep_while_counter_is(int64_t *cell, int64_t seen, long at_most_ns)
+    void add_and_wake(int64_t *cell, int64_t amount, int64_t multiple)
     long get_timer_slack()
     void set_timer_slack(long slack)
     void make_mutex(pthread_mutex_t *mutex)
@@ -57,8 +59,10 @@ cdef extern from "<unistd.h>" nogil:
 cdef enum:
     C_READ = 0
     C_WRITE = 1
-    C_SLEEP = 2
-    C_SPIN = 3
+    C_SLEEP = 8
+    C_SPIN = 9
+    C_WAIT = 11
+    C_ADD = 12
     C_ABSOLUTE = 0
     C_THINK = 1
     C_NONE = 2
@@ -366,6 +370,8 @@ cdef struct State:
     Table *table
     const int64_t *start
     const int64_t *stop
+    int64_t *counters
+    int64_t counter_count
     int pace
     int64_t t0
     int64_t previous_end
@@ -458,6 +464,20 @@ cdef int find_payload(State *lane, int64_t asked) noexcept nogil:
     return 0
 
 
+cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t now) noexcept nogil:
+    """When a counter was seen to be at least `least`, -1 when stopped. Spins as long as a wake-up takes, then sleeps."""
+    cdef int64_t spun_until = now + C_WINDOW_NS
+    cdef int64_t seen = load_acquire(cell)
+    while seen < least:
+        if load_relaxed(lane.stop):
+            return -1
+        if now >= spun_until:
+            sleep_while_counter_is(cell, seen, C_PIECE_NS)
+        now = now_ns()
+        seen = load_acquire(cell)
+    return now
+
+
 cdef inline int64_t due_time(State *lane, int64_t due_in) noexcept nogil:
     if lane.pace == C_ABSOLUTE:
         return lane.t0 + due_in
@@ -541,6 +561,19 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
             if lane.left == 0:
                 release_file(lane)
                 stale = True
+        elif kind >= C_WAIT:
+            result, end = 0, begin
+            slot = record.item.slot
+            if not 0 <= slot < lane.counter_count:
+                result = -EINVAL
+            elif kind == C_WAIT:
+                end = await_counter(lane, &lane.counters[slot], length, begin)
+            else:
+                add_and_wake(&lane.counters[slot], length, offset)
+                end = now_ns()
+            if end < 0:
+                batch.done = i
+                break
         else:
             result = 0
             end = compute(lane, kind, begin, length)
@@ -617,12 +650,13 @@ cdef class CompiledLane:
     cdef CompiledFiles files
     cdef const int64_t[::1] start_cell
     cdef const int64_t[::1] stop_cell
+    cdef int64_t[::1] counter_cells
     cdef list batches   # of the places of the ring
     cdef int tail       # next place to fill
     cdef int oldest     # next place to collect
     cdef readonly bint began
 
-    def __cinit__(self, CompiledFiles files not None, *, pace, start, stop):
+    def __cinit__(self, CompiledFiles files not None, *, pace, start, stop, counters=None):
         self.files = files
         self.start_cell = start.cell
         self.stop_cell = stop.cell
@@ -630,6 +664,10 @@ cdef class CompiledLane:
         self.lane.table = &files.table
         self.lane.start = &self.start_cell[0]
         self.lane.stop = &self.stop_cell[0]
+        if counters is not None and len(counters):
+            self.counter_cells = counters
+            self.lane.counters = &self.counter_cells[0]
+            self.lane.counter_count = len(counters)
         self.lane.pace = pace
         self.lane.held = -1
         self.lane.error = EBADF
@@ -757,6 +795,13 @@ def record_lateness(int64_t[::1] counts not None, const int64_t[::1] stop not No
         if slack > 0:
             set_timer_slack(slack)
     return latest
+
+
+def add_to_counter(int64_t[::1] cells, int64_t index, int64_t amount, int64_t multiple):
+    """Add to cells[index] atomically, and wake who waits for it when `multiple` divides the sum."""
+    if not 0 <= index < cells.shape[0] or multiple < 1:
+        raise IndexError(index)
+    add_and_wake(&cells[index], amount, multiple)
 
 
 def bucket_index(int64_t value):

@@ -9,16 +9,43 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 static inline int64_t load_relaxed(const int64_t *cell) { return __atomic_load_n(cell, __ATOMIC_RELAXED); }
 static inline int64_t load_acquire(const int64_t *cell) { return __atomic_load_n(cell, __ATOMIC_ACQUIRE); }
 static inline void store_relaxed(int64_t *cell, int64_t value) { __atomic_store_n(cell, value, __ATOMIC_RELAXED); }
 static inline void store_release(int64_t *cell, int64_t value) { __atomic_store_n(cell, value, __ATOMIC_RELEASE); }
 static inline int64_t take_ticket(int64_t *cell) { return __atomic_fetch_add(cell, 1, __ATOMIC_RELAXED); }
+
+/* A counter's low word is the futex (futex(2)): it changes with each addition. Not FUTEX_PRIVATE: processes share it. */
+static inline uint32_t *low_word(int64_t *cell)
+{
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return (uint32_t *)cell + 1;
+#else
+    return (uint32_t *)cell;
+#endif
+}
+
+/* Sleeps until woken, `at_most_ns` at most, unless the counter is not `seen` any more. Returns early on a signal. */
+static inline void sleep_while_counter_is(int64_t *cell, int64_t seen, long at_most_ns)
+{
+    struct timespec limit = {.tv_sec = at_most_ns / 1000000000, .tv_nsec = at_most_ns % 1000000000};
+    syscall(SYS_futex, low_word(cell), FUTEX_WAIT, (uint32_t)seen, &limit, NULL, 0);
+}
+
+static inline void add_and_wake(int64_t *cell, int64_t amount, int64_t multiple)
+{
+    if (__atomic_add_fetch(cell, amount, __ATOMIC_ACQ_REL) % multiple == 0)
+        syscall(SYS_futex, low_word(cell), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
 
 /* CLOCK_MONOTONIC in ns: the same clock as Python's time.monotonic_ns. */
 static inline int64_t now_ns(void)

@@ -39,11 +39,15 @@ from replay.clock import (
     sleep_near,
     wait_until,
 )
-from replay.items import MARK, READ, RING_BATCHES, SLEEP, WRITE, Batch, Completed, Pace
+from replay.counters import Counters
+from replay.items import ADD, MARK, READ, RING_BATCHES, SLEEP, WAIT, WRITE, Batch, Completed, Pace
 from traces.errors import ReplayError, UsageError
 
 FEED_POLL_NS = 50_000
 GATE_POLL_NS = 200_000
+COUNTER_POLL_NS = 50_000
+"""How often a Python lane looks at a counter that it waits for; a compiled one is woken."""
+
 CONSUMED_BYTES = 1 << 19
 """Of a read's buffer, touched before it is due: about what a core's own cache holds, and done within the window."""
 
@@ -110,9 +114,17 @@ class PythonLane:
     """
 
     def __init__(
-        self, files: PythonFiles, *, pace: Pace, start: StartGate, stop: StopFlag, clock: Clock | None = None
+        self,
+        files: PythonFiles,
+        *,
+        pace: Pace,
+        start: StartGate,
+        stop: StopFlag,
+        counters: Counters | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._files = files
+        self._counters = counters or Counters(np.zeros(0, dtype=np.int64))
         self._backend = files.backend
         self._pace = pace
         self._start = start
@@ -230,6 +242,15 @@ class PythonLane:
                 if kind <= WRITE:
                     result = -error if error else self._transfer(kind, offset, length)
                     end = clock.now()
+                elif kind >= WAIT and not 0 <= slot < len(self._counters):
+                    result, end = -errno.EINVAL, begin
+                elif kind == WAIT:
+                    result, end = 0, self._await(slot, length, begin)
+                    if end == STOPPED:
+                        break
+                elif kind == ADD:
+                    self._counters.add(slot, length, offset)
+                    result, end = 0, clock.now()
                 else:
                     result, end = 0, self._compute(kind, begin, length)
                     if end == STOPPED:
@@ -246,6 +267,17 @@ class PythonLane:
             self._finished.append(
                 Completed(batch=batch, due_ns=table[0], begin_ns=table[1], end_ns=table[2], result=table[3])
             )
+
+    def _await(self, counter: int, least: int, begin: int) -> int:
+        """When a counter was seen to be at least `least`, or STOPPED: looks all the time at first, then polls."""
+        now = begin
+        while self._counters.value(counter) < least:
+            if self._stop.is_set():
+                return STOPPED
+            if now - begin >= WINDOW_NS:
+                self._clock.sleep_until(now + COUNTER_POLL_NS)
+            now = self._clock.now()
+        return now
 
     def _compute(self, kind: int, begin: int, length: int) -> int:
         """End of a SLEEP, SPIN or MARK item, or STOPPED."""
@@ -372,15 +404,17 @@ def make_files(slots: Sequence[FileSlot], *, backend: Backend | None = None, cor
     return PythonFiles(slots, backend)
 
 
-def make_lane(files: FileTable, *, pace: Pace, start: StartGate, stop: StopFlag) -> Lane:
-    """A lane over `files`, in the core of the table."""
+def make_lane(
+    files: FileTable, *, pace: Pace, start: StartGate, stop: StopFlag, counters: Counters | None = None
+) -> Lane:
+    """A lane over `files`, in the core of the table. `counters`: what its WAIT and ADD items name."""
     if isinstance(files, PythonFiles):
-        return PythonLane(files, pace=pace, start=start, stop=stop)
+        return PythonLane(files, pace=pace, start=start, stop=stop, counters=counters)
     from replay._issue import CompiledFiles, CompiledLane
 
     if not isinstance(files, CompiledFiles):
         raise TypeError(f"{type(files).__name__} does not come from make_files")
-    return CompiledLane(files, pace=pace, start=start, stop=stop)
+    return CompiledLane(files, pace=pace, start=start, stop=stop, counters=None if counters is None else counters.cells)
 
 
 def allow_open_files(count: int) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 
 from traces.errors import ReplayError
 
-READ, WRITE, SLEEP, SPIN, MARK = range(5)
-"""Kinds of an item: an operation; compute for `length` ns, asleep or busy; a stamp (begin = end)."""
+READ, WRITE, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD = range(13)
+"""Kinds of an item: operations (below SLEEP); compute for `length` ns, asleep or busy; a stamp (begin = end); then, on
+the counters that the lanes share, with the counter's index in `slot`: wait until it is at least `length`; add `length`
+to it, and wake those who wait for it when `offset` divides the sum."""
 
 BATCH_ITEMS = 8192
 RING_BATCHES = 8
@@ -36,7 +38,7 @@ class Pace(enum.IntEnum):
 class Batch:
     """1 to BATCH_ITEMS items of one lane, in order; contiguous arrays, not to be changed once submitted.
 
-    kind uint8; slot int32, index of the file, -1 for none; offset int64; length int64, bytes or ns of compute;
+    kind uint8; slot int32, index of the file or counter, -1 for none; offset int64; length int64, bytes or ns of compute;
     due_ns int64, see `Pace`. A read of length 0 met the end of its file: it asks for 4096 bytes where the file ends
     at or before `offset`, else for 0 bytes.
     Raises: ReplayError for times beyond MAX_TIME_NS; ValueError for arrays of the wrong shape, type or kind.
@@ -59,9 +61,11 @@ class Batch:
             if array.shape != (count,) or array.dtype != dtype or not array.flags.c_contiguous:
                 raise ValueError(f"{name} of a batch is no contiguous {np.dtype(dtype)}[{count}]")
         highest = self.kind.max()
-        if highest > MARK:
+        if highest > ADD:
             raise ValueError(f"a batch holds an item of unknown kind {highest}")
         longest = self.length[self.kind >= SLEEP].max() if highest >= SLEEP else 0
+        if highest == ADD and self.offset[self.kind == ADD].min() < 1:
+            raise ValueError("an item that adds to a counter wakes at multiples of 1 or more")
         if self.due_ns.min() < -MAX_TIME_NS or max(self.due_ns.max(), longest) > MAX_TIME_NS:
             raise ReplayError("an operation is due more than 73 years from the start: the capture's times are damaged")
 
@@ -73,7 +77,8 @@ class Batch:
 class Completed:
     """What became of `batch`: its first `count` items (all but after a stop), int64[count] each, ns from t0.
 
-    `due_ns`: when the item was due in fact. `result`: bytes transferred or -errno; 0 for compute and marks.
+    `due_ns`: when the item was due in fact. `result`: bytes transferred or -errno; 0 for what is no operation,
+    -EINVAL for a counter that there is not.
     """
 
     batch: Batch

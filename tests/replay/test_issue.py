@@ -23,7 +23,8 @@ from replay.backends.null import NullBackend
 from replay.backends.posix import PosixBackend
 from replay.clock import PIECE_NS, WINDOW_NS, StartGate, StopFlag, wait_until
 from replay.issue import FEED_POLL_NS, PythonLane, choose_core, make_files, make_lane
-from replay.items import BATCH_ITEMS, MARK, READ, RING_BATCHES, SLEEP, SPIN, WRITE, Batch, Pace
+from replay.counters import Counters
+from replay.items import ADD, BATCH_ITEMS, MARK, READ, RING_BATCHES, SLEEP, SPIN, WAIT, WRITE, Batch, Pace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from traces.errors import ReplayError, UsageError
 
@@ -403,7 +404,7 @@ def test_time_spent_waiting_for_the_feeder_is_counted(core, data):
 @pytest.mark.parametrize(
     "change",
     [
-        {"kind": np.array([9], dtype=np.uint8)},
+        {"kind": np.array([13], dtype=np.uint8)},
         {"kind": np.zeros(BATCH_ITEMS + 1, dtype=np.uint8)},
         {"kind": np.zeros(0, dtype=np.uint8)},
         {"slot": np.zeros(1, dtype=np.int64)},
@@ -803,3 +804,91 @@ def test_other_back_ends_run_in_python(core):
 def test_a_lane_needs_a_table_of_this_module():
     with pytest.raises(TypeError, match="make_files"):
         make_lane(object(), pace=Pace.NONE, start=StartGate(), stop=StopFlag())
+
+
+# ------------------------------------------------------------------------------------------- counters between lanes
+
+
+def counters_of(count):
+    return Counters(np.zeros(count, dtype=np.int64))
+
+
+def lane_with(counters, core, *batches, stop=None):
+    """A lane whose batches are submitted, ready to run."""
+    start = StartGate()
+    start.open(time.monotonic_ns())
+    files = make_files([], core=core)
+    lane = make_lane(files, pace=Pace.THINK, start=start, stop=stop or StopFlag(), counters=counters)
+    for batch in batches:
+        assert lane.submit(batch)
+    lane.finish()
+    return lane
+
+
+def test_a_lane_adds_to_counters_and_goes_on_where_they_suffice(core):
+    counters = counters_of(2)
+    lane = lane_with(counters, core, make_batch((ADD, 1, 1, 3, 0), (WAIT, 1, 0, 3, 0), (WAIT, 0, 0, 0, 0)))
+    lane.run()
+    (done,) = collect_all(lane)
+    assert done.result.tolist() == [0, 0, 0]
+    assert counters.cells.tolist() == [0, 3]
+
+
+def test_lanes_take_turns_through_counters(core):
+    counters, rounds = counters_of(2), 200
+    ping = [item for k in range(rounds) for item in ((ADD, 0, 1, 1, 0), (WAIT, 1, 0, k + 1, 0))]
+    pong = [item for k in range(rounds) for item in ((WAIT, 0, 0, k + 1, 0), (ADD, 1, 1, 1, 0))]
+    lanes = [lane_with(counters, core, make_batch(*items)) for items in (ping, pong)]
+    threads = [threading.Thread(target=lane.run) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (first,), (second,) = map(collect_all, lanes)
+    # each wait ended after the addition that it waited for had begun
+    assert (second.end_ns[0::2] >= first.begin_ns[0::2]).all()
+    assert (first.end_ns[1::2] >= second.begin_ns[1::2]).all()
+    assert counters.cells.tolist() == [rounds, rounds]
+
+
+def test_a_waiting_lane_is_woken_by_a_python_thread(core):
+    counters = counters_of(1)
+    lane = lane_with(counters, core, make_batch((WAIT, 0, 0, 2, 0)))
+    thread = threading.Thread(target=lane.run)
+    thread.start()
+    counters.add(0, 1, 2)
+    assert thread.is_alive()
+    counters.add(0, 1, 2)
+    thread.join()
+    assert collect_all(lane)[0].result.tolist() == [0]
+
+
+def test_a_stop_ends_a_wait_for_a_counter(core):
+    stop = StopFlag()
+    lane = lane_with(counters_of(1), core, make_batch((WAIT, 0, 0, 1, 0)), stop=stop)
+    thread = threading.Thread(target=lane.run)
+    thread.start()
+    stop.set()
+    thread.join()
+    assert lane.done
+    assert collect_all(lane)[0].count == 0
+
+
+def test_a_counter_that_there_is_not_is_an_error_of_the_item(core):
+    lane = lane_with(counters_of(1), core, make_batch((WAIT, 1, 0, 5, 0), (ADD, -1, 1, 5, 0), (ADD, 0, 1, 5, 0)))
+    lane.run()
+    (done,) = collect_all(lane)
+    assert done.result.tolist() == [-errno.EINVAL, -errno.EINVAL, 0]
+
+
+def test_a_wait_is_due_first(core):
+    counters = counters_of(1)
+    lane = lane_with(counters, core, make_batch((ADD, 0, 1, 1, 0), (WAIT, 0, 0, 1, 200_000)))
+    lane.run()
+    (done,) = collect_all(lane)
+    assert done.begin_ns[1] >= done.due_ns[1] == done.end_ns[0] + 200_000
+
+
+def test_an_addition_that_wakes_at_no_multiple_is_refused():
+    with pytest.raises(ValueError, match="multiples of 1"):
+        make_batch((ADD, 0, 0, 1, 0))
