@@ -1,7 +1,7 @@
 """Counters that the lanes of a run share: how one lane waits for what others have done.
 
-A counter only grows. A lane adds to it with an ADD item and waits with a WAIT item (`replay.items`), in either core; both
-sides may live in different processes when `cells` lies in memory that they share.
+A counter only grows. A lane adds to it with an ADD item and waits with a WAIT item (`replay.items`), in either core;
+both sides may live in different processes when `cells` lies in memory that they share.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ class Pace(enum.IntEnum):
 class Batch:
     """1 to BATCH_ITEMS items of one lane, in order; contiguous arrays, not to be changed once submitted.
 
-    kind uint8; slot int32, index of the file or counter, -1 for none; offset int64; length int64, bytes or ns of compute;
-    due_ns int64, see `Pace`. A read of length 0 met the end of its file: it asks for 4096 bytes where the file ends
-    at or before `offset`, else for 0 bytes.
+    kind uint8; slot int32, index of the file or counter, -1 for none; offset int64; length int64, bytes or ns of
+    compute; due_ns int64, see `Pace`. A read of length 0 met the end of its file: it asks for 4096 bytes where the
+    file ends at or before `offset`, else for 0 bytes.
     Raises: ReplayError for times beyond MAX_TIME_NS; ValueError for arrays of the wrong shape, type or kind.
     """
 

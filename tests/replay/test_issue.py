@@ -22,8 +22,8 @@ from replay.backends.base import FileSlot, PythonFiles
 from replay.backends.null import NullBackend
 from replay.backends.posix import PosixBackend
 from replay.clock import PIECE_NS, WINDOW_NS, StartGate, StopFlag, wait_until
-from replay.issue import FEED_POLL_NS, PythonLane, choose_core, make_files, make_lane
 from replay.counters import Counters
+from replay.issue import FEED_POLL_NS, PythonLane, choose_core, make_files, make_lane
 from replay.items import ADD, BATCH_ITEMS, MARK, READ, RING_BATCHES, SLEEP, SPIN, WAIT, WRITE, Batch, Pace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from traces.errors import ReplayError, UsageError
@@ -813,10 +813,16 @@ def counters_of(count):
     return Counters(np.zeros(count, dtype=np.int64))
 
 
-def lane_with(counters, core, *batches, stop=None):
-    """A lane whose batches are submitted, ready to run."""
+def started():
+    """A gate that is open."""
     start = StartGate()
     start.open(time.monotonic_ns())
+    return start
+
+
+def lane_with(counters, core, *batches, start=None, stop=None):
+    """A lane whose batches are submitted, ready to run."""
+    start = start or started()
     files = make_files([], core=core)
     lane = make_lane(files, pace=Pace.THINK, start=start, stop=stop or StopFlag(), counters=counters)
     for batch in batches:
@@ -838,7 +844,8 @@ def test_lanes_take_turns_through_counters(core):
     counters, rounds = counters_of(2), 200
     ping = [item for k in range(rounds) for item in ((ADD, 0, 1, 1, 0), (WAIT, 1, 0, k + 1, 0))]
     pong = [item for k in range(rounds) for item in ((WAIT, 0, 0, k + 1, 0), (ADD, 1, 1, 1, 0))]
-    lanes = [lane_with(counters, core, make_batch(*items)) for items in (ping, pong)]
+    start = started()
+    lanes = [lane_with(counters, core, make_batch(*items), start=start) for items in (ping, pong)]
     threads = [threading.Thread(target=lane.run) for lane in lanes]
     for thread in threads:
         thread.start()
@@ -864,14 +871,16 @@ def test_a_waiting_lane_is_woken_by_a_python_thread(core):
 
 
 def test_a_stop_ends_a_wait_for_a_counter(core):
-    stop = StopFlag()
-    lane = lane_with(counters_of(1), core, make_batch((WAIT, 0, 0, 1, 0)), stop=stop)
+    stop, counters = StopFlag(), counters_of(2)
+    lane = lane_with(counters, core, make_batch((ADD, 1, 1, 1, 0), (WAIT, 0, 0, 1, 0)), stop=stop)
     thread = threading.Thread(target=lane.run)
     thread.start()
+    while not counters.value(1):
+        thread.join(0.001)
     stop.set()
     thread.join()
     assert lane.done
-    assert collect_all(lane)[0].count == 0
+    assert collect_all(lane)[0].count == 1
 
 
 def test_a_counter_that_there_is_not_is_an_error_of_the_item(core):
