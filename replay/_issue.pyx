@@ -467,15 +467,16 @@ cdef int find_payload(State *lane, int64_t asked) noexcept nogil:
 cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t now) noexcept nogil:
     """When a counter was seen to be at least `least`, -1 when stopped. Spins as long as a wake-up takes, then sleeps."""
     cdef int64_t spun_until = now + C_WINDOW_NS
-    cdef int64_t seen = load_acquire(cell)
-    while seen < least:
+    cdef int64_t seen
+    while True:
+        seen = load_acquire(cell)
+        now = now_ns()  # after the look: an end before the addition that it waited for would be a lie
+        if seen >= least:
+            return now
         if load_relaxed(lane.stop):
             return -1
         if now >= spun_until:
             sleep_while_counter_is(cell, seen, C_PIECE_NS)
-        now = now_ns()
-        seen = load_acquire(cell)
-    return now
 
 
 cdef inline int64_t due_time(State *lane, int64_t due_in) noexcept nogil:

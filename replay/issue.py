@@ -270,14 +270,15 @@ class PythonLane:
 
     def _await(self, counter: int, least: int, begin: int) -> int:
         """When a counter was seen to be at least `least`, or STOPPED: looks all the time at first, then polls."""
-        now = begin
-        while self._counters.value(counter) < least:
+        while True:
+            enough = self._counters.value(counter) >= least
+            now = self._clock.now()  # after the look: an end before the addition that it waited for would be a lie
+            if enough:
+                return now
             if self._stop.is_set():
                 return STOPPED
             if now - begin >= WINDOW_NS:
                 self._clock.sleep_until(now + COUNTER_POLL_NS)
-            now = self._clock.now()
-        return now
 
     def _compute(self, kind: int, begin: int, length: int) -> int:
         """End of a SLEEP, SPIN or MARK item, or STOPPED."""
