@@ -124,10 +124,11 @@ class Distribution:
 
 
 class DistributionCollector:
-    """Collects a distribution batch by batch; keeps at most `limit` distinct values and a million new ones."""
+    """Collects a distribution batch by batch; keeps at most `limit` distinct values, and `pending` new ones."""
 
-    def __init__(self, limit: int = EXACT_VALUES) -> None:
+    def __init__(self, limit: int = EXACT_VALUES, pending: int = _PENDING_VALUES) -> None:
         self._limit = limit
+        self._most_pending = pending
         self._pending: list[np.ndarray] = []
         self._pending_size = 0
         self._collected = Distribution()
@@ -137,7 +138,7 @@ class DistributionCollector:
         if values.size:
             self._pending.append(values.ravel())
             self._pending_size += values.size
-        if self._pending_size >= max(_PENDING_VALUES, len(self._collected.values)):
+        if self._pending_size >= max(self._most_pending, len(self._collected.values)):
             self._merge()
 
     def distribution(self) -> Distribution:

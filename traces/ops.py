@@ -15,13 +15,15 @@ import pyarrow as pa
 
 from traces.errors import CaptureError
 
-SCHEMA_VERSION = 1
-"""Version of the tables and of `capture.json`. History: 1 (0.1.0): first."""
+SCHEMA_VERSION = 2
+"""Version of the tables and of `capture.json`. History: 1 (0.1.0): first. 2: operation `rename`, rows that are
+reconstructed, and the column `offsets` of the files."""
 
-OPS = ("open", "close", "read", "write", "stat", "sync", "seek")
+OPS = ("open", "close", "read", "write", "stat", "sync", "seek", "rename")
 APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5")
 ORIGINS = ("traced", "reconstructed")
 FORMATS = ("tfrecord", "hdf5", "npz", "csv", "json", "checkpoint", "other")
+OFFSETS = ("as recorded", "repaired", "suspect")
 SPAN_KINDS = ("step", "compute", "input_wait", "pipeline", "checkpoint", "collective", "other")
 
 READ = OPS.index("read")
@@ -39,6 +41,7 @@ VOCABULARY: Mapping[str, tuple[str, ...]] = {
     "api": APIS,
     "origin": ORIGINS,
     "format": FORMATS,
+    "offsets": OFFSETS,
     "kind": SPAN_KINDS,
 }
 
@@ -61,7 +64,12 @@ OPS_SCHEMA = pa.schema(
 )
 """One row per operation, sorted by (rank, start_ns). `length` is what was transferred, so a read of 0 met the
 end of the file; offset is -1 where the source does not know it. `due_ns` and `result` (bytes, or -errno) are
-null except in replays."""
+null except in replays.
+
+Rows of other operations than read and write have length 0 and offset -1, but for `seek`, whose offset is the new
+position, and `rename`, whose offset is the file_id of the new name. A `sync` is fsync or fdatasync at POSIX, and a
+flush of the stream's buffer at STDIO. `reconstructed` rows are made from counters: how many, and between which times,
+is exact; where in that time is inferred."""
 
 COUNTERS = (
     "posix_opens", "posix_reads", "posix_writes", "posix_seeks", "posix_stats", "posix_fsyncs", "posix_fdsyncs",
@@ -87,12 +95,14 @@ FILES_SCHEMA = pa.schema(
         pa.field("stripe_size", pa.int64()),
         pa.field("stripe_count", pa.int32()),
         pa.field("coverage", pa.float64()),
+        pa.field("offsets", _ENUM),
         *(pa.field(name, pa.int64()) for name in COUNTERS),
     ]
 )
 """One row per file, row i has file_id i. `path` shows a name that is not UTF-8 with `\\xNN` escapes and
 `path_bytes` then holds it exactly (null otherwise). `size`: the smallest that satisfies all accesses where the
-true size is unknown. `coverage`: traced bytes / counted bytes, null where nothing was counted."""
+true size is unknown. `coverage`: traced bytes / counted bytes, null where nothing was counted. `offsets`: whether
+those of its reads and writes are as the source has them, were repaired, or may be wrong; null where not examined."""
 
 SPANS_SCHEMA = pa.schema(
     [
@@ -108,12 +118,32 @@ SPANS_SCHEMA = pa.schema(
 """One row per span, sorted by (rank, start_ns). `step` spans of one rank do not overlap. `compute` spans are a
 union over threads (thread UNION_THREAD) and disjoint. The others may nest."""
 
+HDF5_SCHEMA = pa.schema(
+    [
+        pa.field("file_id", pa.int32(), nullable=False),
+        pa.field("dataset", pa.string(), nullable=False),
+        pa.field("type_size", pa.int64(), nullable=False),
+        pa.field("points", pa.int64(), nullable=False),
+        pa.field("shape", pa.list_(pa.int64())),
+        pa.field("chunk_shape", pa.list_(pa.int64())),
+        pa.field("filters", pa.list_(pa.string())),
+        pa.field("chunk_index", pa.list_(pa.int64())),
+        pa.field("chunk_offset", pa.list_(pa.int64())),
+        pa.field("chunk_size", pa.list_(pa.int64())),
+        pa.field("chunk_mask", pa.list_(pa.int64())),
+    ]
+)
+"""One row per HDF5 dataset that the source knows; a capture may have none. Dimensions slowest first; `chunk_shape` is
+empty for a contiguous dataset, null where it is not known, as are `shape` and `filters`. The `chunk_` lists hold the
+stored chunks where the file itself was looked at, else null: number of the chunk in row-major order, its address in the
+file, its stored bytes, and the mask of the filters that it skipped. A contiguous dataset is one chunk."""
+
 
 def dictionary_array(codes: np.ndarray, vocabulary: tuple[str, ...]) -> pa.DictionaryArray:
-    """Arrow dictionary over the whole `vocabulary` from int8 codes, without copying them."""
-    return pa.DictionaryArray.from_arrays(
-        pa.array(np.ascontiguousarray(codes, dtype=np.int8)), pa.array(vocabulary, type=pa.string())
-    )
+    """Arrow dictionary over the whole `vocabulary` from int8 codes, without copying them; masked ones are null."""
+    mask = np.ma.getmaskarray(codes) if isinstance(codes, np.ma.MaskedArray) else None
+    indices = pa.array(np.ascontiguousarray(np.ma.getdata(codes), dtype=np.int8), mask=mask)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(vocabulary, type=pa.string()))
 
 
 def codes(batch: pa.RecordBatch | pa.Table, column: str) -> np.ndarray:
@@ -145,7 +175,7 @@ def _chunk_codes(chunk: pa.DictionaryArray, vocabulary: tuple[str, ...], column:
 def table_from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     """Table of `schema` from NumPy arrays (or scalars, repeated); enumerated columns as int8 codes.
 
-    Nullable columns may be missing or hold a masked array or a list with None.
+    Nullable columns may be missing or hold a masked array or, unless enumerated, a list with None.
     """
     rows = next(len(value) for value in columns.values() if not np.isscalar(value))
     arrays = []
@@ -157,7 +187,7 @@ def table_from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Tabl
         if np.isscalar(value):
             value = [value] * rows if isinstance(value, (str, bytes)) else np.full(rows, value)
         if pa.types.is_dictionary(column.type):
-            arrays.append(dictionary_array(np.asarray(value), VOCABULARY[column.name]))
+            arrays.append(dictionary_array(np.asanyarray(value), VOCABULARY[column.name]))
         elif isinstance(value, np.ma.MaskedArray):
             mask = np.ma.getmaskarray(value)
             arrays.append(pa.array(np.ascontiguousarray(value.data), type=column.type, mask=mask))

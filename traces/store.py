@@ -7,6 +7,7 @@ Layout (the contract is in `traces.ops`):
       ops/part-*.parquet      row groups never span ranks; a part's name carries its first rank
       files.parquet
       spans.parquet
+      hdf5.parquet            only where the source knows HDF5 datasets
 
 Several processes may write parts of one capture (a replay under MPI): each makes an `OpsWriter`, and one of them
 calls `write_capture_info` at the end.
@@ -29,11 +30,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from traces.errors import CaptureError, TargetError
 from traces.ops import (
     FILES_SCHEMA,
+    HDF5_SCHEMA,
     OPS_SCHEMA,
     SCHEMA_VERSION,
     SPANS_SCHEMA,
@@ -43,12 +46,16 @@ from traces.ops import (
     RankClock,
     Source,
 )
+from traces.usage import USAGE_COLUMNS, StoredUsage, UsageCounter, UsageWriter
 
 ROW_GROUP_ROWS = 1 << 16
 """Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""
 
 PART_ROWS = 1 << 24
 """Operations after which the writer begins a new part."""
+
+KEPT_USAGE_ROWS = 1 << 20
+"""Of the counts of `Capture.usage`, kept in memory for the next who asks: 50 MB."""
 
 _DELTAS = ("offset", "start_ns", "end_ns", "due_ns")
 """Columns of ever new values that differ little from row to row: stored as differences, read at 3 times the speed."""
@@ -57,9 +64,12 @@ _DELTAS = ("offset", "start_ns", "end_ns", "due_ns")
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
     part: Path
+    footer: pq.FileMetaData
     index: int
     rows: int
     first_ns: int
+    last_start_ns: int
+    last_end_ns: int | None
 
 
 class Capture:
@@ -73,11 +83,21 @@ class Capture:
         self.info = info
         self.files = files
         self._groups = groups
+        self._usage: dict[int, pa.Table] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks of the captured job, ascending; a rank may have no operations."""
         return self.info.ranks
+
+    @property
+    def whole(self) -> Capture:
+        """The capture that this one shows a part of; itself where it is no part."""
+        return self
+
+    def row_groups(self, rank: int) -> tuple[_RowGroup, ...]:
+        """Where the operations of a rank are, in order."""
+        return self._groups.get(rank, ())
 
     def operation_count(self, rank: int | None = None) -> int:
         """Rows of the op stream, of one rank or of all: from the file footers, without reading rows."""
@@ -85,25 +105,54 @@ class Capture:
         return sum(group.rows for r in ranks for group in self._groups.get(r, ()))
 
     def operations(
-        self, ranks: Iterable[int] | int | None = None, columns: Sequence[str] | None = None
+        self,
+        ranks: Iterable[int] | int | None = None,
+        columns: Sequence[str] | None = None,
+        starts_ns: tuple[int, int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The op stream in (rank, start_ns) order, a row group at a time; a batch holds one rank.
 
-        `columns`: names of `OPS_SCHEMA`, all when None. Memory: one row group.
+        `columns`: names of `OPS_SCHEMA`, all when None. `starts_ns`: [begin, end): row groups in which no operation
+        starts then are left out. Memory: one row group. Opens all parts of a rank before its first batch.
         Raises: CaptureError when a part cannot be read.
         """
         wanted = self.ranks if ranks is None else (ranks,) if isinstance(ranks, int) else tuple(ranks)
         names = list(columns) if columns is not None else None
-        opened: tuple[Path, pq.ParquetFile] | None = None
+        opened: dict[Path, pq.ParquetFile] = {}
         for rank in wanted:
-            for group in self._groups.get(rank, ()):
-                if opened is None or opened[0] != group.part:
-                    opened = (group.part, _open_parquet(group.part))
-                try:
-                    table = opened[1].read_row_group(group.index, columns=names, use_threads=False)
-                except (pa.ArrowException, OSError) as error:
-                    raise CaptureError(f"{group.part} is damaged (row group {group.index}): {error}") from error
-                yield from table.combine_chunks().to_batches()
+            groups = [group for group in self._groups.get(rank, ()) if _starts_within(group, starts_ns)]
+            parts = {group.part: group.footer for group in groups}
+            # A replay that has used up its descriptors can still read the next part.
+            opened = {part: opened.get(part) or _open_parquet(part, footer) for part, footer in parts.items()}
+            for group in groups:
+                # A loop over the batches would hold the last one until the next is read: there may be many streams.
+                batches = _read_row_group(opened[group.part], group, names)
+                while batches:
+                    yield batches.pop(0)
+
+    def usage(self, rank: int) -> pa.Table:
+        """How much each lane of a rank uses each file (`traces.usage.USAGE_SCHEMA`), from what is stored; else counted.
+
+        Raises: CaptureError when a part cannot be read.
+        """
+        if rank in self._usage:
+            return self._usage[rank]
+        used = self._stored_usage.of(rank)
+        if used is None or pc.sum(used["operations"]).as_py() != self.operation_count(rank):
+            used = self._counted(rank)
+        if sum(table.num_rows for table in self._usage.values()) + used.num_rows <= KEPT_USAGE_ROWS:
+            self._usage[rank] = used
+        return used
+
+    def _counted(self, rank: int) -> pa.Table:
+        counter = UsageCounter()
+        for batch in self.operations(rank, columns=USAGE_COLUMNS):
+            counter.add(batch)
+        return counter.table(rank)
+
+    @cached_property
+    def _stored_usage(self) -> StoredUsage:
+        return StoredUsage(self.path / "ops")
 
     @cached_property
     def spans(self) -> pa.Table:
@@ -111,10 +160,19 @@ class Capture:
         return _read_table(self.path / "spans.parquet", SPANS_SCHEMA)
 
     @cached_property
+    def hdf5(self) -> pa.Table:
+        """The HDF5 datasets that the source knows (`HDF5_SCHEMA`); no rows in most captures, and in replays."""
+        path = self.path / "hdf5.parquet"
+        return _read_table(path, HDF5_SCHEMA) if path.exists() else HDF5_SCHEMA.empty_table()
+
+    @cached_property
     def time_span_ns(self) -> tuple[int, int]:
         """First start and last end over operations and spans; (0, 0) for an empty capture."""
-        first: list[int] = [groups[0].first_ns for groups in self._groups.values() if groups]
-        last = [int(batch.column("end_ns").to_numpy().max()) for batch in self.operations(columns=["end_ns"])]
+        groups = [group for rank in self.ranks for group in self._groups.get(rank, ())]
+        first = [group.first_ns for group in groups]
+        last = [group.last_end_ns for group in groups if group.last_end_ns is not None]
+        if len(last) < len(groups):
+            last = [int(batch.column("end_ns").to_numpy().max()) for batch in self.operations(columns=["end_ns"])]
         if self.spans.num_rows:
             first.append(int(self.spans["start_ns"].to_numpy().min()))
             last.append(int(self.spans["end_ns"].to_numpy().max()))
@@ -142,6 +200,7 @@ class OpsWriter:
         self._last_start = 0
         self._seen: set[int] = set()
         self._parts: list[Path] = []
+        self._usage = UsageWriter(self._folder)
         self.rows = 0
         _make_directory(self._folder)
 
@@ -182,6 +241,7 @@ class OpsWriter:
             for begin in range(0, full, ROW_GROUP_ROWS):
                 group = table.slice(begin, min(ROW_GROUP_ROWS, full - begin))
                 self._part_writer().write_table(group, row_group_size=ROW_GROUP_ROWS)
+                self._usage.add(self._rank, group)
                 self._rows_in_part += group.num_rows
                 self.rows += group.num_rows
         except OSError as error:
@@ -214,6 +274,10 @@ class OpsWriter:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        try:
+            self._usage.close()
+        except OSError as error:
+            raise TargetError(f"cannot write the operations under {self._folder}: {error}") from error
 
     def __enter__(self) -> OpsWriter:
         return self
@@ -227,21 +291,25 @@ class OpsWriter:
         if self._writer is not None:
             with suppress(OSError, pa.ArrowException):
                 self._writer.close()
-        for part in self._parts:
-            part.unlink(missing_ok=True)
+            with suppress(OSError, pa.ArrowException):
+                self._usage.close()
+        for part in (*self._parts, self._usage.file):
+            if part is not None:
+                part.unlink(missing_ok=True)
 
 
 def create_capture(directory: Path) -> None:
-    """Make an empty capture directory, or empty an old one: its four parts go, anything else is left alone.
+    """Make an empty capture directory, or empty an old one: its parts go, anything else is left alone.
 
     Raises: TargetError when `directory` exists and is no capture, or cannot be made.
     """
     _refuse_foreign(directory)
     _make_directory(directory / "ops")
-    for old in (directory / "capture.json", directory / "files.parquet", directory / "spans.parquet"):
-        old.unlink(missing_ok=True)
-    for part in (directory / "ops").glob("part-*.parquet"):
-        part.unlink()
+    for name in ("capture.json", "files.parquet", "spans.parquet", "hdf5.parquet"):
+        (directory / name).unlink(missing_ok=True)
+    for pattern in ("part-*.parquet", "usage-*.parquet"):
+        for part in (directory / "ops").glob(pattern):
+            part.unlink()
 
 
 def begin_capture(path: Path) -> Path:
@@ -293,6 +361,12 @@ def write_spans(directory: Path, spans: pa.Table) -> None:
     if spans.num_rows:
         spans = spans.sort_by([("rank", "ascending"), ("start_ns", "ascending"), ("end_ns", "descending")])
     _write_table(directory / "spans.parquet", spans.cast(SPANS_SCHEMA))
+
+
+def write_hdf5(directory: Path, datasets: pa.Table) -> None:
+    """Write `hdf5.parquet`, if there are any rows. Raises: TargetError when the disk refuses."""
+    if datasets.num_rows:
+        _write_table(directory / "hdf5.parquet", datasets.cast(HDF5_SCHEMA))
 
 
 def write_capture_info(directory: Path, info: CaptureInfo) -> None:
@@ -368,6 +442,7 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
         footer = _open_parquet(part).metadata
         rank_column = footer.schema.names.index("rank") if "rank" in footer.schema.names else None
         start_column = footer.schema.names.index("start_ns") if "start_ns" in footer.schema.names else None
+        end_column = footer.schema.names.index("end_ns") if "end_ns" in footer.schema.names else None
         if rank_column is None or start_column is None:
             raise CaptureError(f"{part} does not hold operations (no rank or start_ns column)")
         for index in range(footer.num_row_groups):
@@ -379,7 +454,15 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
                     f"{part}: row group {index} mixes ranks or has no statistics; write it with dxt-replay"
                 )
             groups.setdefault(rank_range.min, []).append(
-                _RowGroup(part=part, index=index, rows=group.num_rows, first_ns=start_range.min)
+                _RowGroup(
+                    part=part,
+                    footer=footer,
+                    index=index,
+                    rows=group.num_rows,
+                    first_ns=start_range.min,
+                    last_start_ns=start_range.max,
+                    last_end_ns=_largest(group, end_column),
+                )
             )
     unknown = set(groups) - set(info.ranks)
     if unknown:
@@ -391,9 +474,30 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
     return {rank: tuple(sorted(found, key=lambda g: (g.first_ns, g.part, g.index))) for rank, found in groups.items()}
 
 
-def _open_parquet(path: Path) -> pq.ParquetFile:
+def _largest(group: pq.RowGroupMetaData, column: int | None) -> int | None:
+    """The largest value of an integer column of a row group; None where its statistics do not say."""
+    statistics = None if column is None else group.column(column).statistics
+    return statistics.max if statistics is not None and statistics.has_min_max else None
+
+
+def _starts_within(group: _RowGroup, starts_ns: tuple[int, int] | None) -> bool:
+    return starts_ns is None or (group.first_ns < starts_ns[1] and group.last_start_ns >= starts_ns[0])
+
+
+def _read_row_group(file: pq.ParquetFile, group: _RowGroup, columns: list[str] | None) -> list[pa.RecordBatch]:
     try:
-        return pq.ParquetFile(path, memory_map=True)
+        table = file.read_row_group(group.index, columns=columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise CaptureError(f"{group.part} is damaged (row group {group.index}): {error}") from error
+    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return batches
+
+
+def _open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """`footer`: its metadata where they are known."""
+    try:
+        # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
+        return pq.ParquetFile(path, memory_map=False, metadata=footer)
     except (pa.ArrowException, OSError) as error:
         raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import overload
 
 import numpy as np
+
+from traces.errors import UsageError
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -63,3 +66,20 @@ def format_duration(nanoseconds: float) -> str:
 def format_count(count: int) -> str:
     """`1234567` -> `1,234,567`."""
     return f"{count:,}"
+
+
+_DURATIONS = {"": NS_PER_S, "s": NS_PER_S, "ms": NS_PER_MS, "us": NS_PER_US, "ns": 1, "m": 60 * NS_PER_S}
+
+
+def parse_duration_ns(text: str, option: str) -> int:
+    """`10`, `10s`, `1.5m`, `500ms`, `20us` or `7ns` in ns; without a unit seconds. `option`: what an error names.
+
+    Raises: UsageError for what is none.
+    """
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = text.strip()[len(number) :]
+    try:
+        scaled = Decimal(number) * _DURATIONS[unit]
+        return int(scaled.to_integral_value())
+    except (ArithmeticError, KeyError, ValueError) as error:
+        raise UsageError(f"{option} {text!r} is no time: write seconds, or a unit as in 10s, 500ms, 1.5m") from error

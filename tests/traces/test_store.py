@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.capture_builder import File, Span, build_capture, ops_table, read, write
+from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
 from traces.errors import CaptureError, TargetError
-from traces.ops import CaptureInfo, Coverage, Job, RankClock, Source, codes
-from traces.store import ROW_GROUP_ROWS, OpsWriter, create_capture, open_capture, write_capture_info
+from traces.ops import FILES_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, codes, table_from_columns
+from traces.store import ROW_GROUP_ROWS, OpsWriter, create_capture, open_capture, write_capture_info, write_files
 
 INT63 = st.integers(0, 2**62)
 OPERATIONS = st.lists(
@@ -165,3 +165,44 @@ def test_row_groups_that_mix_ranks_are_refused(tmp_path):
     pq.write_table(mixed, part)
     with pytest.raises(CaptureError, match="mixes ranks"):
         open_capture(capture.path)
+
+
+def as_version_1(capture):
+    """Rewrite a capture as release 0.1.0 wrote it: seven operations, no column `offsets`, schema version 1."""
+    operations = ("open", "close", "read", "write", "stat", "sync", "seek")
+    for part in (capture.path / "ops").glob("*.parquet"):
+        table = pq.read_table(part)
+        op = pa.DictionaryArray.from_arrays(pa.array(codes(table, "op")), pa.array(operations))
+        pq.write_table(table.set_column(table.schema.get_field_index("op"), "op", op), part)
+    files = pq.read_table(capture.path / "files.parquet").drop_columns("offsets")
+    pq.write_table(files, capture.path / "files.parquet")
+    info = json.loads((capture.path / "capture.json").read_text())
+    (capture.path / "capture.json").write_text(json.dumps(info | {"schema_version": 1}))
+
+
+def test_a_capture_of_version_1_is_read(tmp_path):
+    ops = [read(0, length=5, start_ns=1), write(1, length=7, start_ns=2), Op("seek", 0, start_ns=3)]
+    written = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
+    before = [batch.to_pylist() for batch in written.operations()]
+    as_version_1(written)
+    capture = open_capture(written.path)
+    assert capture.info.schema_version == 1
+    assert [batch.to_pylist() for batch in capture.operations()] == before
+    assert capture.files["offsets"].null_count == capture.files.num_rows == 2
+    assert capture.paths() == ["/a", "/b"]
+
+
+def test_what_version_2_brought_comes_back(tmp_path):
+    ops = [Op("rename", 0, offset=1, start_ns=1, end_ns=1, origin="reconstructed")]
+    capture = build_capture(tmp_path, ops=ops, files=["/a", "/b"])
+    assert [(row["op"], row["offset"], row["origin"]) for row in capture.operations().__next__().to_pylist()] == [
+        ("rename", 1, "reconstructed")
+    ]
+    states = np.ma.masked_array(np.array([1, 0], dtype=np.int8), mask=[False, True])
+    files = table_from_columns(
+        {**{name: capture.files[name] for name in capture.files.column_names if name not in ("offsets", "format")},
+         "format": codes(capture.files, "format"), "offsets": states},
+        FILES_SCHEMA,
+    )  # fmt: skip
+    write_files(capture.path, files)
+    assert open_capture(capture.path).files["offsets"].to_pylist() == ["repaired", None]
