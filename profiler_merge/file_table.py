@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from profiler_merge.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from profiler_merge.darshan_log import DarshanLog
-from traces.ops import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
+from traces.ops import COUNTERS, FILES_SCHEMA, FORMATS, OFFSETS, Coverage, table_from_columns
 
 _FORMAT_RULES = {
     "checkpoint": r"\.ckpt|ckpt[-_/]|checkpoint|\.tempstate|\.data-\d+-of-\d+|-of-\d+\.(data|index)|\.index$",
@@ -56,6 +56,10 @@ _LAST_BYTE = {
 }
 
 
+AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
+"""Codes of `traces.ops.OFFSETS`."""
+
+
 def classify(path: str) -> int:
     """Code in `traces.ops.FORMATS` from a file's name; TFRecord sets without an ending are told by nothing here."""
     lowered = path.lower()
@@ -85,6 +89,8 @@ class FileTable:
     _ids: dict[int, int] = field(default_factory=dict)
     _sizes: list[int] = field(default_factory=list)
     _traced: dict[tuple[int, int], _Traced] = field(default_factory=dict)
+    _new_names: dict[int, bytes] = field(default_factory=dict)
+    _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
 
     def number(self, record_id: np.ndarray) -> np.ndarray:
         """int32 file_id of each record id (uint64), new ones in order of appearance."""
@@ -99,6 +105,46 @@ class FileTable:
             self._ids[record_id] = len(self._ids)
             self._sizes.append(0)
         return self._ids[record_id]
+
+    def note_names(self, names: Mapping[int, bytes]) -> None:
+        """Paths of record ids that no log has."""
+        self._new_names |= names
+
+    def note_offsets(self, state: int, file_id: np.ndarray, operations: np.ndarray) -> None:
+        """Operations of files whose offsets were REPAIRED or are SUSPECT."""
+        of_file = self._offsets[state]
+        for file, count in zip(file_id.tolist(), operations.tolist(), strict=True):
+            of_file[file] = of_file.get(file, 0) + count
+
+    def offset_warnings(self, paths: Sequence[str]) -> list[str]:
+        """What was found of the offsets, with some names; `paths` by file_id."""
+        told = []
+        for state, text in (
+            (REPAIRED, "were repaired: each descriptor of these files read them whole, but Darshan has one position"),
+            (SUSPECT, "are suspect: several descriptors of these files were open, for which Darshan has one position"),
+        ):
+            of_file = self._offsets[state]
+            if of_file:
+                names = ", ".join(paths[file] for file in list(of_file)[:3])
+                rest = f" and {len(of_file) - 3} more" if len(of_file) > 3 else ""
+                told.append(f"offsets of {sum(of_file.values())} operations {text} ({names}{rest})")
+        return told
+
+    def _offset_states(self, files: int) -> np.ndarray:
+        """int8 code of OFFSETS by file_id, masked where nothing was traced."""
+        states = np.ma.masked_all(files, dtype=np.int8)
+        for _, file in self._traced:
+            states[file] = AS_RECORDED
+        for state, of_file in sorted(self._offsets.items()):
+            for file in of_file:
+                states[file] = state
+        return states
+
+    def renamed(self, record_id: int, target_id: int) -> int:
+        """file_id of the new name of a file, which is as large as the old one."""
+        target = self._number_one(target_id)
+        self._sizes[target] = max(self._sizes[target], self._sizes[self._number_one(record_id)])
+        return target
 
     def note_sizes(self, file_id: np.ndarray, offset: np.ndarray, length: np.ndarray) -> None:
         """Grow the files to what these accesses need; an offset of -1 is unknown and counts as 0."""
@@ -150,7 +196,8 @@ class FileTable:
                 for file, last, total in zip(
                     file_ids, records.counters[last_byte].tolist(), records.counters[moved].tolist(), strict=True
                 ):
-                    if total > 0:
+                    # The counter has the same error as the trace had.
+                    if total > 0 and file not in self._offsets[REPAIRED]:
                         self._sizes[file] = max(self._sizes[file], last + 1)
             if module == "POSIX":
                 _count(records, file_ids, fixed_rank, counted)
@@ -194,7 +241,7 @@ class FileTable:
     def _table(
         self, sums: dict[str, dict[int, int]], stripes: dict[int, tuple[int, int]], coverage: dict[int, float]
     ) -> pa.Table:
-        names: dict[int, bytes] = {}
+        names = dict(self._new_names)
         for log in self.logs:
             names |= {record: log.names[record] for record in self._ids if record in log.names}
         raw = [names.get(record, f"<record {record}>".encode()) for record in self._ids]
@@ -213,6 +260,7 @@ class FileTable:
             "stripe_size": [stripes[file][0] if file in stripes else None for file in files],
             "stripe_count": [stripes[file][1] if file in stripes else None for file in files],
             "coverage": [coverage.get(file) for file in files],
+            "offsets": self._offset_states(len(raw)),
         }
         columns |= {name: [by_file.get(file) for file in files] for name, by_file in sums.items()}
         return table_from_columns(columns, FILES_SCHEMA)

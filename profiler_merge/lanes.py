@@ -56,3 +56,34 @@ def _colour_cluster(starts: list[int], ends: list[int], lanes: np.ndarray) -> No
             lane, used = used, used + 1
         lanes[index] = lane
         heapq.heappush(busy, (end, lane))
+
+
+def lanes_beside(
+    wanted: np.ndarray,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    lane: np.ndarray,
+    lane_start_ns: np.ndarray,
+    lane_end_ns: np.ndarray,
+) -> np.ndarray:
+    """int32 lane of each row that is put beside operations with lanes; rows (n,) and operations (m,) in start order.
+
+    A row gets the lane that it `wanted` (-1 for none) where it overlaps with no operation of it and no earlier row that
+    wanted it; the rest share new lanes after the operations', none overlapping.
+    """
+    lanes = np.full(len(wanted), -1, dtype=np.int32)
+    for each in np.unique(wanted[wanted >= 0]).tolist():
+        rows, operations = np.flatnonzero(wanted == each), np.flatnonzero(lane == each)
+        starts, latest = lane_start_ns[operations], np.maximum.accumulate(lane_end_ns[operations])
+        # Operations that start before the row ends, and among them the one that ends last.
+        before = np.searchsorted(starts, end_ns[rows], side="left")
+        free = (before == 0) | (latest[np.maximum(before - 1, 0)] <= start_ns[rows])
+        rows = rows[free]
+        earlier = np.maximum.accumulate(end_ns[rows])
+        alone = np.ones(len(rows), dtype=bool)
+        alone[1:] = start_ns[rows[1:]] >= earlier[:-1]
+        lanes[rows[alone]] = each
+    rest = np.flatnonzero(lanes < 0)
+    first = int(lane.max()) + 1 if len(lane) else 0
+    lanes[rest] = lanes_from_overlap(start_ns[rest], end_ns[rest]) + np.int32(first)
+    return lanes

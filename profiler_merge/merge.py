@@ -7,6 +7,7 @@ than one rank's segments and one profile are in memory at a time.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -16,25 +17,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.align import Alignment
+from profiler_merge.align import Alignment, align_seconds, align_wall
 from profiler_merge.clocks import align_rank, parse_method
 from profiler_merge.file_table import FileTable
+from profiler_merge.hdf5_datasets import hdf5_facts
 from profiler_merge.job_logs import JobLogs, ProcessLog, open_job
-from profiler_merge.lanes import lanes_from_overlap, lanes_from_threads
+from profiler_merge.process_rows import ProcessRows, in_start_order, no_segments
 from profiler_merge.profile import Profile
 from profiler_merge.profile_ranks import map_profiles
 from profiler_merge.rank_stream import RankSegments, RanksInterleavedError, read_rank_segments
 from profiler_merge.spans import SpanColumns, profile_spans
 from profiler_merge.xplane import read_profile
 from traces.ops import (
-    APIS,
     NO_STEP,
     OPS_SCHEMA,
-    READ,
     SPAN_KINDS,
     SPANS_SCHEMA,
-    TRACED,
-    WRITE,
     CaptureInfo,
     Coverage,
     Job,
@@ -50,12 +48,12 @@ from traces.store import (
     publish_capture,
     write_capture_info,
     write_files,
+    write_hdf5,
     write_spans,
 )
 from traces.units import ns_to_seconds
 from traces.version import VERSION
 
-_COUNTED_API = APIS.index("POSIX")
 MAX_COPIED_SPANS = 1 << 25
 MAX_RANKS = 1 << 20
 """A job record that claims more ranks is damaged; the ranks are then those that have operations."""
@@ -63,20 +61,29 @@ MAX_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOptions:
-    """`align`: auto, anchors, nesting, wall, or seconds as text. `exclude`: globs over whole paths."""
+    """`align`: auto, anchors, nesting, wall, or seconds as text. `exclude`: globs over whole paths.
+
+    `reconstruct`: whether to make the operations that a trace does not hold (`profiler_merge.reconstruct`).
+    `inspect`: open the recorded HDF5 files and store where their chunks lie; `inspect_maps` (recorded prefix,
+    directory) says where to look for them.
+    """
 
     align: str = "auto"
     exclude: tuple[str, ...] = ()
     skip_damaged: bool = False
+    reconstruct: bool = True
+    inspect: bool = False
+    inspect_maps: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What a merge made."""
+    """What a merge made. `operations`: the traced ones; `reconstructed` are stored beside them."""
 
     capture: Path
     info: CaptureInfo
     operations: int
+    reconstructed: int
     files: int
     spans: int
 
@@ -85,7 +92,7 @@ class MergeResult:
         return {
             "capture": str(self.capture),
             "ranks": len(self.info.ranks),
-            "operations": {"traced": self.operations, "reconstructed": 0},
+            "operations": {"traced": self.operations, "reconstructed": self.reconstructed},
             "files": self.files,
             "spans": self.spans,
             "lanes": self.info.lanes,
@@ -126,8 +133,15 @@ def merge(
         discard_capture(working)
         raise
     info, files, spans = made
-    operations = int(info.made_by["operations_stored"])
-    return MergeResult(capture=output, info=info, operations=operations, files=files, spans=spans)
+    reconstructed = int(info.made_by["operations_reconstructed"])
+    return MergeResult(
+        capture=output,
+        info=info,
+        operations=int(info.made_by["operations_stored"]) - reconstructed,
+        reconstructed=reconstructed,
+        files=files,
+        spans=spans,
+    )
 
 
 def _merge_once(
@@ -148,11 +162,11 @@ class _Merger:
     method: str | float
     gather: bool
     files: FileTable = field(init=False)
+    rows: ProcessRows = field(init=False)
     excluded: set[int] = field(init=False)
     clock: list[RankClock] = field(default_factory=list)
     spans: list[pa.Table] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    threads_known: list[bool] = field(default_factory=list)
     template: SpanColumns | None = None
 
     def __post_init__(self) -> None:
@@ -164,6 +178,13 @@ class _Merger:
             if any(fnmatchcase(_shown(path), glob) for glob in self.options.exclude)
         }
         self.files = FileTable(logs, self.excluded)
+        self.rows = ProcessRows(
+            files=self.files,
+            job_start_ns=self.job.start_ns,
+            ranks=self.job.nprocs,
+            reconstruct=self.options.reconstruct,
+            excluded=self.excluded,
+        )
 
     def run(self, warnings: Sequence[str]) -> tuple[CaptureInfo, int, int]:
         """Write everything; what capture.json says, and how many files and spans there are."""
@@ -177,26 +198,49 @@ class _Merger:
             self._add_spans(rank, read_profile(self.profiles[rank]))
         self._extrapolate_spans()
         table, coverage = self.files.finish([process.rank for process in self.job.processes])
+        self.warnings += self.files.offset_warnings(table["path"].to_pylist())
         spans = pa.concat_tables([SPANS_SCHEMA.empty_table(), *self.spans])
-        self._warn_of_gaps(coverage, writer.rows)
+        self._warn_of_gaps(coverage, writer.rows - self.rows.reconstructed)
+        logs = [process.log for process in self.job.processes]
+        hdf5 = hdf5_facts(logs, table, inspect=self.options.inspect, maps=self.options.inspect_maps)
+        self.warnings += hdf5.warnings
         info = self._info(seen, coverage, writer.rows)
         write_files(self.output, table)
         write_spans(self.output, spans)
+        write_hdf5(self.output, hdf5.table)
         write_capture_info(self.output, info)
         return info, table.num_rows, spans.num_rows
 
     def _ranks(self) -> Iterator[tuple[int, list[tuple[ProcessLog, RankSegments]]]]:
-        """Each rank with the segments of its process and of its workers."""
+        """Each rank that was traced or counted, with the segments of its process and of its workers."""
         if self.job.processes[0].rank is None:
-            process = self.job.processes[0]
-            for segments in self._segments(process):
-                yield segments.rank, [(process, segments)]
+            yield from self._ranks_of_job(self.job.processes[0])
             return
         for rank in range(self.job.nprocs):
             mine = [process for process in self.job.processes if process.rank == rank]
-            parts = [(process, segments) for process in mine for segments in self._segments(process)]
+            parts = []
+            for process in mine:
+                found = list(self._segments(process))
+                if not found and rank in self.rows.counters(process).ranks_of_records:
+                    found = [no_segments(rank)]
+                parts += [(process, segments) for segments in found]
             if parts:
                 yield rank, parts
+
+    def _ranks_of_job(self, process: ProcessLog) -> Iterator[tuple[int, list[tuple[ProcessLog, RankSegments]]]]:
+        """The ranks in one log, ascending: a reduced record is shared out in that order, among all of them."""
+        counters = self.rows.counters(process)
+        everyone = range(self.job.nprocs) if counters.has_shared and self.job.nprocs <= MAX_RANKS else ()
+        counted = deque(sorted({*counters.ranks_of_records, *everyone}))
+        for segments in self._segments(process):
+            while counted and counted[0] < segments.rank:
+                rank = counted.popleft()
+                yield rank, [(process, no_segments(rank))]
+            if counted and counted[0] == segments.rank:
+                counted.popleft()
+            yield segments.rank, [(process, segments)]
+        for rank in counted:
+            yield rank, [(process, no_segments(rank))]
 
     def _segments(self, process: ProcessLog) -> Iterator[RankSegments]:
         for segments in read_rank_segments(process.log, gather=self.gather, skip_damaged=self.options.skip_damaged):
@@ -217,64 +261,37 @@ class _Merger:
         for process, segments in parts:
             # Only the rank's own process is in the profile; its workers' logs are placed by their wall clock.
             own = profile if process.worker == 0 else None
-            alignment, notes = align_rank(segments, process.log, own, self.method)
-            self.warnings += [f"rank {rank}: {note}" for note in notes]
-            if own is not None and own.epoch_start_ns is None:
+            alignment = self._align(rank, process, segments, own)
+            if len(segments) and own is not None and own.epoch_start_ns is None:
                 # The profile has no date, so it is moved to the log's clock, not the log to the profile's.
                 undated_offset_ns = -alignment.offset_ns
                 alignment = replace(alignment, offset_ns=0)
-            self._note_clock(rank, process.worker, alignment)
-            columns.append(self._columns(rank, process, segments, alignment, lanes))
-            lanes = int(columns[-1]["lane"].max()) + 1
-        joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
-        order = np.lexsort((-joined["end_ns"], joined["start_ns"]))
-        joined = {name: values[order] for name, values in joined.items()}
-        joined["step"] = np.full(len(order), NO_STEP, dtype=np.int32)
+            made = self.rows.columns(rank, process, segments, alignment)
+            if len(made["lane"]):
+                self._note_clock(rank, process.worker, alignment)
+                made["lane"] = made["lane"] + np.int32(lanes)
+                lanes = int(made["lane"].max()) + 1
+            columns.append(made)
+        joined = in_start_order({name: np.concatenate([part[name] for part in columns]) for name in columns[0]})
+        joined["step"] = np.full(len(joined["lane"]), NO_STEP, dtype=np.int32)
         if profile is not None:
             spans, shift_ns = self._add_spans(rank, profile, undated_offset_ns)
             joined["step"] = _step_of(joined["start_ns"], spans, shift_ns)
         elif (template := self._template()) is not None:
             joined["step"] = _step_of(joined["start_ns"], template, -self.job.start_ns)
-        constants = {"rank": np.full(len(order), rank, dtype=np.int32), "origin": np.full(len(order), TRACED, np.int8)}
-        return table_from_columns({**joined, **constants}, OPS_SCHEMA)
+        joined["rank"] = np.full(len(joined["lane"]), rank, dtype=np.int32)
+        return table_from_columns(joined, OPS_SCHEMA)
 
-    def _columns(
-        self, rank: int, process: ProcessLog, segments: RankSegments, alignment: Alignment, first_lane: int
-    ) -> dict[str, np.ndarray]:
-        file_id = self.files.number(segments.record_id)
-        counted = segments.api == _COUNTED_API
-        self.files.note_sizes(file_id, segments.offset, segments.length)
-        self.files.note_traced(rank, file_id[counted], segments.length[counted])
-        # Drift is known on the log's own clock, so the job's start is taken off again afterwards.
-        log_start = process.log.job.start_ns
-        start_ns = alignment.realtime_ns(segments.start_ns + log_start) - self.job.start_ns
-        end_ns = alignment.realtime_ns(segments.end_ns + log_start) - self.job.start_ns
-        return {
-            "lane": self._lanes(segments, start_ns, end_ns) + np.int32(first_lane),
-            "op": np.where(segments.is_write, WRITE, READ).astype(np.int8),
-            "api": segments.api,
-            "file_id": file_id,
-            "offset": segments.offset,
-            "length": segments.length,
-            "start_ns": start_ns,
-            "end_ns": end_ns,
-        }
-
-    def _lanes(self, segments: RankSegments, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """int32 lane of each segment, in the order of the segments."""
-        order = np.lexsort((-end_ns, start_ns))
-        lanes = np.empty(len(order), dtype=np.int32)
-        self.threads_known.append(segments.thread is not None)
-        if segments.thread is not None:
-            lanes[order] = lanes_from_threads(segments.thread[order])
-            return lanes
-        # The layers nest in each other, so that overlap across them says nothing about threads.
-        first = 0
-        for api in np.unique(segments.api).tolist():
-            mine = order[segments.api[order] == api]
-            lanes[mine] = lanes_from_overlap(start_ns[mine], end_ns[mine]) + np.int32(first)
-            first = int(lanes[mine].max()) + 1
-        return lanes
+    def _align(self, rank: int, process: ProcessLog, segments: RankSegments, profile: Profile | None) -> Alignment:
+        """Where nothing was traced there is no evidence: the wall clock, or what the user says."""
+        if not len(segments):
+            log_job = process.log.job
+            if isinstance(self.method, float) or log_job.start_ns <= 0:
+                return align_seconds(self.method if isinstance(self.method, float) else 0.0)
+            return align_wall(log_job.start_ns, log_job.has_nsec)
+        alignment, notes = align_rank(segments, process.log, profile, self.method)
+        self.warnings += [f"rank {rank}: {note}" for note in notes]
+        return alignment
 
     def _add_spans(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> tuple[SpanColumns, int]:
         """Note the spans of a rank; returned with what takes their times to the capture's clock."""
@@ -336,8 +353,14 @@ class _Merger:
         )
 
     def _warn_of_gaps(self, coverage: Coverage, operations: int) -> None:
+        if self.rows.left_out:
+            self.warnings.append(
+                f"{self.rows.left_out} operations that the counters saw are not reconstructed: they would be too many"
+            )
         if not operations:
-            self.warnings.append("the log holds no DXT segments, so the capture has no operations: record with DXT on")
+            self.warnings.append(
+                "the log holds no DXT segments, so the capture has no traced operations: record with DXT on"
+            )
         elif coverage.bytes is not None and coverage.bytes < 1:
             self.warnings.append(
                 f"the trace is partial: it holds {coverage.bytes:.1%} of the bytes that the counters saw"
@@ -372,13 +395,14 @@ class _Merger:
             ),
             clock=tuple(sorted(self.clock, key=lambda clock: (clock.rank, clock.worker))),
             coverage=coverage,
-            lanes="pthread_id" if self.threads_known and all(self.threads_known) else "overlap",
+            lanes="pthread_id" if self.rows.threads_known and all(self.rows.threads_known) else "overlap",
             warnings=tuple(self.warnings),
             made_by={
                 "program": "dxt-replay",
                 "version": VERSION,
                 "command": "merge",
                 "operations_stored": operations,
+                "operations_reconstructed": self.rows.reconstructed,
                 "align": self.options.align,
                 "exclude": list(self.options.exclude),
             },

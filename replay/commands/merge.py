@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from traces.errors import UsageError
+
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="LOG...")
@@ -27,6 +29,19 @@ import click
 )
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out files whose path matches; repeatable.")
 @click.option("--skip-damaged", is_flag=True, help="Read what a damaged log still holds.")
+@click.option(
+    "--no-reconstruct",
+    is_flag=True,
+    help="Leave out what counters tell and no trace holds: opens, closes, seeks, stats, syncs, stdio, renames.",
+)
+@click.option("--inspect", is_flag=True, help="Open the recorded HDF5 files and store where their chunks lie.")
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="PREFIX=DIR",
+    help="With --inspect, look for recorded paths below PREFIX in DIR; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     logs: tuple[Path, ...],
@@ -35,6 +50,9 @@ def command(
     align: str,
     exclude: tuple[str, ...],
     skip_damaged: bool,
+    no_reconstruct: bool,
+    inspect: bool,
+    maps: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Merge Darshan logs with DXT, and profiles, into a capture.
@@ -45,11 +63,23 @@ def command(
     from profiler_merge.xplane import find_profiles
     from replay.commands.output import print_json
     from replay.commands.progress import status
+    from replay.placement import parse_map
     from replay.report import print_merge
 
     found = [path for directory in profiles for path in find_profiles(directory)]
+    rules = [parse_map(text) for text in maps]
+    if rules and not inspect:
+        raise UsageError("--map says where --inspect looks: give --inspect too, or leave --map out")
+    options = MergeOptions(
+        align=align,
+        exclude=exclude,
+        skip_damaged=skip_damaged,
+        reconstruct=not no_reconstruct,
+        inspect=inspect,
+        inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in rules),
+    )
     with status("merging"):
-        result = merge(logs, found, output, MergeOptions(align=align, exclude=exclude, skip_damaged=skip_damaged))
+        result = merge(logs, found, output, options)
     if as_json:
         print_json(result.as_json())
     else:

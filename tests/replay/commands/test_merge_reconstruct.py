@@ -1,0 +1,21 @@
+"""`merge` makes rows from counters unless it is told not to, and says how many."""
+
+import json
+
+from replay.commands.main import main
+from traces.samples import sample
+from traces.store import open_capture
+
+
+def test_merge_says_how_many_rows_are_reconstructed_and_leaves_them_out_on_demand(tmp_path, capsys):
+    log = str(sample("imagenet").log)
+    counts = {}
+    for option in ((), ("--no-reconstruct",)):
+        output = tmp_path / f"{len(option)}.capture"
+        assert main(["merge", log, "-o", str(output), "--json", *option]) == 0
+        counts[option] = json.loads(capsys.readouterr().out)["operations"]
+        assert open_capture(output).operation_count() == sum(counts[option].values())
+    assert counts == {
+        (): {"traced": 596, "reconstructed": 108},
+        ("--no-reconstruct",): {"traced": 596, "reconstructed": 0},
+    }
