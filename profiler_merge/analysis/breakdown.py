@@ -1,25 +1,29 @@
-"""Totals of the reads and writes grouped by rank, file, step or transfer size."""
+"""Totals of the reads and writes grouped by rank, file, format, step or transfer size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from traces.operation_rows import OperationRows
-from traces.ops import NO_STEP, WRITE
+from traces.ops import FORMATS, NO_STEP, WRITE, codes
 from traces.stable_order import runs, stable_order
 from traces.units import NS_PER_S, format_bytes
 
-GROUPINGS = ("rank", "file", "step", "size")
+GROUPINGS = ("rank", "file", "format", "step", "size")
 _COLUMNS = 5
 _PENDING_GROUPS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTotals:
-    """One group. `group`: the rank or step as a number, the path, or the sizes as text; `io_time_s` sums durations."""
+    """One group. `group`: the rank or step as a number, the path, the format, or the sizes as text.
+
+    `io_time_s` sums durations.
+    """
 
     group: int | str
     reads: int
@@ -32,9 +36,8 @@ class GroupTotals:
 class BreakdownCollector:
     """Collects `GroupTotals` for one of `GROUPINGS`; memory grows with the number of groups only."""
 
-    def __init__(self, by: str, paths: Sequence[str]) -> None:
-        self._key = _KEYS[by]
-        self._label = _LABELS.get(by, lambda key: key if by != "file" else paths[key])
+    def __init__(self, by: str, files: pa.Table) -> None:
+        self._key, self._label = _grouping(by, files)
         self._groups = np.zeros(0, dtype=np.int64)
         self._totals = np.zeros((0, _COLUMNS), dtype=np.int64)
         self._pending: list[tuple[np.ndarray, np.ndarray]] = []
@@ -96,10 +99,16 @@ def _size_label(size_class: int) -> str:
     return f"{format_bytes(1 << (size_class - 1))} to < {format_bytes(1 << size_class)}"
 
 
-_KEYS: dict[str, Callable[[OperationRows], np.ndarray]] = {
-    "rank": lambda rows: np.full(len(rows), rows.rank),
-    "file": lambda rows: rows.file_id,
-    "step": lambda rows: np.maximum(rows.step, NO_STEP),
-    "size": _size_class,
-}
-_LABELS: dict[str, Callable[[int], int | str]] = {"size": _size_label}
+def _grouping(by: str, files: pa.Table) -> tuple[Callable[[OperationRows], np.ndarray], Callable[[int], int | str]]:
+    """How rows get a key (int64), and keys their label."""
+    if by == "rank":
+        return lambda rows: np.full(len(rows), rows.rank), lambda rank: rank
+    if by == "file":
+        paths = files["path"].to_pylist()
+        return lambda rows: rows.file_id, lambda file_id: paths[file_id]
+    if by == "format":
+        formats = codes(files, "format").astype(np.int64)
+        return lambda rows: formats[rows.file_id], lambda code: FORMATS[code]
+    if by == "step":
+        return lambda rows: np.maximum(rows.step, NO_STEP), lambda step: step
+    return _size_class, _size_label

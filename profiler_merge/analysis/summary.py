@@ -17,13 +17,14 @@ import pyarrow as pa
 
 from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
+from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, is_replay, posix_pattern
 from profiler_merge.analysis.phases import Phases, Steps, phases, steps
-from profiler_merge.analysis.selection import Selection, above_posix, select_files, select_layers
+from profiler_merge.analysis.selection import Selection, collect
 from traces.access_pattern import AccessCounts, AccessPattern
 from traces.distribution import Distribution
 from traces.io_totals import IoCollector, IoTotals
-from traces.operation_rows import OperationRows, operation_rows
+from traces.operation_rows import OperationRows
 from traces.ops import OPS, TRACED, WRITE, CaptureInfo
 from traces.store import Capture
 from traces.units import MIB, NS_PER_S, format_duration, ns_to_seconds
@@ -156,6 +157,7 @@ class Summary:
 def summarise(
     capture: Capture,
     *,
+    filters: Filters = EVERYTHING,
     exclude: Sequence[str] = (),
     by: str | None = None,
     durations: DurationRule = recorded_durations,
@@ -163,68 +165,66 @@ def summarise(
 ) -> Summary:
     """Summary of a capture.
 
-    `exclude`: shell patterns of paths to leave out; `by`: one of `breakdown.GROUPINGS`; `durations`: what sums and
-    bandwidths are computed from; `on_rows` is told how many rows each batch had.
-    Raises: CaptureError when the capture is damaged.
+    `filters`: what to look at; `exclude`: shell patterns of paths to leave out besides; `by`: one of
+    `breakdown.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` is told how
+    many rows each batch had. Raises: CaptureError when the capture is damaged.
     """
-    selection = select_files(capture, exclude)
-    phase = phases(capture.spans)
-    tally = _Tally(capture, selection, phase, durations, by)
-    if not tally.add_all(on_rows):
-        selection = select_layers(capture, selection)
-        tally = _Tally(capture, selection, phase, durations, by)
-        tally.add_all(on_rows)
-    return _summary(capture, selection, phase, tally)
+    filters = filters.excluding(exclude)
+    tally = collect(
+        capture,
+        filters,
+        lambda selection: SummaryCollector(capture, selection, by=by, durations=durations),
+        without=("lane",) if by == "step" else ("lane", "step"),
+        on_rows=on_rows,
+    )
+    return tally.summary()
 
 
-class _Tally:
-    """Everything that one pass over the op stream collects."""
+class SummaryCollector:
+    """Everything about the totals that one pass over the op stream collects."""
 
     def __init__(
-        self, capture: Capture, selection: Selection, phase: Phases, durations: DurationRule, by: str | None
+        self,
+        capture: Capture,
+        selection: Selection,
+        *,
+        by: str | None = None,
+        durations: DurationRule = recorded_durations,
     ) -> None:
         files = capture.files.num_rows
         self._capture = capture
         self._selection = selection
-        self._unused = ("lane",) if by == "step" else ("lane", "step")
         self._durations = durations
-        self.io = IoCollector(files, phase.compute)
-        self.pattern = AccessPattern(files)
-        self.interfaces = InterfaceCollector()
-        self.breakdown = None if by is None else BreakdownCollector(by, capture.paths())
-        self.other = 0
-        self.reconstructed = np.zeros(5, dtype=np.int64)
+        self._spans = selection.filters.spans(capture.spans)
+        self._phase = phases(self._spans)
+        self._io = IoCollector(files, self._phase.compute)
+        self._pattern = AccessPattern(files)
+        self._interfaces = InterfaceCollector()
+        self._breakdown = None if by is None else BreakdownCollector(by, capture.files)
+        self._other = 0
+        self._reconstructed = np.zeros(5, dtype=np.int64)
 
-    def add_all(self, on_rows: Callable[[int], None]) -> bool:
-        """Collect the whole op stream; False, and no more than begun, when layers overlap and none were selected."""
-        for rows in operation_rows(self._capture, without=self._unused):
-            if self._selection.layers is None and above_posix(rows):
-                return False
-            self._add(rows)
-            on_rows(len(rows))
-        return True
-
-    def _add(self, rows: OperationRows) -> None:
-        rows = self._selection.selected(rows)
-        self.interfaces.add(rows.where(rows.data))
+    def add(self, rows: OperationRows) -> None:
+        """Add selected rows."""
+        self._interfaces.add(rows.where(rows.data))
         rows = self._selection.counted(rows)
         traced, data = rows.origin == TRACED, rows.data
         counted = rows.where(traced & data)
         duration_ns = self._durations(counted)
-        self.io.add(counted, duration_ns)
-        if self.breakdown is not None:
-            self.breakdown.add(counted, duration_ns)
+        self._io.add(counted, duration_ns)
+        if self._breakdown is not None:
+            self._breakdown.add(counted, duration_ns)
         if len(counted) == len(rows):
-            self.pattern.add(rows)
+            self._pattern.add(rows)
             return
-        self.other += int((traced & ~data).sum())
+        self._other += int((traced & ~data).sum())
         self._add_reconstructed(rows.where(~traced))
-        self.pattern.add(rows.where((traced & data) | np.isin(rows.op, _OPEN_OR_CLOSE)))
+        self._pattern.add(rows.where((traced & data) | np.isin(rows.op, _OPEN_OR_CLOSE)))
 
     def _add_reconstructed(self, rows: OperationRows) -> None:
         written, data = rows.op == WRITE, rows.data
         read = data & ~written
-        self.reconstructed += [
+        self._reconstructed += [
             read.sum(),
             written.sum(),
             (~data).sum(),
@@ -232,38 +232,48 @@ class _Tally:
             rows.length[written].sum(),
         ]
 
+    def summary(self) -> Summary:
+        """Totals of all that was added."""
+        info, io, phase = self._capture.info, self._io.totals(), self._phase
+        counters = self._counters()
+        pattern, source = _pattern(counters, self._pattern.counts)
+        rebuilt = self._reconstructed.tolist()
+        in_flight_s = ns_to_seconds(io.busy.length_ns)
+        return Summary(
+            job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s),
+            operations=OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other),
+            bytes=ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written")),
+            files=int(io.files_used.sum()),
+            reconstructed=Reconstructed(
+                read=rebuilt[0], write=rebuilt[1], other=rebuilt[2], bytes_read=rebuilt[3], bytes_written=rebuilt[4]
+            ),
+            io_time_s=_io_time(io, self._rank_count()),
+            in_flight_s=in_flight_s,
+            transfer_size_bytes=Spread.of(io.size_bytes),
+            bandwidth_per_op_mib_s=Spread.of(io.bandwidth_mib_s),
+            unmeasured_operations=io.unmeasured,
+            aggregate_bandwidth_mib_s=io.bytes_moved / MIB / in_flight_s if in_flight_s else None,
+            sequential_pct=pattern.sequential_pct,
+            consecutive_pct=pattern.consecutive_pct,
+            access_pattern_source=source,
+            coverage=CoverageShare(bytes=info.coverage.bytes, operations=info.coverage.operations),
+            steps=steps(self._spans),
+            compute=_compute(phase, io),
+            interfaces=self._interfaces.totals(counters),
+            partial=info.partial,
+            warnings=(*info.warnings, *_warnings(info, io)),
+            groups=None if self._breakdown is None else self._breakdown.groups(),
+        )
 
-def _summary(capture: Capture, selection: Selection, phase: Phases, tally: _Tally) -> Summary:
-    info, io = capture.info, tally.io.totals()
-    counters = None if is_replay(info) else capture.files.filter(pa.array(selection.files))
-    pattern, source = _pattern(counters, tally.pattern.counts)
-    rebuilt = tally.reconstructed.tolist()
-    in_flight_s = ns_to_seconds(io.busy.length_ns)
-    return Summary(
-        job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s),
-        operations=OperationCounts(read=io.total("reads"), write=io.total("writes"), other=tally.other),
-        bytes=ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written")),
-        files=int(io.files_used.sum()),
-        reconstructed=Reconstructed(
-            read=rebuilt[0], write=rebuilt[1], other=rebuilt[2], bytes_read=rebuilt[3], bytes_written=rebuilt[4]
-        ),
-        io_time_s=_io_time(io, max(info.job.nprocs, len(capture.ranks))),
-        in_flight_s=in_flight_s,
-        transfer_size_bytes=Spread.of(io.size_bytes),
-        bandwidth_per_op_mib_s=Spread.of(io.bandwidth_mib_s),
-        unmeasured_operations=io.unmeasured,
-        aggregate_bandwidth_mib_s=io.bytes_moved / MIB / in_flight_s if in_flight_s else None,
-        sequential_pct=pattern.sequential_pct,
-        consecutive_pct=pattern.consecutive_pct,
-        access_pattern_source=source,
-        coverage=CoverageShare(bytes=info.coverage.bytes, operations=info.coverage.operations),
-        steps=steps(capture.spans),
-        compute=_compute(phase, io),
-        interfaces=tally.interfaces.totals(counters),
-        partial=info.partial,
-        warnings=(*info.warnings, *_warnings(info, io)),
-        groups=None if tally.breakdown is None else tally.breakdown.groups(),
-    )
+    def _counters(self) -> pa.Table | None:
+        """Darshan's counters where they are of just the rows that are looked at."""
+        if is_replay(self._capture.info) or self._selection.filters.by_operation:
+            return None
+        return self._capture.files.filter(pa.array(self._selection.files))
+
+    def _rank_count(self) -> int:
+        ranks = self._selection.ranks(self._capture)
+        return len(ranks) if self._selection.filters.ranks else max(self._capture.info.job.nprocs, len(ranks))
 
 
 def _pattern(counters: pa.Table | None, operations: AccessCounts) -> tuple[AccessCounts, str]:

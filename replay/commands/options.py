@@ -25,6 +25,35 @@ exclude_option = click.option(
 )
 
 
+def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options `ranks`, `begin`, `until` and `steps`: what `Selection.parse` takes."""
+    for option in (
+        click.option("--steps", metavar="A-B", help="Only training steps A to B, on each rank at its own times."),
+        click.option("--until", metavar="TIME", help="Only what starts before this time of the capture."),
+        click.option(
+            "--from", "begin", metavar="TIME", help="Only what starts from this time of the capture on: 10, 10s, 500ms."
+        ),
+        click.option("--ranks", metavar="LIST", help="Only these recorded ranks, such as 0-15,20."),
+    ):
+        command = option(command)
+    return command
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options `path`, `exclude`, `op`, `api` and those of `selection_options`: what an analysis looks at."""
+    command = selection_options(command)
+    for option in (
+        click.option("--api", multiple=True, metavar="NAME", help="Only POSIX, STDIO, MPIIO or HDF5; repeatable."),
+        click.option("--op", multiple=True, metavar="NAME", help="Only read, write, open, close ...; repeatable."),
+        exclude_option,
+        click.option(
+            "--path", multiple=True, metavar="GLOB", help="Only files whose path matches one of these; repeatable."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An argument that names a capture or a Darshan log."""
     return click.argument(name, type=click.Path(path_type=Path))

@@ -1,42 +1,111 @@
-"""`dxt-replay summary`: the totals of a capture."""
+"""`dxt-replay summary`: the totals and tables of a capture."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, exclude_option, json_option
+from replay.commands.options import capture_argument, filter_options, json_option
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUPINGS = ("rank", "file", "format", "step", "size")
+VIEWS = (
+    "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files", "timeline",
+    "tfrecords", "datasets",
+)  # fmt: skip
+TERMINAL_BINS = 40
+STANDARD_OUTPUT = "-"
 
 
 @click.command()
 @capture_argument("capture")
-@click.option("--by", type=click.Choice(["rank", "file", "step", "size"]), help="Add a table of totals per group.")
-@exclude_option
+@click.option("--by", type=click.Choice(GROUPINGS), help="Add a table of totals per group.")
+@click.option("--show", multiple=True, type=click.Choice(VIEWS), help="This table instead of the totals; repeatable.")
+@click.option("--findings", is_flag=True, help="What stands out, with evidence and remedies: --show findings.")
+@click.option("--bin", "bin_width", metavar="TIME", help="Width of a bin of the timeline, such as 1s or 5ms.")
+@filter_options
 @click.option(
     "--compat-vanidl", is_flag=True, help="VaniDL's numbers: times in 0.1 ms, 0 becomes 1 ms, no path with .py."
 )
+@click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
 @json_option
-def command(capture: Path, by: str | None, exclude: tuple[str, ...], compat_vanidl: bool, as_json: bool) -> None:
+def command(
+    capture: Path,
+    by: str | None,
+    show: tuple[str, ...],
+    findings: bool,
+    bin_width: str | None,
+    path: tuple[str, ...],
+    exclude: tuple[str, ...],
+    op: tuple[str, ...],
+    api: tuple[str, ...],
+    ranks: str | None,
+    begin: str | None,
+    until: str | None,
+    steps: str | None,
+    compat_vanidl: bool,
+    csv_file: str | None,
+    as_json: bool,
+) -> None:
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
     Totals count what was traced, once per file where several layers recorded it.
     """
     from profiler_merge.analysis.durations import VANIDL_EXCLUDES, DurationRule, recorded_durations, vanidl_durations
-    from profiler_merge.analysis.summary import summarise
+    from profiler_merge.analysis.filters import Filters
+    from profiler_merge.analysis.views import summary_table, views
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import status
-
-    with opened(capture) as source:
-        durations: DurationRule = recorded_durations
-        if compat_vanidl:
-            durations, exclude = vanidl_durations(source.info), (*exclude, *VANIDL_EXCLUDES)
-        with status("summarising"):
-            summary = summarise(source, exclude=exclude, by=by, durations=durations).as_json()
-    if as_json:
-        print_json(summary)
-        return
     from replay.report import print_summary
+    from replay.selection import Selection
+    from traces.units import parse_duration_ns
 
-    print_summary(summary)
+    names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
+    _check_tables(names, by, csv_file, as_json=as_json)
+    part = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
+    filters = Filters(
+        paths=path,
+        exclude=(*exclude, *VANIDL_EXCLUDES) if compat_vanidl else exclude,
+        ranks=part.ranks or (),
+        ops=op,
+        apis=tuple(name.upper() for name in api),
+        from_ns=part.from_ns,
+        until_ns=part.until_ns,
+        steps=part.steps,
+    )
+    width = None if bin_width is None else parse_duration_ns(bin_width, "--bin")
+    with opened(capture) as source:
+        durations: DurationRule = vanidl_durations(source.info) if compat_vanidl else recorded_durations
+        with status("summarising"):
+            found = views(source, names, filters=filters, by=by, durations=durations, bin_ns=width, bins=TERMINAL_BINS)
+    if csv_file is not None:
+        _write_csv(found.tables[names[0]] if names else summary_table(found.summary), csv_file)
+    elif as_json:
+        print_json(found.as_json())
+    else:
+        print_summary(found.as_json())
+
+
+def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, *, as_json: bool) -> None:
+    if csv_file is not None and (len(names) + (by is not None) > 1 or as_json):
+        raise UsageError("--csv writes one table: give one --show, or --by, and no --json")
+
+
+def _write_csv(table: pa.Table, csv_file: str) -> None:
+    """Raises: TargetError when the file cannot be written."""
+    from profiler_merge.analysis.tables import write_csv
+    from profiler_merge.export.exported import replacing
+
+    if csv_file == STANDARD_OUTPUT:
+        write_csv(table, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    with replacing(Path(csv_file)) as stream:
+        write_csv(table, stream)

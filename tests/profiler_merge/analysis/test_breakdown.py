@@ -6,7 +6,7 @@ import pytest
 
 from profiler_merge.analysis import breakdown
 from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
-from tests.capture_builder import build_capture, read, write
+from tests.capture_builder import File, build_capture, read, write
 from traces.operation_rows import operation_rows
 
 OPS = [
@@ -19,8 +19,8 @@ OPS = [
 
 
 def groups(tmp_path: Path, by: str) -> dict[int | str, GroupTotals]:
-    capture = build_capture(tmp_path, files=["/a", "/b"], ops=OPS)
-    collector = BreakdownCollector(by, capture.paths())
+    capture = build_capture(tmp_path, files=[File("/a", format="csv"), File("/b", format="hdf5")], ops=OPS)
+    collector = BreakdownCollector(by, capture.files)
     for rows in operation_rows(capture):
         collector.add(rows, rows.duration_ns)
     found = collector.groups()
@@ -41,6 +41,11 @@ def test_by_rank(tmp_path: Path) -> None:
 def test_by_file(tmp_path: Path) -> None:
     found = groups(tmp_path, "file")
     assert {path: group.bytes_read for path, group in found.items()} == {"/a": 1, "/b": 4096 + 8191}
+
+
+def test_by_format(tmp_path: Path) -> None:
+    found = groups(tmp_path, "format")
+    assert {name: (group.reads, group.writes) for name, group in found.items()} == {"csv": (2, 0), "hdf5": (2, 1)}
 
 
 def test_by_step_has_a_row_for_no_step(tmp_path: Path) -> None:

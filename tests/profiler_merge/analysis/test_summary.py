@@ -146,7 +146,7 @@ def test_layers_do_not_count_twice(tmp_path: Path) -> None:
     assert totals == {"POSIX": (2, 11), "MPIIO": (1, 10), "HDF5": (1, 7)}
 
 
-@pytest.mark.parametrize("by", ["rank", "file", "step", "size"])
+@pytest.mark.parametrize("by", ["rank", "file", "format", "step", "size"])
 def test_groups_add_up_to_the_totals(tmp_path: Path, by: str) -> None:
     found = summarise(small_capture(tmp_path), by=by)
     assert found.groups is not None

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
+from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.summary import summarise
+from profiler_merge.analysis.views import views
 from replay.commands.main import main
+from replay.commands.summary import TERMINAL_BINS, VIEWS
 from tests.capture_builder import Op, build_capture, read, write
 from traces.store import Capture
 
@@ -95,3 +100,73 @@ def test_a_damaged_log_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture
     log.write_bytes(b"no log")
     assert main(["summary", str(log)]) == 2
     assert "dxt-replay: error:" in capsys.readouterr().err
+
+
+def printed_csv(capsysbinary: pytest.CaptureFixture[bytes], *argv: str) -> list[dict[str, str]]:
+    assert main(["summary", *argv, "--csv", "-"]) == 0
+    text = capsysbinary.readouterr().out.decode()
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_choices_are_those_of_the_library() -> None:
+    from profiler_merge.analysis import breakdown, views
+    from replay.commands import summary
+
+    assert summary.VIEWS == views.VIEWS
+    assert summary.GROUPINGS == breakdown.GROUPINGS
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_table_as_csv(capture: Capture, capsysbinary: pytest.CaptureFixture[bytes], view: str) -> None:
+    rows = printed_csv(capsysbinary, str(capture.path), "--show", view)
+    expected = views(capture, [view], bins=TERMINAL_BINS).tables[view]
+    assert len(rows) == expected.num_rows
+    assert not rows or list(rows[0]) == expected.column_names
+
+
+def test_breakdown_and_totals_as_csv(capture: Capture, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    rows = printed_csv(capsysbinary, str(capture.path), "--by", "file")
+    assert [(row["group"], row["bytes_read"]) for row in rows] == [("/data/a", "4096"), ("/lib/b.py", "100")]
+    totals = {row["name"]: row["value"] for row in printed_csv(capsysbinary, str(capture.path))}
+    assert totals["operations.read"] == "2"
+
+
+def test_csv_into_a_file(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "out.csv"
+    assert main(["summary", str(capture.path), "--show", "ranks", "--csv", str(target)]) == 0
+    assert capsys.readouterr().out == ""
+    assert target.read_text().splitlines()[0].startswith("rank,files,shared_files,reads")
+    assert main(["summary", str(capture.path), "--show", "ranks", "--csv", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--csv", "-", "--show", "steps", "--show", "files"],
+        ["--csv", "-", "--by", "rank", "--findings"],
+        ["--csv", "-", "--json"],
+        ["--op", "reed"],
+        ["--api", "nfs"],
+        ["--steps", "5-3"],
+        ["--bin", "soon", "--show", "timeline"],
+        ["--bin", "1ns", "--show", "timeline", "--from", "0s", "--until", "100s"],
+    ],
+)
+def test_wrong_use_is_status_2(capture: Capture, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    assert main(["summary", str(capture.path), *options]) == 2
+    assert "dxt-replay: error:" in capsys.readouterr().err
+
+
+def test_filters_are_those_of_the_library(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--path", "/data/*", "--path", "/none", "--ranks", "0", "--op", "read", "--api", "posix"]
+    found = printed_json(capsys, str(capture.path), *options, "--from", "1us", "--until", "1ms")
+    del found["schema_version"]
+    filters = Filters(
+        paths=("/data/*", "/none"), ranks=(0,), ops=("read",), apis=("POSIX",), from_ns=1_000, until_ns=1_000_000
+    )
+    assert found == json.loads(json.dumps(summarise(capture, filters=filters).as_json()))
+    assert found["bytes"] == {"read": 4096, "written": 0}
+
+
+def test_findings_are_one_option(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "findings" in printed_json(capsys, str(capture.path), "--findings")["tables"]

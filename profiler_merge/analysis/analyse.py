@@ -1,0 +1,72 @@
+"""All analyses of a capture in one pass over its op stream: what a report or the findings start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from profiler_merge.analysis.durations import DurationRule, recorded_durations
+from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.overlap import Overlap, OverlapCollector
+from profiler_merge.analysis.patterns import PatternCollector, Patterns
+from profiler_merge.analysis.selection import Selection, collect
+from profiler_merge.analysis.sizes import RequestSizes, SizeCollector
+from profiler_merge.analysis.summary import Summary, SummaryCollector
+from traces.operation_rows import OperationRows
+from traces.store import Capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Analysis:
+    """What `summarise`, `request_sizes`, `overlap` and `patterns` return for the same filters."""
+
+    summary: Summary
+    sizes: RequestSizes
+    overlap: Overlap
+    patterns: Patterns
+
+
+def analyse(
+    capture: Capture,
+    *,
+    filters: Filters = EVERYTHING,
+    by: str | None = None,
+    durations: DurationRule = recorded_durations,
+    on_rows: Callable[[int], None] = lambda rows: None,
+) -> Analysis:
+    """Everything but the timeline, whose bins have to be chosen. Arguments as of `summarise`.
+
+    Raises: CaptureError when the capture is damaged.
+    """
+
+    def begin(selection: Selection) -> _Collectors:
+        return _Collectors(
+            summary=SummaryCollector(capture, selection, by=by, durations=durations),
+            sizes=SizeCollector(),
+            overlap=OverlapCollector(capture, selection),
+            patterns=PatternCollector(capture, selection),
+        )
+
+    without = ("lane",) if by == "step" else ("lane", "step")
+    found = collect(capture, filters, begin, without=without, on_rows=on_rows)
+    return Analysis(
+        summary=found.summary.summary(),
+        sizes=found.sizes.sizes(),
+        overlap=found.overlap.overlap(),
+        patterns=found.patterns.patterns(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Collectors:
+    summary: SummaryCollector
+    sizes: SizeCollector
+    overlap: OverlapCollector
+    patterns: PatternCollector
+
+    def add(self, rows: OperationRows) -> None:
+        """Hand selected rows to all of them."""
+        self.summary.add(rows)
+        self.sizes.add(rows)
+        self.overlap.add(rows)
+        self.patterns.add(rows)

@@ -1,0 +1,109 @@
+"""How many operations are in flight together: the largest number in each time bin, exact, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from traces.operation_rows import OperationRows
+from traces.stable_order import runs
+
+_NO_TIMES = np.empty(0, dtype=np.int64)
+
+
+class PeakCounter:
+    """Largest number of intervals that share an instant, per bin. State: the ends of those in flight.
+
+    Intervals are half-open, so one that starts as another ends does not meet it; empty ones are in flight never.
+    """
+
+    def __init__(self) -> None:
+        self._open = _NO_TIMES
+        self.peak = 0
+
+    def add(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Add intervals in the order of their start. Returns their starts and how many were in flight then, with it."""
+        real = ends > starts
+        if not real.all():
+            starts, ends = starts[real], ends[real]
+        if not len(starts):
+            return _NO_TIMES, _NO_TIMES
+        known = np.sort(np.concatenate((self._open, ends)))
+        begun = len(self._open) + np.arange(1, len(starts) + 1)
+        # Whatever ends by a start has begun before it, so that its end is known.
+        in_flight = begun - np.searchsorted(known, starts, side="right")
+        self._open = known[np.searchsorted(known, starts[-1], side="right") :]
+        self.peak = max(self.peak, int(in_flight.max()))
+        return starts, in_flight
+
+
+class PeaksPerBin:
+    """Largest number in flight in each bin of `bin_ns`, counted from time 0; no time may be negative.
+
+    That is the largest at a start within the bin, or what came over from the bin before: what had started before the
+    bin less what had ended by its beginning.
+    """
+
+    def __init__(self, bin_ns: int) -> None:
+        self._bin_ns = bin_ns
+        self._counter = PeakCounter()
+        self._at_starts = _NO_TIMES
+        self._change = _NO_TIMES
+
+    def add(self, starts: np.ndarray, ends: np.ndarray) -> None:
+        """Add intervals in the order of their start."""
+        real = ends > starts
+        begun, in_flight = self._counter.add(starts, ends)
+        if not len(begun):
+            return
+        last_bin = (ends[real] - 1) // self._bin_ns
+        self._reach(int(last_bin.max()) + 2)
+        place = begun // self._bin_ns
+        first = runs(place)
+        bins = place[first]
+        self._at_starts[bins] = np.maximum(self._at_starts[bins], np.maximum.reduceat(in_flight, first))
+        size = len(self._change)
+        self._change += np.bincount(place + 1, minlength=size) - np.bincount(last_bin + 1, minlength=size)
+
+    def _reach(self, bins: int) -> None:
+        if bins > len(self._change):
+            size = max(bins, 2 * len(self._change))
+            self._at_starts = np.pad(self._at_starts, (0, size - len(self._at_starts)))
+            self._change = np.pad(self._change, (0, size - len(self._change)))
+
+    def peaks(self, bins: int) -> np.ndarray:
+        """int64 (bins,): the peaks of bins 0 to bins - 1."""
+        self._reach(bins)
+        carried = np.cumsum(self._change)
+        result: np.ndarray = np.maximum(self._at_starts, carried)[:bins]
+        return result
+
+
+def in_time_order(streams: list[Iterator[OperationRows]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(starts, ends) of the rows of several streams, each in start order, merged into one in start order.
+
+    Memory: a batch of each stream.
+    """
+    waiting: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    running = dict(enumerate(streams))
+    while running or waiting:
+        for number in [number for number in running if number not in waiting]:
+            rows = next(running[number], None)
+            if rows is None:
+                del running[number]
+            elif len(rows):
+                waiting[number] = (rows.start_ns, rows.end_ns)
+        if any(number not in waiting for number in running) or not waiting:
+            continue
+        known_until = min((int(waiting[number][0][-1]) for number in running), default=np.iinfo(np.int64).max)
+        parts = []
+        for number, (starts, ends) in list(waiting.items()):
+            stop = int(np.searchsorted(starts, known_until, side="right"))
+            parts.append((starts[:stop], ends[:stop]))
+            waiting[number] = (starts[stop:], ends[stop:])
+            if stop == len(starts):
+                del waiting[number]
+        starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(starts, kind="stable")
+        yield starts[order], ends[order]

@@ -1,0 +1,150 @@
+"""What the recorded files hold, where they can be opened: records of TFRecord, datasets and chunks of HDF5 files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.tables import table_of
+from traces.errors import DxtReplayError, MissingDependencyError
+from traces.ops import FORMATS, codes
+from traces.store import Capture
+
+_LENGTH_BYTES, _CRC_BYTES = 8, 4
+"""A TFRecord: length (u64, little endian), CRC of the length, data, CRC of the data (tensorflow/core/lib/io)."""
+
+_MOST_RECORD_BYTES = 1 << 40
+
+TFRECORDS_SCHEMA = pa.schema(
+    [
+        pa.field("file_id", pa.int32()),
+        pa.field("path", pa.string()),
+        *(pa.field(name, pa.int64()) for name in ("size_bytes", "records", "least_bytes", "most_bytes")),
+        pa.field("mean_bytes", pa.float64()),
+    ]
+)
+"""One row per TFRecord file; sizes of its records without their frame, null without a record."""
+
+DATASETS_SCHEMA = pa.schema(
+    [
+        pa.field("file_id", pa.int32()),
+        pa.field("path", pa.string()),
+        pa.field("dataset", pa.string()),
+        pa.field("shape", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("chunk", pa.string()),
+        pa.field("chunk_bytes", pa.int64()),
+        pa.field("chunks_stored", pa.int64()),
+        pa.field("filter", pa.string()),
+        pa.field("bytes", pa.int64()),
+        pa.field("stored_bytes", pa.int64()),
+    ]
+)
+"""One row per dataset of an HDF5 file. `shape` and `chunk` as `3x520x520`, chunk null for a contiguous one.
+`chunk_bytes`: before the filter (gzip, lzf, szip); `stored_bytes`: what the file holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contents:
+    """`tfrecords` and `datasets`: tables of those schemas; `unread`: path -> why the file could not be looked into."""
+
+    tfrecords: pa.Table
+    datasets: pa.Table
+    unread: Mapping[str, str]
+
+
+def contents(
+    capture: Capture, filters: Filters = EVERYTHING, *, locate: Callable[[str], Path] = lambda path: Path(path)
+) -> Contents:
+    """Look into the TFRecord and HDF5 files of a capture; they are opened for reading only.
+
+    `locate`: where a recorded path lies now. Reads the frame of every record, not its data. A file that is absent,
+    changed or damaged is no error but named in `unread`.
+    """
+    paths = capture.paths()
+    formats = np.array(FORMATS)[codes(capture.files, "format")]
+    rows: dict[str, list[dict[str, Any]]] = {"tfrecord": [], "hdf5": []}
+    unread = {}
+    for file_id in np.flatnonzero(filters.files_mask(paths)).tolist():
+        look = _LOOK.get(formats[file_id])
+        if look is None:
+            continue
+        try:
+            found = list(look(locate(paths[file_id])))
+        except MissingDependencyError:
+            raise
+        except (OSError, ValueError, KeyError, RuntimeError, DxtReplayError) as error:
+            unread[paths[file_id]] = str(error)
+            continue
+        rows[formats[file_id]] += [{"file_id": file_id, "path": paths[file_id], **row} for row in found]
+    return Contents(
+        tfrecords=table_of(rows["tfrecord"], TFRECORDS_SCHEMA),
+        datasets=table_of(rows["hdf5"], DATASETS_SCHEMA),
+        unread=unread,
+    )
+
+
+def _tfrecord(path: Path) -> Iterator[dict[str, Any]]:
+    lengths: list[int] = []
+    with open(path, "rb", buffering=0) as file:
+        size, at = os.fstat(file.fileno()).st_size, 0
+        while at < size:
+            header = os.pread(file.fileno(), _LENGTH_BYTES, at)
+            length = int.from_bytes(header, "little")
+            at += _LENGTH_BYTES + _CRC_BYTES + length + _CRC_BYTES
+            if len(header) < _LENGTH_BYTES or length > _MOST_RECORD_BYTES or at > size:
+                raise ValueError(f"record {len(lengths)} ends beyond the file: not TFRecord, compressed or truncated")
+            lengths.append(length)
+    yield {
+        "size_bytes": size,
+        "records": len(lengths),
+        "least_bytes": min(lengths, default=None),
+        "most_bytes": max(lengths, default=None),
+        "mean_bytes": sum(lengths) / len(lengths) if lengths else None,
+    }
+
+
+def _hdf5(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingDependencyError("h5py", "looking into HDF5 files", "pip install h5py") from error
+
+    found: list[dict[str, Any]] = []
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found.append(_dataset(name, item))
+
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+    yield from found
+
+
+def _dataset(name: str, dataset: Any) -> dict[str, Any]:
+    chunk = dataset.chunks
+    return {
+        "dataset": name,
+        "shape": _times(dataset.shape or ()),
+        "type": str(dataset.dtype),
+        "chunk": None if chunk is None else _times(chunk),
+        "chunk_bytes": None if chunk is None else int(np.prod(chunk)) * dataset.dtype.itemsize,
+        "chunks_stored": None if chunk is None else dataset.id.get_num_chunks(),
+        "filter": dataset.compression,
+        "bytes": int(dataset.nbytes),
+        "stored_bytes": int(dataset.id.get_storage_size()),
+    }
+
+
+def _times(sizes: tuple[int, ...]) -> str:
+    return "x".join(str(size) for size in sizes)
+
+
+_LOOK: Mapping[str, Callable[[Path], Iterator[dict[str, Any]]]] = {"tfrecord": _tfrecord, "hdf5": _hdf5}

@@ -1,0 +1,53 @@
+"""What stands out, in words: each finding with its evidence, the threshold that it passed, and a remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from profiler_merge.analysis import findings_compute, findings_storage
+from profiler_merge.analysis.analyse import Analysis, analyse
+from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.finding import SEVERITIES, Finding
+from traces.store import Capture
+
+CODES = (
+    "partial-trace", "small-reads", "small-writes", "small-chunks", "random-shared", "re-reads", "shared-reads",
+    "rank-imbalance", "metadata-time", "input-bound", "no-overlap", "one-reader", "checkpoint-blocking",
+)  # fmt: skip
+"""All codes that a `Finding` can have."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field(name, pa.string())
+        for name in ("code", "severity", "title", "evidence", "threshold", "remedy", "values", "files")
+    ]
+)
+"""One row per finding; `values` is a JSON object, `files` has a path a line."""
+
+
+def findings(capture: Capture, filters: Filters = EVERYTHING) -> tuple[Finding, ...]:
+    """Findings about a capture, the gravest first. Raises: CaptureError when it is damaged."""
+    return findings_of(analyse(capture, filters=filters))
+
+
+def findings_of(analysis: Analysis) -> tuple[Finding, ...]:
+    """Findings about what `analyse` returned, the gravest first."""
+    rules = (*findings_storage.RULES, *findings_compute.RULES)
+    found = [finding for rule in rules for finding in rule(analysis)]
+    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def findings_table(found: Iterable[Finding]) -> pa.Table:
+    """`SCHEMA`."""
+    rows = [
+        {
+            **{name: getattr(finding, name) for name in SCHEMA.names[:6]},
+            "values": json.dumps(dict(finding.values)),
+            "files": "\n".join(finding.files),
+        }
+        for finding in found
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)

@@ -1,0 +1,253 @@
+"""Findings about the requests: how storage is asked for data, and how far the trace can be trusted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.analysis.analyse import Analysis
+from profiler_merge.analysis.finding import Finding, percent, severity_of_loss
+from profiler_merge.analysis.thresholds import (
+    CONSECUTIVE_PCT,
+    IMBALANCE_PCT,
+    LEAST_COVERAGE,
+    LEAST_REQUESTS,
+    LEAST_REREAD_BYTES,
+    MATERIAL_PCT,
+    METADATA_RANK_S,
+    NOTICEABLE_PCT,
+    RANDOM_PCT,
+    READS_PER_REQUEST,
+    REREAD_PCT,
+    SMALL_CHUNK_BYTES,
+    SMALL_REQUEST_PCT,
+)
+from traces.units import NS_PER_S, format_bytes, format_count, format_duration, ns_to_seconds
+
+_WORST_FILES = 5
+
+
+def partial_trace(found: Analysis) -> Iterator[Finding]:
+    """Operations that the trace lacks, so that every number here covers a part of the run."""
+    coverage = found.summary.coverage
+    known = {"bytes": coverage.bytes, "operations": coverage.operations}
+    low = {name: share for name, share in known.items() if share is not None and share < LEAST_COVERAGE}
+    if not low and not found.summary.partial:
+        return
+    shares = " and ".join(f"{percent(100 * share)} of the {name}" for name, share in low.items())
+    yield Finding(
+        code="partial-trace",
+        severity="high",
+        title="The trace holds a part of the run",
+        evidence=f"Traced are {shares} that Darshan counted." if low else "The source is marked as incomplete.",
+        threshold=f"below {percent(100 * LEAST_COVERAGE)}",
+        remedy="Record again with more memory for DXT (DARSHAN_MODMEM, or MODMEM in a DARSHAN_CONFIG_PATH file), or "
+        "leave out files that do not matter.",
+        values={f"coverage_{name}": share for name, share in low.items()},
+    )
+
+
+def small_requests(found: Analysis) -> Iterator[Finding]:
+    """Reads, or writes, below the stripe of their file."""
+    files = _columns(found.patterns.files)
+    for name, title in (("reads", "Reads"), ("writes", "Writes")):
+        total, small = int(files[name].sum()), int(files[f"small_{name}"].sum())
+        share = 100 * small / total if total else 0.0
+        if small < LEAST_REQUESTS or share <= SMALL_REQUEST_PCT:
+            continue
+        moved = int(files["bytes_read" if name == "reads" else "bytes_written"].sum())
+        yield Finding(
+            code=f"small-{name}",
+            severity=_by_io(found),
+            title=f"{title} are smaller than a stripe",
+            evidence=f"{format_count(small)} of {format_count(total)} {name} ({percent(share)}) move less than a "
+            f"stripe; the mean is {format_bytes(moved / total)}.",
+            threshold=f"more than {SMALL_REQUEST_PCT:g} %, and {LEAST_REQUESTS} of them; a stripe is 1 MiB where it "
+            "is not known",
+            remedy="Ask for more at once: a larger buffer (TFRecordDataset buffer_size), several records a read, "
+            "larger chunks. From 256 KiB to 1 MiB gained 1.25 to 1.32x in the DLIO paper.",
+            values={f"small_{name}": small, f"small_{name}_pct": share},
+            files=_worst(files, files[f"small_{name}"]),
+        )
+
+
+def small_chunks(found: Analysis) -> Iterator[Finding]:
+    """HDF5 files whose chunks are smaller than what the application asks for at once."""
+    files = _columns(found.patterns.files)
+    hdf5 = np.array([name == "hdf5" for name in files["format"]], dtype=bool)
+    reads = np.where(hdf5, files["reads"], 0)
+    mean = files["bytes_read"] / np.maximum(files["reads"], 1)
+    requests = _hdf5_requests(found)
+    cut = reads > READS_PER_REQUEST * requests if requests else 100 * files["consecutive"] > CONSECUTIVE_PCT * reads
+    small = hdf5 & cut & (mean < SMALL_CHUNK_BYTES) & (reads >= LEAST_REQUESTS)
+    if not small.any():
+        return
+    count, size = int(reads[small].sum()), float(files["bytes_read"][small].sum() / reads[small].sum())
+    what = (
+        f"{count / requests:.0f} POSIX reads carry out one H5Dread"
+        if requests
+        else f"{percent(100 * files['consecutive'][small].sum() / count)} of the reads continue the one before"
+    )
+    yield Finding(
+        code="small-chunks",
+        severity=_by_io(found),
+        title="HDF5 chunks are smaller than a request",
+        evidence=f"{what}; they are {format_bytes(size)} each (mean).",
+        threshold=f"more than {READS_PER_REQUEST:g} reads a request (without HDF5 counters: more than "
+        f"{CONSECUTIVE_PCT:g} % consecutive), below {format_bytes(SMALL_CHUNK_BYTES)}",
+        remedy="Repack with chunks of a sample or more (h5repack -l CHUNK=...): 1 MiB instead of 4 KiB made Cosmic "
+        "Tagger's I/O 8 times as fast in the DLIO paper.",
+        values={"reads": count, "mean_bytes": size, **({"reads_per_request": count / requests} if requests else {})},
+        files=_worst(files, np.where(small, reads, 0)),
+    )
+
+
+def random_shared(found: Analysis) -> Iterator[Finding]:
+    """Random access in files that several ranks use."""
+    files = _columns(found.patterns.files)
+    accesses = files["reads"] + files["writes"]
+    random = (
+        (files["ranks"] > 1)
+        & (files["random"] >= LEAST_REQUESTS)
+        & (100 * files["random"] > RANDOM_PCT * np.maximum(accesses, 1))
+    )
+    if not random.any():
+        return
+    share = 100 * files["random"][random].sum() / accesses[random].sum()
+    yield Finding(
+        code="random-shared",
+        severity=_by_io(found),
+        title="Shared files are accessed at random",
+        evidence=f"{percent(share)} of the accesses to {format_count(int(random.sum()))} files of several ranks go to "
+        "a place that the two before do not foretell.",
+        threshold=f"more than {RANDOM_PCT:g} %, and {LEAST_REQUESTS} of them",
+        remedy="Shuffle the order of blocks and the samples within a buffer rather than every sample, give each rank "
+        "files of its own, or stage the file in memory or on a local disk.",
+        values={"random_pct": share},
+        files=_worst(files, np.where(random, files["random"], 0)),
+    )
+
+
+def rereads(found: Analysis) -> Iterator[Finding]:
+    """Bytes that a rank reads again, and bytes that several ranks read."""
+    files = _columns(found.patterns.files)
+    total, again = int(files["bytes_read"].sum()), int(files["reread_bytes"].sum())
+    unique = int(files["unique_bytes_read"].sum())
+    if total and again >= LEAST_REREAD_BYTES and 100 * again >= REREAD_PCT * total:
+        yield Finding(
+            code="re-reads",
+            severity="info",
+            title="Ranks read the same bytes again",
+            evidence=f"{format_bytes(again)} of {format_bytes(total)} ({percent(100 * again / total)}) had been read "
+            f"by the same rank before; {format_bytes(unique)} are different bytes.",
+            threshold=f"at least {REREAD_PCT:g} %",
+            remedy=f"Keep them: tf.data cache(), or a copy on a local disk; it takes {format_bytes(unique)}. Later "
+            "epochs then do not touch shared storage.",
+            values={"reread_bytes": again, "reread_pct": 100 * again / total, "unique_bytes": unique},
+            files=_worst(files, files["reread_bytes"]),
+        )
+    several = int(files["read_by_several_bytes"].sum())
+    first = unique + several
+    if several >= LEAST_REREAD_BYTES and 100 * several >= REREAD_PCT * unique:
+        yield Finding(
+            code="shared-reads",
+            severity="info",
+            title="Several ranks read the same bytes",
+            evidence=f"{format_bytes(first)} read by the ranks are {format_bytes(unique)} of different bytes "
+            f"({first / unique:.1f} times each).",
+            threshold=f"at least {REREAD_PCT:g} % more than once",
+            remedy="Shard the files over the ranks, or let one rank read and broadcast.",
+            values={"read_by_several_bytes": several, "times": first / unique},
+            files=_worst(files, files["read_by_several_bytes"]),
+        )
+
+
+def rank_imbalance(found: Analysis) -> Iterator[Finding]:
+    """Ranks that move more bytes, or spend longer in I/O, than others."""
+    ranks = _columns(found.patterns.ranks)
+    moved = ranks["bytes_read"] + ranks["bytes_written"]
+    time_ns = np.array([rank.io_ns for rank in found.overlap.ranks], dtype=np.int64)
+    run_ns = found.overlap.run_time_s * NS_PER_S
+    if len(moved) < 2 or not moved.max():
+        return
+    share = {
+        "bytes": 100 * float(moved.max() - moved.min()) / float(moved.max()),
+        "time": 100 * float(time_ns.max() - time_ns.min()) / float(max(time_ns.max(), 1)),
+    }
+    matters = {
+        "bytes": int(moved.max() - moved.min()) >= LEAST_REREAD_BYTES,
+        "time": 100 * (time_ns.max() - time_ns.min()) >= NOTICEABLE_PCT * run_ns,
+    }
+    uneven = [name for name in share if matters[name] and share[name] > IMBALANCE_PCT]
+    if not uneven:
+        return
+    busiest, laziest = int(time_ns.argmax()), int(time_ns.argmin())
+    numbers = ranks["rank"]
+    yield Finding(
+        code="rank-imbalance",
+        severity="warning" if "time" in uneven else "info",
+        title="Ranks share the I/O unevenly",
+        evidence=f"Rank {numbers[busiest]} spends {format_duration(float(time_ns[busiest]))} in I/O, rank "
+        f"{numbers[laziest]} {format_duration(float(time_ns[laziest]))}; the most that a rank moves is "
+        f"{format_bytes(float(moved.max()))}, the least {format_bytes(float(moved.min()))}.",
+        threshold=f"(max - min) / max above {IMBALANCE_PCT:g} %, and at least {NOTICEABLE_PCT:g} % of the run or 1 MiB",
+        remedy="Give the ranks equal shares of the files, and spread restarts, logs and checkpoints that one rank does "
+        "for all.",
+        values={"bytes_imbalance_pct": share["bytes"], "time_imbalance_pct": share["time"]},
+    )
+
+
+def metadata_time(found: Analysis) -> Iterator[Finding]:
+    """Ranks that spend long in opens, closes and stats."""
+    ranks = _columns(found.patterns.ranks)
+    time_ns = ranks["metadata_ns"] + ranks["reconstructed_metadata_ns"]
+    if not len(time_ns) or not time_ns.max():
+        return
+    worst = int(time_ns.argmax())
+    run_s = found.overlap.run_time_s
+    share = 100 * ns_to_seconds(int(time_ns[worst])) / run_s if run_s else 0.0
+    if share < MATERIAL_PCT and time_ns[worst] <= METADATA_RANK_S * NS_PER_S:
+        return
+    yield Finding(
+        code="metadata-time",
+        severity=severity_of_loss(share),
+        title="Opening, closing and looking up files takes long",
+        evidence=f"Rank {ranks['rank'][worst]} spends {format_duration(float(time_ns[worst]))} ({percent(share)} of "
+        "the run) in metadata.",
+        threshold=f"at least {MATERIAL_PCT:g} % of the run, or above {METADATA_RANK_S:g} s of a rank",
+        remedy="Put samples into fewer, larger files (TFRecord, HDF5), and keep files open between epochs.",
+        values={"metadata_s": ns_to_seconds(int(time_ns[worst])), "metadata_of_run_pct": share},
+    )
+
+
+RULES = (partial_trace, small_requests, small_chunks, random_shared, rereads, rank_imbalance, metadata_time)
+"""The findings of this module, in the order in which equally grave ones are told."""
+
+
+def _by_io(found: Analysis) -> str:
+    """How much I/O costs: the exposed part of the loop where that is known, else its share of the run."""
+    of_loop = found.overlap.io_of_loop_pct
+    if of_loop is None:
+        return severity_of_loss(found.overlap.io_of_run_pct or 0.0)
+    return severity_of_loss(of_loop * (1 - (found.overlap.io_hidden_pct or 0.0) / 100))
+
+
+def _hdf5_requests(found: Analysis) -> int:
+    interface = found.summary.interfaces.get("HDF5")
+    return interface.reads if interface is not None and interface.source == "counters" else 0
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    """Numbers as arrays, texts as lists."""
+    return {
+        name: table[name].to_pylist() if pa.types.is_string(table[name].type) else table[name].to_numpy()
+        for name in table.column_names
+    }
+
+
+def _worst(files: dict[str, Any], by: np.ndarray) -> tuple[str, ...]:
+    order = np.argsort(-by, kind="stable")[:_WORST_FILES]
+    return tuple(files["path"][place] for place in order if by[place] > 0)

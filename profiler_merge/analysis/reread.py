@@ -1,0 +1,53 @@
+"""How many bytes of each file were read at least once. Pure, in bounded memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traces.intervals import BoundedUnion, Intervals
+from traces.operation_rows import OperationRows
+
+_BETWEEN_FILES = 1 << 30
+"""Free space between two files on the line, so that a gap between files is closed after those within a file."""
+
+
+class ByteLine:
+    """All files on one line of bytes, one after the other, so that one union of ranges serves all of them.
+
+    `sizes`: int64 (files,), at least the end of the last read of each.
+    """
+
+    def __init__(self, sizes: np.ndarray) -> None:
+        room = np.maximum(sizes, 0) + _BETWEEN_FILES
+        self.begin = np.cumsum(room) - room
+        self.end = self.begin + np.maximum(sizes, 0)
+
+    def ranges(self, rows: OperationRows) -> Intervals:
+        """The bytes that rows touch; those without a known offset touch none."""
+        rows = rows.where((rows.offset >= 0) & (rows.length > 0))
+        begin = self.begin[rows.file_id] + rows.offset
+        limit = self.end[rows.file_id]
+        return Intervals.union_of(np.minimum(begin, limit), np.minimum(begin + rows.length, limit))
+
+
+class UniqueBytes:
+    """Union of byte ranges on a line."""
+
+    def __init__(self, line: ByteLine) -> None:
+        self._line = line
+        self._union = BoundedUnion()
+
+    def add(self, ranges: Intervals) -> None:
+        """Add ranges of the same line."""
+        self._union.add_union(ranges)
+
+    def per_file(self) -> np.ndarray:
+        """int64 (files,): bytes of each file in the union, too many in all by at most `error_bytes`."""
+        covered: np.ndarray = self._union.intervals().covered_within(self._line.begin, self._line.end)
+        return covered
+
+    @property
+    def error_bytes(self) -> int:
+        """How many bytes may count that were not read."""
+        self._union.intervals()
+        return self._union.closed_ns

@@ -1,0 +1,270 @@
+"""The course of a capture over time, in bins of any width: operations, bytes, in flight, busy, compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.analysis.concurrency import PeaksPerBin, in_time_order
+from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.phases import phases
+from profiler_merge.analysis.selection import Selection, collect
+from profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
+from traces.errors import UsageError
+from traces.intervals import Intervals, StreamingUnion
+from traces.operation_rows import ROW_COLUMNS, OperationRows, rows_of_batch
+from traces.ops import TRACED, WRITE
+from traces.store import Capture
+from traces.units import MIB, NS_PER_S, format_count
+
+ALL_RANKS = -1
+"""Rank of the rows that are over all ranks."""
+
+DEFAULT_BINS = 200
+MOST_CELLS = 1 << 22
+"""Bins times ranks: 400 MB."""
+
+MOST_RANKS_IN_STEP = 256
+"""Ranks whose streams are merged in time for the exact peak over all of them: 1 MB each."""
+
+_COUNTS = (
+    "reads", "writes", "bytes_read", "bytes_written", "other_operations", "reconstructed", "in_flight_ns", "busy_ns",
+)  # fmt: skip
+
+SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.int32()),
+        pa.field("start_ns", pa.int64()),
+        pa.field("reads", pa.int64()),
+        pa.field("writes", pa.int64()),
+        pa.field("bytes_read", pa.int64()),
+        pa.field("bytes_written", pa.int64()),
+        pa.field("read_mib_s", pa.float64()),
+        pa.field("write_mib_s", pa.float64()),
+        pa.field("in_flight_mean", pa.float64()),
+        pa.field("in_flight_max", pa.int64()),
+        pa.field("io_busy_share", pa.float64()),
+        pa.field("compute_busy_share", pa.float64()),
+        pa.field("other_operations", pa.int64()),
+        pa.field("reconstructed", pa.int64()),
+    ]
+)
+"""One row per rank and bin. An operation counts in the bin in which it starts; its bytes are spread over the bins that
+it covers. `in_flight_mean`: weighted with time; `io_busy_share`: of the bin's time with at least one read or write in
+flight, the mean over the ranks where the row is over all of them; `compute_busy_share`: likewise over the profiled
+ranks, null without any. `other_operations`: traced open, close, stat, sync, seek. `reconstructed`: rows from counters,
+which are in no other column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """`table`: `SCHEMA`, sorted by rank and time, no bin missing. `ranks`: those of the rows, (ALL_RANKS,) over all.
+
+    `in_flight_max_exact`: False where the peak over all ranks is the sum of the ranks' peaks, an upper bound.
+    """
+
+    bin_ns: int
+    start_ns: int
+    bins: int
+    ranks: tuple[int, ...]
+    in_flight_max_exact: bool
+    table: pa.Table
+
+    def matrix(self, column: str) -> np.ndarray:
+        """One column as an array (ranks, bins): a heat map. Float64 with nan where the column may be null."""
+        values = self.table[column].to_numpy()
+        return np.asarray(values).reshape(len(self.ranks), self.bins)
+
+    def edges_ns(self) -> np.ndarray:
+        """int64 (bins + 1,): where bins begin, and the last one ends."""
+        return self.start_ns + self.bin_ns * np.arange(self.bins + 1, dtype=np.int64)
+
+
+def timeline(
+    capture: Capture,
+    *,
+    bin_ns: int | None = None,
+    bins: int = DEFAULT_BINS,
+    per_rank: bool = False,
+    filters: Filters = EVERYTHING,
+) -> Timeline:
+    """Timeline of traced reads and writes, in bins of `bin_ns`, or in about `bins` of them.
+
+    Bins begin at the first time, or at the window's; operations that end after the window have bins of their own.
+    Raises: UsageError for more than MOST_CELLS bins; CaptureError when a part is damaged.
+    """
+    first, last = _bounds(capture, filters)
+    width = bin_ns if bin_ns is not None else max(-((first - last) // max(bins, 1)), 1)
+    if width <= 0:
+        raise UsageError("a bin is at least a nanosecond wide")
+
+    def begin(selection: Selection) -> TimelineCollector:
+        return TimelineCollector(capture, selection, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank)
+
+    collector = collect(capture, filters, begin, without=("lane", "step"))
+    return collector.timeline()
+
+
+def _bounds(capture: Capture, filters: Filters) -> tuple[int, int]:
+    first, last = capture.time_span_ns if filters.from_ns is None or filters.until_ns is None else (0, 0)
+    first = first if filters.from_ns is None else filters.from_ns
+    last = last if filters.until_ns is None else filters.until_ns
+    return first, max(last, first + 1)
+
+
+class TimelineCollector:
+    """Collects a `Timeline` from selected rows of one rank after another."""
+
+    def __init__(
+        self, capture: Capture, selection: Selection, *, start_ns: int, end_ns: int, bin_ns: int, per_rank: bool
+    ) -> None:
+        self._capture = capture
+        self._selection = selection
+        self._start_ns = start_ns
+        self._bin_ns = bin_ns
+        self._ranks = selection.ranks(capture)
+        self._rows = self._ranks if per_rank else (ALL_RANKS,)
+        self._row = {rank: place if per_rank else 0 for place, rank in enumerate(self._ranks)}
+        self._bins = -((start_ns - end_ns) // bin_ns)
+        self._check()
+        self._cells = {name: np.zeros((len(self._rows), self._bins), dtype=np.int64) for name in _COUNTS}
+        self._peaks = np.zeros((len(self._rows), self._bins), dtype=np.int64)
+        self._over_several = not per_rank and len(self._ranks) > 1
+        self._merged_in_time = self._over_several and len(self._ranks) <= MOST_RANKS_IN_STEP
+        self._rank: int | None = None
+        self._union = StreamingUnion()
+        self._rank_peaks = PeaksPerBin(bin_ns)
+
+    def add(self, rows: OperationRows) -> None:
+        """Add selected rows, in start order."""
+        rows = self._selection.counted(rows)
+        if rows.rank != self._rank:
+            self._finish_rank()
+            self._rank, self._union = rows.rank, StreamingUnion()
+        traced, data = rows.origin == TRACED, rows.data
+        counted = rows.where(traced & data)
+        self._count("reconstructed", rows.where(~traced))
+        self._count("other_operations", rows.where(traced & ~data))
+        if not len(counted):
+            return
+        starts, ends = counted.start_ns - self._start_ns, counted.end_ns - self._start_ns
+        self._reach(int(ends.max()))
+        written = counted.op == WRITE
+        self._count("reads", counted.where(~written))
+        self._count("writes", counted.where(written))
+        for part in pieces(starts, ends, self._bin_ns):
+            self._spread(part, counted, written)
+        self._add_busy(starts, ends)
+        if not self._merged_in_time:
+            self._rank_peaks.add(starts, ends)
+
+    def _spread(self, part: Pieces, rows: OperationRows, written: np.ndarray) -> None:
+        row = self._row[rows.rank]
+        moved = shares(rows.length, rows.duration_ns, part)
+        to_write = written[part.operation]
+        add_at(self._cells["bytes_read"][row], part.bin[~to_write], moved[~to_write])
+        add_at(self._cells["bytes_written"][row], part.bin[to_write], moved[to_write])
+        add_at(self._cells["in_flight_ns"][row], part.bin, part.end_ns - part.start_ns)
+
+    def _add_busy(self, starts: np.ndarray, ends: np.ndarray) -> None:
+        assert self._rank is not None
+        busy = self._cells["busy_ns"][self._row[self._rank]]
+        for part in pieces(*self._union.add(starts, ends), self._bin_ns):
+            add_at(busy, part.bin, part.end_ns - part.start_ns)
+
+    def _count(self, column: str, rows: OperationRows) -> None:
+        if len(rows):
+            place = (rows.start_ns - self._start_ns) // self._bin_ns
+            self._reach(int(rows.start_ns.max()) - self._start_ns + 1)
+            add_at(self._cells[column][self._row[rows.rank]], place, np.ones(len(rows), dtype=np.int64))
+
+    def _reach(self, end: int) -> None:
+        """Make room for times below `end`."""
+        needed = -(-end // self._bin_ns)
+        if needed <= self._bins:
+            return
+        more = needed - self._bins
+        self._bins = needed
+        self._check()
+        for name, cells in self._cells.items():
+            self._cells[name] = np.pad(cells, ((0, 0), (0, more)))
+        self._peaks = np.pad(self._peaks, ((0, 0), (0, more)))
+
+    def _check(self) -> None:
+        if self._bins * len(self._rows) > MOST_CELLS:
+            raise UsageError(
+                f"{format_count(self._bins)} bins for each of {len(self._rows)} rows are too many: "
+                "choose wider bins, a shorter time window or fewer ranks"
+            )
+
+    def _finish_rank(self) -> None:
+        if self._rank is not None:
+            self._peaks[self._row[self._rank]] += self._rank_peaks.peaks(self._bins)
+        self._rank_peaks = PeaksPerBin(self._bin_ns)
+
+    def timeline(self) -> Timeline:
+        """Timeline of all that was added."""
+        self._finish_rank()
+        self._rank = None
+        if self._merged_in_time:
+            self._peaks[0] = self._peaks_over_ranks()
+        return Timeline(
+            bin_ns=self._bin_ns,
+            start_ns=self._start_ns,
+            bins=self._bins,
+            ranks=self._rows,
+            in_flight_max_exact=self._merged_in_time or not self._over_several,
+            table=self._table(),
+        )
+
+    def _peaks_over_ranks(self) -> np.ndarray:
+        peaks = PeaksPerBin(self._bin_ns)
+        for starts, ends in in_time_order([self._stream(rank) for rank in self._ranks]):
+            peaks.add(starts - self._start_ns, ends - self._start_ns)
+        return peaks.peaks(self._bins)
+
+    def _stream(self, rank: int) -> Iterator[OperationRows]:
+        names = [name for name in ROW_COLUMNS if name not in self._selection.needed(("lane", "step"))]
+        for batch in self._capture.operations(rank, columns=names):
+            rows = rows_of_batch(batch, rank, self._capture.files.num_rows, names)
+            rows = self._selection.counted(self._selection.selected(rows))
+            yield rows.where(rows.data & (rows.origin == TRACED))
+
+    def _table(self) -> pa.Table:
+        edges = self._start_ns + self._bin_ns * np.arange(self._bins + 1, dtype=np.int64)
+        size = len(self._rows), self._bins
+        cells = {name: column.ravel() for name, column in self._cells.items()}
+        mib = MIB * self._bin_ns / NS_PER_S
+        ranks = 1 if self._rows != (ALL_RANKS,) else max(len(self._ranks), 1)
+        return pa.table(
+            {
+                "rank": np.repeat(np.array(self._rows, dtype=np.int32), self._bins),
+                "start_ns": np.broadcast_to(edges[:-1], size).ravel(),
+                **{name: cells[name] for name in _COUNTS[:4]},
+                "read_mib_s": cells["bytes_read"] / mib,
+                "write_mib_s": cells["bytes_written"] / mib,
+                "in_flight_mean": cells["in_flight_ns"] / self._bin_ns,
+                "in_flight_max": self._peaks.ravel(),
+                "io_busy_share": cells["busy_ns"] / self._bin_ns / ranks,
+                "compute_busy_share": pa.array(self._compute(edges).ravel(), from_pandas=True),
+                **{name: cells[name] for name in _COUNTS[4:6]},
+            },
+            schema=SCHEMA,
+        )
+
+    def _compute(self, edges: np.ndarray) -> np.ndarray:
+        """Compute-busy share of each bin, (rows, bins); nan where no rank is profiled."""
+        found = phases(self._selection.filters.spans(self._capture.spans))
+        shares_ = np.zeros((len(self._rows), self._bins))
+        profiled = np.zeros(len(self._rows))
+        for rank in found.profiled_ranks:
+            if rank in self._row:
+                profiled[self._row[rank]] += 1
+                busy = found.compute.get(rank, Intervals())
+                shares_[self._row[rank]] += busy.covered_within(edges[:-1], edges[1:]) / self._bin_ns
+        with np.errstate(invalid="ignore"):
+            result: np.ndarray = shares_ / profiled[:, None]
+        return result

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_the_example_runs_and_finds_what_the_run_was_like() -> None:
+    command = [sys.executable, "-m", "profiler_merge.analysis.example_notebook"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "580 reads of 131 MB" in done.stdout
+    assert "Training waits for input" in done.stdout
+    assert "bytes read in each ms" in done.stdout

@@ -1,0 +1,279 @@
+"""Each finding with a capture that has it and one that just has not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler_merge.analysis import thresholds
+from profiler_merge.analysis.finding import SEVERITIES, Finding
+from profiler_merge.analysis.findings import CODES, SCHEMA, findings, findings_table
+from tests.capture_builder import File, Op, Span, build_capture, read, write
+from traces.ops import CaptureInfo, Coverage, Job
+
+MIB = 1 << 20
+KIB = 1 << 10
+MS = 1_000_000
+S = 1_000_000_000
+
+
+def codes(directory: Path, **columns: Any) -> dict[str, Finding]:
+    found = findings(build_capture(directory, **columns))
+    for finding in found:
+        assert finding.code in CODES
+        assert finding.severity in SEVERITIES
+        assert all((finding.title, finding.evidence, finding.threshold, finding.remedy))
+    assert [SEVERITIES.index(finding.severity) for finding in found] == sorted(
+        SEVERITIES.index(finding.severity) for finding in found
+    )
+    return {finding.code: finding for finding in found}
+
+
+def info(ranks: int = 1, run_s: float = 100.0, **columns: Any) -> CaptureInfo:
+    return CaptureInfo(job=Job(nprocs=ranks, run_time_s=run_s), ranks=tuple(range(ranks)), **columns)
+
+
+def steps(count: int, length: int, *, rank: int = 0, **kinds: tuple[int, int]) -> list[Span]:
+    """Steps of `length`, each with spans of `kinds` from and to these times within it."""
+    return [
+        span
+        for number in range(count)
+        for span in (
+            Span("step", start_ns=number * length, end_ns=(number + 1) * length, step=number, rank=rank),
+            *(
+                Span(kind, start_ns=number * length + begin, end_ns=number * length + end, step=number, rank=rank)
+                for kind, (begin, end) in kinds.items()
+            ),
+        )
+    ]
+
+
+def reads(count: int, length: int, *, file: int = 0, rank: int = 0, stride: int | None = None) -> list[Op]:
+    step = length if stride is None else stride
+    return [
+        read(file, offset=n * step, length=length, start_ns=n * MS, end_ns=n * MS + 1000, rank=rank)
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("covered", "found"), [(0.98, True), (0.99, False), (None, False)])
+@pytest.mark.parametrize("what", ["bytes", "operations"])
+def test_partial_trace(tmp_path: Path, covered: float | None, found: bool, what: str) -> None:
+    coverage = Coverage(**{"bytes": 1.0, "operations": 1.0, what: covered})
+    assert ("partial-trace" in codes(tmp_path, info=info(coverage=coverage))) == found
+
+
+def test_a_capture_that_is_marked_as_partial(tmp_path: Path) -> None:
+    assert codes(tmp_path, info=info(partial=True))["partial-trace"].severity == "high"
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "found"), [(100, 800, True), (99, 0, False), (100, 900, False), (100, 899, True)]
+)
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_small_requests(tmp_path: Path, small: int, large: int, found: bool, op: str) -> None:
+    make = {"read": read, "write": write}[op]
+    ops = [make(0, length=MIB - 1 if n < small else MIB, offset=n * MIB, start_ns=n) for n in range(small + large)]
+    result = codes(tmp_path, files=["/a"], ops=ops)
+    assert (f"small-{op}s" in result) == found
+    assert f"small-{'write' if op == 'read' else 'read'}s" not in result
+    if found:
+        assert result[f"small-{op}s"].files == ("/a",)
+
+
+def test_a_request_is_measured_by_the_stripe_of_its_file(tmp_path: Path) -> None:
+    for stripe, found in ((64 * KIB, False), (128 * KIB, True)):
+        files = [File("/a", stripe_size=stripe)]
+        ops = reads(200, 64 * KIB)
+        assert ("small-reads" in codes(tmp_path / str(stripe), files=files, ops=ops)) == found
+
+
+@pytest.mark.parametrize(("requests", "found"), [(50, False), (49, True), (1000, False)])
+def test_small_chunks_by_the_counters(tmp_path: Path, requests: int, found: bool) -> None:
+    counters = {"h5d_reads": requests, "h5d_bytes_read": 200 * 2048, "posix_reads": 200}
+    files = [File("/a.h5", format="hdf5", counters=counters)]
+    result = codes(tmp_path, files=files, ops=reads(200, 2048))
+    assert ("small-chunks" in result) == found
+
+
+@pytest.mark.parametrize(
+    ("format_", "length", "stride", "found"),
+    [
+        ("hdf5", 2048, 2048, True),
+        ("hdf5", 2048, 4096, False),
+        ("hdf5", 64 * KIB, 64 * KIB, False),
+        ("npz", 2048, 2048, False),
+    ],
+)
+def test_small_chunks_without_counters(tmp_path: Path, format_: str, length: int, stride: int, found: bool) -> None:
+    result = codes(tmp_path, files=[File("/a", format=format_)], ops=reads(200, length, stride=stride))
+    assert ("small-chunks" in result) == found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "random", "regular", "found"),
+    [(2, 110, 380, True), (1, 220, 200, False), (2, 110, 440, False), (2, 50, 0, False)],
+)
+def test_random_access_in_a_shared_file(tmp_path: Path, ranks: int, random: int, regular: int, found: bool) -> None:
+    ops = []
+    for rank in range(ranks):
+        places = [(7919 * n * n) % 100_003 + 1 for n in range(random // ranks)]
+        places += [200_000 + 10 * n for n in range(regular // ranks)]
+        ops += [read(0, offset=place, length=10, start_ns=n, rank=rank) for n, place in enumerate(places)]
+    assert ("random-shared" in codes(tmp_path, files=["/a"], ops=ops)) == found
+
+
+@pytest.mark.parametrize(("passes", "found"), [(2, True), (1, False)])
+def test_rereads(tmp_path: Path, passes: int, found: bool) -> None:
+    ops = [read(0, offset=n * MIB, length=MIB, start_ns=again * 100 + n) for again in range(passes) for n in range(3)]
+    assert ("re-reads" in codes(tmp_path, files=["/a"], ops=ops)) == found
+
+
+def test_rereads_of_half_of_the_bytes_and_of_less(tmp_path: Path) -> None:
+    once = [read(0, offset=n * MIB, length=MIB, start_ns=n) for n in range(3)]
+    for again, found in ((2, False), (3, True)):
+        more = [read(0, offset=n * MIB, length=MIB, start_ns=10 + n) for n in range(again)]
+        assert ("re-reads" in codes(tmp_path / str(again), files=["/a"], ops=[*once, *more])) == found
+
+
+@pytest.mark.parametrize(("overlapping", "found"), [(4, True), (1, False)])
+def test_bytes_that_several_ranks_read(tmp_path: Path, overlapping: int, found: bool) -> None:
+    ops = [
+        read(0, offset=(n + rank * (4 - overlapping)) * MIB, length=MIB, start_ns=n, rank=rank)
+        for rank in range(2)
+        for n in range(4)
+    ]
+    assert ("shared-reads" in codes(tmp_path, files=["/a"], ops=ops)) == found
+
+
+@pytest.mark.parametrize(("least", "found"), [(69, True), (70, False)])
+def test_rank_imbalance_in_bytes(tmp_path: Path, least: int, found: bool) -> None:
+    ops = [read(rank, length=(100 if rank else least) * MIB, start_ns=0, end_ns=S, rank=rank) for rank in range(2)]
+    assert ("rank-imbalance" in codes(tmp_path, files=["/a", "/b"], ops=ops)) == found
+
+
+@pytest.mark.parametrize(("longest", "run_s", "found"), [(10, 100, True), (10, 1000, False), (7, 100, False)])
+def test_rank_imbalance_in_time(tmp_path: Path, longest: int, run_s: float, found: bool) -> None:
+    ops = [read(rank, length=MIB, start_ns=0, end_ns=(longest if rank else 5) * S, rank=rank) for rank in range(2)]
+    result = codes(tmp_path, files=["/a", "/b"], ops=ops, info=info(2, run_s))
+    assert ("rank-imbalance" in result) == found
+    assert not found or result["rank-imbalance"].severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("origin", "seconds", "found"), [("traced", 5, True), ("reconstructed", 5, True), ("traced", 4, False)]
+)
+def test_metadata_time(tmp_path: Path, origin: str, seconds: int, found: bool) -> None:
+    ops = [Op("open", 0, start_ns=0, end_ns=seconds * S, origin=origin)]
+    assert ("metadata-time" in codes(tmp_path, files=["/a"], ops=ops, info=info())) == found
+
+
+def test_metadata_of_half_a_minute_counts_in_any_run(tmp_path: Path) -> None:
+    for seconds, found in ((30, False), (31, True)):
+        ops = [Op("open", 0, start_ns=0, end_ns=seconds * S)]
+        result = codes(tmp_path / str(seconds), files=["/a"], ops=ops, info=info(run_s=10_000))
+        assert ("metadata-time" in result) == found
+
+
+@pytest.mark.parametrize(("wait", "severity"), [(10, None), (11, "warning"), (25, "high")])
+def test_input_bound(tmp_path: Path, wait: int, severity: str | None) -> None:
+    spans = steps(10, 100 * MS, input_wait=(0, wait * MS), compute=(wait * MS, 100 * MS))
+    found = codes(tmp_path, spans=spans)
+    assert (found["input-bound"].severity if "input-bound" in found else None) == severity
+
+
+@pytest.mark.parametrize(("io", "cause"), [(10, "storage"), (9, "preprocessing")])
+def test_input_bound_by_storage_or_by_preprocessing(tmp_path: Path, io: int, cause: str) -> None:
+    spans = steps(10, 100 * MS, input_wait=(0, 20 * MS))
+    ops = [read(0, length=1, start_ns=n * 100 * MS, end_ns=(n * 100 + io) * MS) for n in range(10)]
+    assert cause in codes(tmp_path, files=["/a"], ops=ops, spans=spans)["input-bound"].title
+
+
+@pytest.mark.parametrize(
+    ("io_ms", "hidden_ms", "found"), [(10, 0, True), (1, 0, True), (0.9, 0, False), (10, 1, False), (10, 0.9, True)]
+)
+def test_no_overlap(tmp_path: Path, io_ms: float, hidden_ms: float, found: bool) -> None:
+    spans = steps(10, 100 * MS, compute=(50 * MS, 100 * MS))
+    begin = int((50 - io_ms + hidden_ms) * MS)
+    ops = [
+        read(0, length=1, start_ns=n * 100 * MS + begin, end_ns=n * 100 * MS + begin + int(io_ms * MS))
+        for n in range(10)
+    ]
+    result = codes(tmp_path, files=["/a"], ops=ops, spans=spans)
+    assert ("no-overlap" in result) == found
+    assert not found or result["no-overlap"].severity == ("warning" if io_ms == 10 else "info")
+
+
+@pytest.mark.parametrize(
+    ("shift_ms", "io_ms", "found"), [(10, 10, True), (9, 10, False), (9.1, 10, True), (0.1, 0.1, False)]
+)
+def test_one_reader(tmp_path: Path, shift_ms: float, io_ms: float, found: bool) -> None:
+    """Two reads per step, the second of which begins `shift_ms` after the first."""
+    spans = steps(10, 100 * MS, compute=(50 * MS, 100 * MS))
+    ops = [
+        read(0, length=1, start_ns=begin, end_ns=begin + int(io_ms * MS), lane=lane)
+        for n in range(10)
+        for lane in range(2)
+        for begin in [n * 100 * MS + int(lane * shift_ms * MS)]
+    ]
+    assert ("one-reader" in codes(tmp_path, files=["/a"], ops=ops, spans=spans)) == found
+
+
+@pytest.mark.parametrize(("save_ms", "inside", "found"), [(15, True, True), (15, False, True), (9, True, False)])
+def test_checkpoint_blocking(tmp_path: Path, save_ms: int, inside: bool, found: bool) -> None:
+    """Ten steps of 10 ms; the fifth saves for `save_ms` within it, or between it and the next."""
+    spans, begin = [], 0
+    for number in range(10):
+        length = 10 + (save_ms if number == 5 and inside else 0)
+        spans.append(Span("step", start_ns=begin * MS, end_ns=(begin + length) * MS, step=number))
+        if number == 5:
+            saved = begin + 10
+            spans.append(Span("checkpoint", start_ns=saved * MS, end_ns=(saved + save_ms) * MS))
+            begin += 0 if inside else save_ms
+        begin += length
+    assert ("checkpoint-blocking" in codes(tmp_path, spans=spans)) == found
+
+
+def test_what_a_checkpoint_writes_is_told_also_from_counters(tmp_path: Path) -> None:
+    spans = steps(10, 10 * MS)
+    spans[-1] = Span("step", start_ns=90 * MS, end_ns=130 * MS, step=9)
+    spans.append(Span("checkpoint", start_ns=91 * MS, end_ns=129 * MS))
+    ops = [
+        write(0, length=3 * MIB, start_ns=92 * MS, origin="reconstructed", api="STDIO"),
+        write(0, offset=3 * MIB, length=MIB, start_ns=93 * MS),
+    ]
+    found = codes(tmp_path, files=[File("/ckpt", format="checkpoint")], ops=ops, spans=spans)
+    assert "writes 4.00 MiB in all" in found["checkpoint-blocking"].evidence
+
+
+def test_a_checkpoint_that_costs_less_than_a_hundredth(tmp_path: Path) -> None:
+    for count, found in ((100, True), (3000, False)):
+        spans = [
+            Span("step", start_ns=(6 + 4 * n if n else 0) * MS, end_ns=(10 + 4 * n) * MS, step=n) for n in range(count)
+        ]
+        spans.append(Span("checkpoint", start_ns=0, end_ns=10 * MS))
+        assert ("checkpoint-blocking" in codes(tmp_path / str(count), spans=spans)) == found
+
+
+def test_a_healthy_capture_has_no_finding(tmp_path: Path) -> None:
+    spans = steps(10, 100 * MS, compute=(0, 100 * MS))
+    ops = [read(0, offset=n * MIB, length=MIB, start_ns=n * 10 * MS, end_ns=n * 10 * MS + 9 * MS) for n in range(90)]
+    assert codes(tmp_path, files=["/a"], ops=ops, spans=spans, info=info(run_s=1)) == {}
+    assert codes(tmp_path / "empty") == {}
+
+
+def test_the_table_has_a_row_for_each(tmp_path: Path) -> None:
+    found = findings(build_capture(tmp_path, files=["/a"], ops=reads(200, 4 * KIB)))
+    table = findings_table(found)
+    assert table.schema == SCHEMA
+    assert table["code"].to_pylist() == [finding.code for finding in found]
+    assert "small_reads_pct" in table["values"].to_pylist()[0]
+
+
+def test_every_threshold_says_why() -> None:
+    source = Path(thresholds.__file__).read_text(encoding="utf-8").splitlines()
+    values = [place for place, line in enumerate(source) if " = " in line and line[0].isupper()]
+    assert len(values) > 15
+    assert all(source[place + 1].startswith('"""') for place in values)

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profiler_merge.analysis.filters import Filters
+from profiler_merge.analysis.overlap import overlap
+from profiler_merge.analysis.steps import CAUSES
+from tests.capture_builder import Span, build_capture, read, write
+from traces import store
+from traces.store import Capture
+
+MS = 1_000_000
+
+
+def loop_capture(tmp_path: Path, **columns: Any) -> Capture:
+    """Two steps of 10 ms: waiting 0-2, compute 2-8, a collective 8-9; the second waits 4 ms and saves 2 ms after it."""
+    return build_capture(
+        tmp_path,
+        files=["/a", "/ckpt"],
+        ops=[
+            read(0, length=100, start_ns=1 * MS, end_ns=4 * MS),
+            read(0, length=200, start_ns=3 * MS, end_ns=5 * MS, lane=1),
+            read(0, length=50, start_ns=11 * MS, end_ns=13 * MS),
+            write(1, length=9, start_ns=20 * MS, end_ns=22 * MS, api="STDIO", origin="reconstructed"),
+        ],
+        spans=[
+            Span("step", start_ns=0, end_ns=10 * MS, step=0),
+            Span("input_wait", start_ns=0, end_ns=2 * MS, name="IteratorGetNextOp::DoCompute"),
+            Span("compute", start_ns=2 * MS, end_ns=8 * MS),
+            Span("collective", start_ns=8 * MS, end_ns=9 * MS),
+            Span("pipeline", start_ns=0, end_ns=2 * MS, name="MapAndBatchProduce", thread=7),
+            Span("step", start_ns=10 * MS, end_ns=20 * MS, step=1),
+            Span("input_wait", start_ns=10 * MS, end_ns=14 * MS, name="next_batch"),
+            Span("compute", start_ns=14 * MS, end_ns=19 * MS),
+            Span("checkpoint", start_ns=20 * MS, end_ns=22 * MS),
+            Span("step", start_ns=23 * MS, end_ns=29 * MS, step=2),
+            Span("compute", start_ns=23 * MS, end_ns=29 * MS),
+        ],
+        **columns,
+    )
+
+
+def test_every_time_of_a_small_loop(tmp_path: Path) -> None:
+    (rank,) = overlap(loop_capture(tmp_path)).ranks
+    times = {name: getattr(rank, name) // MS for name in rank.__slots__ if name.endswith("_ns")}
+    assert times == {
+        "loop_ns": 29,
+        "compute_ns": 17,
+        "input_wait_ns": 6,
+        "collective_ns": 1,
+        "checkpoint_ns": 2,
+        "compute_in_loop_ns": 17,
+        "input_wait_in_loop_ns": 6,
+        "collective_in_loop_ns": 1,
+        "checkpoint_in_loop_ns": 2,
+        "io_ns": 6,
+        "io_hidden_ns": 3,
+        "io_in_wait_ns": 3,
+        "io_in_collective_ns": 0,
+        "io_in_checkpoint_ns": 0,
+        "io_in_loop_ns": 6,
+        "pipeline_ns": 9,
+        "reconstructed_io_ns": 2,
+    }
+    assert (rank.profiled, rank.steps, rank.io_exposed_ns) == (True, 3, 3 * MS)
+
+
+def test_shares_are_of_the_run_and_of_the_loop(tmp_path: Path) -> None:
+    shares = overlap(loop_capture(tmp_path, ranks=[1])).shares()
+    assert shares == pytest.approx(
+        {
+            "io_of_run_pct": 100 * 6 / 58,
+            "pipeline_of_run_pct": 100 * 9 / 29,
+            "io_hidden_pct": 50,
+            "io_of_loop_pct": 100 * 6 / 29,
+            "input_wait_pct": 100 * 6 / 29,
+            "compute_pct": 100 * 17 / 29,
+            "collective_pct": 100 / 29,
+            "checkpoint_pct": 100 * 2 / 29,
+        }
+    )
+
+
+def test_every_column_of_the_steps(tmp_path: Path) -> None:
+    first, second, third = overlap(loop_capture(tmp_path)).steps.to_pylist()
+    assert {name: value // MS for name, value in first.items() if name.endswith("_ns")} == {
+        "start_ns": 0,
+        "duration_ns": 10,
+        "compute_ns": 6,
+        "input_wait_ns": 2,
+        "collective_ns": 1,
+        "checkpoint_ns": 0,
+        "rest_ns": 1,
+        "io_ns": 4,
+        "io_hidden_ns": 3,
+        "io_exposed_ns": 1,
+        "io_in_wait_ns": 1,
+        "gap_ns": 0,
+        "gap_checkpoint_ns": 0,
+        "excess_ns": 0,
+        "why_excess_ns": 1,
+    }
+    assert (first["operations"], first["bytes_read"], first["step"]) == (2, 300, 0)
+    assert (second["gap_ns"], second["gap_checkpoint_ns"]) == (3 * MS, 2 * MS)
+    assert (second["why"], second["why_excess_ns"]) == ("exposed I/O", 1 * MS)
+    assert third["excess_ns"] == -4 * MS
+
+
+def test_the_slowest_steps_come_first_and_none_below_the_median(tmp_path: Path) -> None:
+    spans = [
+        Span("step", start_ns=100 * step * MS, end_ns=(100 * step + took) * MS, step=step)
+        for step, took in enumerate((10, 10, 40, 9, 25))
+    ]
+    found = overlap(build_capture(tmp_path, spans=spans)).slowest(10)
+    assert found["step"].to_pylist() == [2, 4]
+    assert found["why"].to_pylist() == ["rest", "rest"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "spans", "ops"),
+    [
+        ("compute", [Span("compute", start_ns=200 * MS, end_ns=250 * MS)], []),
+        ("collective", [Span("collective", start_ns=200 * MS, end_ns=250 * MS)], []),
+        ("checkpoint", [Span("checkpoint", start_ns=200 * MS, end_ns=250 * MS)], []),
+        ("input wait", [Span("input_wait", start_ns=200 * MS, end_ns=250 * MS)], []),
+        (
+            "exposed I/O",
+            [Span("input_wait", start_ns=200 * MS, end_ns=250 * MS)],
+            [read(0, length=1, start_ns=205 * MS, end_ns=245 * MS)],
+        ),
+        ("exposed I/O", [], [read(0, length=1, start_ns=205 * MS, end_ns=245 * MS)]),
+        (
+            "compute",
+            [Span("compute", start_ns=200 * MS, end_ns=250 * MS)],
+            [read(0, length=1, start_ns=205 * MS, end_ns=245 * MS)],
+        ),
+        ("rest", [], []),
+    ],
+)
+def test_why_a_step_was_slow(tmp_path: Path, cause: str, spans: list[Span], ops: list[Any]) -> None:
+    steps = [Span("step", start_ns=100 * n * MS, end_ns=(100 * n + 10) * MS, step=n) for n in range(5)]
+    steps[2] = Span("step", start_ns=200 * MS, end_ns=260 * MS, step=2)
+    found = overlap(build_capture(tmp_path, files=["/a"], ops=ops, spans=[*steps, *spans])).slowest(1)
+    assert found["why"].to_pylist() == [cause]
+    assert cause in CAUSES
+
+
+def test_ranks_without_spans_have_io_and_nothing_else(tmp_path: Path) -> None:
+    found = overlap(build_capture(tmp_path, files=["/a"], ops=[read(0, length=1, start_ns=0, end_ns=5)]))
+    assert found.ranks[0].io_ns == 5
+    assert not found.ranks[0].profiled
+    assert found.io_hidden_pct is None
+    assert found.input_wait_pct is None
+    assert found.steps.num_rows == 0
+
+
+def test_filters_choose_operations_and_spans(tmp_path: Path) -> None:
+    capture = loop_capture(tmp_path)
+    window = overlap(capture, Filters(from_ns=10 * MS))
+    assert (window.ranks[0].io_ns, window.ranks[0].compute_ns, window.ranks[0].steps) == (2 * MS, 11 * MS, 2)
+    cut = overlap(capture, Filters(until_ns=15 * MS))
+    assert (cut.ranks[0].compute_ns, cut.ranks[0].steps) == (7 * MS, 1)
+    assert overlap(capture, Filters(ops=("write",))).ranks[0].io_ns == 0
+
+
+SPAN = st.tuples(
+    st.sampled_from(["compute", "input_wait", "collective", "checkpoint", "pipeline"]),
+    st.integers(0, 300),
+    st.integers(1, 80),
+)
+IO = st.tuples(st.integers(0, 300), st.integers(0, 60))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(SPAN, max_size=12),
+    st.lists(IO, max_size=20),
+    st.lists(st.tuples(st.integers(1, 60), st.integers(0, 20)), min_size=1, max_size=6),
+    st.integers(1, 7),
+)
+def test_all_times_are_those_of_every_nanosecond(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spans: list[tuple[str, int, int]],
+    io: list[tuple[int, int]],
+    steps: list[tuple[int, int]],
+    group: int,
+) -> None:
+    """A mask of nanoseconds for each kind, compared with the sets of intervals."""
+    monkeypatch.setattr(store, "ROW_GROUP_ROWS", group)
+    mask = {name: np.zeros(600, dtype=bool) for name in ("compute", "input_wait", "collective", "checkpoint", "io")}
+    mask["pipeline"] = np.zeros(600, dtype=bool)
+    for kind, start, length in spans:
+        mask[kind][start : start + length] = True
+    for start, length in io:
+        mask["io"][start : start + length] = True
+    # A wait without a name is the loop reading by itself.
+    mask["pipeline"] |= mask["input_wait"] | mask["io"]
+    rest = ~mask["input_wait"]
+    for kind in ("collective", "checkpoint", "compute"):
+        mask[kind] &= rest
+        rest &= ~mask[kind]
+    bounds, begin = [], 0
+    for length, gap in steps:
+        bounds.append((begin, begin + length))
+        begin += length + gap
+    capture = build_capture(
+        tmp_path,
+        files=["/a"],
+        ops=[read(0, length=1, start_ns=start, end_ns=start + length) for start, length in io],
+        spans=[
+            *(Span(kind, start_ns=start, end_ns=start + length) for kind, start, length in spans),
+            *(Span("step", start_ns=start, end_ns=end, step=number) for number, (start, end) in enumerate(bounds)),
+        ],
+    )
+    found = overlap(capture)
+    (rank,) = found.ranks
+    assert rank.io_ns == mask["io"].sum()
+    assert rank.io_hidden_ns == (mask["io"] & mask["compute"]).sum()
+    assert rank.io_in_wait_ns == (mask["io"] & mask["input_wait"]).sum()
+    assert rank.io_in_checkpoint_ns == (mask["io"] & mask["checkpoint"]).sum()
+    assert rank.pipeline_ns == mask["pipeline"].sum()
+    assert rank.io_in_loop_ns == mask["io"][bounds[0][0] : bounds[-1][1]].sum()
+    assert rank.compute_in_loop_ns == mask["compute"][bounds[0][0] : bounds[-1][1]].sum()
+    for row, (start, end) in zip(found.steps.to_pylist(), bounds, strict=True):
+        part = {name: times[start:end] for name, times in mask.items()}
+        for kind in ("compute", "input_wait", "collective", "checkpoint", "io"):
+            assert row[f"{kind}_ns"] == part[kind].sum()
+        assert row["rest_ns"] == rest[start:end].sum()
+        assert row["io_exposed_ns"] == (part["io"] & ~part["compute"]).sum()
+        assert row["io_in_wait_ns"] == (part["io"] & part["input_wait"]).sum()
