@@ -1,0 +1,279 @@
+"""Trace JSON of Chrome, gzipped, as ui.perfetto.dev and chrome://tracing open it.
+
+Format: "Trace Event Format" of the Catapult project: `X` is an interval with `ts` and `dur` in microseconds, `i` an
+instant, `M` names a process or a thread. Times have three decimals and so are exact.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.export.decimals import MICROSECONDS, decimal_text, decimal_texts
+from profiler_merge.export.exported import Exported, ExportedFile, refusal, replacing
+from profiler_merge.export.time_parts import Weighted, time_cuts
+from profiler_merge.export.tracks import RankTracks
+from traces.errors import CaptureError, UsageError
+from traces.ops import APIS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
+from traces.store import Capture
+
+SUFFIX = ".json.gz"
+
+EVENTS_PER_FILE = 1_000_000
+"""What the viewers still open with ease; beyond it a trace is split by time."""
+
+SLICE_ROWS = 1 << 13
+"""Rows that are text at the same time."""
+
+_LEVEL = 5
+_LANES = len(SPAN_KINDS)
+_DUE = 1
+_RENAME = OPS.index("rename")
+
+
+def write_chrome(capture: Capture, output: Path, *, events_per_file: int = EVENTS_PER_FILE) -> Exported:
+    """Write `capture` to `output`, or to parts of it: pid is the rank, tid the lane, spans have lines of their own.
+
+    In replays an instant on a line beside the lane's marks when each operation was due. An event is in the part in
+    which it starts. Memory: one row group, and the spans.
+    Raises: UsageError for an `output` that is not named .json.gz; CaptureError when the capture is damaged; TargetError
+    when a file cannot be written.
+    """
+    if not output.name.endswith(SUFFIX):
+        raise UsageError(f"--output {output}: a Chrome trace is gzipped JSON, give a name that ends in {SUFFIX}")
+    cuts = _cuts(capture, events_per_file)
+    names = _part_names(output, len(cuts) + 1)
+    paths = [json.dumps(path) for path in capture.paths()]
+    with ExitStack() as stack:
+        parts = [_Part(stack, path, capture, place) for place, path in enumerate(names)]
+        operations = sum(_write_rank(capture, rank, paths, parts, cuts) for rank in capture.ranks)
+        for part in parts:
+            part.finish()
+    files = tuple(
+        ExportedFile(path=str(part.path), entries=part.events, bytes=part.path.stat().st_size) for part in parts
+    )
+    return Exported(
+        format="chrome",
+        output=str(output),
+        operations=operations,
+        files=files,
+        notes=_notes(parts, cuts, events_per_file),
+    )
+
+
+class _Part:
+    """One file being written."""
+
+    def __init__(self, stack: ExitStack, path: Path, capture: Capture, place: int) -> None:
+        self.path = path
+        self.events = 0
+        self._file: IO[bytes] = stack.enter_context(replacing(path))
+        # without a time and a name the same capture gives the same bytes
+        self._text = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, compresslevel=_LEVEL, mtime=0)
+        stack.callback(self._text.close)
+        head = {
+            "capture": capture.path.name,
+            "exe": capture.info.job.exe,
+            "nprocs": capture.info.job.nprocs,
+            "part": place + 1,
+        }
+        self._write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[')
+        self._separator = "\n"
+
+    def add(self, events: list[str]) -> None:
+        """Append timed events."""
+        self.events += len(events)
+        self._append(events)
+
+    def name_lines(self, rank: int, tracks: RankTracks) -> None:
+        """Append the names of a rank and its lines, in the order in which they are drawn."""
+        about: list[tuple[str, int, str, object]] = [
+            ("process_name", 0, "name", f"rank {rank}"),
+            ("process_sort_index", 0, "sort_index", rank),
+        ]
+        for place, (thread, name) in enumerate(tracks.lines()):
+            about.append(("thread_name", thread, "name", name))
+            about.append(("thread_sort_index", thread, "sort_index", place))
+        self._append(
+            [
+                json.dumps(
+                    {"ph": "M", "pid": rank, "tid": thread, "name": what, "args": {key: value}}, separators=(",", ":")
+                )
+                for what, thread, key, value in about
+            ]
+        )
+
+    def finish(self) -> None:
+        """End the JSON and the gzip stream."""
+        self._write("\n]}\n")
+        try:
+            self._text.close()
+        except OSError as error:
+            raise refusal(error, self.path) from error
+
+    def _append(self, events: list[str]) -> None:
+        if events:
+            self._write(self._separator + ",\n".join(events))
+            self._separator = ",\n"
+
+    def _write(self, text: str) -> None:
+        try:
+            self._text.write(text.encode("ascii"))
+        except OSError as error:
+            raise refusal(error, self.path) from error
+
+
+def _write_rank(capture: Capture, rank: int, paths: list[str], parts: list[_Part], cuts: list[int]) -> int:
+    """Returns the operations of the rank. `paths`: as JSON, by file_id."""
+    tracks = RankTracks()
+    for start_ns, event in _span_events(capture.spans, rank, tracks):
+        parts[bisect_right(cuts, start_ns)].add([event])
+    operations = 0
+    for batch in capture.operations(rank):
+        order = np.lexsort((-batch.column("end_ns").to_numpy(), batch.column("start_ns").to_numpy()))
+        batch = batch.take(pa.array(order))
+        for begin in range(0, batch.num_rows, SLICE_ROWS):
+            rows = batch.slice(begin, SLICE_ROWS)
+            events = _operation_events(rows, rank, paths, tracks)
+            # rows are in start order: each part gets one stretch of them
+            edges = [0, *np.searchsorted(rows.column("start_ns").to_numpy(), cuts).tolist(), rows.num_rows]
+            for part, left, right in zip(parts, edges, edges[1:], strict=False):
+                part.add([text for texts in events[left:right] for text in texts])
+        operations += batch.num_rows
+    for part in parts:
+        part.name_lines(rank, tracks)
+    return operations
+
+
+def _span_events(spans: pa.Table, rank: int, tracks: RankTracks) -> Iterator[tuple[int, str]]:
+    """(start, event) of each span of a rank."""
+    left, right = np.searchsorted(spans["rank"].to_numpy(), [rank, rank + 1]).tolist()
+    mine = spans.slice(left, right - left)
+    start, end = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+    order = np.lexsort((-end, start))
+    mine, start, end = mine.take(pa.array(order)), start[order], end[order]
+    _check_order(start, end, f"a span of rank {rank}")
+    columns = (
+        codes(mine, "kind").tolist(),
+        mine["thread"].to_pylist(),
+        mine["name"].to_pylist(),
+        mine["step"].to_pylist(),
+    )
+    times = zip(start.tolist(), end.tolist(), _texts(start), _texts(end - start), strict=True)
+    for (kind, thread, name, step), (begin, stop, ts, dur) in zip(zip(*columns, strict=True), times, strict=True):
+        label = SPAN_KINDS[kind] if thread == UNION_THREAD else f"{SPAN_KINDS[kind]}, thread {thread}"
+        tid = tracks.thread((kind, thread, label), begin, stop)
+        args = "" if step == NO_STEP else f',"args":{{"step":{step}}}'
+        yield (
+            begin,
+            f'{{"ph":"X","pid":{rank},"tid":{tid},"ts":{ts},"dur":{dur},"cat":"{SPAN_KINDS[kind]}",'
+            f'"name":{json.dumps(name or SPAN_KINDS[kind])}{args}}}',
+        )
+
+
+def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks: RankTracks) -> list[list[str]]:
+    """The events of each row: the operation, and when it was due."""
+    start, end = rows.column("start_ns").to_numpy(), rows.column("end_ns").to_numpy()
+    file_id = rows.column("file_id").to_numpy()
+    _check_order(start, end, f"an operation of rank {rank}")
+    if len(file_id) and not 0 <= file_id.min() <= file_id.max() < len(paths):
+        raise CaptureError(f"an operation of rank {rank} names a file that files.parquet does not have: merge again")
+    columns = [rows.column(name).to_pylist() for name in ("lane", "offset", "length", "step", "due_ns", "result")]
+    columns += [codes(rows, name).tolist() for name in ("op", "api", "origin")]
+    columns += [file_id.tolist(), start.tolist(), end.tolist(), _texts(start), _texts(end - start)]
+    events = []
+    for lane, offset, length, step, due, result, op, api, origin, file, begin, stop, ts, dur in zip(
+        *columns, strict=True
+    ):
+        tid = tracks.thread((_LANES, lane * 2, f"lane {lane}"), begin, stop, preferred=lane)
+        args = f'"file":{paths[file]},"length":{length},"api":"{APIS[api]}"'
+        if op == _RENAME:
+            if not 0 <= offset < len(paths):
+                raise CaptureError(
+                    f"a rename of rank {rank} names a file that files.parquet does not have: merge again"
+                )
+            args += f',"new_name":{paths[offset]}'
+        elif offset >= 0:
+            args += f',"offset":{offset}'
+        if step != NO_STEP:
+            args += f',"step":{step}'
+        if origin != TRACED:
+            args += f',"origin":"{ORIGINS[origin]}"'
+        if result is not None:
+            args += f',"result":{result}'
+        texts = []
+        if due is not None:
+            late = decimal_text(begin - due, MICROSECONDS)
+            planned = decimal_text(due, MICROSECONDS)
+            args += f',"due_us":{planned},"lag_us":{late}'
+            line = tracks.thread((_LANES, lane * 2 + _DUE, f"lane {lane} due"), due, due)
+            texts.append(
+                f'{{"ph":"i","s":"t","pid":{rank},"tid":{line},"ts":{planned},"cat":"due","name":"{OPS[op]} due",'
+                f'"args":{{"lag_us":{late}}}}}'
+            )
+        texts.append(
+            f'{{"ph":"X","pid":{rank},"tid":{tid},"ts":{ts},"dur":{dur},"cat":"io","name":"{OPS[op]}","args":{{{args}}}}}'
+        )
+        events.append(texts)
+    return events
+
+
+def _cuts(capture: Capture, limit: int) -> list[int]:
+    """Times at which the trace is cut; none for a capture whose events fit in one file."""
+    span_starts = capture.spans["start_ns"].to_numpy()
+    if 2 * capture.operation_count() + len(span_starts) <= limit:
+        return []
+    if _count(capture) + len(span_starts) <= limit:
+        return []
+
+    def stream() -> Iterator[Weighted]:
+        yield span_starts, np.ones(len(span_starts), dtype=np.int64)
+        yield from _starts(capture)
+
+    first, last = capture.time_span_ns
+    return time_cuts(stream, first, last, limit)
+
+
+def _starts(capture: Capture) -> Iterator[Weighted]:
+    for batch in capture.operations(columns=["start_ns", "due_ns"]):
+        yield batch.column("start_ns").to_numpy(), 1 + batch.column("due_ns").is_valid().to_numpy(zero_copy_only=False)
+
+
+def _count(capture: Capture) -> int:
+    return sum(int(events.sum()) for _, events in _starts(capture))
+
+
+def _part_names(output: Path, parts: int) -> list[Path]:
+    if parts == 1:
+        return [output]
+    stem = output.name.removesuffix(SUFFIX)
+    digits = len(str(parts))
+    return [output.with_name(f"{stem}-{place:0{digits}d}of{parts}{SUFFIX}") for place in range(1, parts + 1)]
+
+
+def _notes(parts: list[_Part], cuts: list[int], limit: int) -> tuple[str, ...]:
+    if not cuts:
+        return ()
+    edges = ["the start", *(f"{decimal_text(cut, 9)} s" for cut in cuts), "the end"]
+    return (
+        f"more than {limit} events: split by time into {len(parts)} files, open one at a time",
+        *(f"{part.path.name}: {left} to {right}" for part, left, right in zip(parts, edges, edges[1:], strict=False)),
+    )
+
+
+def _texts(nanoseconds: np.ndarray) -> list[str]:
+    texts: list[str] = decimal_texts(nanoseconds, MICROSECONDS).to_pylist()
+    return texts
+
+
+def _check_order(start: np.ndarray, end: np.ndarray, what: str) -> None:
+    if np.any(end < start):
+        raise CaptureError(f"{what} ends before it starts: the capture is damaged, merge or run again")

@@ -1,0 +1,98 @@
+"""One row per operation as comma-separated values (RFC 4180: CRLF, quotes doubled inside quotes), UTF-8."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler_merge.export.decimals import SECONDS, decimal_texts
+from profiler_merge.export.exported import Exported, ExportedFile, replacing
+from traces.errors import CaptureError
+from traces.ops import NO_STEP, OPS, VOCABULARY, codes
+from traces.store import Capture
+
+COLUMNS = (
+    "rank", "lane", "op", "api", "path", "offset", "length", "start_s", "end_s", "step", "origin", "due_s", "result",
+    "new_path",
+)  # fmt: skip
+"""Times in seconds from the capture's zero with all nine digits. Empty: offset and step that are not known, due_s and
+result of what is no replay, new_path of what is no rename. Paths as the files table shows them."""
+
+_RENAME = OPS.index("rename")
+
+SLICE_ROWS = 1 << 13
+"""Rows that are text at the same time: Python's strings are some twenty times larger than the row."""
+
+
+def write_csv(capture: Capture, output: Path) -> Exported:
+    """Write the operations of `capture` to the file `output`, in (rank, start) order. Memory: one row group.
+
+    Raises: CaptureError when a part is damaged; TargetError when the file cannot be written.
+    """
+    with replacing(output) as file:
+        rows = stream_csv(capture, file)
+    written = ExportedFile(path=str(output), entries=rows, bytes=output.stat().st_size)
+    return Exported(format="csv", output=str(output), operations=rows, files=(written,))
+
+
+def stream_csv(capture: Capture, stream: IO[bytes]) -> int:
+    """`write_csv` to an open stream, whose errors are the caller's; returns the rows written, without the header."""
+    stream.write(_lines([COLUMNS]))
+    paths = pa.array(capture.paths(), type=pa.string())
+    rows = 0
+    for batch in capture.operations():
+        for begin in range(0, batch.num_rows, SLICE_ROWS):
+            part = batch.slice(begin, SLICE_ROWS)
+            stream.write(_lines(_rows(part, paths)))
+            rows += part.num_rows
+    return rows
+
+
+def _lines(rows: Any) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    return text.getvalue().encode("utf-8")
+
+
+def _rows(batch: pa.RecordBatch, paths: pa.Array) -> Iterator[tuple[Any, ...]]:
+    file_id = batch.column("file_id").to_numpy()
+    if len(file_id) and not 0 <= file_id.min() <= file_id.max() < len(paths):
+        raise CaptureError("an operation names a file that files.parquet does not have: merge again")
+    renames = pa.array(codes(batch, "op") == _RENAME)
+    new_file = pc.if_else(renames, batch.column("offset"), None)
+    if not pc.all(pc.and_(pc.greater_equal(new_file, 0), pc.less(new_file, len(paths))), min_count=0).as_py():
+        raise CaptureError("a rename names a file that files.parquet does not have: merge again")
+    columns = {
+        "rank": batch.column("rank"),
+        "lane": batch.column("lane"),
+        **{name: _names(batch, name) for name in ("op", "api", "origin")},
+        "path": paths.take(batch.column("file_id")),
+        "offset": pc.if_else(renames, None, _known(batch.column("offset"), -1)),
+        "length": batch.column("length"),
+        "start_s": decimal_texts(batch.column("start_ns").to_numpy(), SECONDS),
+        "end_s": decimal_texts(batch.column("end_ns").to_numpy(), SECONDS),
+        "step": _known(batch.column("step"), NO_STEP),
+        "due_s": _due(batch.column("due_ns")),
+        "result": batch.column("result"),
+        "new_path": paths.take(new_file),
+    }
+    return zip(*(columns[name].to_pylist() for name in COLUMNS), strict=True)
+
+
+def _names(batch: pa.RecordBatch, column: str) -> pa.Array:
+    return pa.array(np.array(VOCABULARY[column], dtype=object)[codes(batch, column)], type=pa.string())
+
+
+def _known(column: pa.Array, unknown: int) -> pa.Array:
+    return pc.if_else(pc.equal(column, unknown), None, column)
+
+
+def _due(due_ns: pa.Array) -> pa.Array:
+    return pc.if_else(due_ns.is_null(), None, decimal_texts(due_ns.fill_null(0).to_numpy(), SECONDS))

@@ -1,0 +1,142 @@
+"""The container of a Darshan log that is being written: header, job record, names, and a region per module.
+
+Log version 3.41 with zlib, the layout of `struct darshan_header` in darshan-log-format.h, which
+`profiler_merge.darshan_header` reads. A region is a concatenation of zlib streams, one per rank, as of MPI jobs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import IO, Any
+
+from profiler_merge.darshan_header import CONTAINERS, MAX_HEADER_BYTES, MODULE_NAMES
+from profiler_merge.darshan_job import METADATA_BYTES
+from profiler_merge.darshan_log import JOB_RECORD_BYTES
+
+LOG_VERSION = "3.41"
+
+_MAGIC = 6567223
+_ZLIB = 0
+_SLOTS = CONTAINERS[LOG_VERSION].slots
+_JOB_NUMBERS = struct.Struct("<7q")
+
+COMMAND_BYTES = JOB_RECORD_BYTES - _JOB_NUMBERS.size - METADATA_BYTES - 1
+"""`DARSHAN_EXE_LEN`: what the command line and the mounts share."""
+
+
+class LogRegions:
+    """The regions of a log, gathered in unnamed temporary files of `folder` until `write` puts them into one.
+
+    A context manager.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stack = ExitStack()
+        self._files: dict[str, IO[bytes]] = {}
+        self._streams: dict[str, Any] = {}
+        self._versions: dict[str, int] = {}
+
+    def append(self, module: str, version: int, data: bytes) -> None:
+        """Add decompressed bytes to a module's current stream."""
+        if not data:
+            return
+        if module not in self._files:
+            file = TemporaryFile(dir=self.folder)  # noqa: SIM115 - the stack closes it
+            self._files[module] = self._stack.enter_context(file)
+            self._versions[module] = version
+        if module not in self._streams:
+            self._streams[module] = zlib.compressobj()
+        self._files[module].write(self._streams[module].compress(data))
+
+    def end_streams(self) -> None:
+        """What is appended from now on belongs to the next rank."""
+        for module, stream in self._streams.items():
+            self._files[module].write(stream.flush())
+        self._streams.clear()
+
+    def write(self, log: IO[bytes], *, job: bytes, names: bytes, partial: Collection[str] = ()) -> None:
+        """Write the whole log: `job` and `names` decompressed; `partial` names modules that lack records."""
+        self.end_streams()
+        log.write(bytes(MAX_HEADER_BYTES))
+        log.write(zlib.compress(job))
+        table = [(0, 0)] * (1 + _SLOTS)
+        table[0] = _placed(log, [zlib.compress(names)])
+        versions = [0] * _SLOTS
+        for module in sorted(self._files, key=MODULE_NAMES.index):
+            slot = MODULE_NAMES.index(module)
+            begin = log.tell()
+            self._files[module].seek(0)
+            shutil.copyfileobj(self._files[module], log)
+            table[1 + slot] = (begin, log.tell() - begin)
+            versions[slot] = self._versions[module]
+        flag = sum(1 << MODULE_NAMES.index(module) for module in partial if module in self._files)
+        log.seek(0)
+        log.write(struct.pack("<8sqB7xQ", LOG_VERSION.encode(), _MAGIC, _ZLIB, flag))
+        log.write(b"".join(struct.pack("<QQ", *region) for region in table))
+        log.write(struct.pack(f"<{_SLOTS}I", *versions))
+
+    def __enter__(self) -> LogRegions:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+def encode_job(
+    *,
+    start_ns: int,
+    end_ns: int,
+    nprocs: int,
+    job_id: int,
+    exe: str,
+    metadata: Mapping[str, str],
+    mounts: Sequence[tuple[str, str]],
+) -> tuple[bytes, bool]:
+    """The decompressed job record, and whether all of it found room. Times are the epoch's; the user id is unknown, 0.
+
+    `mounts`: (file system type, path). Darshan keeps 1 KiB of metadata and some 3 KiB of command line and mounts.
+    """
+    second = 1_000_000_000
+    numbers = _JOB_NUMBERS.pack(0, *divmod(start_ns, second), *divmod(end_ns, second), nprocs, job_id)
+    lines, whole = _fitting([f"{key}={value}\n".encode() for key, value in metadata.items()], METADATA_BYTES - 1)
+    # longest first, as Darshan writes them
+    ordered = sorted(mounts, key=lambda mount: len(mount[1]), reverse=True)
+    table, whole_table = _fitting([f"\n{fs_type}\t{path}".encode() for fs_type, path in ordered], COMMAND_BYTES)
+    command = exe.replace("\0", " ").encode()
+    room = COMMAND_BYTES - len(table)
+    whole = whole and whole_table and len(command) <= room
+    cut = command[:room].decode("utf-8", "ignore").encode()
+    return numbers + lines.ljust(METADATA_BYTES, b"\0") + cut + table + b"\0", whole
+
+
+def encode_names(names: Iterable[tuple[int, bytes]]) -> bytes:
+    """The decompressed name table from (record id, path)."""
+    return b"".join(struct.pack("<Q", record) + path + b"\0" for record, path in names)
+
+
+def _fitting(lines: Sequence[bytes], room: int) -> tuple[bytes, bool]:
+    """As many whole lines from the first on as there is room for, and whether those are all."""
+    kept = b""
+    for line in lines:
+        if len(kept) + len(line) > room:
+            return kept, False
+        kept += line
+    return kept, True
+
+
+def _placed(log: IO[bytes], parts: Iterable[bytes]) -> tuple[int, int]:
+    """Append `parts`; their (offset, length) in the log."""
+    begin = log.tell()
+    for part in parts:
+        log.write(part)
+    return begin, log.tell() - begin

@@ -1,0 +1,25 @@
+"""Stripes of files -> records of the LUSTRE module, version 2: one component over the whole file.
+
+Layout: darshan-lustre-log-format.h. Which storage targets a file is on is not in a capture: their ids are -1.
+"""
+
+from __future__ import annotations
+
+import struct
+
+VERSION = 2
+
+MOST_STRIPES = 1 << 16
+"""Lustre has at most some 2,000 targets: a count above it is none."""
+
+_WHOLE_FILE = -1
+_UNKNOWN = -1
+
+
+def encode_lustre(record_id: int, stripe_size: int, stripe_count: int) -> bytes:
+    """The decompressed bytes of one file's record, of rank 0; `stripe_size` in bytes."""
+    if not 0 <= stripe_count <= MOST_STRIPES:
+        return b""
+    head = struct.pack("<Qqqq", record_id, 0, 1, stripe_count)
+    component = struct.pack("<7q16s", stripe_size, stripe_count, 0, 0, 0, _WHOLE_FILE, 0, b"")
+    return head + component + struct.pack(f"<{stripe_count}q", *[_UNKNOWN] * stripe_count)

@@ -1,0 +1,91 @@
+"""The operations of one rank, brought together by file, on disk while they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+
+import numpy as np
+
+from traces.ops import OPS
+from traces.stable_order import runs, stable_order
+
+ROW = np.dtype(
+    [
+        ("file_id", "i4"),
+        ("lane", "i4"),
+        ("op", "i1"),
+        ("api", "i1"),
+        ("traced", "?"),
+        ("offset", "i8"),
+        ("length", "i8"),
+        ("start_ns", "i8"),
+        ("end_ns", "i8"),
+    ],
+    align=True,
+)
+"""What a Darshan log keeps of an operation; `traced` rows belong into DXT, the others into counters alone."""
+
+RENAME = OPS.index("rename")
+RENAMED = len(OPS)
+"""`op` of the other side of a rename: a row of the new name, whose `offset` is the record id of the old one (as i8)."""
+
+GROUP_ROWS = 1 << 19
+"""Rows that are worked on at the same time, or all of one file if it has more."""
+
+
+class RowsByFile:
+    """Takes the rows of a rank in any order and gives them back file by file. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+        self._rows = 0
+        # a piece is a run of rows of one file: its file, its first row in the temporary file
+        self._files: list[np.ndarray] = []
+        self._begins: list[np.ndarray] = []
+
+    def add(self, rows: np.ndarray) -> None:
+        """Keep `rows` (n,) of ROW; rows of one file stay in the order in which they came."""
+        if not len(rows):
+            return
+        ordered = rows[stable_order(rows["file_id"])]
+        firsts = runs(ordered["file_id"])
+        self._files.append(ordered["file_id"][firsts])
+        self._begins.append(firsts + self._rows)
+        self._rows += len(rows)
+        self._file.write(ordered.tobytes())
+
+    def groups(self, group_rows: int = GROUP_ROWS) -> Iterator[np.ndarray]:
+        """Arrays of ROW with all rows of some files each, by file_id ascending."""
+        if not self._rows:
+            return
+        self._file.flush()
+        files, begins = np.concatenate(self._files), np.concatenate(self._begins)
+        counts = np.diff(begins, append=self._rows)
+        order = stable_order(files)
+        files, begins, counts = files[order], begins[order], counts[order]
+        # a group ends before the file that would overfill it
+        full = np.cumsum(counts) // group_rows
+        last_of_file = np.append(files[1:] != files[:-1], True)
+        ends = np.flatnonzero(last_of_file) + 1
+        ends = ends[np.append(full[ends[1:] - 1] != full[ends[:-1] - 1], True)]
+        for first, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            # mapped anew for each group, so that what was looked at before does not stay in memory
+            stored = np.memmap(self._file, dtype=ROW, mode="r")
+            yield stored[_places(begins[first:end], counts[first:end])]
+
+    def __enter__(self) -> RowsByFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _places(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """begin, begin + 1 ... of each piece, one after the other."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(begins - before, counts) + np.arange(int(counts.sum()))

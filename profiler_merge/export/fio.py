@@ -1,0 +1,285 @@
+"""A capture for fio: an iolog (version 3) per rank and lane, a job file for all of them, a script that runs it.
+
+Format: "Trace file format v3" of fio's HOWTO. A line is `<time> <file> add|open|close` or
+`<time> <file> read|write <offset> <length>`. What the HOWTO leaves out, from fio's iolog.c and runs of fio 3.33: times
+are in microseconds; the line after one at time 0 does not wait, so the first time here is 1; a name ends at white
+space and after 256 bytes; a length has 32 bits.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.export.exported import Exported, ExportedFile, refusal
+from traces.errors import CaptureError, TargetError
+from traces.ops import OPS, READ, WRITE, codes
+from traces.store import Capture
+from traces.units import NS_PER_US
+
+JOB_FILE = "replay.fio"
+SCRIPT = "replay.sh"
+DIRECTORIES = "directories"
+NAMES = "names"
+"""Folder of links to the files whose own names fio cannot read from an iolog."""
+
+LONGEST_CALL = 1 << 30
+"""Bytes of one fio action: Linux transfers less than 2 GiB by one call, and fio's buffer is as large as the longest."""
+
+MOST_JOBS = 4096
+"""FIO_MAX_JOBS of fio: jobs that one fio process runs."""
+
+ZERO_LENGTH = "zero_length"
+OFFSET_NOT_KNOWN = "offset_not_known"
+NOT_REPLAYED = "not_replayed"
+
+_MARK = "; written by dxt-replay export"
+_HEADER = "fio version 3 iolog\n"
+_READABLE_NAME = re.compile(rb"[!-~]{1,255}")
+_IOLOG_GLOB = "rank-*-lane-*.iolog"
+
+_JOB_HEAD = f"""{_MARK}: one job per recorded lane, at the recorded times
+; run {SCRIPT}, or `fio {JOB_FILE}` in this directory; needs fio 3.31 or newer
+[global]
+ioengine=psync
+iodepth=1
+thread=1
+; leave the page cache as it is, as dxt-replay run does without --cold
+invalidate=0
+replay_no_stall=0
+"""
+
+_SCRIPT = f"""#!/bin/sh
+# written by dxt-replay export: options for fio may follow, as in `./{SCRIPT} --output-format=json`
+cd -- "$(dirname -- "$0")" || exit 1
+# directories of files that the capture writes: fio makes files, but no directories
+xargs -0 -r mkdir -p -- < {DIRECTORIES} || exit 1
+exec fio "$@" {JOB_FILE}
+"""
+
+Mask = Callable[[pa.RecordBatch], np.ndarray]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lane:
+    """An iolog being written. `last_use` maps file_id to the place of its last row among those of the rank."""
+
+    path: Path
+    last_use: dict[int, int] = field(default_factory=dict)
+    open_files: set[int] = field(default_factory=set)
+    actions: int = 0
+
+
+def write_fio(capture: Capture, folder: Path, *, paths: Sequence[bytes], undertaken: Mask) -> Exported:
+    """Write the reads and writes of `capture` into `folder`; the capture's first start is at 1 us in fio's time.
+
+    `paths`: by file_id, where fio finds the file (`replay.placement` knows). `undertaken`: boolean mask of the rows of
+    a batch that a replay issues, one layer of each file (`replay.layers` knows). A lane opens a file before its first
+    operation on it and closes it after the last. Memory: a row group, and a number per lane and file.
+    Raises: CaptureError when the capture is damaged or has nothing for fio; TargetError when `folder` holds something
+    else or cannot be written.
+    """
+    try:
+        _clear(folder)
+        names = _Names(folder, paths)
+        left_out: Counter[str] = Counter()
+        source = _Source(capture=capture, undertaken=undertaken, last_name=_last_names(capture))
+        zero_ns = capture.time_span_ns[0]
+        lanes = [lane for rank in capture.ranks for lane in _write_rank(source, rank, folder, names, zero_ns, left_out)]
+        if not lanes:
+            raise CaptureError(f"{capture.path} holds no read or write of a byte: there is nothing for fio to replay")
+        jobs = (f"\n[{lane.path.stem}]\nread_iolog={lane.path.name}\n" for lane in lanes)
+        (folder / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in sorted(names.written_directories)))
+        (folder / SCRIPT).write_text(_SCRIPT)
+        (folder / SCRIPT).chmod(0o755)
+        (folder / JOB_FILE).write_text(_JOB_HEAD + "".join(jobs))
+        files = [
+            ExportedFile(path=str(lane.path), entries=lane.actions, bytes=lane.path.stat().st_size) for lane in lanes
+        ]
+    except OSError as error:
+        raise refusal(error, folder) from error
+    return Exported(
+        format="fio",
+        output=str(folder),
+        operations=capture.operation_count() - sum(left_out.values()),
+        files=tuple(files),
+        left_out={reason: count for reason, count in sorted(left_out.items()) if count},
+        notes=_notes(folder, lanes, left_out),
+    )
+
+
+class _Names:
+    """Names as the iologs have them; directories that must exist before files in them are written."""
+
+    def __init__(self, folder: Path, paths: Sequence[bytes]) -> None:
+        self._folder = folder
+        self._paths = paths
+        self._given: dict[int, str] = {}
+        self.written_directories: set[bytes] = set()
+
+    def __getitem__(self, file_id: int) -> str:
+        """The file's path, or a link to it: fio's names hold no white space and no more than 256 bytes."""
+        if file_id not in self._given:
+            path = self._paths[file_id]
+            if _READABLE_NAME.fullmatch(path):
+                self._given[file_id] = path.decode("ascii")
+            else:
+                self._given[file_id] = f"{NAMES}/{file_id}"
+                (self._folder / NAMES).mkdir(exist_ok=True)
+                os.symlink(path, self._folder / NAMES / str(file_id))
+        return self._given[file_id]
+
+    def will_write(self, file_ids: Collection[int]) -> None:
+        self.written_directories.update(os.path.dirname(self._paths[file_id]) for file_id in file_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What is exported. `last_name`: by file_id, the file that it was renamed to in the end; itself if it was not."""
+
+    capture: Capture
+    undertaken: Mask
+    last_name: np.ndarray
+
+
+def _last_names(capture: Capture) -> np.ndarray:
+    """As fio has no rename, a file has its last name from the start: what was written is then found when it is read."""
+    last: np.ndarray = np.arange(capture.files.num_rows, dtype=np.int32)
+    following: dict[int, int] = {}
+    for rank in capture.ranks:
+        used = capture.usage(rank)
+        renames = codes(used, "op") == OPS.index("rename")
+        pairs = zip(used["file_id"].to_numpy()[renames], used["other_file_id"].to_numpy()[renames], strict=True)
+        following |= {int(old): int(new) for old, new in pairs}
+    for file_id in following:
+        seen = {file_id}
+        while (new := following.get(int(last[file_id]), -1)) not in seen and 0 <= new < len(last):
+            last[file_id] = new
+            seen.add(new)
+    return last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Columns (n,) of the operations of one batch that fio gets; the batch is in start order."""
+
+    op: np.ndarray
+    lane: np.ndarray
+    file_id: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    start_ns: np.ndarray
+
+
+def _write_rank(
+    source: _Source, rank: int, folder: Path, names: _Names, zero_ns: int, left_out: Counter[str]
+) -> list[_Lane]:
+    """The lanes of a rank that transfer anything, ascending. Reads the rank twice: fio adds all files first."""
+    lanes: dict[int, _Lane] = {}
+    before = 0
+    for rows in _rows(source, rank, left_out):
+        _note_last_uses(rows, before, lanes, folder, rank)
+        names.will_write(np.unique(rows.file_id[rows.op == WRITE]).tolist())
+        before += len(rows.op)
+    for lane in lanes.values():
+        head = [f"1 {names[file_id]} add\n" for file_id in lane.last_use]
+        lane.path.write_text(_HEADER + "".join(head), encoding="ascii")
+        lane.actions = len(head)
+    before = 0
+    for rows in _rows(source, rank, Counter()):
+        for number in np.unique(rows.lane).tolist():
+            lane = lanes[number]
+            lines = _lines(rows, np.flatnonzero(rows.lane == number), before, lane, names, zero_ns)
+            with open(lane.path, "a", encoding="ascii") as file:
+                file.writelines(lines)
+            lane.actions += len(lines)
+        before += len(rows.op)
+    return [lane for _, lane in sorted(lanes.items())]
+
+
+def _rows(source: _Source, rank: int, left_out: Counter[str]) -> Iterator[_Rows]:
+    """What fio gets of a rank, a batch at a time; what it does not get is counted by reason."""
+    names = ["op", "api", "origin", "lane", "file_id", "offset", "length", "start_ns"]
+    for batch in source.capture.operations(rank, columns=names):
+        op = codes(batch, "op")
+        chosen = source.undertaken(batch)
+        columns = {name: batch.column(name).to_numpy() for name in names[3:]}
+        columns["file_id"] = source.last_name[columns["file_id"]]
+        if np.any(columns["length"] < 0):
+            raise CaptureError(
+                f"an operation of rank {rank} has a negative length: the capture is damaged, merge again"
+            )
+        empty = chosen & ((columns["length"] == 0) | ~np.isin(op, (READ, WRITE)))
+        lost = chosen & ~empty & (columns["offset"] < 0)
+        left_out[NOT_REPLAYED] += int((~chosen).sum())
+        left_out[ZERO_LENGTH] += int(empty.sum())
+        left_out[OFFSET_NOT_KNOWN] += int(lost.sum())
+        kept = chosen & ~empty & ~lost
+        yield _Rows(op=op[kept], **{name: column[kept] for name, column in columns.items()})
+
+
+def _note_last_uses(rows: _Rows, before: int, lanes: dict[int, _Lane], folder: Path, rank: int) -> None:
+    for number in np.unique(rows.lane).tolist():
+        if number not in lanes:
+            lanes[number] = _Lane(path=folder / f"rank-{rank}-lane-{number}.iolog")
+        places = np.flatnonzero(rows.lane == number)[::-1]
+        files, last = np.unique(rows.file_id[places], return_index=True)
+        lanes[number].last_use.update(zip(files.tolist(), (before + places[last]).tolist(), strict=True))
+
+
+def _lines(rows: _Rows, places: np.ndarray, before: int, lane: _Lane, names: _Names, zero_ns: int) -> list[str]:
+    """The actions of the rows at `places`, all of one lane."""
+    columns = (rows.op, rows.file_id, rows.offset, rows.length, (rows.start_ns - zero_ns) // NS_PER_US + 1)
+    chosen = zip(places.tolist(), *(column[places].tolist() for column in columns), strict=True)
+    lines = []
+    for place, op, file_id, offset, length, time_us in chosen:
+        name = names[file_id]
+        if file_id not in lane.open_files:
+            lines.append(f"{time_us} {name} open\n")
+            lane.open_files.add(file_id)
+        lines.extend(
+            f"{time_us} {name} {OPS[op]} {offset + done} {min(LONGEST_CALL, length - done)}\n"
+            for done in range(0, length, LONGEST_CALL)
+        )
+        if lane.last_use[file_id] == before + place:
+            lines.append(f"{time_us} {name} close\n")
+            lane.open_files.remove(file_id)
+    return lines
+
+
+def _clear(folder: Path) -> None:
+    """Make `folder`, or empty it of an earlier export: its own files go, anything else is left alone."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise TargetError(f"{folder} exists and is not a directory: choose another name")
+    folder.mkdir(parents=True, exist_ok=True)
+    job = folder / JOB_FILE
+    if any(folder.iterdir()) and not (job.is_file() and job.read_bytes().startswith(_MARK.encode())):
+        raise TargetError(f"{folder} exists, is not empty and is no export for fio: choose another name")
+    for old in (*folder.glob(_IOLOG_GLOB), folder / SCRIPT, folder / DIRECTORIES):
+        old.unlink(missing_ok=True)
+    if (folder / NAMES).is_dir() and not (folder / NAMES).is_symlink():
+        for link in (folder / NAMES).iterdir():
+            if link.is_symlink():
+                link.unlink()
+    # an incomplete export keeps the mark, so that the next one may replace it, but has no job
+    job.write_text(_MARK + ": incomplete\n")
+
+
+def _notes(folder: Path, lanes: Sequence[_Lane], left_out: Counter[str]) -> tuple[str, ...]:
+    notes = [f"replay it with {folder / SCRIPT}"]
+    if left_out[ZERO_LENGTH]:
+        notes.append(f"{left_out[ZERO_LENGTH]} operations that moved no byte are left out: fio has no such action")
+    if left_out[OFFSET_NOT_KNOWN]:
+        notes.append(f"{left_out[OFFSET_NOT_KNOWN]} operations are left out because their offset was not recorded")
+    if left_out[NOT_REPLAYED]:
+        notes.append(f"{left_out[NOT_REPLAYED]} operations are left out that dxt-replay run does not issue either")
+    if len(lanes) > MOST_JOBS:
+        notes.append(f"{len(lanes)} lanes: one fio runs at most {MOST_JOBS} jobs, divide {JOB_FILE} among several")
+    return tuple(notes)

@@ -1,0 +1,150 @@
+"""`dxt-replay export`: a capture as a file of another tool."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from replay.commands.options import capture_argument, json_option
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from profiler_merge.export.exported import Exported
+    from traces.store import Capture
+
+STANDARD_OUTPUT = Path("-")
+
+DXT_VERSIONS = ("1", "2")
+
+_TARGET_MISSING = "--to fio needs --target DIR: the directory that `dxt-replay stage` builds the twin in"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Options of single formats. `target`: directory of the twin (fio); `dxt_version`: of the segments (darshan)."""
+
+    target: Path | None
+    dxt_version: int
+
+
+def _chrome(source: Capture, output: Path, choices: Choices) -> Exported:
+    from profiler_merge.export.chrome import write_chrome
+
+    return write_chrome(source, output)
+
+
+def _csv(source: Capture, output: Path, choices: Choices) -> Exported:
+    from profiler_merge.export.csv_rows import write_csv
+
+    return write_csv(source, output)
+
+
+def _darshan(source: Capture, output: Path, choices: Choices) -> Exported:
+    from profiler_merge.export.darshan_log import write_darshan
+
+    return write_darshan(source, output, dxt_version=choices.dxt_version)
+
+
+def _fio(source: Capture, output: Path, choices: Choices) -> Exported:
+    from profiler_merge.export.fio import write_fio
+    from replay.containment import resolve_target
+    from replay.layers import choose_layers
+    from replay.manifest import load_manifest
+    from replay.twin import twin_data_set
+
+    if choices.target is None:
+        raise UsageError(_TARGET_MISSING)
+    resolved = resolve_target(choices.target)
+    data = twin_data_set(source, resolved, (), load_manifest(resolved))
+    paths = [placement.path for placement in data.placements]
+    return write_fio(source, output, paths=paths, undertaken=choose_layers(source).undertaken)
+
+
+WRITERS: dict[str, Callable[[Capture, Path, Choices], Exported]] = {
+    "darshan": _darshan,
+    "chrome": _chrome,
+    "csv": _csv,
+    "fio": _fio,
+}
+"""Format -> (capture, output, choices) to what was written. Each imports its writer when it is called."""
+
+
+@click.command()
+@capture_argument("capture")
+@click.option("--to", required=True, type=click.Choice(list(WRITERS)), help="The format.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="OUT.darshan, OUT.json.gz, OUT.csv or - (standard output), or a directory for fio; an earlier export there is "
+    "replaced.",
+)
+@click.option(
+    "--dxt-version",
+    type=click.Choice(DXT_VERSIONS),
+    help="For darshan: 1 (the default), which released tools read, or 2, which keeps lanes as thread ids.",
+)
+@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="For fio: where the twin lies.")
+@json_option
+def command(capture: Path, to: str, output: Path, dxt_version: str | None, target: Path | None, as_json: bool) -> None:
+    """Export a capture (or a .darshan log) for other tools.
+
+    darshan: a log with DXT segments, the counters of the operations and a heat map, for pydarshan, darshan-parser and
+    the tools above them.
+
+    chrome: a trace that ui.perfetto.dev opens, with operations, spans and, for a replay, when each operation was due;
+    above 1,000,000 events it is split by time.
+
+    csv: one row per operation, times in seconds with nine digits.
+
+    fio: a directory with an iolog per lane, the job file and a script that replays them on the staged twin.
+    """
+    from replay.commands.options import opened
+    from replay.commands.output import print_json
+    from replay.commands.progress import status
+
+    if to == "fio" and target is None:
+        raise UsageError(_TARGET_MISSING)
+    if target is not None and to != "fio":
+        raise UsageError(f"--target is for --to fio, not for --to {to}: leave it out")
+    if dxt_version is not None and to != "darshan":
+        raise UsageError(f"--dxt-version is for --to darshan, not for --to {to}: leave it out")
+    if output == STANDARD_OUTPUT:
+        if to != "csv" or as_json:
+            raise UsageError("--output - is for --to csv without --json: give a file name")
+        _csv_to_standard_output(capture)
+        return
+    with opened(capture) as source, status("exporting"):
+        exported = WRITERS[to](source, output, Choices(target=target, dxt_version=int(dxt_version or DXT_VERSIONS[0])))
+    if as_json:
+        print_json(exported.as_json())
+    else:
+        _print(exported)
+
+
+def _csv_to_standard_output(capture: Path) -> None:
+    from profiler_merge.export.csv_rows import stream_csv
+    from replay.commands.options import opened
+
+    with opened(capture) as source:
+        # bytes: the text layer would write another encoding, or other line ends
+        stream_csv(source, sys.stdout.buffer)
+
+
+def _print(exported: Exported) -> None:
+    from replay.containment import printable
+    from traces.units import format_bytes, format_count
+
+    size = format_bytes(sum(file.bytes for file in exported.files))
+    files = "1 file" if len(exported.files) == 1 else f"{format_count(len(exported.files))} files"
+    operations = format_count(exported.operations)
+    click.echo(f"{printable(exported.output)}: {operations} operations as {exported.format}, {files}, {size}")
+    for note in exported.notes:
+        click.echo(printable(note))

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler_merge.export import chrome
+from profiler_merge.export.chrome import write_chrome
+from tests.capture_builder import Op, Span, build_capture, read, write
+from traces.errors import CaptureError, UsageError
+from traces.store import Capture
+
+
+def no_constant(name: str) -> float:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def load(path: Path | str) -> dict[str, Any]:
+    with gzip.open(path, "rt", encoding="ascii") as file:
+        found: dict[str, Any] = json.load(file, parse_float=Decimal, parse_constant=no_constant)
+    return found
+
+
+def events_of(path: Path | str, kinds: str = "Xi") -> list[dict[str, Any]]:
+    return [event for event in load(path)["traceEvents"] if event["ph"] in kinds]
+
+
+def exported(capture: Capture, tmp_path: Path) -> list[dict[str, Any]]:
+    write_chrome(capture, tmp_path / "out.json.gz")
+    found: list[dict[str, Any]] = load(tmp_path / "out.json.gz")["traceEvents"]
+    return found
+
+
+def names_of(events: list[dict[str, Any]], what: str = "thread_name") -> dict[tuple[int, int], Any]:
+    return {
+        (e["pid"], e["tid"]): next(iter(e["args"].values())) for e in events if e["ph"] == "M" and e["name"] == what
+    }
+
+
+def test_an_operation_is_an_interval_of_its_lane(tmp_path: Path) -> None:
+    op = write(
+        0, offset=4096, length=10, start_ns=9_007_199_254_740_993, end_ns=9_007_199_254_740_994, rank=2, lane=3,
+        api="MPIIO", step=5,
+    )  # fmt: skip
+    events = exported(build_capture(tmp_path, files=["/a"], ops=[op]), tmp_path)
+    (event,) = [event for event in events if event["ph"] == "X"]
+    assert event == {
+        "ph": "X", "pid": 2, "tid": 3, "cat": "io", "name": "write",
+        "ts": Decimal("9007199254740.993"), "dur": Decimal("0.001"),
+        "args": {"file": "/a", "offset": 4096, "length": 10, "api": "MPIIO", "step": 5},
+    }  # fmt: skip
+    assert names_of(events)[2, 3] == "lane 3"
+    assert names_of(events, "process_name") == {(0, 0): "rank 0", (2, 0): "rank 2"}
+
+
+def test_a_rename_names_both_files(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/a", "/b"], ops=[Op("rename", 0, offset=1)])
+    (event,) = [event for event in exported(capture, tmp_path) if event["ph"] == "X"]
+    assert event["args"] == {"file": "/a", "new_name": "/b", "length": 0, "api": "POSIX"}
+    lost = build_capture(tmp_path, name="lost", files=["/a"], ops=[Op("rename", 0, offset=1)])
+    with pytest.raises(CaptureError, match="a rename"):
+        write_chrome(lost, tmp_path / "out.json.gz")
+
+
+def test_a_replay_shows_what_was_due(tmp_path: Path) -> None:
+    op = read(0, offset=-1, start_ns=-500, end_ns=1_500, lane=1, due_ns=-2_001, result=-5, origin="reconstructed")
+    events = exported(build_capture(tmp_path, files=["/a"], ops=[op]), tmp_path)
+    (actual,) = [event for event in events if event["ph"] == "X"]
+    (due,) = [event for event in events if event["ph"] == "i"]
+    lag = {"lag_us": Decimal("1.501")}
+    assert (actual["ts"], actual["dur"]) == (Decimal("-0.5"), 2)
+    assert actual["args"] == {
+        "file": "/a", "length": 0, "api": "POSIX", "origin": "reconstructed", "result": -5,
+        "due_us": Decimal("-2.001"), **lag,
+    }  # fmt: skip
+    assert (due["ts"], due["args"], due["s"]) == (Decimal("-2.001"), lag, "t")
+    assert names_of(events)[0, due["tid"]] == "lane 1 due"
+
+
+def test_spans_have_lines_of_their_own_and_lanes_come_last(tmp_path: Path) -> None:
+    spans = [
+        Span("step", 0, 100, "train 1", step=1),
+        Span("compute", 10, 120),
+        Span("pipeline", 5, 50, "Map", thread=77),
+        Span("pipeline", 10, 20, "Decode", thread=77),
+        Span("pipeline", 30, 60, "Batch", thread=77),
+    ]
+    events = exported(build_capture(tmp_path, files=["/a"], ops=[read(0, start_ns=3, lane=0)], spans=spans), tmp_path)
+    names, order = names_of(events), names_of(events, "thread_sort_index")
+    line = {event["name"]: names[0, event["tid"]] for event in events if event["ph"] == "X"}
+    assert line == {
+        "train 1": "step", "compute": "compute", "Map": "pipeline, thread 77", "Decode": "pipeline, thread 77",
+        "Batch": "pipeline, thread 77 (overlap 1)", "read": "lane 0",
+    }  # fmt: skip
+    assert sorted(names.values(), key=lambda name: next(order[at] for at in names if names[at] == name)) == [
+        "step", "compute", "pipeline, thread 77", "pipeline, thread 77 (overlap 1)", "lane 0",
+    ]  # fmt: skip
+    assert [event.get("args") for event in events if event.get("name") == "train 1"] == [{"step": 1}]
+
+
+def test_parents_come_before_their_children(tmp_path: Path) -> None:
+    """An MPI-IO read and the POSIX read in it begin in the same nanosecond; the store keeps their order as given."""
+    ops = [read(0, start_ns=0, end_ns=5), read(0, start_ns=0, end_ns=9, api="MPIIO"), read(0, start_ns=9, end_ns=9)]
+    found = [
+        event for event in exported(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path) if event["ph"] == "X"
+    ]
+    assert [(event["args"]["api"], event["tid"]) for event in found] == [("MPIIO", 0), ("POSIX", 0), ("POSIX", 0)]
+
+
+def test_odd_names_are_valid_json(tmp_path: Path) -> None:
+    paths: list[str | bytes] = ['/q"uo\\te', "/new\nline\x00\x1f", b"/odd\xff", "/ümläut \U0001f600 \u2028"]
+    capture = build_capture(
+        tmp_path,
+        files=paths,
+        ops=[read(file, start_ns=file * 5000) for file in range(4)],
+        spans=[Span("other", 0, 1, '</script>"\\ \x07 é', thread=1)],
+    )
+    found = [event for event in exported(capture, tmp_path) if event["ph"] == "X"]
+    assert [event["args"]["file"] for event in found if event["cat"] == "io"] == capture.paths()
+    assert found[0]["name"] == '</script>"\\ \x07 é'
+
+
+@pytest.mark.parametrize("slice_rows", [7, 1 << 13])
+def test_more_events_than_a_file_holds_are_split_by_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
+) -> None:
+    monkeypatch.setattr(chrome, "SLICE_ROWS", slice_rows)
+    ops = [
+        read(0, offset=i, length=1, start_ns=i * 10_000, rank=i % 3, lane=i % 2, due_ns=i * 10_000 - 1)
+        for i in range(300)
+    ]
+    spans = [Span("step", i * 100_000, i * 100_000 + 100_000, step=i, rank=1) for i in range(30)]
+    capture = build_capture(tmp_path, files=["/a"], ops=ops, spans=spans)
+    result = write_chrome(capture, tmp_path / "out.json.gz", events_per_file=100)
+    parts = [events_of(file.path) for file in result.files]
+    assert len(parts) > 6
+    assert [file.entries for file in result.files] == [len(events) for events in parts]
+    assert all(0 < len(events) <= 100 for events in parts)
+    assert sorted(event["args"]["offset"] for events in parts for event in events if event["cat"] == "io") == [
+        *range(300)
+    ]
+    assert sum(event["ph"] == "i" for events in parts for event in events) == 300
+    assert sum(event["cat"] == "step" for events in parts for event in events) == 30
+    starts = [[event["ts"] for event in events if event["ph"] == "X"] for events in parts]
+    assert all(max(before) < min(after) for before, after in pairwise(starts))
+    for file, events in zip(result.files, parts, strict=True):
+        named = names_of(load(file.path)["traceEvents"])
+        assert {(event["pid"], event["tid"]) for event in events} <= named.keys()
+    assert f"split by time into {len(parts)} files" in result.notes[0]
+    assert all(Path(file.path).name in note for file, note in zip(result.files, result.notes[1:], strict=True))
+    assert not (tmp_path / "out.json.gz").exists()
+
+
+def test_events_of_a_line_are_in_time_order(tmp_path: Path) -> None:
+    ops = [read(0, start_ns=(i * 37) % 100 * 500, end_ns=(i * 37) % 100 * 500 + i * 90, lane=i % 2) for i in range(100)]
+    lines: dict[int, list[tuple[Decimal, Decimal]]] = defaultdict(list)
+    for event in exported(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path):
+        if event["ph"] == "X":
+            lines[event["tid"]].append((Decimal(event["ts"]), Decimal(event["ts"]) + Decimal(event["dur"])))
+    assert sum(map(len, lines.values())) == 100
+    for line in lines.values():
+        assert line == sorted(line, key=lambda interval: (interval[0], -interval[1]))
+        for place, (start, end) in enumerate(line):
+            assert all(other_end <= start or end <= other_end for _, other_end in line[:place])
+
+
+def test_the_same_capture_gives_the_same_bytes(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0), read(0, start_ns=5, rank=1)])
+    write_chrome(capture, tmp_path / "a.json.gz")
+    write_chrome(capture, tmp_path / "b.json.gz")
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_an_empty_capture_is_a_trace_without_events(tmp_path: Path) -> None:
+    result = write_chrome(build_capture(tmp_path), tmp_path / "out.json.gz")
+    assert events_of(tmp_path / "out.json.gz") == []
+    assert (result.operations, result.notes) == (0, ())
+
+
+def test_bad_names_and_damage_are_told(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[Op("read", 0, start_ns=10, end_ns=5)])
+    with pytest.raises(UsageError, match=r"ends in \.json\.gz"):
+        write_chrome(capture, tmp_path / "out.json")
+    with pytest.raises(CaptureError, match="ends before it starts"):
+        write_chrome(capture, tmp_path / "out.json.gz")
+    assert [path.name for path in tmp_path.iterdir()] == ["test.capture"]

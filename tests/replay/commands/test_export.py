@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiler_merge.darshan_log import open_log
+from replay.commands.export import WRITERS
+from replay.commands.main import EXIT_OUTPUT_CLOSED, main
+from replay.stage import check_staged
+from tests.capture_builder import Span, build_capture, read, write
+from traces.samples import sample
+from traces.store import Capture
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    return build_capture(
+        tmp_path,
+        files=["/data/a", "/data/b c", "/out/w"],
+        ops=[
+            read(0, length=4096, start_ns=10_000),
+            read(1, length=0, start_ns=50_000),
+            read(1, length=100, start_ns=60_000),
+            write(2, length=10, start_ns=1_000_000, rank=1),
+            read(0, length=4096, start_ns=10_000, api="MPIIO"),
+        ],
+        spans=[Span("step", 0, 2_000_000, step=0)],
+    )
+
+
+def export(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    status = main(["export", *(str(argument) for argument in argv)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_chrome(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "new folder" / "t.json.gz"
+    status, out, err = export(capsys, capture.path, "--to", "chrome", "-o", output, "--json")
+    assert (status, err) == (0, "")
+    with gzip.open(output) as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == 6
+    assert json.loads(out) == {
+        "schema_version": 1, "format": "chrome", "output": str(output), "operations": 5, "left_out": {}, "notes": [],
+        "files": [{"path": str(output), "entries": 6, "bytes": output.stat().st_size}],
+    }  # fmt: skip
+
+
+def test_csv_to_a_file_and_to_standard_output_are_the_same(
+    capture: Capture, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["export", str(capture.path), "--to", "csv", "-o", str(tmp_path / "t.csv")]) == 0
+    assert b"5 operations as csv, 1 file" in capfdbinary.readouterr().out
+    assert main(["export", str(capture.path), "--to", "csv", "-o", "-"]) == 0
+    captured = capfdbinary.readouterr()
+    assert captured.err == b""
+    assert captured.out == (tmp_path / "t.csv").read_bytes()
+    rows = list(csv.DictReader(io.StringIO(captured.out.decode(), newline="")))
+    assert [row["path"] for row in rows] == ["/data/a", "/data/a", "/data/b c", "/data/b c", "/out/w"]
+
+
+def test_fio_finds_the_files_where_stage_puts_them(
+    capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, output = tmp_path / "target", tmp_path / "out"
+    assert main(["stage", str(capture.path), "--target", str(target)]) == 0
+    capsys.readouterr()
+    status, out, _ = export(capsys, capture.path, "--to", "fio", "-o", output, "--target", target, "--json")
+    assert status == 0
+    result = json.loads(out)
+    assert (result["operations"], result["left_out"]) == (3, {"not_replayed": 1, "zero_length": 1})
+    lines = (output / "rank-0-lane-0.iolog").read_text().splitlines()
+    added = [output / line.split()[1] for line in lines if line.endswith(" add")]
+    placed = {placement.file_id: Path(os.fsdecode(placement.path)) for placement in check_staged(capture, target)}
+    assert [path.resolve() for path in added] == [placed[0], placed[1]]
+    assert all(path.is_file() for path in added)
+    assert str(placed[2]) in (output / "rank-1-lane-0.iolog").read_text()
+
+
+@pytest.mark.parametrize(("argv", "version", "lanes"), [([], 1, False), (["--dxt-version", "2"], 2, True)])
+def test_darshan(
+    capture: Capture,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    argv: list[str],
+    version: int,
+    lanes: bool,
+) -> None:
+    output = tmp_path / "x.darshan"
+    status, out, err = export(capsys, capture.path, "--to", "darshan", "-o", output, *argv, "--json")
+    assert (status, err) == (0, "")
+    result = json.loads(out)
+    assert (result["format"], result["operations"], result["files"][0]["entries"]) == ("darshan", 5, 5)
+    modules = open_log(output).modules
+    assert (modules["DXT_POSIX"].version, modules["DXT_MPIIO"].version) == (version, version + 1)
+    assert any("lanes are not kept" in note for note in result["notes"]) != lanes
+    status, out, _ = export(capsys, output, "--to", "csv", "-o", "-")
+    traced = [row for row in csv.DictReader(io.StringIO(out, newline="")) if row["origin"] == "traced"]
+    assert (status, len(traced)) == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--to", "csv", "-o", "x", "--dxt-version", "1"], "--dxt-version is for --to darshan"),
+        (["--to", "darshan", "-o", "x", "--dxt-version", "3"], "is not one of"),
+        (["--to", "darshan", "-o", "."], "not a file"),
+        (["--to", "fio", "-o", "x"], "needs --target DIR"),
+        (["--to", "csv", "-o", "x", "--target", "t"], "--target is for --to fio"),
+        (["--to", "chrome", "-o", "-"], "is for --to csv"),
+        (["--to", "csv", "-o", "-", "--json"], "without --json"),
+        (["--to", "chrome", "-o", "x.json"], "ends in .json.gz"),
+        (["--to", "parquet", "-o", "x"], "is not one of"),
+        (["--to", "csv", "-o", "."], "not a file"),
+        (["--to", "csv", "-o", "n" * 300], "cannot write"),
+    ],
+)
+def test_wrong_use_is_one_message(
+    capture: Capture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    argv: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = export(capsys, capture.path, *argv)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert os.listdir(tmp_path) == ["test.capture"]
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_a_missing_capture_is_one_message(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--to", to, "-o", tmp_path / "x.json.gz", *(["--target", tmp_path] if to == "fio" else [])]
+    status, out, err = export(capsys, tmp_path / "none.capture", *argv)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "does not exist" in err
+
+
+def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
+    ops = [read(0, offset=i, length=1, start_ns=i) for i in range(30_000)]
+    capture = build_capture(tmp_path, files=["/a"], ops=ops)
+    command = [sys.executable, "-m", "replay.commands.main", "export", str(capture.path), "--to", "csv", "-o", "-"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"rank,lane")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == EXIT_OUTPUT_CLOSED
+
+
+def test_a_log_is_merged_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = export(capsys, sample("imagenet").log, "--to", "chrome", "-o", tmp_path / "t.json.gz", "--json")
+    assert status == 0
+    result = json.loads(out)
+    assert result["operations"] == result["files"][0]["entries"] > 500
