@@ -2,7 +2,7 @@
 
 `TARGET/dxt-replay-manifest.json`, one line a file:
 
-    {"schema_version": 1, "made_by": "dxt-replay", "data_sets": ["<identity>", ...], "files": [
+    {"schema_version": 2, "made_by": "dxt-replay", "data_sets": ["<identity>", ...], "files": [
     {"path": "dxt-replay-twin/a/b", "size": 4096, "record_id": 17, "sparse": false, "state": "whole"},
     ...]}
 
@@ -26,7 +26,8 @@ from replay.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
 from traces.errors import TargetError
 
 MANIFEST_NAME = "dxt-replay-manifest.json"
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+"""History: 1 (0.1.0): first. 2: `data_bytes` and `layout` of HDF5 files."""
 
 PLANNED = "planned"
 """To be written; it may be there already, or not."""
@@ -41,18 +42,26 @@ _OURS = re.compile(rf"{TWIN_ROOT}(-[0-9a-f]{{{OWN_ROOT_ID_CHARS}}})?/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestFile:
-    """One file: `path` below the target, `size` in bytes; a `sparse` one is a hole of that size."""
+    """One file: `path` below the target, `size` in bytes; a `sparse` one is a hole of that size.
+
+    Of a real HDF5 file `data_bytes` is what accesses need of it, the rest being metadata that it was made with, and
+    `layout` the digest of where its chunks lie; None for other files.
+    """
 
     path: str
     size: int
     record_id: int
     sparse: bool
     state: str
+    data_bytes: int | None = None
+    layout: str | None = None
 
     def __post_init__(self) -> None:
-        numbers = (self.size, self.record_id)
+        numbers = (self.size, self.record_id, self.size if self.data_bytes is None else self.data_bytes)
         if not all(type(number) is int and 0 <= number < 1 << 64 for number in numbers):
             raise ValueError(f"{self.path!r} has no valid size or record id")
+        if not isinstance(self.layout, (str, type(None))):
+            raise ValueError(f"{self.path!r} has no valid layout")
         if self.state not in STATES or type(self.sparse) is not bool:
             raise ValueError(f"{self.path!r} has no valid state")
         if not _OURS.match(self.path) or not is_contained(self.path):
@@ -119,7 +128,8 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
     head = {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": list(manifest.data_sets)}
     names = [column.name for column in fields(ManifestFile)]
     lines = ",\n".join(
-        json.dumps({name: getattr(file, name) for name in names}) for _, file in sorted(manifest.files.items())
+        json.dumps({name: value for name in names if (value := getattr(file, name)) is not None})
+        for _, file in sorted(manifest.files.items())
     )
     text = json.dumps(head)[:-1] + ', "files": [\n' + lines + "\n]}\n"
     temporary = f".{MANIFEST_NAME}.new"

@@ -11,7 +11,7 @@ import stat as stat_modes
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from replay.containment import (
     split,
     unlink,
 )
+from replay.hdf5_files import Hdf5Files, hdf5_files
 from replay.manifest import (
     CREATED_BY_RUN,
     PLANNED,
@@ -38,7 +39,6 @@ from replay.manifest import (
 )
 from replay.placement import PathMap, Placement
 from replay.twin import CREATED_ROLE, LOOKED_AT_ROLE, MappedFile, TwinFile, fits, twin_data_set
-from replay.twin_content import stager_of
 from replay.twin_writer import Progress, foreign, make_directories, temporary_name, write_files
 from traces.errors import TargetError
 from traces.store import Capture
@@ -52,6 +52,7 @@ class StagePlan:
     """What staging would do. `target` is resolved; `bytes_to_write` leaves holes out, `bytes_on_disk` is
     that in whole blocks. `free_bytes` and `free_files` are for this user, None where the file system does not tell.
     `sparse` and `replaced` are the file ids of `to_write` that become holes, or take the place of a file of ours.
+    `plain_hdf5`: paths of HDF5 files that are made as plain bytes, with the reason.
     """
 
     target: Path
@@ -62,6 +63,7 @@ class StagePlan:
     mapped: tuple[MappedFile, ...]
     sparse: frozenset[int]
     replaced: frozenset[int]
+    plain_hdf5: tuple[tuple[str, str], ...]
     bytes_to_write: int
     bytes_on_disk: int
     free_bytes: int | None
@@ -91,12 +93,10 @@ def plan_stage(capture: Capture, target: Path, *, maps: Sequence[PathMap] = (), 
     path = resolve_target(target)
     with open_target(path) as opened:
         manifest = Manifest(target=path) if opened is None else read_manifest(opened)
-        data = twin_data_set(capture, path, maps, manifest)
+        data = twin_data_set(capture, path, maps, manifest, hdf5_files(capture))
         created = tuple(file for file in data.files if file.role == CREATED_ROLE)
         staged = [file for file in data.files if file.role != CREATED_ROLE]
-        holes = {
-            f.file_id for f in staged if stager_of(f.format).may_be_sparse and (sparse or f.role == LOOKED_AT_ROLE)
-        }
+        holes = {f.file_id for f in staged if f.stager.may_be_sparse and (sparse or f.role == LOOKED_AT_ROLE)}
         there, replaced = _there(opened, staged, holes, manifest)
         _check_created(opened, created, manifest)
     _check_mapped(data.mapped)
@@ -113,6 +113,7 @@ def plan_stage(capture: Capture, target: Path, *, maps: Sequence[PathMap] = (), 
         mapped=data.mapped,
         sparse=frozenset(holes & {file.file_id for file in to_write}),
         replaced=frozenset(replaced),
+        plain_hdf5=tuple((f.path, data.plain_hdf5[f.file_id]) for f in to_write if f.file_id in data.plain_hdf5),
         bytes_to_write=sum(written),
         bytes_on_disk=sum(-(-size // block) * block for size in written),
         free_bytes=space.f_bavail * space.f_frsize if space.f_blocks else None,
@@ -142,6 +143,9 @@ def describe(plan: StagePlan) -> list[str]:
     if plan.created_by_run:
         size = format_bytes(sum(file.size for file in plan.created_by_run))
         lines.append(f"{format_count(len(plan.created_by_run))} files are only written: each run makes them, {size}")
+    lines += [f"{path} gets plain bytes instead of HDF5: {reason}" for path, reason in plan.plain_hdf5[:LARGEST_SHOWN]]
+    if len(plan.plain_hdf5) > LARGEST_SHOWN:
+        lines.append(f"  and {format_count(len(plan.plain_hdf5) - LARGEST_SHOWN)} more HDF5 files")
     if plan.shortage:
         lines.append(f"does not fit: {plan.shortage}")
     elif plan.free_bytes is not None:
@@ -159,6 +163,7 @@ def as_json(plan: StagePlan) -> dict[str, Any]:
         ],
         "already_staged": {"files": len(plan.already_staged), "bytes": sum(file.size for file in plan.already_staged)},
         "created_by_run": [file.path for file in plan.created_by_run],
+        "plain_hdf5": [{"path": path, "reason": reason} for path, reason in plan.plain_hdf5],
         "mapped": {"files": len(plan.mapped), "bytes": sum(file.size for file in plan.mapped)},
         "bytes_to_write": plan.bytes_to_write,
         "free_bytes": plan.free_bytes,
@@ -214,9 +219,12 @@ def stage(plan: StagePlan, *, workers: int | None = None, progress: Progress | N
 _ROOM = "choose another --target, free space there, or stage with --sparse"
 
 
-def check_staged(capture: Capture, target: Path, maps: Sequence[PathMap] = ()) -> list[Placement]:
+def check_staged(
+    capture: Capture, target: Path, maps: Sequence[PathMap] = (), hdf5: Hdf5Files | None = None
+) -> list[Placement]:
     """Where each file of the capture is for a run, by file id; files without operations have a place but no file.
 
+    `hdf5`: given where the run uses that library, which must find the chunks where they are expected.
     Raises: TargetError when a file that the run needs is absent, too small, or reached through a link.
     """
     path = resolve_target(target)
@@ -224,7 +232,7 @@ def check_staged(capture: Capture, target: Path, maps: Sequence[PathMap] = ()) -
         if opened is None:
             raise TargetError(f"the target {printable(path)} does not exist: run `dxt-replay stage` first")
         manifest = read_manifest(opened)
-        data = twin_data_set(capture, path, maps, manifest)
+        data = twin_data_set(capture, path, maps, manifest, hdf5)
         for file, found in _found(opened, data.files):
             entry = manifest.files.get(file.path)
             absent = entry is None or (found is None and file.role != CREATED_ROLE)
@@ -278,13 +286,15 @@ def _entry(plan: StagePlan, file: TwinFile, state: str) -> ManifestFile:
         record_id=file.record_id,
         sparse=file.file_id in plan.sparse,
         state=state,
+        data_bytes=None if file.layout is None else file.data_bytes,
+        layout=file.layout,
     )
 
 
 def _kept_entry(plan: StagePlan, file: TwinFile) -> ManifestFile:
     """The entry of a file that is there: another data set may have made it."""
     old = plan.manifest.files[file.path]
-    return ManifestFile(path=old.path, size=old.size, record_id=old.record_id, sparse=old.sparse, state=WHOLE)
+    return replace(old, state=WHOLE)
 
 
 def _found(target: Target | None, files: Iterable[TwinFile]) -> Iterator[tuple[TwinFile, os.stat_result | None]]:
@@ -324,7 +334,7 @@ def _there(
         entry = manifest.files.get(file.path)
         if entry is None or entry.state == CREATED_BY_RUN:
             raise foreign(target, file.path)
-        right = found.st_size == file.size
+        right = found.st_size == file.size and entry.layout == file.layout
         if entry.state == PLANNED and not (right and _made_by_us(target, file, entry)):
             raise foreign(target, file.path)
         if right and (not entry.sparse or file.file_id in holes):
@@ -345,7 +355,7 @@ def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile) -> bool:
             try:
                 if entry.sparse:
                     return os.fstat(fd).st_blocks == 0
-                return stager_of(file.format).made(fd, entry.record_id, file.size)
+                return file.stager.made(fd, entry.record_id, file.size)
             finally:
                 os.close(fd)
         except OSError as error:

@@ -1,33 +1,43 @@
 """What the twin data set of a capture is: which files, how large, where. Reads the capture, looks at no target.
 
 A file is *read* (its contents are staged), *looked at* (opened, closed, stat'ed, but no byte read or written: a hole
-of its size will do) or *created* (only written: the run makes it). Files without operations are no part of it.
+of its size will do) or *created* (only written, or given its name, before it is read: the run makes it). Files without
+operations are no part of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 
+from replay.hdf5_files import Hdf5Files
 from replay.manifest import CREATED_BY_RUN, Manifest, ManifestFile
 from replay.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placement, place
+from replay.twin_content import Stager, stager_of
+from replay.twin_hdf5 import Hdf5Stager
 from traces.errors import CaptureError
-from traces.ops import FORMATS, READ, WRITE, codes
+from traces.ops import FORMATS, OPS, READ, WRITE, codes
 from traces.store import Capture
 
 READ_ROLE = "read"
+RENAME = OPS.index("rename")
 LOOKED_AT_ROLE = "looked at"
 CREATED_ROLE = "created"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwinFile:
-    """One file of the twin data set. `path` is text below the target; `size` in bytes; `role` one of the three."""
+    """One file of the twin data set. `path` is text below the target; `size` in bytes; `role` one of the three.
+
+    `stager` makes it. A real HDF5 file has a `layout` (a digest), and is larger than the `data_bytes` that its accesses
+    need; `exact` False where neither was looked for.
+    """
 
     file_id: int
     record_id: int
@@ -35,6 +45,10 @@ class TwinFile:
     size: int
     format: str
     role: str
+    data_bytes: int
+    stager: Stager = field(compare=False, repr=False)
+    layout: str | None = None
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +65,14 @@ class TwinDataSet:
     """The twin data set of one capture under one target.
 
     `identity` is equal for captures that need the same files; `placements` has one per row of the files table.
+    `plain_hdf5`: HDF5 files by file_id that are staged as plain bytes, with the reason.
     """
 
     identity: str
     files: tuple[TwinFile, ...]
     mapped: tuple[MappedFile, ...]
     placements: tuple[Placement, ...]
+    plain_hdf5: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,40 +86,73 @@ class FileUse:
 
 
 def file_use(capture: Capture) -> FileUse:
-    """Scan the op stream, a row group at a time. A read of any api counts, also one that returned nothing.
+    """From the counts of each rank (`Capture.usage`). A read of any api counts, also one that returned nothing.
+
+    What a file is read, written and as large as for is known from the whole capture also where a selection of it is to
+    be replayed, so that all selections share one twin; `touched` are the selection's.
 
     Raises: CaptureError when operations and files do not fit together.
     """
     count = capture.files.num_rows
-    seen = np.zeros((3, count), dtype=bool)
-    touched, read, written = seen
+    seen = np.zeros((4, count), dtype=bool)
+    touched, read, written, renamed = seen
     end = np.zeros(count, dtype=np.int64)
-    for batch in capture.operations(columns=["op", "file_id", "offset", "length"]):
-        file_id = batch.column("file_id").to_numpy()
-        offset = batch.column("offset").to_numpy()
-        length = batch.column("length").to_numpy()
-        last = np.maximum(offset, 0) + length  # offset -1: not known
+    for rank in capture.whole.ranks:
+        used = capture.whole.usage(rank)
+        file_id, last = used["file_id"].to_numpy(), used["reach"].to_numpy()
         if len(file_id) and (file_id.min() < 0 or file_id.max() >= count):
             raise CaptureError(f"{capture.path}: operations name a file that files.parquet lacks: merge again")
-        if np.any(length < 0) or np.any(last < length):
+        if np.any(used["least_length"].to_numpy() < 0) or np.any(last < 0):
             raise CaptureError(f"{capture.path}: an operation has an impossible offset or length: merge again")
-        op = codes(batch, "op")
+        op = codes(used, "op")
         moves = (op == READ) | (op == WRITE)
-        touched[file_id] = True
+        renames = op == RENAME
+        new_name = used["other_file_id"].to_numpy()[renames]
+        if len(new_name) and (new_name.min() < 0 or new_name.max() >= count):
+            raise CaptureError(f"{capture.path}: a rename names a file that files.parquet lacks: merge again")
         read[file_id[op == READ]] = True
-        written[file_id[op == WRITE]] = True
+        written[file_id[(op == WRITE) | renames]] = True
+        written[new_name] = True
+        renamed[file_id[renames]] = renamed[new_name] = True
         np.maximum.at(end, file_id[moves], last[moves])
+    if np.any(renamed & read):
+        # It must not be staged: a run takes it away, or puts another in its place, before it is read.
+        read &= ~_made_before_read(capture.whole, renamed & read)
+    for rank in capture.ranks:
+        used = capture.usage(rank)
+        touched[used["file_id"].to_numpy()] = True
+        touched[used["other_file_id"].filter(pc.greater_equal(used["other_file_id"], 0)).to_numpy()] = True
     size = capture.files["size"].to_numpy()
     if np.any(size < 0):
         raise CaptureError(f"{capture.path}: a file has a negative size: merge again")
     return FileUse(touched=touched, read=read, written=written, size_bytes=np.maximum(size, end))
 
 
-def twin_data_set(capture: Capture, target: Path, maps: Sequence[PathMap], manifest: Manifest) -> TwinDataSet:
+def _made_before_read(capture: Capture, files: np.ndarray) -> np.ndarray:
+    """Those of `files` (bool by file_id) of which no rank reads before one writes them or renames a file to them."""
+    first_read, first_made = np.full((2, len(files)), np.iinfo(np.int64).max)
+    for batch in capture.operations(columns=["op", "file_id", "offset", "start_ns"]):
+        op, file_id = codes(batch, "op"), batch.column("file_id").to_numpy()
+        start_ns = batch.column("start_ns").to_numpy()
+        for kind, file, first in (
+            (READ, file_id, first_read),
+            (WRITE, file_id, first_made),
+            (RENAME, batch.column("offset").to_numpy(), first_made),
+        ):
+            mine = op == kind
+            np.minimum.at(first, file[mine], start_ns[mine])
+    made: np.ndarray = files & (first_made < first_read)
+    return made
+
+
+def twin_data_set(
+    capture: Capture, target: Path, maps: Sequence[PathMap], manifest: Manifest, hdf5: Hdf5Files | None = None
+) -> TwinDataSet:
     """The data set as it is, or is to be, under `target` (resolved), beside what `manifest` says is there.
 
     A file that the manifest lists in the same size is shared; one that differs, or that a file or directory there is
-    in the way of, goes below a root of this data set's own.
+    in the way of, goes below a root of this data set's own. `hdf5` None: any HDF5 file that was made for as many bytes
+    will do, as it does for requests past the library; to know the layouts costs a look at all requests.
     """
     use = file_use(capture)
     written = set(np.flatnonzero(use.written).tolist())
@@ -115,24 +164,35 @@ def twin_data_set(capture: Capture, target: Path, maps: Sequence[PathMap], manif
     base = os.fsencode(target / TWIN_ROOT).removesuffix(TWIN_ROOT.encode())
     record_ids = capture.files["record_id"].to_numpy()
     formats = codes(capture.files, "format")
-    files = [
-        TwinFile(
-            file_id=p.file_id,
-            record_id=int(record_ids[p.file_id]),
-            path=p.path.removeprefix(base).decode("utf-8"),
-            size=int(use.size_bytes[p.file_id]),
-            format=FORMATS[formats[p.file_id]],
-            role=_role(use, p.file_id),
+    files = []
+    for p in used:
+        if p.mapped:
+            continue
+        size, name, role = int(use.size_bytes[p.file_id]), FORMATS[formats[p.file_id]], _role(use, p.file_id)
+        layout = None if hdf5 is None else hdf5.layouts.get(p.file_id)
+        chunks = None if layout is None else Hdf5Stager(layout=layout, data_bytes=size)
+        files.append(
+            TwinFile(
+                file_id=p.file_id,
+                record_id=int(record_ids[p.file_id]),
+                path=p.path.removeprefix(base).decode("utf-8"),
+                size=size if chunks is None else chunks.file_bytes,
+                format=name,
+                role=role,
+                data_bytes=size,
+                layout=None if layout is None else layout.digest,
+                exact=hdf5 is not None or name != "hdf5" or role != READ_ROLE,
+                stager=stager_of(name) if chunks is None else chunks,
+            )
         )
-        for p in used
-        if not p.mapped
-    ]
     identity = _identity(files)
     settled = _settle(files, f"{TWIN_ROOT}-{identity[:OWN_ROOT_ID_CHARS]}", manifest)
     for file in settled:
         path = base + file.path.encode("utf-8")
         placements[file.file_id] = Placement(file_id=file.file_id, path=path, mapped=False)
-    return TwinDataSet(identity=identity, files=settled, mapped=mapped, placements=tuple(placements))
+    reasons = {} if hdf5 is None else hdf5.plain
+    plain = {file.file_id: reasons[file.file_id] for file in settled if file.file_id in reasons}
+    return TwinDataSet(identity=identity, files=settled, mapped=mapped, placements=tuple(placements), plain_hdf5=plain)
 
 
 def _role(use: FileUse, file_id: int) -> str:
@@ -142,7 +202,7 @@ def _role(use: FileUse, file_id: int) -> str:
 
 
 def _identity(files: Iterable[TwinFile]) -> str:
-    lines = sorted(f"{file.path}\0{file.size}\0{file.role}\n" for file in files)
+    lines = sorted(f"{file.path}\0{file.data_bytes}\0{file.role}\n" for file in files)
     return hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
 
 
@@ -162,10 +222,12 @@ def _settle(files: Sequence[TwinFile], own_root: str, manifest: Manifest) -> tup
 
 
 def fits(there: ManifestFile, file: TwinFile) -> bool:
-    """Whether a file of the manifest can stand for `file`: made by the run, both or neither, and of one size."""
+    """Whether a file of the manifest can stand for `file`: made by the run, both or neither, and the same contents."""
     if file.role == CREATED_ROLE or there.state == CREATED_BY_RUN:
         return file.role == CREATED_ROLE and there.state == CREATED_BY_RUN
-    return there.size == file.size
+    if file.exact:
+        return (there.size, there.layout) == (file.size, file.layout)
+    return (there.size if there.data_bytes is None else there.data_bytes) == file.data_bytes
 
 
 def _directories(path: str) -> list[str]:

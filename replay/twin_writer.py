@@ -13,7 +13,6 @@ from threading import Event, Lock
 
 from replay.containment import Target, lstat, refusal, split, unlink
 from replay.twin import TwinFile
-from replay.twin_content import stager_of
 from traces.errors import TargetError, UsageError
 from traces.units import MIB
 
@@ -81,7 +80,7 @@ def _fill(fd: int, file: TwinFile, *, sparse: bool, wrote: Callable[[int], None]
     if sparse:
         os.ftruncate(fd, file.size)
         return
-    for count in stager_of(file.format).fill(fd, file.record_id, file.size):
+    for count in file.stager.fill(fd, file.record_id, file.size):
         wrote(count)
         if stop.is_set():
             raise _Stopped

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from replay.commands.options import selection_options
+
 
 @click.command()
 @click.argument("capture", type=click.Path(path_type=Path))
@@ -25,6 +27,7 @@ import click
     type=click.IntRange(1, 64),
     help="Files written at the same time.  [default: twice the processors, 16 at most]",
 )
+@selection_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     capture: Path,
@@ -34,6 +37,10 @@ def command(
     sparse: bool,
     maps: tuple[str, ...],
     workers: int | None,
+    ranks: str | None,
+    begin: str | None,
+    until: str | None,
+    steps: str | None,
     as_json: bool,
 ) -> None:
     """Stage a twin of the recorded data set under a target directory.
@@ -44,6 +51,7 @@ def command(
     from replay.commands.output import print_json
     from replay.commands.progress import byte_progress
     from replay.placement import parse_map
+    from replay.selection import Selection
     from traces.store import open_capture
 
     if remove:
@@ -53,7 +61,9 @@ def command(
         else:
             click.echo(f"removed {removed} files from {target}")
         return
-    plan = stage.plan_stage(open_capture(capture), target, maps=tuple(parse_map(text) for text in maps), sparse=sparse)
+    selection = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
+    source = selection.of(open_capture(capture))
+    plan = stage.plan_stage(source, target, maps=tuple(parse_map(text) for text in maps), sparse=sparse)
     if not as_json:
         for line in stage.describe(plan):
             click.echo(line)

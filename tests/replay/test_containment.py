@@ -265,7 +265,7 @@ class TestForgedManifest:
             '{"schema_version": 1, "made_by": "somebody", "data_sets": [], "files": []}',
             '{"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files": [{}]}',
             '{"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files": 7}',
-            '{"schema_version": 2, "made_by": "dxt-replay", "data_sets": [], "files": []}',
+            '{"schema_version": 3, "made_by": "dxt-replay", "data_sets": [], "files": []}',
             "[" * 100_000,
             "\udcff",
         ],

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.containment import make_target
-from replay.manifest import MANIFEST_NAME, STATES, Manifest, ManifestFile, load_manifest, write_manifest
+from replay.manifest import (
+    MANIFEST_NAME,
+    MANIFEST_VERSION,
+    STATES,
+    Manifest,
+    ManifestFile,
+    load_manifest,
+    write_manifest,
+)
 from replay.placement import TWIN_ROOT, place
 from tests.capture_builder import files_table
 from traces.errors import TargetError
@@ -44,7 +52,7 @@ def test_it_is_one_line_a_file(tmp_path: Path) -> None:
     written(tmp_path, entry("a"), entry("b"))
     lines = (tmp_path / MANIFEST_NAME).read_text().splitlines()
     assert json.loads(lines[1].rstrip(","))["path"] == f"{TWIN_ROOT}/a"
-    assert json.loads("".join(lines))["schema_version"] == 1
+    assert json.loads("".join(lines))["schema_version"] == MANIFEST_VERSION
 
 
 @settings(deadline=None)

@@ -162,6 +162,7 @@ class TestPlan:
             ],
             "already_staged": {"files": 0, "bytes": 0},
             "created_by_run": [f"{TWIN_ROOT}/out/model.ckpt"],
+            "plain_hdf5": [],
             "mapped": {"files": 0, "bytes": 0},
             "bytes_to_write": 3_000_130,
             "free_bytes": MIB,

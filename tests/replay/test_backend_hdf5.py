@@ -1,0 +1,191 @@
+"""The HDF5 back end: the contract, chunk accesses of files that h5py made, and one request for each of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from replay.backends.base import Backend
+from replay.backends.hdf5 import Hdf5Backend, make_byte_space
+from tests.contract import DATA, BackendContract
+
+RNG = np.random.default_rng(5)
+
+
+class TestHdf5(BackendContract):
+    def make_backend(self) -> Backend:
+        return Hdf5Backend()
+
+    def make_file(self, folder: Path) -> bytes:
+        path = os.fsencode(folder / "data.h5")
+        make_byte_space(path, DATA)
+        return path
+
+    def test_never_writes_through_a_link(self, backend: Backend, path: bytes, tmp_path: Path) -> None:
+        link = os.fsencode(tmp_path / "link")
+        os.symlink(path, link)
+        with pytest.raises(OSError, match=f"Errno {errno.ELOOP}"):
+            backend.open(link, writable=True, create=True)
+        backend.close(backend.open(link, writable=False, create=False))
+
+
+def read(backend: Hdf5Backend, handle: Any, offset: int, length: int) -> bytes:
+    buffer = bytearray(length)
+    assert backend.read(handle, offset, length, memoryview(buffer)) == length
+    return bytes(buffer)
+
+
+@pytest.fixture
+def backend() -> Hdf5Backend:
+    return Hdf5Backend()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Chunked, compressed, contiguous, with chunks at the edge, in a group, of a type of 3 bytes, scalar, compact."""
+    path = tmp_path / "source.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("chunked", data=RNG.integers(0, 99, (8, 30, 20), dtype=np.int32), chunks=(2, 10, 20))
+        file.create_dataset("a/packed", data=RNG.integers(0, 9, (100, 90)), chunks=(30, 30), compression="gzip")
+        file.create_dataset("a/b/lzf", data=RNG.integers(0, 9, 5000), chunks=(1000,), compression="lzf", shuffle=True)
+        file.create_dataset("contiguous", data=RNG.random((40, 7)))
+        file.create_dataset("edge", data=RNG.integers(0, 255, (25, 25), dtype=np.uint8), chunks=(10, 10))
+        file.create_dataset("odd", data=np.frombuffer(RNG.bytes(300), dtype="V3"), chunks=(10,))
+        file["scalar"] = 17.5
+        file["text"] = ["not in an extent", "of their own"]
+    return path
+
+
+def stored_extents(path: Path) -> list[tuple[int, int]]:
+    """Offset and size of all data in the file, as h5py tells them."""
+    found: list[tuple[int, int]] = []
+
+    def note(name: str, item: Any) -> None:
+        if not isinstance(item, h5py.Dataset) or item.dtype.hasobject:
+            return
+        if item.chunks:
+            item.id.chunk_iter(lambda chunk: found.append((chunk.byte_offset, chunk.size)))
+        elif item.id.get_offset() is not None:
+            found.append((item.id.get_offset(), item.id.get_storage_size()))
+
+    with h5py.File(path) as file:
+        file.visititems(note)
+    return sorted(found)
+
+
+def test_every_stored_chunk_is_read_as_it_lies_in_the_file(backend: Hdf5Backend, source: Path) -> None:
+    raw = source.read_bytes()
+    extents = stored_extents(source)
+    assert len(extents) > 30
+    handle = backend.open(os.fsencode(source), writable=False, create=False)
+    assert backend.size(handle) == len(raw)
+    for offset, size in extents:
+        assert read(backend, handle, offset, size) == raw[offset : offset + size]
+    backend.close(handle)
+
+
+def test_parts_of_a_chunk_and_several_chunks_at_once(backend: Hdf5Backend, source: Path) -> None:
+    raw = source.read_bytes()
+    extents = stored_extents(source)  # h5py will not open it beside the back end, which locks nothing
+    handle = backend.open(os.fsencode(source), writable=False, create=False)
+    for offset, size in extents:
+        for begin, end in ((0, 1), (1, size), (size // 3, size // 2), (size - 1, size)):
+            if begin < end:
+                assert read(backend, handle, offset + begin, end - begin) == raw[offset + begin : offset + end]
+    first, last = extents[0], extents[5]
+    got = read(backend, handle, first[0], sum(last) - first[0])
+    for offset, size in extents[:6]:
+        assert got[offset - first[0] :][:size] == raw[offset : offset + size]
+    backend.close(handle)
+
+
+def test_metadata_is_no_data(backend: Hdf5Backend, source: Path) -> None:
+    handle = backend.open(os.fsencode(source), writable=False, create=False)
+    with pytest.raises(OSError, match=f"Errno {errno.ENODATA}"):
+        backend.read(handle, 0, 96, memoryview(bytearray(96)))
+    backend.close(handle)
+
+
+def test_writes_reach_the_chunk_and_leave_the_rest(backend: Hdf5Backend, source: Path) -> None:
+    before = source.read_bytes()
+    with h5py.File(source) as file:
+        chunk = file["chunked"].id.get_chunk_info(3)
+        packed = file["a/packed"].id.get_chunk_info(1)
+    handle = backend.open(os.fsencode(source), writable=True, create=False)
+    new = RNG.bytes(1001)
+    assert backend.write(handle, chunk.byte_offset + 5, 1001, memoryview(new)) == 1001
+    with pytest.raises(OSError, match=f"Errno {errno.ENOTSUP}"):
+        backend.write(handle, packed.byte_offset, packed.size, memoryview(bytes(packed.size)))
+    backend.sync(handle)
+    backend.close(handle)
+    at = chunk.byte_offset + 5
+    after = source.read_bytes()
+    assert after[at : at + 1001] == new
+    for offset, size in stored_extents(source):
+        if offset != chunk.byte_offset:
+            assert after[offset : offset + size] == before[offset : offset + size]
+
+
+def test_a_file_that_is_none_is_an_error_of_the_operation(backend: Hdf5Backend, tmp_path: Path) -> None:
+    path = tmp_path / "no.h5"
+    path.write_bytes(b"not HDF5" * 100)
+    with pytest.raises(OSError, match="signature"):
+        backend.open(os.fsencode(path), writable=False, create=False)
+
+
+def test_a_further_handle_outlives_the_first(backend: Hdf5Backend, source: Path) -> None:
+    offset, size = stored_extents(source)[0]
+    handle = backend.open(os.fsencode(source), writable=False, create=False)
+    other = backend.another(handle)
+    backend.close(handle)
+    assert read(backend, other, offset, size) == source.read_bytes()[offset : offset + size]
+    backend.close(other)
+
+
+def test_appends_from_several_threads_all_arrive(backend: Hdf5Backend, tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path / "new.h5")
+    handle = backend.open(path, writable=True, create=True)
+
+    def append(first: int) -> None:
+        for number in range(first, 64, 4):
+            backend.write(handle, 1000 * number, 1000, memoryview(bytes([number]) * 1000))
+
+    threads = [threading.Thread(target=append, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert backend.size(handle) == 64000
+    assert read(backend, handle, 0, 64000) == b"".join(bytes([number]) * 1000 for number in range(64))
+    backend.close(handle)
+
+
+def test_ranks_of_one_process_close_the_file_each_for_itself(backend: Hdf5Backend, source: Path) -> None:
+    """The library shares what is open between them."""
+    offset, size = stored_extents(source)[0]
+    first, second = (backend.open(os.fsencode(source), writable=False, create=False) for _ in range(2))
+    backend.close(first)
+    assert read(backend, second, offset, size) == source.read_bytes()[offset : offset + size]
+    third = backend.open(os.fsencode(source), writable=False, create=False)
+    backend.close(second)
+    assert read(backend, third, offset, size) == source.read_bytes()[offset : offset + size]
+    backend.close(third)
+
+
+def test_no_descriptor_is_left_open(backend: Hdf5Backend, source: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        handle = backend.open(os.fsencode(source), writable=False, create=False)
+        backend.close(backend.another(handle))
+        backend.close(handle)
+    (source.parent / "no.h5").write_bytes(b"none")
+    with pytest.raises(OSError, match="signature"):
+        backend.open(os.fsencode(source.parent / "no.h5"), writable=False, create=False)
+    assert set(os.listdir("/proc/self/fd")) <= before
