@@ -3,7 +3,8 @@
 The gaps are exponential, one lane does them all, the file is in the page cache. Drift is the slope of the lag over
 the time in which it was due (medians of 20 time bins), and the lag of the last operation over the duration. What the
 machine itself adds is measured at the same time by the probe, which waits in the same way and does nothing. Where fio
-is installed, it replays the same operations (its iolog, version 3) in the same round.
+is installed, it replays the same operations (its iolog, version 3) in the same round. Afterwards 1, 2 and 8 lanes share
+the operations: where there are more lanes than processors, they also wait for each other.
 
     python -m benchmarks.timed_accuracy [--json] [--rounds N]
 """
@@ -24,7 +25,7 @@ import numpy as np
 
 from replay.backends.base import FileSlot
 from replay.clock import StartGate, StopFlag
-from replay.issue import make_files, make_lane
+from replay.issue import Lane, make_files, make_lane
 from replay.items import BATCH_ITEMS, READ, Batch, Completed, Pace
 from replay.jitter import JitterProbe
 
@@ -33,6 +34,7 @@ FILE_BYTES = 64 << 20
 RATE_PER_S = 20_000
 OPERATIONS = 200_000
 ROUNDS = 3
+LANES = (1, 2, 8)
 TIME_BINS = 20
 SEED = 5
 MAX_DRIFT_PPM = 5.0
@@ -53,6 +55,7 @@ def measure(rounds: int = ROUNDS, operations: int = OPERATIONS) -> dict[str, Any
             row = _round(data, due_ns, offsets)
             row["fio"] = _fio(Path(folder), data, due_ns, offsets)
             found.append(row)
+        shared = {str(lanes): _of_lanes(data, due_ns, offsets, lanes) for lanes in LANES}
     return {
         "operations": operations,
         "rate_per_s": RATE_PER_S,
@@ -63,13 +66,14 @@ def measure(rounds: int = ROUNDS, operations: int = OPERATIONS) -> dict[str, Any
             "lag_p99_above_jitter_us": MAX_LAG_P99_ABOVE_JITTER_US,
         },
         "rounds": found,
+        "lanes": shared,
         "passed": sum(row["passed"] for row in found),
     }
 
 
 def _round(data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> dict[str, Any]:
     probe = JitterProbe(core="compiled")
-    completed, starved_ns = _replay(data, due_ns, offsets, probe)
+    (completed,), starved_ns = _replay(data, due_ns, offsets, probe)
     begin_ns = np.concatenate([done.begin_ns for done in completed])
     due = np.concatenate([done.due_ns for done in completed])
     result = np.concatenate([done.result for done in completed])
@@ -77,8 +81,7 @@ def _round(data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> dict[str, Any
         raise RuntimeError("the replay did not do what was planned")
     lag_us = (begin_ns - due) / 1e3
     drift, last = _drift_ppm(due, begin_ns - due), float(begin_ns[-1] - due[-1]) / float(due[-1]) * 1e6
-    lag = dict(zip(("p50", "p90", "p99"), np.percentile(lag_us, (50, 90, 99)).tolist(), strict=True))
-    lag["max"] = float(lag_us.max())
+    lag = _percentiles(lag_us)
     jitter = probe.result()
     return {
         "drift_ppm": drift,
@@ -92,6 +95,21 @@ def _round(data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> dict[str, Any
     }
 
 
+def _of_lanes(data: Path, due_ns: np.ndarray, offsets: np.ndarray, lanes: int) -> dict[str, Any]:
+    """Lag and jitter (us) where so many lanes share the operations, at the same rate in all."""
+    probe = JitterProbe(core="compiled")
+    completed, starved_ns = _replay(data, due_ns, offsets, probe, lanes)
+    lag_us = np.concatenate([done.begin_ns - done.due_ns for lane in completed for done in lane]) / 1e3
+    if len(lag_us) != len(due_ns):
+        raise RuntimeError(f"{len(lag_us)} of {len(due_ns)} operations were done")
+    return {"lag_us": _percentiles(lag_us), "jitter_us": probe.result(), "starved_ns": starved_ns}
+
+
+def _percentiles(values: np.ndarray) -> dict[str, float]:
+    found = dict(zip(("p50", "p90", "p99"), np.percentile(values, (50, 90, 99)).tolist(), strict=True))
+    return {**found, "max": float(values.max())}
+
+
 def _drift_ppm(due_ns: np.ndarray, lag_ns: np.ndarray) -> float:
     """Slope of the medians of the lag in TIME_BINS stretches of time against time, in millionths."""
     edges = np.linspace(0, due_ns[-1], TIME_BINS + 1)[1:-1]
@@ -101,41 +119,62 @@ def _drift_ppm(due_ns: np.ndarray, lag_ns: np.ndarray) -> float:
     return float(np.polyfit(middles, medians, 1)[0]) * 1e6
 
 
-def _replay(data: Path, due_ns: np.ndarray, offsets: np.ndarray, probe: JitterProbe) -> tuple[list[Completed], int]:
-    """What one timed lane did, and how long it starved; batches are fed while it runs."""
+def _replay(
+    data: Path, due_ns: np.ndarray, offsets: np.ndarray, probe: JitterProbe, lanes: int = 1
+) -> tuple[list[list[Completed]], int]:
+    """What each timed lane did, and how long they starved; batches are fed while they run. Operations go round."""
     start = StartGate()
     files = make_files([FileSlot(path=bytes(data), uses=len(offsets))], core="compiled")
-    lane = make_lane(files, pace=Pace.ABSOLUTE, start=start, stop=StopFlag())
-    body = threading.Thread(target=lane.run)
-    body.start()
+    fed = [
+        _FedLane(
+            make_lane(files, pace=Pace.ABSOLUTE, start=start, stop=StopFlag()), due_ns[k::lanes], offsets[k::lanes]
+        )
+        for k in range(lanes)
+    ]
+    bodies = [threading.Thread(target=one.lane.run) for one in fed]
+    for one in fed:
+        one.pump()
+    for body in bodies:
+        body.start()
     probe.start()
     start.open(time.monotonic_ns() + 20_000_000)
-    completed: list[Completed] = []
-    position, batch = 0, _batch(due_ns, offsets, 0)
-    while body.is_alive():
-        while position < len(offsets) and lane.submit(batch):
-            position += BATCH_ITEMS
-            if position < len(offsets):
-                batch = _batch(due_ns, offsets, position)
-            else:
-                lane.finish()
-        completed += iter(lane.collect, None)
+    while any(body.is_alive() for body in bodies):
+        for one in fed:
+            one.pump()
         time.sleep(0.02)
-    completed += iter(lane.collect, None)
     probe.stop()
-    body.join()
+    for one, body in zip(fed, bodies, strict=True):
+        body.join()
+        one.pump()
     files.close_all()
-    return completed, lane.starved_ns
+    return [one.completed for one in fed], sum(one.lane.starved_ns for one in fed)
+
+
+class _FedLane:
+    """A lane, its operations still to be submitted, and what it has done."""
+
+    def __init__(self, lane: Lane, due_ns: np.ndarray, offsets: np.ndarray) -> None:
+        self.lane = lane
+        self.completed: list[Completed] = []
+        self._batches = [_batch(due_ns, offsets, begin) for begin in range(0, len(offsets), BATCH_ITEMS)]
+
+    def pump(self) -> None:
+        """Take what is done and fill the lane's ring."""
+        self.completed += iter(self.lane.collect, None)
+        while self._batches and self.lane.submit(self._batches[0]):
+            self._batches.pop(0)
+            if not self._batches:
+                self.lane.finish()
 
 
 def _batch(due_ns: np.ndarray, offsets: np.ndarray, begin: int) -> Batch:
-    offset = offsets[begin : begin + BATCH_ITEMS]
+    offset = np.ascontiguousarray(offsets[begin : begin + BATCH_ITEMS])
     return Batch(
         kind=np.full(len(offset), READ, dtype=np.uint8),
         slot=np.zeros(len(offset), dtype=np.int32),
         offset=offset,
         length=np.full(len(offset), BLOCK_BYTES, dtype=np.int64),
-        due_ns=due_ns[begin : begin + BATCH_ITEMS],
+        due_ns=np.ascontiguousarray(due_ns[begin : begin + BATCH_ITEMS]),
     )
 
 
@@ -196,6 +235,9 @@ def table(result: dict[str, Any]) -> str:
             f"{times(row['jitter_us']):31s} {row['starved_ns']:10d}  {shown}"
             + ("" if row["passed"] else "  NOT as required")
         )
+    for lanes, row in result["lanes"].items():
+        name = f"{lanes} lanes" if lanes != "1" else "1 lane"
+        lines.append(f"{name:18s} {times(row['lag_us']):31s} {times(row['jitter_us']):31s} {row['starved_ns']:10d}")
     required = result["required"]
     lines.append(
         f"required: drift below {required['drift_ppm']} ppm, lag p50 below {required['lag_p50_us']} us, p99 at most "

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
+from replay.counters import Counters
+from replay.death_watch import DeathWatch
 from traces.errors import DxtReplayError, MissingDependencyError, ReplayError
 
 T = TypeVar("T")
@@ -42,8 +48,39 @@ class Communicator(Protocol):
     def first_on_node(self) -> bool:
         """Whether this is the lowest process of its node."""
 
+    def counters(self, own: int, common: int) -> SharedCounters:
+        """`own` counters of this process after `common` ones of all processes of its node, all at zero."""
+
+    def tell_stop(self) -> None:
+        """Let the others learn that the run is to stop; does not wait for them. At most once a run."""
+
+    def told_to_stop(self) -> bool:
+        """Whether another told so; does not wait."""
+
+    def arrive(self) -> Callable[[], bool]:
+        """Arrive at a barrier without waiting there: what is returned tells whether all have arrived. Collective.
+
+        A process that waits so can still be told to stop, by a signal or by another process.
+        """
+
+    def end_of_notices(self) -> bool:
+        """Whether any process told to stop. Forgets it, so that another run can follow. Collective."""
+
+    def watched(self) -> AbstractContextManager[None]:
+        """While it lasts, the death of a process is told by its name. Collective."""
+
     def abort(self) -> None:
         """End all processes at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCounters:
+    """The counters of a node. `base`: the first of this process's own. `leaders`: on the first process of each of
+    several nodes the mpi4py communicator of these, else None."""
+
+    counters: Counters
+    base: int
+    leaders: Any = None
 
 
 class Solo:
@@ -71,6 +108,24 @@ class Solo:
     def first_on_node(self) -> bool:
         return True
 
+    def counters(self, own: int, common: int) -> SharedCounters:
+        return SharedCounters(counters=Counters(np.zeros(common + own, dtype=np.int64)), base=common)
+
+    def tell_stop(self) -> None:
+        return None
+
+    def told_to_stop(self) -> bool:
+        return False
+
+    def arrive(self) -> Callable[[], bool]:
+        return lambda: True
+
+    def end_of_notices(self) -> bool:
+        return False
+
+    def watched(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def abort(self) -> None:
         raise SystemExit(1)
 
@@ -90,6 +145,10 @@ class MpiWorld:
             ) from error
         self._mpi = MPI
         self._world = MPI.COMM_WORLD
+        self._notices = self._world.Dup()  # a notice must not be taken for what a collective call sends
+        self._sent: list[Any] = []
+        self._told = False
+        self._window: Any = None
         self.rank: int = self._world.Get_rank()
         self.size: int = self._world.Get_size()
 
@@ -120,6 +179,68 @@ class MpiWorld:
     def first_on_node(self) -> bool:
         nodes = self._world.allgather(_node_id())
         return nodes.index(nodes[self.rank]) == self.rank
+
+    def counters(self, own: int, common: int) -> SharedCounters:
+        nodes = self._world.allgather(_node_id())
+        first = nodes.index(nodes[self.rank])
+        node: Any = self._world.Split(color=first, key=self.rank)
+        mine = own + (common if node.Get_rank() == 0 else 0)
+        word = np.dtype(np.int64).itemsize
+        if self._window is not None:
+            self._window.Free()
+        self._window = self._mpi.Win.Allocate_shared(mine * word, word, comm=node)
+        sizes = node.allgather(mine)
+        memory, _ = self._window.Shared_query(0)  # the segments of a node follow each other
+        window: Any = self._mpi.buffer.fromaddress(memory.address, sum(sizes) * word)
+        cells = np.frombuffer(window, dtype=np.int64)
+        base = sum(sizes[: node.Get_rank()]) + (common if node.Get_rank() == 0 else 0)
+        cells[base - (common if node.Get_rank() == 0 else 0) : base + own] = 0
+        node.Barrier()
+        node.Free()
+        several = len(set(nodes)) > 1
+        leads = self._world.Split(color=0 if first == self.rank and several else self._mpi.UNDEFINED, key=self.rank)
+        return SharedCounters(
+            counters=Counters(cells, shared=self.size > 1),
+            base=base,
+            leaders=None if leads == self._mpi.COMM_NULL else leads,
+        )
+
+    def tell_stop(self) -> None:
+        if not self._sent:
+            others = (other for other in range(self.size) if other != self.rank)
+            self._sent = [self._notices.isend(None, dest=other) for other in others]
+
+    def told_to_stop(self) -> bool:
+        # The notice stays where it is until `end_of_notices`, which knows how many there are.
+        self._told = self._told or bool(self._notices.Iprobe(source=self._mpi.ANY_SOURCE))
+        return self._told
+
+    def arrive(self) -> Callable[[], bool]:
+        request = self._notices.Ibarrier()
+        return lambda: bool(request.Test())
+
+    def end_of_notices(self) -> bool:
+        tellers = self._world.allgather(bool(self._sent))
+        for teller, told in enumerate(tellers):
+            if told and teller != self.rank:
+                self._notices.recv(source=teller)
+        for request in self._sent:
+            request.wait()
+        self._sent, self._told = [], False
+        return any(tellers)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        mine = (_node_id(), os.getpid(), f"process {self.rank} of {self.size} (PID {os.getpid()})")
+        everyone = self._world.allgather(mine)
+        watch = None
+        if self.first_on_node():
+            watch = DeathWatch({pid: name for node, pid, name in everyone if node == mine[0]})
+        try:
+            yield
+        finally:
+            if watch is not None:
+                watch.dismiss()
 
     def abort(self) -> None:
         self._world.Abort(2)

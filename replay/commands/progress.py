@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from traces.units import format_bytes, format_count, ns_to_seconds
+from traces.units import format_bytes, format_count, format_duration, ns_to_seconds
 
 if TYPE_CHECKING:
-    from replay.runner import Progress
+    from replay.process import Progress
 
 QUIET_S = 1.0
 _PERIOD_S = 0.2
@@ -70,21 +70,23 @@ def byte_progress(what: str, total_bytes: int) -> Iterator[Callable[[int, int], 
 
 @contextmanager
 def run_progress(shown: bool) -> Iterator[Callable[[Progress], None]]:
-    """A callback that shows operations, rate and lag of a running replay, when `shown`."""
+    """A callback that shows operations, rate, lag and time left of a running replay, when `shown`."""
     with _line() as line:
+        yield (lambda progress: line.show(lambda: run_text(progress))) if shown else lambda progress: None
 
-        def report(progress: Progress) -> None:
-            def text() -> str:
-                seconds = max(ns_to_seconds(progress.elapsed_ns), 1e-9)
-                expected = ns_to_seconds(progress.expected_ns)
-                return (
-                    f"replaying {format_count(progress.done)} of {format_count(progress.total)} operations, "
-                    f"{format_count(round(progress.done / seconds))}/s, {seconds:.0f} of {expected:.0f} s"
-                )
 
-            line.show(text)
-
-        yield report if shown else lambda progress: None
+def run_text(progress: Progress) -> str:
+    """One line. Time left: of the recorded time where operations have one and lag tells how far they are off it; else
+    what is left to do at the rate so far."""
+    seconds = max(ns_to_seconds(progress.elapsed_ns), 1e-9)
+    rate = progress.done / seconds
+    if progress.lag_ns is None:
+        left = f"{(progress.total - progress.done) / rate:.0f} s left" if rate else "time left unknown"
+    else:
+        remaining_ns = max(progress.expected_ns - progress.elapsed_ns, 0) + progress.lag_ns
+        left = f"lag {format_duration(progress.lag_ns)}, {ns_to_seconds(remaining_ns):.0f} s left"
+    done, total = format_count(progress.done), format_count(progress.total)
+    return f"replaying {done} of {total} operations, {format_count(round(rate))}/s, {left}"
 
 
 @contextmanager

@@ -56,3 +56,27 @@ def test_speed_halves_times_and_gaps():
 def test_a_speed_that_is_none_is_refused(speed):
     with pytest.raises(UsageError, match="--speed"):
         Pacing(speed=speed)
+
+
+def test_compute_and_gaps_are_scaled_apart():
+    pacing = Pacing(pace=Pace.THINK, speed=2.0, compute_speed=4.0)
+    durations = np.array([100, 3])
+    assert pacing.compute_ns(durations).tolist() == [25, 1]
+    assert pacing.io_ns(durations).tolist() == pacing.scaled_ns(durations).tolist() == [50, 2]
+    assert (pacing.is_uniform, Pacing(speed=3.0).is_uniform) == (False, True)
+    starts, ends = serial_lane([(100, 40), (20, 40)], 0)
+    assert LaneClock(pacing, 0).due_ns(starts, ends).tolist() == [50, 10]
+    assert LaneClock(pacing, 0, pacing.compute_ns).due_ns(starts, ends).tolist() == [25, 5]
+
+
+@pytest.mark.parametrize("pace", [Pace.TIMED, Pace.NONE])
+@pytest.mark.parametrize("apart", [{"compute_speed": 2.0}, {"io_speed": 1.0}])
+def test_speeds_apart_need_a_pace_in_which_one_thing_follows_from_another(pace, apart):
+    with pytest.raises(UsageError, match="need --pace steps or think"):
+        Pacing(pace=pace, **apart)
+
+
+@pytest.mark.parametrize("name", ["compute_speed", "io_speed"])
+def test_a_speed_apart_that_is_none_is_refused(name):
+    with pytest.raises(UsageError, match=name.replace("_", "-")):
+        Pacing(pace=Pace.THINK, **{name: float("nan")})

@@ -1,0 +1,93 @@
+"""The end of a run before its time: signals set the process's stop flag, and the flags of all processes stay alike."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from replay.clock import StopFlag
+from replay.comm import Communicator
+from traces.errors import DxtReplayError
+from traces.units import NS_PER_MS, NS_PER_S
+
+HEED_PERIOD_NS = 100 * NS_PER_MS
+"""How often a process looks whether another was told to stop."""
+
+MEET_PERIOD_S = 0.004
+
+ONE_SIGNAL_NS = NS_PER_S
+"""A second signal within this time is the first once more: a terminal and the launcher may both send it."""
+
+
+class StopRelay:
+    """One process's part in stopping all: called by its feeder thread, which must never wait for another process."""
+
+    def __init__(self, stop: StopFlag, comm: Communicator) -> None:
+        self._stop = stop
+        self._comm = comm
+        self._known_to_all = False
+        self._next_ns = 0
+
+    def heed(self) -> None:
+        """Stop when another process was told to, and tell the others when this one was. Looks every 100 ms."""
+        now = time.monotonic_ns()
+        if self._known_to_all or now < self._next_ns:
+            return
+        self._next_ns = now + HEED_PERIOD_NS
+        if self._stop.is_set():
+            self._comm.tell_stop()
+            self._known_to_all = True
+        elif self._comm.told_to_stop():
+            self._stop.set()
+            self._known_to_all = True
+
+    def meet(self) -> None:
+        """Wait for the other processes to come here, and heed meanwhile: blocked in MPI, this one had no signals.
+
+        Collective. Afterwards the flags are alike.
+        """
+        all_there = self._comm.arrive()
+        while not all_there():
+            self.heed()
+            time.sleep(MEET_PERIOD_S)
+        if self._comm.end_of_notices():
+            self._stop.set()
+
+    def then_meet(self, work: Callable[[], None]) -> None:
+        """`meet` after the work, also when that failed by an error that `together` will tell the others."""
+        try:
+            work()
+        except DxtReplayError:
+            self.meet()
+            raise
+        self.meet()
+
+
+@contextmanager
+def stop_on_signals(stop: StopFlag) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the run in order; a second one, a second later, ends the process as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous: dict[int, Any] = {}
+    first_ns: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        first_ns.append(time.monotonic_ns())
+        if first_ns[-1] - first_ns[0] > ONE_SIGNAL_NS:
+            signal.signal(number, previous[number])
+            signal.raise_signal(number)
+
+    for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+        previous[number] = signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pytest
+
+from replay.commands.progress import run_progress, run_text
+from replay.plan import LaneSource
+from replay.plan_row import PLAN_ROW
+from replay.process import Progress
+from replay.rank_lanes import FedLane
+from replay.recording import NoRecorder
+from traces.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    from replay.issue import Lane as LoopLane
+    from replay.items import Batch
+
+
+def test_a_timed_run_says_how_late_it_is_and_how_long_it_will_take() -> None:
+    progress = Progress(
+        done=1500, total=6000, elapsed_ns=3 * NS_PER_S, expected_ns=10 * NS_PER_S, lag_ns=1500 * NS_PER_MS
+    )
+    assert run_text(progress) == "replaying 1,500 of 6,000 operations, 500/s, lag 1.500 s, 8 s left"
+
+
+@pytest.mark.parametrize(("done", "left"), [(1500, "9 s left"), (0, "time left unknown")])
+def test_a_run_without_due_times_is_judged_by_its_rate(done: int, left: str) -> None:
+    progress = Progress(done=done, total=6000, elapsed_ns=3 * NS_PER_S, expected_ns=10 * NS_PER_S)
+    assert run_text(progress).endswith(f"/s, {left}")
+
+
+def test_nothing_is_shown_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with run_progress(True) as report:
+        report(Progress(done=1, total=2, elapsed_ns=1, expected_ns=2))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_lag_is_that_of_the_next_operation_of_a_lane() -> None:
+    batches = [plan_rows([10, 20, 30]), plan_rows([40, 50])]
+
+    class Lane:
+        items_done = 0
+
+        def collect(self) -> None:
+            return None
+
+        def submit(self, batch: Batch) -> bool:
+            return True
+
+        def finish(self) -> None:
+            """No more."""
+
+    class Source(LaneSource):
+        def next_rows(self) -> np.ndarray:
+            return batches.pop(0) if batches else plan_rows([])
+
+    lane = Lane()
+    running = FedLane(cast("LoopLane", lane), Source(), NoRecorder(), "0.0")
+    running.pump()
+    behind = []
+    for done in range(6):
+        lane.items_done = done
+        behind.append(running.behind_ns(45))
+    assert behind == [35, 25, 15, 5, 0, 0]
+
+
+def plan_rows(due_ns: list[int]) -> np.ndarray:
+    rows = np.zeros(len(due_ns), dtype=PLAN_ROW)
+    rows["due_ns"] = due_ns
+    return rows
