@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.sequences import LANE_BITS, RankSequences, mix_prints
+from replay.sequences import LANE_BITS, OTHER_OPS, RankSequences, mix_prints
 from replay.undertaken import Undertaken
 from traces.operation_rows import OperationRows
 from traces.ops import OPS
@@ -36,8 +36,8 @@ class Inversions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
-    """Equality per rank, file and direction. `failed`: operations of the replay that returned an error. `differences`:
-    the first few, as text."""
+    """Equality per rank, file and direction; of opens, closes and the like in number only. `failed`: operations of the
+    replay that returned an error. `differences`: the first few, as text."""
 
     operations: bool
     bytes: bool
@@ -90,9 +90,11 @@ class ExactnessCollector:
 
         Raises: CaptureError when a part is damaged.
         """
-        self._used[0, source.file_key] = True
-        self._used[1, replay.file_key] = True
+        for side, sequences in enumerate((source, replay)):
+            self._used[side, sequences.file_key] = True
+            self._used[side, sequences.other_key] = True
         self._compare_moves(rank, source, replay)
+        self._compare_others(rank, source, replay)
         files, prints = _aligned((source.file_key, source.file_print), (replay.file_key, replay.file_print))
         _, lanes = _aligned(_lanes_together(source), _lanes_together(replay))
         moved = prints[0] != prints[1]
@@ -139,6 +141,17 @@ class ExactnessCollector:
                         for count, size in moves[:, place, kind::2].tolist()
                     )
                     self._in_moves.append(f"rank {rank}, {path}: {recorded} recorded, {replayed} replayed")
+
+    def _compare_others(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
+        files, counts = _aligned((source.other_key, source.others), (replay.other_key, replay.others))
+        differs = counts[0] != counts[1]
+        self._operations &= not differs.any()
+        for place, kind in np.argwhere(differs).tolist()[: MAX_DIFFERENCES - len(self._in_moves)]:
+            recorded, replayed = (
+                f"{format_count(count)} operations {OTHER_OPS[kind]}" for count in counts[:, place, kind].tolist()
+            )
+            path = self._numbers.paths[files[place]]
+            self._in_moves.append(f"rank {rank}, {path}: {recorded} recorded, {replayed} replayed")
 
     def _first_difference(self, rank: int, file: int, source: RankSequences, replay: RankSequences) -> str:
         lane = _differing_lane(file, source, replay)

@@ -15,7 +15,9 @@ from typing import Any
 from replay.curves import BIN_NS, relative_difference_pct
 from replay.exactness import Exactness, ExactnessCollector, FileNumbers
 from replay.lane_times import matched_starts
+from replay.layers import API_CHOICES
 from replay.measures import Measures
+from replay.selection import as_replayed
 from replay.similarity import WEAKNESS, Similarity, similarity
 from replay.timing import StepError, drift, span_kinds, span_limits, step_error
 from replay.undertaken import Undertaken
@@ -144,10 +146,12 @@ def compare(
 ) -> Comparison:
     """Compare a replay with what it replays. `on_rows` is told how many rows of both a finished rank had.
 
-    Raises: CaptureError when a capture is damaged.
+    Of a source of which the replay replayed a part, only that part is looked at.
+    Raises: CaptureError when a capture is damaged; UsageError when the source lacks the part.
     """
+    source = as_replayed(source, replay)
     numbers = FileNumbers.of(source, replay)
-    both = Undertaken(source), Undertaken(replay)
+    both = Undertaken(source, **_choices(replay.info)), Undertaken(replay)
     recorded, replayed = Measures(both[0], numbers.source), Measures(both[1], numbers.replay)
     equality = ExactnessCollector(*both, numbers)
     for rank in sorted({*source.ranks, *replay.ranks}):
@@ -157,7 +161,7 @@ def compare(
     alike = similarity(recorded.factors(), replayed.factors())
     exact = equality.exactness(failed_recorded=recorded.failed, failed_replayed=replayed.failed)
     timing = _timing(source, replay, recorded, replayed, pace, speed)
-    verdict = _verdict(alike, exact, timing, thresholds, pace, speed)
+    verdict = _verdict(alike, exact, timing, thresholds, pace, _other_speed(replay.info, speed))
     return Comparison(
         pace=pace,
         speed=speed,
@@ -177,11 +181,25 @@ def compare(
     )
 
 
+def _choices(info: CaptureInfo) -> dict[str, Any]:
+    """Which rows of its source a replay undertook, as arguments of `Undertaken`."""
+    api, reconstruct = info.made_by.get("api", "auto"), info.made_by.get("reconstruct", True)
+    return {"api": api if api in API_CHOICES else "auto", "reconstruct": reconstruct is not False}
+
+
 def _pacing(info: CaptureInfo) -> tuple[str | None, float]:
     """Pace and speed of a replay; None and 1 for a capture that is none."""
     pace, speed = info.made_by.get("pace"), info.made_by.get("speed", 1.0)
     usable = isinstance(speed, (int, float)) and math.isfinite(speed) and speed > 0
     return (pace if isinstance(pace, str) else None), float(speed) if usable else 1.0
+
+
+def _other_speed(info: CaptureInfo, speed: float) -> str | None:
+    """At which speed the times were replayed, None for the recorded one."""
+    compute, io = (info.made_by.get(name, speed) for name in ("compute_speed", "io_speed"))
+    if compute != speed or io != speed:
+        return f"compute speed {compute:g}, I/O speed {io:g}"
+    return None if speed == 1 else f"speed {speed:g}"
 
 
 def _distances(recorded: Measures, replayed: Measures) -> Distances:
@@ -232,12 +250,17 @@ def _jitter(info: CaptureInfo) -> Mapping[str, float] | None:
 
 
 def _verdict(
-    alike: Similarity, exact: Exactness, timing: Timing, thresholds: Thresholds, pace: str | None, speed: float
+    alike: Similarity,
+    exact: Exactness,
+    timing: Timing,
+    thresholds: Thresholds,
+    pace: str | None,
+    other_speed: str | None,
 ) -> Verdict:
     blocks = (
         _judge_similarity(alike, thresholds, keeps_times=pace is None or pace in _JUDGED_PACES),
         _judge_exactness(exact),
-        _judge_timing(timing, thresholds, pace, speed),
+        _judge_timing(timing, thresholds, pace, other_speed),
     )
     return Verdict(
         similarity=blocks[0][0],
@@ -262,12 +285,14 @@ def _judge_exactness(exact: Exactness) -> tuple[str, list[str]]:
     return (FAIL, [f"not equal: {', '.join(unequal)}"]) if unequal else (PASS, [])
 
 
-def _judge_timing(timing: Timing, thresholds: Thresholds, pace: str | None, speed: float) -> tuple[str, list[str]]:
+def _judge_timing(
+    timing: Timing, thresholds: Thresholds, pace: str | None, other_speed: str | None
+) -> tuple[str, list[str]]:
     """Elapsed time, and drift of a replay that keeps recorded times: `steps` lets the storage decide them."""
     if pace is not None and pace not in _JUDGED_PACES:
         return SKIPPED, [f"timing: pace {pace} does not keep the recorded times"]
-    if speed != 1:
-        return SKIPPED, [f"timing: replayed at speed {speed:g}"]
+    if other_speed is not None:
+        return SKIPPED, [f"timing: replayed at {other_speed}"]
     if timing.elapsed_error_pct is None:
         return SKIPPED, ["timing: the source has no events"]
     reasons = []

@@ -43,10 +43,12 @@ class Measures:
             for part in self._undertaken.rows(rank):
                 self._add(part)
                 sequences.add(part.rows, self._numbers[part.rows.file_id])
+                sequences.add_others(part.others, self._numbers[part.others.file_id])
         return sequences.sequences()
 
     def _add(self, part: UndertakenRows) -> None:
         rows = part.rows
+        self.failed += int(part.others_failed.sum())
         if not len(rows):
             return
         duration_ns = rows.duration_ns

@@ -12,6 +12,7 @@ from typing import Any
 from replay.issue import Core
 from replay.plan import PlanOptions
 from replay.recording import Tally
+from replay.selection import selection_of
 from traces.distribution import Distribution
 from traces.ops import CaptureInfo, Job, Source
 from traces.store import Capture
@@ -31,8 +32,45 @@ class CacheState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IoResult:
+    """How the operations were made. `api`: as asked for; `backends`: those in use; `not_direct`: writes of a direct
+    replay that were not of whole blocks and went through the page cache; `vectored`: buffers of a request;
+    `python_lanes`: lanes that ran in the Python loop, as their back ends need it or there is no other."""
+
+    api: str = "auto"
+    reconstruct: bool = True
+    backends: tuple[str, ...] = ()
+    direct: bool = False
+    not_direct: int = 0
+    vectored: int | None = None
+    python_lanes: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """What the engine itself costs: of an operation, by the null back end in the same core shortly before the run; and
+    of the operations of the lane where that adds up to most.
+
+    It is the rate of a lane that has nothing else to do. Under a pace most of it lies in the time in which a lane
+    waits anyway, so that the fraction of the elapsed time is an upper bound of what the engine added.
+    """
+
+    per_operation_ns: float = 0.0
+    busiest_lane_ns: float = 0.0
+
+    def as_json(self, elapsed_ns: int) -> dict[str, float | None]:
+        """`fraction_pct` of the elapsed time, None without any, and `per_operation_ns`."""
+        fraction = 100 * self.busiest_lane_ns / elapsed_ns if elapsed_ns else None
+        return {"fraction_pct": fraction, "per_operation_ns": self.per_operation_ns}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One finished replay over all its processes. `left_out`: recorded rows not issued (see `replay.survey`)."""
+    """One finished replay over all its processes. `left_out`: recorded rows not issued (see `replay.survey`).
+
+    `models`: by rank the causal model in numbers (`replay.model_report`), None for a pace without one.
+    """
 
     capture: Path
     options: PlanOptions
@@ -45,12 +83,18 @@ class RunResult:
     core: Core
     left_out: int
     stopped: bool
+    io: IoResult = IoResult()
+    overhead: Overhead = Overhead()
+    models: Mapping[int, Mapping[str, Any]] | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the reader of the numbers must know."""
         found = [self.core.warning] if self.core.warning else []
         found += self.cache.warnings
+        found += self.io.warnings
+        if self.io.not_direct:
+            found.append(f"{self.io.not_direct} writes were not of whole blocks and went through the page cache")
         if self.stopped:
             found.append("the replay was stopped before its end")
         if self.tally.failed:
@@ -66,12 +110,23 @@ class RunResult:
             "capture": str(self.capture),
             "pace": self.options.pacing.pace.value,
             "speed": self.options.pacing.speed,
+            "compute_speed": self.options.pacing.of_compute,
+            "io_speed": self.options.pacing.of_io,
             "compute": self.options.compute,
             "operations": tally.operations,
             "failed": tally.failed,
             "errors": {errno.errorcode.get(code, str(code)): count for code, count in sorted(tally.errors.items())},
             "short": tally.short,
             "left_out": self.left_out,
+            "api": self.io.api,
+            "backends": list(self.io.backends),
+            "reconstruct": self.io.reconstruct,
+            "direct": self.io.direct,
+            "not_direct": self.io.not_direct,
+            "vectored": self.io.vectored,
+            "python_lanes": self.io.python_lanes,
+            "overhead": self.overhead.as_json(tally.last_end_ns),
+            "model": None if self.models is None else {str(rank): model for rank, model in self.models.items()},
             "stopped": self.stopped,
             "elapsed_s": ns_to_seconds(tally.last_end_ns),
             "recorded_s": ns_to_seconds(self.recorded_ns),
@@ -100,6 +155,7 @@ def replay_info(source: Capture, result: RunResult, zero_ns: int, stored: int) -
     """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and left `stored` operations."""
     elapsed_ns = result.tally.last_end_ns
     document = (source.path / "capture.json").read_bytes()
+    selection = selection_of(source)
     return CaptureInfo(
         job=Job(
             nprocs=source.info.job.nprocs,
@@ -120,8 +176,13 @@ def replay_info(source: Capture, result: RunResult, zero_ns: int, stored: int) -
             "version": VERSION,
             "command": "run",
             "operations_stored": stored,
+            "api": result.io.api,
+            "reconstruct": result.io.reconstruct,
             "pace": result.options.pacing.pace.value,
             "speed": result.options.pacing.speed,
+            "compute_speed": result.options.pacing.of_compute,
+            "io_speed": result.options.pacing.of_io,
+            "selection": None if selection.is_everything else selection.as_json(),
             "result": result.as_json(),
         },
     )

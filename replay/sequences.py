@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.operation_rows import OperationRows
-from traces.ops import WRITE
+from traces.ops import OPS, READ, WRITE
 from traces.stable_order import runs, stable_order
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+OTHER_OPS = tuple(name for code, name in enumerate(OPS) if code not in (READ, WRITE))
 LANE_BITS = 32
 """A lane key is file << LANE_BITS | lane."""
 
@@ -29,6 +30,7 @@ class RankSequences:
 
     `file_key`: files; `moves`: (n, 4) their reads, writes, bytes read and bytes written; `file_print`: their sequence
     over all lanes. `lane_key`: file << LANE_BITS | lane; `lane_print`: the sequence of that lane on that file.
+    `other_key`: files that were opened, closed and the like; `others`: (m, len(OTHER_OPS)) how often.
     """
 
     moves: np.ndarray
@@ -36,6 +38,8 @@ class RankSequences:
     lane_print: np.ndarray
     file_key: np.ndarray
     file_print: np.ndarray
+    other_key: np.ndarray
+    others: np.ndarray
 
     @property
     def lane_file(self) -> np.ndarray:
@@ -49,6 +53,7 @@ class SequenceCollector:
 
     def __init__(self) -> None:
         self._moves = _Sums(columns=4)
+        self._others = _Sums(columns=len(OTHER_OPS))
         self._lanes = _Fingerprints()
         self._files = _Fingerprints()
 
@@ -65,6 +70,12 @@ class SequenceCollector:
         order = by_lane[stable_order(files[by_lane])]
         self._lanes.add(_Groups.of(order, (files << LANE_BITS) | rows.lane), prints)
 
+    def add_others(self, rows: OperationRows, files: np.ndarray) -> None:
+        """Add operations that move no data: they are counted, their order is not looked at."""
+        if len(rows):
+            columns = [(rows.op == OPS.index(name)).astype(np.int64) for name in OTHER_OPS]
+            self._others.add(_Groups.of(stable_order(files), files), columns)
+
     def sequences(self) -> RankSequences:
         """What was added so far."""
         return RankSequences(
@@ -73,6 +84,8 @@ class SequenceCollector:
             lane_print=self._lanes.prints,
             file_key=self._files.keys,
             file_print=self._files.prints,
+            other_key=self._others.keys,
+            others=self._others.sums,
         )
 
 

@@ -1,6 +1,6 @@
 """The rows of a capture that a replay undertakes: what a comparison looks at, on both sides.
 
-`replay.survey` decides; a replay's own rows all pass, because it issued nothing else.
+`replay.layers` decides; a replay's own rows all pass, because it issued nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.survey import choose_layers
+from replay.layers import choose_layers
 from traces.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from traces.ops import READ, WRITE, codes
 from traces.store import Capture
@@ -24,19 +24,24 @@ NOT_GIVEN = np.iinfo(np.int64).min
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UndertakenRows:
     """Reads and writes of one rank in start order. `due_ns` and `failed` (n,): of replays; `rows.length`: what was
-    really transferred, 0 for a failed operation."""
+    really transferred, 0 for a failed operation. `others`: opens, closes and the like; `others_failed` (m,): theirs."""
 
     rows: OperationRows
     due_ns: np.ndarray
     failed: np.ndarray
+    others: OperationRows
+    others_failed: np.ndarray
 
 
 class Undertaken:
-    """A capture as its replay sees it. Looks once over all rows to choose the layer of each file."""
+    """A capture as its replay sees it: see `replay.layers` for `api` and `reconstruct`, the choices of that replay.
 
-    def __init__(self, capture: Capture) -> None:
+    Raises: CaptureError when the capture is damaged; UsageError for an `api` that there is not.
+    """
+
+    def __init__(self, capture: Capture, *, api: str = "auto", reconstruct: bool = True) -> None:
         self.capture = capture
-        self._layers = choose_layers(capture)
+        self._layers = choose_layers(capture, api=api, reconstruct=reconstruct)
 
     def rows(self, rank: int) -> Iterator[UndertakenRows]:
         """The undertaken rows of a rank, a batch at a time; the next one is read meanwhile.
@@ -55,7 +60,14 @@ def _undertaken(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.nda
     if given.any():
         moved = np.where(given, np.maximum(result, 0), rows.length)
         rows = dataclasses.replace(rows, length=moved)
-    return UndertakenRows(rows=rows.where(mask), due_ns=due_ns[mask], failed=(given & (result < 0))[mask])
+    data, others, failed = mask & rows.data, mask & ~rows.data, given & (result < 0)
+    return UndertakenRows(
+        rows=rows.where(data),
+        due_ns=due_ns[data],
+        failed=failed[data],
+        others=rows.where(others),
+        others_failed=failed[others],
+    )
 
 
 def _values(batch: pa.RecordBatch, column: str) -> np.ndarray:

@@ -1,7 +1,8 @@
 """What a back end is, and the table of files that the lanes of one process share.
 
 A back end is stateless and thread-safe: what belongs to an open file is in its handle, and several lanes may use
-one handle at the same time, at explicit offsets.
+one handle at the same time, at explicit offsets. Where the interface below has a position of its own (a C stream), the
+handle keeps it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from replay.backends.null import NullBackend
 from traces.errors import ReplayError
 
 MAX_TRANSFER_BYTES = 0x7FFFF000
 """The most that Linux moves in one read or write (read(2)); larger requests ask for this."""
+
+PAGE_BYTES = 4096
 
 Handle = Any
 """An open file of one back end: opaque to everybody else."""
@@ -47,6 +52,21 @@ class Backend(Protocol):
 
     def close(self, handle: Handle) -> None:
         """Close it. Called once per handle."""
+
+    def another(self, handle: Handle) -> Handle:
+        """A further handle on the same open file, for an item that closes one while others are using `handle`."""
+
+    def stat(self, path: bytes, *, follow: bool) -> None:
+        """Look at the attributes of `path`, open or not; of a symbolic link's own unless `follow`."""
+
+    def sync(self, handle: Handle) -> None:
+        """Hand written data on to the storage, as far as the interface goes with one call."""
+
+    def seek(self, handle: Handle, offset: int) -> None:
+        """Set the handle's position. Reads and writes name their offsets: what counts is the call."""
+
+    def rename(self, path: bytes, new_path: bytes) -> None:
+        """Give the file another name, in place of a file that has it. Never follows a link at the last component."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,24 +104,35 @@ class HeldFile(NamedTuple):
     `left`: operations after which it is done with, unless other lanes do some of them.
     """
 
+    backend: Backend
     handle: Handle
     size: int
     error: int
     left: int
 
 
-NO_FILE = HeldFile(handle=None, size=0, error=errno.EBADF, left=-1)
+NO_FILE = HeldFile(backend=NullBackend(), handle=None, size=0, error=errno.EBADF, left=-1)
 
 
 class _SharedFile:
-    """State of one slot; everything below `lock` is read and written under it."""
+    """State of one slot; everything below `lock` is read and written under it.
 
-    __slots__ = ("close_error", "handle", "holders", "lock", "open_error", "opened", "remaining", "size", "slot")
+    `spares`: handles that OPEN items made beside the file's own, which nobody uses. `detached`: the file was renamed
+    while lanes held it; the last of them closes it.
+    """
 
-    def __init__(self, slot: FileSlot) -> None:
+    __slots__ = (
+        "backend", "close_error", "detached", "handle", "holders", "lock", "open_error", "opened", "remaining", "size",
+        "slot", "spares",
+    )  # fmt: skip
+
+    def __init__(self, slot: FileSlot, backend: Backend) -> None:
         self.slot = slot
+        self.backend = backend
         self.lock = threading.Lock()
         self.handle: Handle = None
+        self.spares: list[Handle] = []
+        self.detached = False
         self.opened = False
         self.size = 0
         self.open_error = 0
@@ -115,20 +146,29 @@ class PythonFiles:
 
     A lane *holds* a file while its operations follow each other on it; a held file is never closed. When the
     process runs out of descriptors, files that nobody holds are closed, and opened again when needed. An open that
-    fails is not tried again: each operation on the file fails with its errno.
+    fails is not tried again, except by an OPEN item: each operation on the file fails with its errno.
+    `backends`: one for all slots, or one a slot.
     """
 
     core = "python"
 
-    def __init__(self, slots: Sequence[FileSlot], backend: Backend) -> None:
-        self.backend = backend
-        self._files = [_SharedFile(slot) for slot in slots]
+    def __init__(self, slots: Sequence[FileSlot], backends: Backend | Sequence[Backend]) -> None:
+        each = backends if isinstance(backends, Sequence) else [backends] * len(slots)
+        self._files = [_SharedFile(slot, backend) for slot, backend in zip(slots, each, strict=True)]
         self._hand = count()
         self._payload = memoryview(b"")
         self._payload_lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def slot(self, index: int) -> FileSlot | None:
+        """What was given for a slot, None where there is none."""
+        return self._files[index].slot if 0 <= index < len(self._files) else None
+
+    def backend(self, index: int) -> Backend:
+        """That of a slot that there is."""
+        return self._files[index].backend
 
     def hold(self, index: int) -> HeldFile:
         """The file, opened if it is not; to be given back by `release` also when it has an error."""
@@ -139,7 +179,9 @@ class PythonFiles:
             if not file.opened and not file.open_error:
                 self._open(file)
             file.holders += 1
-            return HeldFile(handle=file.handle, size=file.size, error=file.open_error, left=file.remaining)
+            return HeldFile(
+                backend=file.backend, handle=file.handle, size=file.size, error=file.open_error, left=file.remaining
+            )
 
     def release(self, index: int, uses: int) -> None:
         """Give back a held file after `uses` operations; the last one closes it."""
@@ -149,16 +191,71 @@ class PythonFiles:
         with file.lock:
             file.holders -= 1
             file.remaining -= uses
+            if file.remaining <= 0 or file.detached:
+                self._close(file)
+
+    def count_use(self, index: int) -> None:
+        """Count an operation on a file that was not held for it."""
+        file = self._files[index]
+        with file.lock:
+            file.remaining -= 1
             if file.remaining <= 0:
                 self._close(file)
 
+    def adopt(self, index: int, handle: Handle) -> None:
+        """Keep a handle that an OPEN item made: as the file's own when it has none, else beside it."""
+        file = self._files[index]
+        with file.lock:
+            file.open_error = 0
+            if file.opened:
+                file.spares.append(handle)
+                return
+            file.handle, file.opened = handle, True
+            try:
+                file.size = file.backend.size(handle)
+            except OSError as error:
+                file.open_error = error.errno or errno.EIO
+
+    def take(self, index: int) -> Handle:
+        """Give up a held, open file and get a handle of it to close: a spare one, else its own, which it then is
+        without, or where other lanes hold that, a further one. Raises: OSError where there can be no further one."""
+        file = self._files[index]
+        with file.lock:
+            file.holders -= 1
+            if file.spares:
+                return file.spares.pop()
+            if file.holders:
+                return file.backend.another(file.handle)
+            handle, file.handle, file.opened = file.handle, None, False
+            return handle
+
+    def detach(self, index: int) -> None:
+        """Close a file whose name is about to mean another; where lanes hold it, the last of them does."""
+        file = self._files[index]
+        with file.lock:
+            file.open_error = 0
+            file.detached = bool(file.holders)
+            self._close(file)
+
+    def close_one_idle(self) -> bool:
+        """Close a handle that nobody uses, to have room for another; False when there is none."""
+        return self._close_idle(None)
+
     def payload(self, length: int) -> memoryview:
-        """At least `length` bytes that do not compress, the same for all lanes. Raises: MemoryError."""
+        """At least `length` bytes that do not compress, the same for all lanes, on a page. Raises: MemoryError."""
         with self._payload_lock:
             if len(self._payload) < length:
                 size = max(length, 1 << 20, min(2 * len(self._payload), MAX_TRANSFER_BYTES))
-                self._payload = memoryview(np.random.default_rng(length).bytes(size))
+                payload = page_aligned(size)
+                words = np.random.default_rng(length).integers(0, 1 << 64, (size + 7) // 8, dtype=np.uint64)
+                payload[:] = words.view(np.uint8)[:size].data
+                self._payload = payload
             return self._payload
+
+    def prepare_payload(self, length: int) -> None:
+        """Make the data for writes of up to `length` bytes; without memory, that is told when they are due."""
+        with suppress(MemoryError):
+            self.payload(length)
 
     def close_all(self) -> None:
         """Close every file that no lane holds; the others when their lane gives them back."""
@@ -186,35 +283,49 @@ class PythonFiles:
         """errno, or 0 when it is open."""
         slot = file.slot
         try:
-            file.handle = self.backend.open(slot.path, writable=slot.writable, create=slot.create)
+            file.handle = file.backend.open(slot.path, writable=slot.writable, create=slot.create)
             file.opened = True
-            file.size = self.backend.size(file.handle)
+            file.size = file.backend.size(file.handle)
         except OSError as error:
             return error.errno or errno.EIO
         return 0
 
     def _close(self, file: _SharedFile) -> bool:
         """Close an open file that nobody holds. The caller has its lock."""
-        if not file.opened or file.holders:
+        if file.holders:
             return False
-        file.opened = False
+        handles = [*file.spares, *([file.handle] if file.opened else [])]
+        file.spares, file.handle, file.opened, file.detached = [], None, False, False
+        for handle in handles:
+            self._close_handle(file, handle)
+        return bool(handles)
+
+    def _close_handle(self, file: _SharedFile, handle: Handle) -> None:
         try:
-            self.backend.close(file.handle)
+            file.backend.close(handle)
         except OSError as error:
             file.close_error = error.errno or errno.EIO
-        file.handle = None
-        return True
 
-    def _close_idle(self, wanted: _SharedFile) -> bool:
-        """Close one file that nobody holds, going round the table; False when there is none."""
+    def _close_idle(self, wanted: _SharedFile | None) -> bool:
+        """Close one file that nobody holds or one spare handle, going round the table; False when there is none."""
         for _ in self._files:
             file = self._files[next(self._hand) % len(self._files)]
             # Never blocks on another slot: its lock may be held by a lane that looks for an idle file too.
             if file is wanted or not file.lock.acquire(blocking=False):
                 continue
             try:
+                if file.spares:
+                    self._close_handle(file, file.spares.pop())
+                    return True
                 if self._close(file):
                     return True
             finally:
                 file.lock.release()
         return False
+
+
+def page_aligned(size: int) -> memoryview:
+    """`size` bytes of memory that begin on a page, for direct I/O. Raises: MemoryError."""
+    memory = np.empty(size + PAGE_BYTES, dtype=np.uint8)
+    begin = -memory.ctypes.data % PAGE_BYTES
+    return memory[begin : begin + size].data

@@ -26,3 +26,18 @@ class NullBackend:
 
     def close(self, handle: None) -> None:
         """Nothing to close."""
+
+    def another(self, handle: None) -> None:
+        """As good as the first."""
+
+    def stat(self, path: bytes, *, follow: bool) -> None:
+        """Looks at nothing."""
+
+    def sync(self, handle: None) -> None:
+        """Nothing was written."""
+
+    def seek(self, handle: None, offset: int) -> None:
+        """There is no position."""
+
+    def rename(self, path: bytes, new_path: bytes) -> None:
+        """Renames nothing."""

@@ -368,14 +368,13 @@ def test_an_empty_capture_against_itself_and_against_something(source: Capture, 
 
 
 def test_only_what_a_replay_undertakes_is_compared(tmp_path: Path) -> None:
-    """Opens are not replayed, and a file recorded at two layers is replayed at one."""
+    """A file recorded at two layers is replayed at one."""
     rows = [
-        Op("open", 0, start_ns=0),
         read(0, api="MPIIO", length=8, start_ns=10),
         read(0, api="POSIX", length=8, start_ns=11),
     ]
     source = build_capture(tmp_path, files=["/a"], ops=rows, name="source")
-    replay = build_capture(tmp_path, files=["/a"], ops=[replace(rows[2], result=8)], name="replay")
+    replay = build_capture(tmp_path, files=["/a"], ops=[replace(rows[1], result=8)], name="replay")
     found = compare(source, replay)
     assert found.exact.operations
     assert found.exact.order
@@ -431,3 +430,23 @@ def test_state_is_carried_over_row_groups(tmp_path: Path, monkeypatch: pytest.Mo
     found = compare(source, build_capture(tmp_path, files=["/a"], ops=ops, name="replay"))
     place = sum(lane == lanes[-5] for lane in lanes[:-5])
     assert found.exact.differences[0].startswith(f"rank 0, /a, lane {lanes[-5]}, operation {place}: read of 10 B at")
+
+
+def test_operations_that_move_no_data_are_compared_in_number(tmp_path: Path) -> None:
+    def made(name: str, opens: int, result: int = 0, api: str = "auto", reconstruct: bool = True) -> Capture:
+        ops = [Op("open", 0, offset=-1, start_ns=i, origin="reconstructed", result=result) for i in range(opens)]
+        info = CaptureInfo(
+            job=Job(nprocs=1, run_time_s=1), ranks=(0,), made_by={"api": api, "reconstruct": reconstruct}
+        )
+        return build_capture(
+            tmp_path, name=name, files=["/a"], ops=[*ops, read(0, length=8, start_ns=90, result=8)], info=info
+        )
+
+    source = made("source", 3)
+    assert compare(source, made("same", 3)).exact.operations
+    fewer = compare(source, made("fewer", 2)).exact
+    assert not fewer.operations
+    assert fewer.differences == ("rank 0, /a: 3 operations open recorded, 2 operations open replayed",)
+    failed = compare(source, made("failed", 3, result=-2)).exact
+    assert (failed.failed, failed.bytes) == (3, False)
+    assert compare(source, made("without", 0, reconstruct=False)).exact.operations

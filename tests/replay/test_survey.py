@@ -1,7 +1,9 @@
 import pytest
 
-from replay.survey import choose_layers, survey_rank
-from tests.capture_builder import Op, build_capture, read, write
+from replay.layers import POSIX, STDIO, choose_layers
+from replay.survey import survey_rank
+from tests.capture_builder import File, Op, build_capture, read, write
+from traces.errors import CaptureError
 
 
 def surveyed(capture, rank=0):
@@ -20,12 +22,12 @@ def test_a_file_recorded_at_two_layers_is_replayed_at_one(tmp_path):
     ]
     capture = build_capture(tmp_path, ops=ops, files=["/both", "/mpi", "/out"])
     survey = surveyed(capture)
-    assert dict(survey.uses) == {0: 1, 1: 2, 2: 1}
+    assert dict(survey.uses) == {0: 2, 1: 2, 2: 1}
     assert survey.lanes == (0, 1, 2)
     assert (survey.reads, survey.writes) == (frozenset({0, 1}), frozenset({2}))
-    assert (survey.operations, survey.left_out) == (4, 3)
+    assert (survey.operations, survey.left_out) == (5, 2)
     (batch,) = capture.operations(0)
-    assert survey.layers.undertaken(batch).tolist() == [False, True, True, True, False, True, False]
+    assert survey.layers.undertaken(batch).tolist() == [False, True, True, True, False, True, True]
 
 
 def test_the_layer_of_a_file_is_the_same_on_all_ranks(tmp_path):
@@ -45,3 +47,30 @@ def test_streams_are_replayed_beside_the_other_layers(tmp_path):
 def test_a_rank_without_operations_has_no_lanes(tmp_path, rank):
     capture = build_capture(tmp_path, ops=[read(0, rank=1)], files=["/a"], ranks=[0, 1])
     assert bool(surveyed(capture, rank).lanes) is (rank == 1)
+
+
+def test_lanes_and_slots_know_their_back_ends(tmp_path):
+    ops = [
+        read(0, lane=0, length=8),
+        read(0, lane=1, length=8, api="STDIO", start_ns=1),
+        Op("open", 0, lane=1, start_ns=2),
+        write(1, lane=0, length=8, start_ns=3),
+    ]
+    survey = surveyed(build_capture(tmp_path, ops=ops, files=["/a", "/b"]))
+    slots = [(use.file_id, use.backend, use.uses) for use in survey.slots]
+    assert slots == [(0, POSIX, 2), (0, STDIO, 1), (1, POSIX, 1)]
+    assert dict(survey.lane_backends) == {0: frozenset({POSIX}), 1: frozenset({POSIX, STDIO})}
+
+
+def test_a_rename_uses_and_writes_both_names(tmp_path):
+    ops = [write(0, length=8), Op("rename", 0, offset=1, start_ns=5)]
+    survey = surveyed(build_capture(tmp_path, ops=ops, files=["/a.tmp", "/a"]))
+    assert dict(survey.uses) == {0: 2, 1: 1}
+    assert survey.writes == frozenset({0, 1})
+    assert survey.operations == 2
+
+
+def test_a_rename_to_a_file_that_there_is_not_is_damage(tmp_path):
+    capture = build_capture(tmp_path, ops=[Op("rename", 0, offset=7)], files=[File("/a", size=0)])
+    with pytest.raises(CaptureError, match="rename"):
+        surveyed(capture)

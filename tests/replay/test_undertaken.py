@@ -22,6 +22,7 @@ def test_reads_and_writes_with_what_they_returned(tmp_path: Path) -> None:
     assert part.rows.length.tolist() == [8, 5, 0, 8]
     assert part.failed.tolist() == [False, False, True, False]
     assert part.due_ns.tolist() == [1, 1, 2, NOT_GIVEN]
+    assert (len(part.others), part.others_failed.tolist()) == (1, [False])
 
 
 def test_a_capture_that_is_no_replay_has_neither_results_nor_due_times(tmp_path: Path) -> None:
