@@ -6,24 +6,41 @@ stays bounded whatever the pace. Nothing here knows a clock, a file descriptor o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.backends.base import FileSlot
-from replay.items import BATCH_ITEMS, MARK, READ, SLEEP, SPIN, WRITE, Batch
+from replay.causal import OperationBatch
+from replay.causal_plan import CausalLanes
+from replay.items import (
+    BATCH_ITEMS,
+    CLOSE,
+    MARK,
+    OPEN,
+    READ,
+    RENAME,
+    RING_BATCHES,
+    SEEK,
+    SLEEP,
+    SPIN,
+    STAT,
+    SYNC,
+    WRITE,
+    Batch,
+)
 from replay.pacing import LaneClock, Pace, Pacing
 from replay.placement import Placement
-from replay.row_queue import RowQueue
+from replay.plan_row import PLAN_ROW
+from replay.row_queue import RowQueue, SpillFile
 from replay.survey import RankSurvey
 from traces.errors import UsageError
 from traces.intervals import Intervals
-from traces.ops import NO_STEP, SPAN_KINDS, codes
-from traces.ops import WRITE as WRITE_OP
+from traces.ops import NO_STEP, OPS, SPAN_KINDS, codes
 from traces.store import Capture
 
 COMPUTE_LANE = -1
@@ -31,21 +48,17 @@ COMPUTE_LANE = -1
 
 COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
 
-PLAN_ROW = np.dtype(
-    [
-        ("kind", "u1"),
-        ("op", "i1"),
-        ("api", "i1"),
-        ("origin", "i1"),
-        ("slot", "<i4"),
-        ("file_id", "<i4"),
-        ("step", "<i4"),
-        ("offset", "<i8"),
-        ("length", "<i8"),
-        ("due_ns", "<i8"),
-    ]
-)
-"""One planned item: what the loop needs and what the recorded row must carry again. 56 bytes."""
+_KINDS = {
+    "open": OPEN, "close": CLOSE, "read": READ, "write": WRITE, "stat": STAT, "sync": SYNC, "seek": SEEK,
+    "rename": RENAME,
+}  # fmt: skip
+KIND_OF_OP = np.array([_KINDS[op] for op in OPS], dtype=np.uint8)
+"""Kind of an item by the code of the recorded operation."""
+
+PROCESS_ITEMS = 1 << 19
+"""Items in the rings of a process's lanes, about 50 MB with what is remembered of them."""
+
+LEAST_BATCH_ITEMS = 64
 
 _COLUMNS = ("lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "step", "origin")
 
@@ -77,18 +90,54 @@ def batch_of(rows: np.ndarray) -> Batch:
     )
 
 
-def file_slots(survey: RankSurvey, placements: Sequence[Placement]) -> tuple[list[FileSlot], np.ndarray]:
-    """The rank's file slots, and int32 slot by file_id (-1 where the rank does not use the file).
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlotNumbers:
+    """Which slot of the table of files a rank's file has: int32 by file_id, -1 for none, for each back end it uses."""
+
+    of: Mapping[int, np.ndarray]
+
+    def of_rows(self, backend: np.ndarray, file_id: np.ndarray) -> np.ndarray:
+        """int32 (n,) from the codes of back ends and the files."""
+        if len(self.of) == 1:
+            (only,) = self.of.values()
+            return np.asarray(only[file_id])
+        slot = np.full(len(file_id), -1, dtype=np.int32)
+        for code, numbers in self.of.items():
+            mine = backend == code
+            slot[mine] = numbers[file_id[mine]]
+        return slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProcessSlots:
+    """The files of a process's ranks in one table, which knows all descriptors. `backends`: code by slot; `numbers`: by
+    rank in the order given."""
+
+    slots: Sequence[FileSlot]
+    backends: Sequence[int]
+    numbers: Sequence[SlotNumbers]
+
+
+def process_file_slots(surveys: Sequence[RankSurvey], placements: Sequence[Placement]) -> ProcessSlots:
+    """The slots of each rank follow those of the rank before; a file has one for each back end that a rank uses it by.
 
     A file that is written is opened for writing, and made where it does not exist: only read files were staged.
     """
-    slot_of_file = np.full(len(survey.layers.of_file), -1, dtype=np.int32)
-    slots = []
-    for slot, (file, uses) in enumerate(sorted(survey.uses.items())):
-        slot_of_file[file] = slot
-        writable = file in survey.writes
-        slots.append(FileSlot(path=placements[file].path, writable=writable, create=writable, uses=uses))
-    return slots, slot_of_file
+    slots: list[FileSlot] = []
+    backends: list[int] = []
+    numbers = []
+    for survey in surveys:
+        of: dict[int, np.ndarray] = {}
+        for use in survey.slots:
+            if use.backend not in of:
+                of[use.backend] = np.full(len(survey.layers.of_file), -1, dtype=np.int32)
+            of[use.backend][use.file_id] = len(slots)
+            writable = use.file_id in survey.writes
+            path = placements[use.file_id].path
+            slots.append(FileSlot(path=path, writable=writable, create=writable, uses=use.uses))
+            backends.append(use.backend)
+        numbers.append(SlotNumbers(of=of))
+    return ProcessSlots(slots=slots, backends=backends, numbers=numbers)
 
 
 class LaneSource:
@@ -102,43 +151,42 @@ class LaneSource:
         """Let go of buffers and temporary files."""
 
 
+_Planned = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def batch_items_of(lanes: int) -> int:
+    """How many items a batch of each of so many lanes has, so that what is in flight stays below PROCESS_ITEMS."""
+    return min(BATCH_ITEMS, max(LEAST_BATCH_ITEMS, PROCESS_ITEMS // (RING_BATCHES * max(lanes, 1))))
+
+
 class RankSource:
-    """Shares one rank's op stream out to its lanes. `spill`: directory for rows of lanes that lag behind."""
+    """Shares one rank's op stream out to its lanes. `spill`: for rows of lanes that lag behind.
+
+    `causal`: ties the operations to the training loop (pace `steps`); without it they have due times of their own.
+    `batch_items`: see `batch_items_of`.
+    """
 
     def __init__(
         self,
         capture: Capture,
         survey: RankSurvey,
-        slot_of_file: np.ndarray,
+        slots: SlotNumbers,
         options: PlanOptions,
-        spill: Path | None = None,
+        spill: SpillFile | None = None,
+        causal: CausalLanes | None = None,
+        batch_items: int = BATCH_ITEMS,
     ) -> None:
-        self._batches = self._planned(capture, survey, slot_of_file)
-        self._queues = {lane: RowQueue(PLAN_ROW, folder=spill) for lane in survey.lanes}
+        # By `map`, which holds on to no row group until it is asked for the next: there may be many ranks.
+        self._batches = map(partial(_planned, survey, slots), capture.operations(survey.rank, columns=list(_COLUMNS)))
+        self._batch_items = batch_items
+        self._causal = causal
+        self._queues = {lane: RowQueue(PLAN_ROW, spill=spill) for lane in survey.lanes}
         self._left = dict(survey.lane_operations)
         self._clocks = {lane: LaneClock(options.pacing, options.origin_ns) for lane in survey.lanes}
 
     def lane(self, lane: int) -> LaneSource:
         """The items of one lane."""
         return _QueuedLane(self, lane)
-
-    def _planned(
-        self, capture: Capture, survey: RankSurvey, slot_of_file: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        """Per row group: rows without due times, their lanes, recorded starts and ends."""
-        for batch in capture.operations(survey.rank, columns=list(_COLUMNS)):
-            mask = survey.layers.undertaken(batch)
-            columns = {
-                name: batch.column(name).to_numpy()[mask] for name in _COLUMNS if name not in ("op", "api", "origin")
-            }
-            rows = np.zeros(int(mask.sum()), dtype=PLAN_ROW)
-            for name in ("op", "api", "origin"):
-                rows[name] = codes(batch, name)[mask]
-            for name in ("file_id", "step", "offset", "length"):
-                rows[name] = columns[name]
-            rows["kind"] = np.where(rows["op"] == WRITE_OP, WRITE, READ)
-            rows["slot"] = slot_of_file[rows["file_id"]]
-            yield rows, columns["lane"], columns["start_ns"], columns["end_ns"]
 
     def pull(self, lane: int) -> np.ndarray:
         queue = self._queues[lane]
@@ -147,19 +195,59 @@ class RankSource:
             planned = next(self._batches, None)
             if planned is None:
                 break
-            rows, lanes, start_ns, end_ns = planned
-            for other in np.unique(lanes).tolist():
-                mine = lanes == other
-                own = rows[mine]
-                own["due_ns"] = self._clocks[other].due_ns(start_ns[mine], end_ns[mine])
+            for other, own in self._shared_out(*planned):
                 self._queues[other].append(own)
-        rows = queue.pop(BATCH_ITEMS)
-        self._left[lane] -= len(rows)
+        rows = queue.pop(self._batch_items)
+        self._left[lane] -= int((rows["kind"] < SLEEP).sum())
         return rows
+
+    def _shared_out(
+        self, rows: np.ndarray, lanes: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Lane and items, for each lane of a row group."""
+        if self._causal is not None:
+            operations = OperationBatch(
+                lane=lanes,
+                op=rows["op"],
+                file_id=rows["file_id"],
+                length=rows["length"],
+                start_ns=start_ns,
+                end_ns=end_ns,
+            )
+            yield from ((lane, items) for lane, items, _ in self._causal.split(rows, operations))
+            return
+        for lane in np.unique(lanes).tolist():
+            mine = lanes == lane
+            own = rows[mine]
+            own["due_ns"] = self._clocks[lane].due_ns(start_ns[mine], end_ns[mine])
+            yield lane, own
 
     def close(self) -> None:
         for queue in self._queues.values():
             queue.close()
+
+
+def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _Planned:
+    """Of a row group: rows without due times, their lanes, recorded starts and ends."""
+    mask = survey.layers.undertaken(batch)
+    columns = {
+        name: batch.column(name).to_numpy()[mask] for name in _COLUMNS if name not in ("op", "api", "origin")
+    }
+    rows = np.zeros(int(mask.sum()), dtype=PLAN_ROW)
+    for name in ("op", "api", "origin"):
+        rows[name] = codes(batch, name)[mask]
+    for name in ("file_id", "step", "offset", "length"):
+        rows[name] = columns[name]
+    rows["kind"] = KIND_OF_OP[rows["op"]]
+    backend = survey.layers.backends(rows["api"], rows["file_id"])
+    rows["slot"] = slots.of_rows(backend, rows["file_id"])
+    renames = rows["kind"] == RENAME
+    if renames.any():
+        # The loop wants the new name's slot; what the record needs waits where nobody looks.
+        new_name = rows["offset"][renames]
+        rows["length"][renames] = new_name
+        rows["offset"][renames] = slots.of_rows(backend[renames], new_name)
+    return rows, columns["lane"], columns["start_ns"], columns["end_ns"]
 
 
 class _QueuedLane(LaneSource):
@@ -210,12 +298,13 @@ def compute_rows(spans: pa.Table, rank: int, options: PlanOptions) -> np.ndarray
     rows["offset"] = np.concatenate((np.repeat([0, 1], marks // 2), gap_starts))
     durations = np.zeros(len(rows), dtype=np.int64)
     durations[marks:] = gap_ends - gap_starts
-    rows["length"] = options.pacing.scaled_ns(durations)
+    rows["length"] = options.pacing.compute_ns(durations)
     # At one instant a step ends, the next begins, then its compute starts.
     rank_at_instant = np.concatenate((np.repeat([1, 0], marks // 2), np.full(gaps, 2)))
     order = np.lexsort((rank_at_instant, times))
     rows, times, durations = rows[order], times[order], durations[order]
-    rows["due_ns"] = LaneClock(options.pacing, options.origin_ns).due_ns(times, times + durations)
+    clock = LaneClock(options.pacing, options.origin_ns, options.pacing.compute_ns)
+    rows["due_ns"] = clock.due_ns(times, times + durations)
     return rows
 
 

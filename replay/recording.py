@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from replay.items import MARK, READ, SLEEP, SPIN, WRITE, Completed
-from replay.row_queue import CHUNK_ROWS, RowQueue
+from replay.items import MARK, READ, RENAME, SLEEP, SPIN, WRITE, Completed
+from replay.row_queue import CHUNK_ROWS, RowQueue, SpillFile
+from replay.training_loop import CHECKPOINT, COLLECTIVE, TAKE
 from traces.distribution import Distribution, DistributionCollector
 from traces.ops import (
     OPS_SCHEMA,
@@ -40,6 +40,13 @@ RESULT_ROW = np.dtype(
     ]
 )
 """One issued operation; times from the run's start."""
+
+
+_SPAN_OF_POINT = {TAKE: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
+
+
+PENDING_TIMES = 1 << 17
+"""Times that are sorted at once, in a few ms: the feeder has nothing else to do for a lane in that time."""
 
 
 @dataclass(slots=True)
@@ -77,26 +84,49 @@ class Tally:
         )
 
 
-class LaneRecorder:
-    """Keeps what one I/O lane did: its rows until the run has ended, and the totals."""
+class TimeCollector:
+    """Distributions of lag, latency and response, of all lanes of a process in one: they are the largest of a tally."""
 
-    def __init__(self, lane: int, folder: Path | None = None) -> None:
+    def __init__(self) -> None:
+        self._lag, self._latency, self._response = (DistributionCollector(pending=PENDING_TIMES) for _ in range(3))
+
+    def add(self, rows: np.ndarray) -> None:
+        """Count rows of `RESULT_ROW`."""
+        self._lag.add(rows["begin_ns"] - rows["due_ns"])
+        self._latency.add(rows["end_ns"] - rows["begin_ns"])
+        self._response.add(rows["end_ns"] - rows["due_ns"])
+
+    def tally(self) -> Tally:
+        """The distributions, and no totals."""
+        return Tally(
+            lag_ns=self._lag.distribution(),
+            latency_ns=self._latency.distribution(),
+            response_ns=self._response.distribution(),
+        )
+
+
+class LaneRecorder:
+    """Keeps what one I/O lane did: its rows until the run has ended, and the totals. `times`: where its times go."""
+
+    def __init__(self, lane: int, spill: SpillFile | None = None, times: TimeCollector | None = None) -> None:
         self.lane = lane
-        self.rows = RowQueue(RESULT_ROW, folder=folder)
+        self.times = times or TimeCollector()
+        self.rows = RowQueue(RESULT_ROW, spill=spill)
         self._tally = Tally()
-        self._lag = DistributionCollector()
-        self._latency = DistributionCollector()
-        self._response = DistributionCollector()
 
     def record(self, planned: np.ndarray, done: Completed) -> None:
         """Keep the completed part of a batch; `planned` are its rows of `PLAN_ROW`."""
         planned = planned[: done.count]
+        issued = planned["kind"] < SLEEP  # the rest ties the lane to others
+        planned = planned[issued]
         rows = np.empty(len(planned), dtype=RESULT_ROW)
         for name in ("op", "api", "origin", "file_id", "step", "offset"):
             rows[name] = planned[name]
+        renames = planned["kind"] == RENAME
+        rows["offset"][renames] = planned["length"][renames]
         rows["lane"] = self.lane
-        rows["begin_ns"], rows["end_ns"] = done.begin_ns[: done.count], done.end_ns[: done.count]
-        rows["due_ns"], rows["result"] = done.due_ns[: done.count], done.result[: done.count]
+        rows["begin_ns"], rows["end_ns"] = done.begin_ns[issued], done.end_ns[issued]
+        rows["due_ns"], rows["result"] = done.due_ns[issued], done.result[issued]
         self.rows.append(rows)
         self._count(rows, planned)
 
@@ -108,25 +138,25 @@ class LaneRecorder:
         failed = result < 0
         tally.operations += len(rows)
         tally.failed += int(failed.sum())
-        tally.short += int(((result >= 0) & (result < planned["length"])).sum())
+        data = planned["kind"] <= WRITE
+        tally.short += int((data & (result >= 0) & (result < planned["length"])).sum())
         tally.bytes_read += int(moved[planned["kind"] == READ].sum())
         tally.bytes_written += int(moved[planned["kind"] == WRITE].sum())
         tally.last_end_ns = max(tally.last_end_ns, int(rows["end_ns"].max()))
         for code, count in zip(*np.unique(-result[failed], return_counts=True), strict=True):
             tally.errors[int(code)] = tally.errors.get(int(code), 0) + int(count)
-        self._lag.add(rows["begin_ns"] - rows["due_ns"])
-        self._latency.add(rows["end_ns"] - rows["begin_ns"])
-        self._response.add(rows["end_ns"] - rows["due_ns"])
+        self.times.add(rows)
 
     def tally(self, starved_ns: int = 0) -> Tally:
-        """Totals of the lane; `starved_ns` is how long the loop waited for this process to feed it."""
-        totals = Tally(
-            lag_ns=self._lag.distribution(),
-            latency_ns=self._latency.distribution(),
-            response_ns=self._response.distribution(),
-            starved_ns=starved_ns,
-        )
-        return self._tally + totals
+        """Totals of the lane but the times; `starved_ns` is how long the loop waited for this process to feed it."""
+        return self._tally + Tally(starved_ns=starved_ns)
+
+
+class NoRecorder:
+    """Forgets what its lane did: only others waited for it."""
+
+    def record(self, planned: np.ndarray, done: Completed) -> None:
+        """Nothing."""
 
 
 class ComputeRecorder:
@@ -144,19 +174,20 @@ class ComputeRecorder:
         self._end.append(done.end_ns[: done.count])
 
     def spans(self, rank: int, source: ComputeStructure) -> pa.Table:
-        """`SPANS_SCHEMA` rows: steps between their marks, and the source's compute inside each gap, moved with it."""
+        """`SPANS_SCHEMA` rows: steps between their marks, the source's compute inside each gap, moved with it, and
+        where the pace follows the training loop its input waits, collectives and checkpoints."""
         if not self._planned:
             return SPANS_SCHEMA.empty_table()
         planned = np.concatenate(self._planned)
         begin, end = np.concatenate(self._begin), np.concatenate(self._end)
-        steps = _step_spans(planned, begin)
-        busy = _compute_spans(planned, begin, end, source)
-        columns = {name: np.concatenate((steps[name], busy[name])) for name in steps}
-        columns["kind"] = np.repeat(
-            np.array([SPAN_KINDS.index("step"), SPAN_KINDS.index("compute")], dtype=np.int8),
-            [len(steps["step"]), len(busy["step"])],
-        )
-        names = ["step"] * len(steps["step"]) + ["compute"] * len(busy["step"])
+        at_point = planned["file_id"] >= 0
+        parts = [
+            _step_spans(planned, begin),
+            _compute_spans(planned[~at_point], begin[~at_point], end[~at_point], source),
+            _point_spans(planned[at_point], begin[at_point], end[at_point]),
+        ]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        names = [SPAN_KINDS[kind] for kind in columns["kind"].tolist()]
         return table_from_columns({"rank": rank, "thread": UNION_THREAD, "name": names, **columns}, SPANS_SCHEMA)
 
     @property
@@ -185,7 +216,23 @@ def _step_spans(planned: np.ndarray, begin: np.ndarray) -> dict[str, np.ndarray]
     ends = begin[closes]
     # A stopped run may lack the last end: a step without an end is not a step of the replay.
     whole = min(len(starts), len(ends))
-    return {"step": steps[:whole], "start_ns": starts[:whole], "end_ns": ends[:whole]}
+    return _columns("step", steps[:whole], starts[:whole], ends[:whole])
+
+
+def _point_spans(planned: np.ndarray, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
+    """One span for each point of the training thread (`replay.causal_plan`), from its first item to its last."""
+    first = np.flatnonzero(np.diff(planned["file_id"], prepend=-1))
+    last = np.append(first[1:], len(planned))[: len(first)] - 1
+    kinds = np.array([SPAN_KINDS.index(_SPAN_OF_POINT.get(kind, "other")) for kind in planned["op"][first].tolist()])
+    shown = np.isin(planned["op"][first], list(_SPAN_OF_POINT))
+    spans = _columns("other", planned["step"][first], begin[first], end[last])
+    spans["kind"] = kinds.astype(np.int8)
+    return {name: values[shown] for name, values in spans.items()}
+
+
+def _columns(kind: str, step: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> dict[str, np.ndarray]:
+    kinds = np.full(len(step), SPAN_KINDS.index(kind), dtype=np.int8)
+    return {"kind": kinds, "step": step, "start_ns": start_ns, "end_ns": end_ns}
 
 
 def _compute_spans(
@@ -205,12 +252,13 @@ def _compute_spans(
         steps.append(np.full(high - low, step, dtype=np.int32))
     if not starts:
         none = np.empty(0, dtype=np.int64)
-        return {"step": none.astype(np.int32), "start_ns": none, "end_ns": none}
-    return {
-        "step": np.concatenate(steps),
-        "start_ns": np.rint(np.concatenate(starts)).astype(np.int64),
-        "end_ns": np.rint(np.concatenate(ends)).astype(np.int64),
-    }
+        return _columns("compute", none.astype(np.int32), none, none)
+    return _columns(
+        "compute",
+        np.concatenate(steps),
+        np.rint(np.concatenate(starts)).astype(np.int64),
+        np.rint(np.concatenate(ends)).astype(np.int64),
+    )
 
 
 def rank_rows(rank: int, queues: Iterable[RowQueue]) -> Iterator[pa.Table]:

@@ -2,12 +2,35 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.items import BATCH_ITEMS, MARK, READ, SLEEP, SPIN, WRITE
+from replay.items import (
+    BATCH_ITEMS,
+    CLOSE,
+    MARK,
+    OPEN,
+    READ,
+    RENAME,
+    RING_BATCHES,
+    SEEK,
+    SLEEP,
+    SPIN,
+    STAT,
+    SYNC,
+    WRITE,
+)
+from replay.layers import POSIX, choose_layers
 from replay.pacing import Pace, Pacing
 from replay.placement import Placement
-from replay.plan import PlanOptions, RankSource, busy_intervals, compute_rows, file_slots
-from replay.survey import choose_layers, survey_rank
-from tests.capture_builder import Span, build_capture, read, spans_table, write
+from replay.plan import (
+    PROCESS_ITEMS,
+    PlanOptions,
+    RankSource,
+    batch_items_of,
+    busy_intervals,
+    compute_rows,
+    process_file_slots,
+)
+from replay.survey import survey_rank
+from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 from traces.ops import SPAN_KINDS
 
 
@@ -25,8 +48,9 @@ def options(**choices):
 
 def planned(capture, plan):
     survey = survey_rank(capture, 0, choose_layers(capture))
-    _, slots = file_slots(survey, [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(2)])
-    return RankSource(capture, survey, slots, plan)
+    places = [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(capture.files.num_rows)]
+    (numbers,) = process_file_slots([survey], places).numbers
+    return RankSource(capture, survey, numbers, plan)
 
 
 def test_each_lane_gets_its_own_operations_in_order(tmp_path):
@@ -61,12 +85,37 @@ def test_think_carries_over_between_row_groups_of_a_lane(tmp_path):
 def test_written_files_are_made_and_read_files_are_not(tmp_path):
     capture = build_capture(tmp_path, ops=[read(0), write(1), write(1, start_ns=4)], files=["/a", "/b"])
     places = [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(2)]
-    slots, slot_of_file = file_slots(survey_rank(capture, 0, choose_layers(capture)), places)
-    assert [(slot.path, slot.writable, slot.create, slot.uses) for slot in slots] == [
+    found = process_file_slots([survey_rank(capture, 0, choose_layers(capture))] * 2, places)
+    assert [(slot.path, slot.writable, slot.create, slot.uses) for slot in found.slots] == 2 * [
         (b"/t/0", False, False, 1),
         (b"/t/1", True, True, 2),
     ]
-    assert slot_of_file.tolist() == [0, 1]
+    assert list(found.backends) == [POSIX] * 4
+    assert [numbers.of[POSIX].tolist() for numbers in found.numbers] == [[0, 1], [2, 3]]
+
+
+def test_a_file_has_a_slot_for_each_back_end(tmp_path):
+    ops = [read(0, start_ns=100), read(0, api="STDIO", start_ns=101, lane=1), write(1, api="STDIO", start_ns=102)]
+    rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]), options()), 0)
+    assert rows["slot"].tolist() == [0, 2]
+    capture = build_capture(tmp_path, name="again", ops=ops, files=["/a", "/b"])
+    rows, _ = drained(planned(capture, options()), 1)
+    assert rows["slot"].tolist() == [1]
+
+
+def test_operations_that_move_no_data_become_items(tmp_path):
+    names = ("open", "seek", "stat", "sync", "close", "rename")
+    ops = [
+        Op(op, 0, start_ns=100 + i, offset={"seek": 77, "rename": 1}.get(op, -1), origin="reconstructed")
+        for i, op in enumerate(names)
+    ]
+    ops.append(write(1, start_ns=120, length=3))
+    capture = build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])
+    rows, _ = drained(planned(capture, options()), 0)
+    assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, WRITE]
+    assert rows["offset"].tolist() == [-1, 77, -1, -1, -1, 1, 0]
+    assert rows["slot"].tolist() == [0] * 6 + [1]
+    assert rows[5]["length"] == 1, "the record needs the file of the new name"
 
 
 SPANS = [
@@ -126,3 +175,9 @@ def test_waiting_is_not_compute():
     kinds = np.array([SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "checkpoint")], dtype=np.int8)
     busy = busy_intervals(kinds, np.array([0, 10, 50]), np.array([40, 20, 90]))
     assert (busy.starts.tolist(), busy.ends.tolist()) == ([0, 20], [10, 40])
+
+
+def test_many_lanes_have_smaller_batches():
+    assert batch_items_of(1) == BATCH_ITEMS
+    assert batch_items_of(512) * 512 * RING_BATCHES <= PROCESS_ITEMS
+    assert batch_items_of(10**6) >= 1

@@ -35,7 +35,7 @@ def test_totals_count_failures_short_counts_and_times():
     recorder = LaneRecorder(3)
     rows = plan_rows(kind=[READ, WRITE, READ, READ], length=[10, 20, 30, 40], op=[READ_OP] * 4)
     recorder.record(rows, completed(rows, [0, 20, 40, 60], [5, 30, 44, 61], [10, 20, 7, -2], due=[0, 15, 40, 50]))
-    tally = recorder.tally(starved_ns=9)
+    tally = recorder.tally(starved_ns=9) + recorder.times.tally()
     assert (tally.operations, tally.failed, tally.short, tally.errors) == (4, 1, 1, {2: 1})
     assert (tally.bytes_read, tally.bytes_written, tally.last_end_ns, tally.starved_ns) == (17, 20, 61, 9)
     assert (tally.lag_ns.quantile(1.0), tally.latency_ns.quantile(1.0), tally.response_ns.quantile(1.0)) == (10, 10, 15)
@@ -86,7 +86,12 @@ def test_a_failed_operation_moved_nothing():
 
 def test_steps_lie_between_their_marks_and_compute_moves_with_its_gap():
     rows = plan_rows(
-        kind=[MARK, SLEEP, MARK], step=[7, 7, 7], offset=[0, 1010, 1], length=[0, 80, 0], due_ns=[0, 10, 100]
+        kind=[MARK, SLEEP, MARK],
+        step=[7, 7, 7],
+        file_id=[-1, -1, -1],
+        offset=[0, 1010, 1],
+        length=[0, 80, 0],
+        due_ns=[0, 10, 100],
     )
     recorder = ComputeRecorder()
     recorder.record(rows, completed(rows, [2, 13, 104], [2, 94, 104], [0, 0, 0]))

@@ -1,0 +1,194 @@
+"""Does a replay with the pace `steps` predict an application on slower storage? The application itself is the truth.
+
+A training application (`benchmarks.training_application`) runs with its data in the page cache and records itself.
+Then the storage is made slow: the block device is throttled by a control group, the page cache dropped. There the
+application runs again, which is the truth, and its first capture is replayed there in each pace.
+
+Needs root, the block I/O controller and a target on a block device; says so where it cannot be measured.
+
+    python -m benchmarks.prediction [--json] [--target DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.training_application import READ_BYTES, Training
+
+APPLICATIONS = {
+    "serial": Training(),
+    "prefetch 1": Training(depth=1),
+    "prefetch 4": Training(depth=4),
+    "four readers": Training(depth=8, readers=4),
+    "two ranks, serial": Training(ranks=2, steps=40),
+    "two ranks, prefetch 2": Training(ranks=2, steps=40, depth=2),
+}
+BYTES_PER_S = (60_000_000, 25_000_000)
+PACES = ("steps", "think", "timed")
+LIMIT_PCT = 10.0
+"""What the design's trial reached was 4 to 10 %."""
+
+
+class CannotThrottleError(Exception):
+    """This machine does not let its storage be slowed down."""
+
+
+def measure(target: Path | None = None) -> dict[str, Any]:
+    """Per application and rate: seconds in the cache, true seconds when throttled, and what each pace comes to."""
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-prediction-", dir=target) as folder:
+        try:
+            rows = [
+                _row(name, training, rate, Path(folder))
+                for name, training in APPLICATIONS.items()
+                for rate in BYTES_PER_S
+            ]
+        except CannotThrottleError as error:
+            return {"skipped": str(error), "rows": []}
+    worst = max(abs(row["error_pct"]["steps"]) for row in rows)
+    return {"rows": rows, "worst_steps_error_pct": worst, "required_pct": LIMIT_PCT}
+
+
+def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, Any]:
+    data, capture, twin = folder / "data", folder / "source.capture", folder / "twin"
+    with data.open("wb") as file:
+        rng = np.random.default_rng(3)
+        for _ in range(training.blocks):
+            file.write(rng.bytes(READ_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    cached = _train(training, data, capture, folder, cold=False)
+    _dxt_replay("stage", str(capture), "--target", str(twin))
+    replayed = {}
+    with throttled(folder, rate) as procs:
+        truth = _train(training, data, folder / "slow.capture", folder, cold=True, procs=procs)
+        for pace in PACES:
+            output = str(folder / "replay.capture")
+            told = _dxt_replay(
+                "run",
+                str(capture),
+                "--target",
+                str(twin),
+                "-o",
+                output,
+                "--pace",
+                pace,
+                "--cold",
+                "--json",
+                procs=procs,
+            )
+            replayed[pace] = json.loads(told)["elapsed_s"]
+    _dxt_replay("stage", str(capture), "--target", str(twin), "--remove")
+    return {
+        "application": name,
+        "bytes_per_s": rate,
+        "cached_s": cached,
+        "truth_s": truth,
+        "replayed_s": replayed,
+        "error_pct": {pace: 100.0 * (seconds / truth - 1.0) for pace, seconds in replayed.items()},
+    }
+
+
+def _train(
+    training: Training, data: Path, capture: Path, folder: Path, *, cold: bool, procs: Path | None = None
+) -> float:
+    config = folder / "config.json"
+    chosen = {"training": asdict(training), "data": str(data), "capture": str(capture), "cold": cold}
+    config.write_text(json.dumps(chosen), encoding="utf-8")
+    return float(_run([sys.executable, "-m", "benchmarks.training_application", str(config)], procs))
+
+
+def _dxt_replay(*arguments: str, procs: Path | None = None) -> str:
+    return _run([sys.executable, "-m", "replay.commands.main", *arguments], procs)
+
+
+def _run(command: Sequence[str], procs: Path | None = None) -> str:
+    """Standard output of a command, which joins the control group of `procs` first."""
+    if procs is not None:
+        command = ["sh", "-c", f'echo $$ > "{procs}" && exec "$@"', "sh", *command]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+    return done.stdout
+
+
+@contextmanager
+def throttled(folder: Path, bytes_per_s: int) -> Iterator[Path]:
+    """A control group whose members read the device of `folder` at `bytes_per_s`: the file that takes their ids.
+
+    Raises: CannotThrottleError.
+    """
+    device = _device(folder)
+    for group, limit, line in (
+        ("/sys/fs/cgroup/blkio", "blkio.throttle.read_bps_device", f"{device} {bytes_per_s}"),
+        ("/sys/fs/cgroup", "io.max", f"{device} rbps={bytes_per_s}"),
+    ):
+        place = Path(group, f"dxt-replay-{os.getpid()}")
+        try:
+            place.mkdir()
+        except OSError:
+            continue
+        try:
+            try:
+                (place / limit).write_text(line, encoding="ascii")
+            except OSError:
+                continue
+            yield place / "cgroup.procs"
+            return
+        finally:
+            place.rmdir()
+    raise CannotThrottleError("no control group that limits block I/O can be made here (it needs root)")
+
+
+def _device(folder: Path) -> str:
+    """major:minor of the disk that holds `folder`."""
+    number = folder.stat().st_dev
+    name = f"{os.major(number)}:{os.minor(number)}"
+    place = Path("/sys/dev/block", name)
+    if not place.exists():
+        raise CannotThrottleError(f"{folder} is on no block device: choose another --target")
+    if (place / "partition").exists():
+        return (place.resolve().parent / "dev").read_text(encoding="ascii").strip()
+    return name
+
+
+def table(result: dict[str, Any]) -> str:
+    """For a person."""
+    if "skipped" in result:
+        return f"not measured: {result['skipped']}"
+    lines = [f"{'application':<22} {'MB/s':>5} {'cached':>8} {'truth':>8}" + "".join(f" {p:>16}" for p in PACES)]
+    for row in result["rows"]:
+        told = "".join(f" {row['replayed_s'][p]:>7.2f}s {row['error_pct'][p]:>+6.1f}%" for p in PACES)
+        rate = row["bytes_per_s"] / 1e6
+        lines.append(f"{row['application']:<22} {rate:>5.0f} {row['cached_s']:>7.2f}s {row['truth_s']:>7.2f}s{told}")
+    lines.append(
+        f"steps: at most {result['worst_steps_error_pct']:.1f} % off (required: {result['required_pct']:.0f} %)"
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--target", type=Path, help="directory on the device to be throttled")
+    arguments = parser.parse_args()
+    result = measure(arguments.target)
+    print(json.dumps(result, indent=2) if arguments.json else table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
