@@ -14,7 +14,8 @@ import pytest
 from replay.comm import Solo
 from replay.pacing import Pace, Pacing
 from replay.plan import PlanOptions
-from replay.runner import RunOptions, run_replay
+from replay.run_options import RunOptions
+from replay.runner import run_replay
 from replay.stage import plan_stage, stage
 from tests.capture_builder import Span, build_capture, read, write
 from traces.errors import TargetError, UsageError

@@ -1,0 +1,27 @@
+"""What the user chose for a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replay.placement import PathMap
+from replay.plan import PlanOptions
+from replay.process_files import IoOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the user chose. `cold`: drop the twin's pages first. `api`: see `replay.layers.API_CHOICES`.
+
+    `reconstruct`: whether what the capture reconstructed from counters is replayed too.
+    """
+
+    target: Path
+    plan: PlanOptions
+    maps: tuple[PathMap, ...] = ()
+    cold: bool = False
+    api: str = "auto"
+    reconstruct: bool = True
+    io: IoOptions = field(default_factory=IoOptions)
+    core: str = "auto"
