@@ -23,6 +23,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from traces.capture_writer import (
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 from traces.ops import (
     APIS,
     FILES_SCHEMA,
@@ -36,7 +43,6 @@ from traces.ops import (
     Job,
     table_from_columns,
 )
-from traces.store import OpsWriter, create_capture, write_capture_info, write_files, write_spans
 from traces.units import NS_PER_S
 
 OPERATIONS = 2_000_000

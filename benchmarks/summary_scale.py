@@ -18,6 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
+from traces.capture_writer import (
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 from traces.errors import TargetError
 from traces.ops import (
     FILES_SCHEMA,
@@ -31,7 +38,6 @@ from traces.ops import (
     table_from_columns,
 )
 from traces.ops import SPAN_KINDS as KINDS
-from traces.store import OpsWriter, create_capture, write_capture_info, write_files, write_spans
 from traces.units import MIB, format_bytes, format_count
 
 OPERATIONS = 10_000_000

@@ -19,6 +19,13 @@ from queue import Queue
 
 import numpy as np
 
+from traces.capture_writer import (
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 from traces.ops import (
     APIS,
     COUNTERS,
@@ -33,7 +40,6 @@ from traces.ops import (
     Job,
     table_from_columns,
 )
-from traces.store import OpsWriter, create_capture, write_capture_info, write_files, write_spans
 
 READ_BYTES = 262_144
 START_NS = 20_000_000

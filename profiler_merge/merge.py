@@ -28,6 +28,17 @@ from profiler_merge.profile_ranks import map_profiles
 from profiler_merge.rank_stream import RankSegments, RanksInterleavedError, read_rank_segments
 from profiler_merge.spans import SpanColumns, profile_spans
 from profiler_merge.xplane import read_profile
+from traces.capture_writer import (
+    OpsWriter,
+    begin_capture,
+    create_capture,
+    discard_capture,
+    publish_capture,
+    write_capture_info,
+    write_files,
+    write_hdf5,
+    write_spans,
+)
 from traces.ops import (
     NO_STEP,
     OPS_SCHEMA,
@@ -39,17 +50,6 @@ from traces.ops import (
     RankClock,
     Source,
     table_from_columns,
-)
-from traces.store import (
-    OpsWriter,
-    begin_capture,
-    create_capture,
-    discard_capture,
-    publish_capture,
-    write_capture_info,
-    write_files,
-    write_hdf5,
-    write_spans,
 )
 from traces.units import ns_to_seconds
 from traces.version import VERSION

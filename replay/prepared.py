@@ -11,8 +11,9 @@ from replay.placement import Placement
 from replay.process_files import check_io
 from replay.run_options import RunOptions
 from replay.stage import check_staged, prepare_run
+from traces.capture_writer import begin_capture
 from traces.errors import UsageError
-from traces.store import Capture, begin_capture
+from traces.store import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,10 @@ from replay.run_options import RunOptions
 from replay.steps import Ties
 from replay.stopping import StopRelay
 from replay.survey import RankSurvey
+from traces.capture_writer import OpsWriter
 from traces.errors import ReplayError
 from traces.ops import SPANS_SCHEMA
-from traces.store import Capture, OpsWriter
+from traces.store import Capture
 from traces.units import NS_PER_MS
 
 REPORT_PERIOD_NS = 50 * NS_PER_MS

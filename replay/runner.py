@@ -26,15 +26,15 @@ from replay.run_options import RunOptions
 from replay.steps import Ties, derive_steps
 from replay.stopping import StopRelay, stop_on_signals
 from replay.survey import survey_rank
-from traces.ops import COUNTERS, FILES_SCHEMA
-from traces.store import (
-    Capture,
+from traces.capture_writer import (
     discard_capture,
     publish_capture,
     write_capture_info,
     write_files,
     write_spans,
 )
+from traces.ops import COUNTERS, FILES_SCHEMA
+from traces.store import Capture
 from traces.units import NS_PER_MS
 
 START_MARGIN_NS = 50 * NS_PER_MS

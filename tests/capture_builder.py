@@ -21,6 +21,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from traces.capture_writer import (
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 from traces.ops import (
     APIS,
     COUNTERS,
@@ -37,7 +44,7 @@ from traces.ops import (
     Job,
     table_from_columns,
 )
-from traces.store import Capture, OpsWriter, create_capture, open_capture, write_capture_info, write_files, write_spans
+from traces.store import Capture, open_capture
 
 DEFAULT_DURATION_NS = 1_000
 

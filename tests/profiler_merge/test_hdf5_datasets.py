@@ -17,10 +17,11 @@ from profiler_merge.hdf5_inspect import inspect_file
 from profiler_merge.merge import MergeOptions, merge
 from replay.commands.main import cli
 from tests.darshan_writer import DxtRecord, ModuleSpec, encode_counters, write_dxt_log
+from traces.capture_writer import create_capture
 from traces.errors import LogError
 from traces.ops import HDF5_SCHEMA
 from traces.samples import sample
-from traces.store import create_capture, open_capture
+from traces.store import open_capture
 
 FILE, DATASET, OTHER = 71, 72, 73
 RNG = np.random.default_rng(8)

@@ -23,10 +23,11 @@ from replay.commands.main import cli
 from replay.hdf5_files import Hdf5Files, hdf5_files
 from replay.stage import check_staged, describe, plan_stage, stage
 from tests.capture_builder import File, Op, build_capture, read, write
+from traces.capture_writer import write_hdf5
 from traces.errors import TargetError
 from traces.ops import APIS, READ, codes
 from traces.samples import sample
-from traces.store import Capture, open_capture, write_hdf5
+from traces.store import Capture, open_capture
 
 Request = tuple[int, int]
 CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures"

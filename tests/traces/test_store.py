@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
+from traces.capture_writer import (
+    ROW_GROUP_ROWS,
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+)
 from traces.errors import CaptureError, TargetError
 from traces.ops import FILES_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, codes, table_from_columns
-from traces.store import ROW_GROUP_ROWS, OpsWriter, create_capture, open_capture, write_capture_info, write_files
+from traces.store import open_capture
 
 INT63 = st.integers(0, 2**62)
 OPERATIONS = st.lists(
