@@ -37,7 +37,7 @@ _FOLD_ROWS = 1 << 17
 
 
 class UsageCounter:
-    """Counts one rank's op stream, a batch at a time. Memory: a row per lane, op, api, origin and file, 128 Ki beside."""
+    """Counts one rank's op stream, a batch at a time. Memory: a row per lane, op, api, origin, file, and 128 Ki."""
 
     def __init__(self) -> None:
         self._parts: list[pa.Table] = []
