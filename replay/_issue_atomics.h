@@ -41,10 +41,40 @@ static inline void sleep_while_counter_is(int64_t *cell, int64_t seen, long at_m
     syscall(SYS_futex, low_word(cell), FUTEX_WAIT, (uint32_t)seen, &limit, NULL, 0);
 }
 
-static inline void add_and_wake(int64_t *cell, int64_t amount, int64_t multiple)
+/* A counter is a cache line: its sum, and when it reached each of its latest sevens of multiples (replay.counters). */
+enum { COUNTER_WORDS = 8, COUNTER_STAMPS = 7 };
+
+static inline void raise_to(int64_t *cell, int64_t value)
 {
-    if (__atomic_add_fetch(cell, amount, __ATOMIC_ACQ_REL) % multiple == 0)
-        syscall(SYS_futex, low_word(cell), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    int64_t seen = load_relaxed(cell);
+    while (seen < value && !__atomic_compare_exchange_n(cell, &seen, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* The stamp comes before the sum that it belongs to. Of several who add to one multiple the last one's stays. */
+static __attribute__((noinline)) void add_and_wake(int64_t *counter, int64_t amount, int64_t multiple, int64_t now)
+{
+    int64_t before = load_acquire(counter);
+    int64_t last = (before + amount - 1) / multiple + 1;
+    int64_t unit = before / multiple + 1;
+    if (last - unit >= COUNTER_STAMPS)
+        unit = last - COUNTER_STAMPS + 1;
+    for (; unit <= last; unit++)
+        raise_to(&counter[1 + unit % COUNTER_STAMPS], now);
+    before = __atomic_fetch_add(counter, amount, __ATOMIC_ACQ_REL);
+    if ((before + amount) / multiple != before / multiple)
+        syscall(SYS_futex, low_word(counter), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* When a counter that is at least `least` became so; 0 when that is too long ago to be known. */
+static __attribute__((noinline)) int64_t reached_ns(const int64_t *counter, int64_t least, int64_t multiple)
+{
+    int64_t unit = least / multiple, stamp;
+    if (unit <= 0)
+        return 0;
+    stamp = load_relaxed(&counter[1 + unit % COUNTER_STAMPS]);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return load_acquire(counter) / multiple - unit < COUNTER_STAMPS - 1 ? stamp : 0;
 }
 
 /* CLOCK_MONOTONIC in ns: the same clock as Python's time.monotonic_ns. */

@@ -217,7 +217,7 @@ def ready_rows(model: LoopModel, counters: RankCounters, pacing: Pacing) -> np.n
     durations = pacing.io_ns(model.ready_ns[takes]).tolist()
     items = []
     for point, duration in zip(takes.tolist(), durations, strict=True):
-        items += [(WAIT, counter, 0, point + 1) for counter in _lanes_needed(model, counters, point)]
+        items += [(WAIT, counter, 1, point + 1) for counter in _lanes_needed(model, counters, point)]
         items += [(SLEEP, -1, 0, duration), (ADD, counters.ready, 1, 1)]
     rows = np.zeros(len(items), dtype=PLAN_ROW)
     for name, values in zip(("kind", "slot", "offset", "length"), np.array(items, dtype=np.int64).T, strict=True):
@@ -309,10 +309,10 @@ class _Script:
             self._item(ADD, self._counters.openings, 1, 1, kind, point)
         if kind == TAKE and makes_ready(self._model):
             self._taken += 1
-            self._item(WAIT, self._counters.ready, 0, self._taken, kind, point)
+            self._item(WAIT, self._counters.ready, 1, self._taken, kind, point)
         else:
             for counter in _lanes_needed(self._model, self._counters, point):
-                self._item(WAIT, counter, 0, point + 1, kind, point)
+                self._item(WAIT, counter, 1, point + 1, kind, point)
         residual = int(self._pacing.io_ns(self._model.residual_ns[point : point + 1])[0])
         self._item(SLEEP, -1, 0, residual, kind, point)
         if kind == ENTRY:
@@ -328,5 +328,5 @@ class _Script:
         self._met += 1
         self._item(ADD, OWN_ARRIVALS, 1, 1, COLLECTIVE, point)
         self._item(ADD, ARRIVALS, self._meetings.ranks, 1, COLLECTIVE, point)
-        self._item(WAIT, ARRIVALS, 0, self._met * self._meetings.ranks, COLLECTIVE, point)
+        self._item(WAIT, ARRIVALS, self._meetings.ranks, self._met * self._meetings.ranks, COLLECTIVE, point)
         self._item(SLEEP, -1, 0, cost, COLLECTIVE, point)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from replay.counters import Counters
+from replay.counters import COUNTER_WORDS, Counters
 from replay.death_watch import DeathWatch
 from traces.errors import DxtReplayError, MissingDependencyError, ReplayError
 
@@ -109,7 +109,7 @@ class Solo:
         return True
 
     def counters(self, own: int, common: int) -> SharedCounters:
-        return SharedCounters(counters=Counters(np.zeros(common + own, dtype=np.int64)), base=common)
+        return SharedCounters(counters=Counters.of(common + own), base=common)
 
     def tell_stop(self) -> None:
         return None
@@ -185,14 +185,14 @@ class MpiWorld:
         first = nodes.index(nodes[self.rank])
         node: Any = self._world.Split(color=first, key=self.rank)
         mine = own + (common if node.Get_rank() == 0 else 0)
-        word = np.dtype(np.int64).itemsize
+        line = COUNTER_WORDS * np.dtype(np.int64).itemsize
         if self._window is not None:
             self._window.Free()
-        self._window = self._mpi.Win.Allocate_shared(mine * word, word, comm=node)
+        self._window = self._mpi.Win.Allocate_shared(mine * line, line, comm=node)
         sizes = node.allgather(mine)
         memory, _ = self._window.Shared_query(0)  # the segments of a node follow each other
-        window: Any = self._mpi.buffer.fromaddress(memory.address, sum(sizes) * word)
-        cells = np.frombuffer(window, dtype=np.int64)
+        window: Any = self._mpi.buffer.fromaddress(memory.address, sum(sizes) * line)
+        cells = np.frombuffer(window, dtype=np.int64).reshape(-1, COUNTER_WORDS)
         base = sum(sizes[: node.Get_rank()]) + (common if node.Get_rank() == 0 else 0)
         cells[base - (common if node.Get_rank() == 0 else 0) : base + own] = 0
         node.Barrier()

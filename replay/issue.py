@@ -1,12 +1,12 @@
 """The timed issue loop: what a lane does with its operations, in Python; and the choice of core.
 
-`PythonLane` specifies the loop and runs every back end; `replay._issue.CompiledLane` does the same for POSIX and
-null without the interpreter lock. One process has one table of files (`make_files`) and a lane (`make_lane`) for
+`PythonLane` specifies the loop and runs every back end; `replay._issue.CompiledLane` does the same for POSIX, STDIO
+and null without the interpreter lock. One process has one table of files (`make_files`) and a lane (`make_lane`) for
 each recorded thread; a lane's `run` is the body of a thread, and one feeder thread calls the rest of it.
 
 All stamps are CLOCK_MONOTONIC, as ns from the run's start t0. For each item, in order:
 1. prepare: open the file at its first use and make room for the data. This is outside of the latency; when it
-   takes long, the item begins late.
+   takes long, the item begins late. What the operations beside read and write do is said in `replay.lane_files`.
 2. wait until the item is due. One that is late already begins at once. Shortly before a read that was waited for, its
    buffer is touched: an application uses the data of one read before the next, so its buffer is in the cache.
 3. begin = the last read of the clock before the call; the call; end = the clock directly after it.
@@ -25,9 +25,10 @@ from typing import Protocol
 
 import numpy as np
 
-from replay.backends.base import MAX_TRANSFER_BYTES, NO_FILE, Backend, FileFailure, FileSlot, PythonFiles
+from replay.backends.base import Backend, FileFailure, FileSlot, PythonFiles
 from replay.backends.null import NullBackend
-from replay.backends.posix import PosixBackend
+from replay.backends.posix import DirectPosixBackend, PosixBackend
+from replay.backends.stdio import StdioBackend
 from replay.clock import (
     STOPPED,
     WINDOW_NS,
@@ -41,20 +42,18 @@ from replay.clock import (
 )
 from replay.counters import Counters
 from replay.items import ADD, MARK, READ, RING_BATCHES, SLEEP, WAIT, WRITE, Batch, Completed, Pace
+from replay.lane_files import LaneFiles
 from traces.errors import ReplayError, UsageError
 
-FEED_POLL_NS = 50_000
-GATE_POLL_NS = 200_000
+FEED_POLL_NS, MAX_FEED_POLL_NS = 50_000, 4_000_000
+"""How often a lane without items looks for some: after an eighth of the time that it has waited. Hundreds of lanes
+would leave the feeder no processor if they looked as often as one may."""
+
+GATE_POLL_NS = 5_000_000
+"""How often a lane looks whether the start is known, which it is for longer before it comes."""
+
 COUNTER_POLL_NS = 50_000
 """How often a Python lane looks at a counter that it waits for; a compiled one is woken."""
-
-CONSUMED_BYTES = 1 << 19
-"""Of a read's buffer, touched before it is due: about what a core's own cache holds, and done within the window."""
-
-CACHE_LINE_BYTES = 64
-
-END_OF_FILE_READ_BYTES = 4096
-"""Asked of a read that is recorded with length 0 at the end of its file."""
 
 CORE_VARIABLE = "DXT_REPLAY_CORE"
 
@@ -67,6 +66,9 @@ class FileTable(Protocol):
         """compiled or python: in what the lanes over it run."""
 
     def __len__(self) -> int: ...
+
+    def prepare_payload(self, length: int) -> None:
+        """Make the data for writes of up to `length` bytes, which would otherwise be made when they are due."""
 
     def close_all(self) -> None:
         """Close every file that no lane holds; the others when their lane gives them back."""
@@ -105,6 +107,10 @@ class Lane(Protocol):
     def starved_ns(self) -> int:
         """Time in which the lane had nothing queued although its next item was due: the feeder's fault."""
 
+    @property
+    def not_direct(self) -> int:
+        """Writes of a direct back end that went through the page cache, because they are not of whole blocks."""
+
 
 class PythonLane:
     """The specification of a lane, over any back end. Needs 2 to 5 us per item; holds the interpreter lock.
@@ -123,24 +129,18 @@ class PythonLane:
         counters: Counters | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._files = files
-        self._counters = counters or Counters(np.zeros(0, dtype=np.int64))
-        self._backend = files.backend
+        self._counters = counters or Counters.of(0)
         self._pace = pace
         self._start = start
         self._stop = stop
         self._clock = clock or MonotonicClock()
+        self._files = LaneFiles(files, self._clock)
         self._queue: deque[Batch] = deque()
         self._finished: deque[Completed] = deque()
         self._uncollected = 0
         self._no_more = False
         self._failure: BaseException | None = None
         self._previous_end = 0
-        self._held = -1
-        self._uses = 0
-        self._file = NO_FILE
-        self._buffer = memoryview(bytearray())
-        self._ready = 0
         self.began = False
         self.done = False
         self.items_done = 0
@@ -181,8 +181,13 @@ class PythonLane:
         except BaseException as error:  # a bug in a back end, or the end of the program: the feeder must see it
             self._failure = error
         finally:
-            self._release_file()
+            self._files.release()
             self.done = True
+
+    @property
+    def not_direct(self) -> int:
+        """See `Lane`."""
+        return self._files.not_direct
 
     def _run(self) -> None:
         clock, stop = self._clock, self._stop
@@ -204,7 +209,7 @@ class PythonLane:
                 return None
             now = self._clock.now()
             waiting_since = now if waiting_since is None else waiting_since
-            self._clock.sleep_until(now + FEED_POLL_NS)
+            self._clock.sleep_until(now + min(max(FEED_POLL_NS, (now - waiting_since) >> 3), MAX_FEED_POLL_NS))
         batch = self._queue.popleft()
         if waiting_since is not None:
             could_begin = max(waiting_since, self._due(int(batch.due_ns[0])))
@@ -218,50 +223,52 @@ class PythonLane:
 
     def _issue(self, batch: Batch) -> None:
         """Do the items of a batch, or those before a stop."""
-        clock, stop, t0 = self._clock, self._stop, self._start.t0_ns
+        clock, files, stop, t0 = self._clock, self._files, self._stop, self._start.t0_ns
         rows: list[tuple[int, int, int, int]] = []
         items = (batch.kind, batch.slot, batch.offset, batch.length, batch.due_ns)
         try:
             for kind, slot, offset, length, due_ns in zip(*(column.tolist() for column in items), strict=True):
                 if stop.is_set():
                     break
-                error = self._prepare(kind, slot, offset, length) if kind <= WRITE else 0
+                error = files.prepare(kind, slot, offset, length) if kind < SLEEP else 0
                 due = self._due(due_ns)
                 begin = clock.now()
-                if due - begin > WINDOW_NS and kind == READ and not error and self._backend.moves_data:
+                if due - begin > WINDOW_NS and kind == READ and not error and files.moves_data:
                     begin = sleep_near(clock, due, begin, stop)
                     if begin != STOPPED:
-                        self._consume(self._asked(kind, offset, length))
+                        files.consume(kind, offset, length)
                         begin = clock.now()
                 if begin != STOPPED and begin < due:
                     begin = wait_until(clock, due, begin, stop)
                 if begin == STOPPED:
                     break
-                if self._pace is Pace.NONE:
-                    due = begin
                 if kind <= WRITE:
-                    result = -error if error else self._transfer(kind, offset, length)
+                    result = -error if error else files.transfer(kind, offset, length)
                     end = clock.now()
+                    files.after_transfer(kind, offset, length, error)
+                elif kind < SLEEP:
+                    begin, end, result = files.call(kind, slot, offset, error)
                 elif kind >= WAIT and not 0 <= slot < len(self._counters):
                     result, end = -errno.EINVAL, begin
                 elif kind == WAIT:
-                    result, end = 0, self._await(slot, length, begin)
-                    if end == STOPPED:
+                    if self._await(slot, length, begin) == STOPPED:
                         break
+                    # Not when this lane woke up: what follows is due after what it waited for.
+                    result, end = 0, max(begin, self._counters.reached_ns(slot, length, offset))
                 elif kind == ADD:
-                    self._counters.add(slot, length, offset)
+                    self._counters.add(slot, length, offset, begin)
                     result, end = 0, clock.now()
                 else:
-                    result, end = 0, self._compute(kind, begin, length)
+                    # After another item compute is due with its end: a late wake-up does not lengthen it.
+                    late = begin - due if self._pace is Pace.THINK else 0
+                    result, end = 0, self._compute(kind, begin, length - late)
                     if end == STOPPED:
                         break
+                if self._pace is Pace.NONE:
+                    due = begin
                 rows.append((due - t0, begin - t0, end - t0, result))
                 self._previous_end = end
                 self.items_done += 1
-                if kind <= WRITE:
-                    self._uses += 1
-                    if self._uses == self._file.left:
-                        self._release_file()
         finally:
             table = np.array(rows, dtype=np.int64).reshape(len(rows), 4).T.copy()
             self._finished.append(
@@ -269,7 +276,7 @@ class PythonLane:
             )
 
     def _await(self, counter: int, least: int, begin: int) -> int:
-        """When a counter was seen to be at least `least`, or STOPPED: looks all the time at first, then polls."""
+        """The clock after a look that found a counter at `least` or more, or STOPPED: looks on at first, then polls."""
         while True:
             enough = self._counters.value(counter) >= least
             now = self._clock.now()  # after the look: an end before the addition that it waited for would be a lie
@@ -293,66 +300,6 @@ class PythonLane:
             now = self._clock.now()
         return now
 
-    def _release_file(self) -> None:
-        """Give the held file back; when all its uses are done, this closes it."""
-        self._files.release(self._held, self._uses)
-        self._held, self._uses, self._file = -1, 0, NO_FILE
-
-    def _prepare(self, kind: int, slot: int, offset: int, length: int) -> int:
-        """Hold the item's file and make room for its data; errno that refuses it, 0 for none."""
-        if slot != self._held:
-            self._release_file()
-            self._held, self._file = slot, self._files.hold(slot)
-        if self._file.error:
-            return self._file.error
-        if offset < 0 or length < 0:
-            return errno.EINVAL
-        if not self._backend.moves_data:
-            return 0
-        asked = self._asked(kind, offset, length)
-        try:
-            if kind == WRITE:
-                self._files.payload(asked)
-            else:
-                self._make_room(asked, self._file.size - offset)
-        except MemoryError:
-            return errno.ENOMEM
-        return 0
-
-    def _make_room(self, asked: int, available: int) -> None:
-        """Grow the read buffer, and touch what the read can fill: page faults are no part of a latency."""
-        if asked > len(self._buffer):
-            self._ready = 0
-            self._buffer = memoryview(bytearray())  # the old one goes first: both need not fit
-            self._buffer = np.empty(1 << max(asked - 1, 4095).bit_length(), dtype=np.uint8).data
-        reach = min(asked, available)
-        if reach > self._ready:
-            np.asarray(self._buffer)[self._ready : reach] = 0
-            self._ready = reach
-
-    def _consume(self, asked: int) -> None:
-        """Write to each cache line that the next read fills first, as an application that just used its data would."""
-        np.asarray(self._buffer)[: min(asked, self._ready, CONSUMED_BYTES) : CACHE_LINE_BYTES] += 1
-
-    def _asked(self, kind: int, offset: int, length: int) -> int:
-        """Bytes to ask for."""
-        if not self._backend.moves_data:
-            return length
-        if kind == READ and length == 0 and 0 <= self._file.size <= offset:
-            return END_OF_FILE_READ_BYTES
-        return min(length, MAX_TRANSFER_BYTES)
-
-    def _transfer(self, kind: int, offset: int, length: int) -> int:
-        """One request to the back end; bytes or -errno."""
-        handle, asked = self._file.handle, self._asked(kind, offset, length)
-        try:
-            if kind == READ:
-                return self._backend.read(handle, offset, asked, self._buffer)
-            data = self._files.payload(asked) if self._backend.moves_data else self._buffer
-            return self._backend.write(handle, offset, asked, data)
-        except OSError as error:
-            return -(error.errno or errno.EIO)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
@@ -363,7 +310,7 @@ class Core:
 
 
 def choose_core(wanted: str = "auto") -> Core:
-    """The core that runs POSIX and null lanes and the jitter probe: compiled where it is installed.
+    """The core that runs POSIX, STDIO and null lanes and the jitter probe: compiled where it is installed.
 
     `wanted`: auto, compiled or python; the environment's DXT_REPLAY_CORE decides in place of auto.
     Raises: UsageError for another word; ReplayError when compiled is asked for and not installed.
@@ -388,21 +335,33 @@ def choose_core(wanted: str = "auto") -> Core:
     return Core(name="compiled")
 
 
-def make_files(slots: Sequence[FileSlot], *, backend: Backend | None = None, core: str = "auto") -> FileTable:
-    """The table of a process's files; `backend` None is POSIX. It fixes the core of the lanes made over it.
+def make_files(
+    slots: Sequence[FileSlot], *, backend: Backend | Sequence[Backend] | None = None, core: str = "auto"
+) -> FileTable:
+    """The table of a process's files; `backend`: one for all, or one a slot; None is POSIX. It fixes the lanes' core.
 
-    A back end other than PosixBackend and NullBackend always runs in Python lanes. Raises the process's soft limit
-    of open files towards its hard limit when there are more slots.
-    Raises: as `choose_core`.
+    Lanes are compiled where `runs_compiled` says yes to all of them, and those of POSIX are alike. Raises the process's
+    soft limit of open files towards its hard limit when there are more slots.
+    Raises: as `choose_core`; ValueError where there is not one back end a slot.
     """
     chosen = choose_core(core)
     allow_open_files(len(slots))
-    backend = PosixBackend() if backend is None else backend
-    if chosen.name == "compiled" and type(backend) in (PosixBackend, NullBackend):
+    one = () if isinstance(backend, Sequence) else (backend or PosixBackend(),)
+    each = list(backend) if isinstance(backend, Sequence) else [*one] * len(slots)
+    kinds = {*one, *each}
+    posix = {(type(kind), kind.pieces) for kind in kinds if isinstance(kind, PosixBackend)}
+    if chosen.name == "compiled" and len(posix) <= 1 and all(map(runs_compiled, kinds)):
         from replay._issue import CompiledFiles
 
-        return CompiledFiles(slots, moves_data=backend.moves_data)
-    return PythonFiles(slots, backend)
+        made, pieces = next(iter(posix), (PosixBackend, 0))
+        names = [kind.name for kind in each]
+        return CompiledFiles(slots, backends=names, direct=made is DirectPosixBackend, pieces=pieces)
+    return PythonFiles(slots, each)
+
+
+def runs_compiled(backend: Backend) -> bool:
+    """Whether the compiled core does what this back end does: POSIX, direct or not, STDIO, and null."""
+    return type(backend) in (PosixBackend, DirectPosixBackend, StdioBackend, NullBackend)
 
 
 def make_lane(
@@ -416,6 +375,11 @@ def make_lane(
     if not isinstance(files, CompiledFiles):
         raise TypeError(f"{type(files).__name__} does not come from make_files")
     return CompiledLane(files, pace=pace, start=start, stop=stop, counters=None if counters is None else counters.cells)
+
+
+def core_of(lane: Lane) -> str:
+    """compiled or python."""
+    return "python" if isinstance(lane, PythonLane) else "compiled"
 
 
 def allow_open_files(count: int) -> None:

@@ -10,9 +10,11 @@ import numpy as np
 from traces.errors import ReplayError
 
 READ, WRITE, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD = range(13)
-"""Kinds of an item: operations (below SLEEP); compute for `length` ns, asleep or busy; a stamp (begin = end); then, on
-the counters that the lanes share, with the counter's index in `slot`: wait until it is at least `length`; add `length`
-to it, and wake those who wait for it when `offset` divides the sum."""
+"""Kinds of an item: operations (below SLEEP; `replay.lane_files` tells of those beside read and write); compute for
+`length` ns, asleep or busy; a stamp (begin = end); then, on the counters that the lanes share, with the counter's index
+in `slot`: wait until it is at least `length`; add `length` to it, and wake those who wait for it when a multiple of
+`offset` is reached. `offset` is the same in all items of a counter, and divides what is waited for. A wait ends when the counter
+reached the sum, though its lane may wake up later."""
 
 BATCH_ITEMS = 8192
 RING_BATCHES = 8
@@ -64,8 +66,8 @@ class Batch:
         if highest > ADD:
             raise ValueError(f"a batch holds an item of unknown kind {highest}")
         longest = self.length[self.kind >= SLEEP].max() if highest >= SLEEP else 0
-        if highest == ADD and self.offset[self.kind == ADD].min() < 1:
-            raise ValueError("an item that adds to a counter wakes at multiples of 1 or more")
+        if highest >= WAIT and self.offset[self.kind >= WAIT].min() < 1:
+            raise ValueError("the items of a counter have a multiple of 1 or more")
         if self.due_ns.min() < -MAX_TIME_NS or max(self.due_ns.max(), longest) > MAX_TIME_NS:
             raise ReplayError("an operation is due more than 73 years from the start: the capture's times are damaged")
 

@@ -40,7 +40,7 @@ class MeetingRelay:
         while not self._ended.is_set():
             self._tell()
             while self._leaders.iprobe():
-                self._counters.add(ARRIVALS, self._leaders.recv(), self._ranks)
+                self._counters.add(ARRIVALS, self._leaders.recv(), self._ranks, time.monotonic_ns())
             time.sleep(POLL_S)
         self._tell()  # a node that is done must not leave the others waiting for it
 

@@ -71,6 +71,26 @@ class FakeBackend:
     def close(self, handle: bytes) -> None:
         self.calls.append(("close", handle))
 
+    def another(self, handle: bytes) -> bytes:
+        self.calls.append(("another", handle))
+        return handle
+
+    def stat(self, path: bytes, *, follow: bool) -> None:
+        self._call("stat", path)
+
+    def sync(self, handle: bytes) -> None:
+        self._call("sync", handle)
+
+    def seek(self, handle: bytes, offset: int) -> None:
+        self._call("seek", handle, offset)
+
+    def rename(self, path: bytes, new_path: bytes) -> None:
+        self._call("rename", path, new_path)
+
+    def _call(self, *call: object) -> None:
+        self.calls.append(call)
+        self.clock.time_ns += self.transfer_ns
+
     def _transfer(self, call: str, handle: bytes, offset: int, length: int) -> int:
         self.calls.append((call, handle, offset, length))
         self.clock.time_ns += self.transfer_ns

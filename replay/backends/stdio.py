@@ -1,0 +1,197 @@
+"""STDIO: libc's own streams through ctypes, so that whoever traces fopen and fread sees them again.
+
+What a stream does is libc's choice, as it was in the application: a request of less than the stream's buffer may be
+served from it, or kept in it until a flush or the close, which is where a full disk is then reported; reads are of
+whole buffers. The latency of an operation is that of the library call.
+
+The compiled loop makes the same calls by itself (`_issue_streams.h`); this is its Python twin.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat as stat_modes
+import threading
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream:
+    """An open stream. Its position and the direction of its last use belong to all lanes that share it: everything
+    below `lock` is used under it."""
+
+    file: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    position: int = 0
+    wrote: bool = False
+
+
+class StdioBackend:
+    """Handles are `Stream`. A request is one fread or fwrite, after an fseeko only where the stream is elsewhere, or
+    changes from writing to reading or back (C11 7.21.5.3). A write never follows a symbolic link at the last component.
+    """
+
+    name = "stdio"
+    moves_data = True
+
+    def open(self, path: bytes, *, writable: bool, create: bool) -> Stream:
+        """One fopen: mode r, or r+, or w+x for a file that it makes. Raises: OSError."""
+        if not writable:
+            return Stream(file=_fopen(path, b"re"))
+        while True:
+            try:
+                return Stream(file=_fopen_unlinked(path))
+            except FileNotFoundError:
+                if not create:
+                    raise
+            try:
+                return Stream(file=_fopen(path, b"w+xe"))
+            except FileExistsError:
+                _refuse_link(path)  # else another process has just made it
+
+    def size(self, handle: Stream) -> int:
+        """Bytes of the file, without what the stream still keeps. Raises: OSError."""
+        return os.fstat(_libc().fileno(handle.file)).st_size
+
+    def read(self, handle: Stream, offset: int, length: int, buffer: memoryview) -> int:
+        """One fread. Raises: OSError."""
+        libc = _libc()
+        with handle.lock:
+            _go_to(handle, offset, write=False)
+            place = (ctypes.c_char * len(buffer)).from_buffer(buffer) if length else None
+            ctypes.set_errno(0)
+            count = int(libc.fread(place, 1, length, handle.file))
+            handle.position += count
+            if count < length:
+                _check_stream(handle, count)
+            return count
+
+    def write(self, handle: Stream, offset: int, length: int, data: memoryview) -> int:
+        """One fwrite; what it returns may still be in the stream's buffer. Raises: OSError."""
+        libc = _libc()
+        with handle.lock:
+            _go_to(handle, offset, write=True)
+            place = (ctypes.c_char * len(data)).from_buffer(data) if length else None
+            ctypes.set_errno(0)
+            count = int(libc.fwrite(place, 1, length, handle.file))
+            handle.position += count
+            if count < length:
+                _check_stream(handle, count)
+            return count
+
+    def close(self, handle: Stream) -> None:
+        """One fclose, which writes what the stream kept. Raises: OSError."""
+        if _libc().fclose(handle.file):
+            raise _error()
+
+    def another(self, handle: Stream) -> Stream:
+        """A stream on a duplicate of the descriptor. Raises: OSError."""
+        libc = _libc()
+        fd = os.dup(libc.fileno(handle.file))
+        file = libc.fdopen(fd, b"r")
+        if not file:
+            error = _error()
+            os.close(fd)
+            raise error
+        return Stream(file=file)
+
+    def stat(self, path: bytes, *, follow: bool) -> None:
+        """One fstatat; streams have no call of their own. Raises: OSError."""
+        os.stat(path, follow_symlinks=follow)
+
+    def sync(self, handle: Stream) -> None:
+        """One fflush: what the stream keeps goes to the kernel, no further. Raises: OSError."""
+        with handle.lock:
+            if _libc().fflush(handle.file):
+                raise _error()
+
+    def seek(self, handle: Stream, offset: int) -> None:
+        """One fseeko. Raises: OSError."""
+        with handle.lock:
+            _seek(handle, offset)
+
+    def rename(self, path: bytes, new_path: bytes) -> None:
+        """One rename. Raises: OSError."""
+        os.rename(path, new_path)
+
+
+def _go_to(handle: Stream, offset: int, *, write: bool) -> None:
+    if handle.position != offset or handle.wrote != write:
+        _seek(handle, offset)
+    handle.wrote = write
+
+
+def _seek(handle: Stream, offset: int) -> None:
+    if _libc().fseeko(handle.file, offset, os.SEEK_SET):
+        handle.position = -1
+        raise _error()
+    handle.position = offset
+
+
+def _check_stream(handle: Stream, count: int) -> None:
+    """After a short count: nothing at the end of the file; OSError after an error that nothing came before."""
+    libc = _libc()
+    failed, number = libc.ferror(handle.file), ctypes.get_errno()
+    libc.clearerr(handle.file)
+    if failed:
+        handle.position = -1  # where the stream is now, nobody knows
+        if not count:
+            raise OSError(number or errno.EIO, os.strerror(number or errno.EIO))
+
+
+def _fopen(path: bytes, mode: bytes) -> int:
+    file = _libc().fopen(path, mode)
+    if not file:
+        raise _error(path)
+    return int(file)
+
+
+def _fopen_unlinked(path: bytes) -> int:
+    """Open an existing file for reading and writing. fopen knows no O_NOFOLLOW: what it opened must be what the name
+    itself stands for."""
+    _refuse_link(path)
+    file = _fopen(path, b"r+e")
+    try:
+        opened, named = os.fstat(_libc().fileno(file)), os.lstat(path)
+        if (opened.st_dev, opened.st_ino) != (named.st_dev, named.st_ino):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    except OSError:
+        _libc().fclose(file)
+        raise
+    return file
+
+
+def _refuse_link(path: bytes) -> None:
+    if stat_modes.S_ISLNK(os.lstat(path).st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def _error(path: bytes | None = None) -> OSError:
+    number = ctypes.get_errno() or errno.EIO
+    return OSError(number, os.strerror(number), path)
+
+
+@cache
+def _libc() -> Any:
+    """The C library of this process, with the types of what is called. ctypes lets the interpreter lock go in calls."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    stream, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+    for name, result, arguments in (
+        ("fopen", stream, (text, text)),
+        ("fdopen", stream, (ctypes.c_int, text)),
+        ("fread", size, (ctypes.c_void_p, size, size, stream)),
+        ("fwrite", size, (ctypes.c_void_p, size, size, stream)),
+        ("fseeko", ctypes.c_int, (stream, ctypes.c_int64, ctypes.c_int)),
+        ("fflush", ctypes.c_int, (stream,)),
+        ("fclose", ctypes.c_int, (stream,)),
+        ("ferror", ctypes.c_int, (stream,)),
+        ("clearerr", None, (stream,)),
+        ("fileno", ctypes.c_int, (stream,)),
+    ):
+        function = getattr(libc, name)
+        function.restype, function.argtypes = result, arguments
+    return libc
