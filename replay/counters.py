@@ -33,7 +33,12 @@ class Counters:
     __slots__ = ("_add", "_lock", "cells")
 
     def __init__(self, cells: np.ndarray, *, shared: bool = False) -> None:
-        if cells.ndim != 2 or cells.shape[1] != COUNTER_WORDS or cells.dtype != np.int64 or not cells.flags.c_contiguous:
+        if (
+            cells.ndim != 2
+            or cells.shape[1] != COUNTER_WORDS
+            or cells.dtype != np.int64
+            or not cells.flags.c_contiguous
+        ):
             raise ValueError(f"counters are contiguous int64[n, {COUNTER_WORDS}]")
         self.cells = cells
         self._lock = threading.Lock()

@@ -13,8 +13,8 @@ READ, WRITE, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD
 """Kinds of an item: operations (below SLEEP; `replay.lane_files` tells of those beside read and write); compute for
 `length` ns, asleep or busy; a stamp (begin = end); then, on the counters that the lanes share, with the counter's index
 in `slot`: wait until it is at least `length`; add `length` to it, and wake those who wait for it when a multiple of
-`offset` is reached. `offset` is the same in all items of a counter, and divides what is waited for. A wait ends when the counter
-reached the sum, though its lane may wake up later."""
+`offset` is reached. `offset` is the same in all items of a counter, and divides what is waited for. A wait ends when
+the counter reached the sum, though its lane may wake up later."""
 
 BATCH_ITEMS = 8192
 RING_BATCHES = 8

@@ -30,6 +30,7 @@ PART_ROWS = 1 << 24
 _DELTAS = ("offset", "start_ns", "end_ns", "due_ns")
 """Columns of ever new values that differ little from row to row: stored as differences, read at 3 times the speed."""
 
+
 class OpsWriter:
     """Writes a sorted op stream into `directory`/ops. Rows of one rank must come together and in start order.
 
