@@ -35,7 +35,7 @@ APPLICATIONS = {
     "two ranks, serial": Training(ranks=2, steps=40),
     "two ranks, prefetch 2": Training(ranks=2, steps=40, depth=2),
 }
-BYTES_PER_S = (60_000_000, 25_000_000)
+BYTES_PER_S = (40_000_000, 20_000_000)
 PACES = ("steps", "think", "timed")
 LIMIT_PCT = 10.0
 """What the design's trial reached was 4 to 10 %."""

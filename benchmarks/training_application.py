@@ -85,7 +85,8 @@ class _Rank:
         blocks = np.random.default_rng(training.seed).permutation(training.blocks)
         self._blocks = blocks[rank :: training.ranks].reshape(training.steps, -1)
         self._file = os.open(path, os.O_RDONLY)
-        self._room = threading.Semaphore(max(training.depth, 1))
+        self._taken = 0
+        self._room = threading.Condition()
         self._buffers: list[Queue[int]] = [Queue() for _ in range(training.readers)]
 
     def train(self) -> None:
@@ -101,8 +102,9 @@ class _Rank:
             else:
                 self._batch(step, 0)
             taken = time.monotonic_ns()
-            if training.depth:
-                self._room.release()
+            with self._room:
+                self._taken += 1
+                self._room.notify_all()
             time.sleep(self._compute[step] / 1e9)
             computed = time.monotonic_ns()
             self._log.spans.append((self._rank, "input_wait", step, begun, taken))
@@ -114,7 +116,9 @@ class _Rank:
 
     def _produce(self, reader: int) -> None:
         for step in range(reader, self._training.steps, self._training.readers):
-            self._room.acquire()
+            with self._room:  # in the order of the steps: who ran ahead must not take the room of the next batch
+                while step - self._taken >= self._training.depth:
+                    self._room.wait()
             self._batch(step, reader)
             self._buffers[reader].put(step)
 

@@ -13,7 +13,7 @@ import pytest
 
 from replay.fidelity import Comparison, Thresholds, compare
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces import store
+from traces import capture_writer
 from traces.ops import CaptureInfo, Job
 from traces.store import Capture
 
@@ -415,7 +415,7 @@ def test_rows_are_reported_as_ranks_finish(source: Capture) -> None:
 
 def test_state_is_carried_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many row groups; one of the last operations differs."""
-    monkeypatch.setattr(store, "ROW_GROUP_ROWS", 700)
+    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", 700)
     count = 5_000
     rng = np.random.default_rng(4)
     starts, lanes = np.cumsum(rng.integers(1, 2000, count)).tolist(), rng.integers(0, 3, count).tolist()

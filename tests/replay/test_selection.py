@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replay.selection import Selection, as_replayed, selection_of
 from tests.capture_builder import Span, build_capture, read, write
-from traces import store
+from traces import capture_writer, store
 from traces.errors import CaptureError, UsageError
 from traces.ops import CaptureInfo, Job
 from traces.store import Capture, open_capture
@@ -86,7 +86,7 @@ def test_a_rank_without_the_steps_has_nothing(tmp_path: Path) -> None:
 
 
 def test_row_groups_outside_of_the_window_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "ROW_GROUP_ROWS", 16)
+    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", 16)
     capture = build_capture(tmp_path, ops=[read(0, start_ns=i, end_ns=i + 1) for i in range(40)], files=["/a"])
     read_groups: list[int] = []
     original = store._read_row_group

@@ -12,7 +12,7 @@ from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.overlap import overlap
 from profiler_merge.analysis.steps import CAUSES
 from tests.capture_builder import Span, build_capture, read, write
-from traces import store
+from traces import capture_writer
 from traces.store import Capture
 
 MS = 1_000_000
@@ -193,7 +193,7 @@ def test_all_times_are_those_of_every_nanosecond(
     group: int,
 ) -> None:
     """A mask of nanoseconds for each kind, compared with the sets of intervals."""
-    monkeypatch.setattr(store, "ROW_GROUP_ROWS", group)
+    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", group)
     mask = {name: np.zeros(600, dtype=bool) for name in ("compute", "input_wait", "collective", "checkpoint", "io")}
     mask["pipeline"] = np.zeros(600, dtype=bool)
     for kind, start, length in spans:

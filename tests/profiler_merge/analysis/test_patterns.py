@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.patterns import patterns
 from tests.capture_builder import File, Op, build_capture, read, write
-from traces import store
+from traces import capture_writer
 from traces.access_pattern import AccessPattern
 from traces.operation_rows import operation_rows
 from traces.store import Capture
@@ -141,7 +141,7 @@ def random_capture(tmp_path: Path, rows: list[tuple[int, int, int, int, str]]) -
 def test_tables_against_a_plain_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[tuple[int, int, int, int, str]], group: int
 ) -> None:
-    monkeypatch.setattr(store, "ROW_GROUP_ROWS", group)
+    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", group)
     found = patterns(random_capture(tmp_path, rows))
     for row in found.rank_files.to_pylist():
         own = [r for r in rows if r[:2] == (row["rank"], row["file_id"])]

@@ -9,7 +9,7 @@ import pytest
 from profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
 from profiler_merge.analysis.summary import summarise
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from traces import store
+from traces import capture_writer
 from traces.ops import CaptureInfo, Coverage, Job
 from traces.store import Capture, open_capture
 from traces.units import MIB
@@ -178,7 +178,7 @@ def test_io_longer_than_the_job_is_warned_about(tmp_path: Path) -> None:
 
 def test_batches_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many row groups: every measure carries its state over their borders."""
-    monkeypatch.setattr(store, "ROW_GROUP_ROWS", 700)
+    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", 700)
     count = 5_000
     rng = np.random.default_rng(3)
     starts = np.cumsum(rng.integers(1, 9, count))

@@ -11,7 +11,7 @@ from profiler_merge.analysis import timeline as module
 from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.timeline import ALL_RANKS, timeline
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces import store
+from traces import capture_writer
 from traces.errors import UsageError
 from traces.store import Capture
 
@@ -86,7 +86,7 @@ def test_totals_are_exact_at_any_width(
     width: int,
     group: int,
 ) -> None:
-    monkeypatch.setattr(store, "ROW_GROUP_ROWS", group)
+    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", group)
     ops = [
         (read if op == "r" else write)(0, rank=rank, start_ns=start, end_ns=start + length, length=size)
         for rank, start, length, size, op in rows
