@@ -10,9 +10,11 @@ from replay.report_sections import (
     Section,
     comparison_sections,
     merge_sections,
+    repeat_sections,
     run_sections,
     summary_sections,
 )
+from replay.report_views import view_sections
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +24,12 @@ PIPE_COLUMNS = 80
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay summary` for a person."""
-    print_sections(summary_sections(summary))
+    """Print the JSON object of `dxt-replay summary` for a person; where it has tables, those and not the totals."""
+    tables = summary.get("tables")
+    if tables:
+        print_sections(view_sections(tables, summary.get("overlap"), summary.get("unread")))
+    else:
+        print_sections(summary_sections(summary))
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:
@@ -41,6 +47,11 @@ def print_run(run: Mapping[str, Any]) -> None:
     print_sections(run_sections(run))
 
 
+def print_repeats(repeats: Mapping[str, Any]) -> None:
+    """Print the JSON object of `dxt-replay run --repeat N` for a person."""
+    print_sections(repeat_sections(repeats))
+
+
 def print_sections(sections: Sequence[Section]) -> None:
     """Print tables below each other. Text is printed as it is: no markup, control characters escaped."""
     from rich.text import Text
@@ -55,7 +66,16 @@ def print_sections(sections: Sequence[Section]) -> None:
             console.print(_table(section))
             for note in section.notes:
                 console.print(Text(_plain(note)))
-    sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
+    sys.stdout.writelines(f"{_encodable(line.rstrip())}\n" for line in printed.get().splitlines())
+
+
+def _encodable(line: str) -> str:
+    """The line with bars that an output which is not UTF-8 can hold too."""
+    try:
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return line.replace("█", "#").replace("▌", "")
+    return line
 
 
 def _console() -> Console:
@@ -74,7 +94,8 @@ def _table(section: Section) -> Table:
     table = Table(box=None, show_header=bool(section.columns), pad_edge=False, padding=(0, 2, 0, 0))
     for place in range(len(section.rows[0])):
         head = section.columns[place] if section.columns else ""
-        number = place > 0 and not section.prose
+        last = place == len(section.rows[0]) - 1
+        number = place > 0 and not section.prose and not (section.bars and last)
         table.add_column(head, justify="right" if number else "left", overflow="fold", no_wrap=False)
     for row in section.rows:
         table.add_row(*(Text(_plain(cell)) for cell in row))

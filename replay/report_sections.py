@@ -31,13 +31,20 @@ _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """A table. `columns`: its heads, empty for plain rows; the first column is text, the others stand right-justified
-    unless `prose`. `notes`: lines below."""
+    unless `prose`, but for the last where it holds `bars`. `notes`: lines below."""
 
     title: str
     rows: tuple[tuple[str, ...], ...]
     columns: tuple[str, ...] = ()
     prose: bool = False
     notes: tuple[str, ...] = ()
+    bars: bool = False
+
+
+def bar(share: float, width: int = 24) -> str:
+    """A bar of `share` (0 to 1) of `width` characters, to half a character; anything above 0 shows."""
+    halves = max(round(2 * width * min(share, 1.0)), 1 if share > 0 else 0)
+    return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
 def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
@@ -127,9 +134,10 @@ def _breakdown(groups: Sequence[Mapping[str, Any]]) -> Section:
     shown = sorted(groups, key=lambda group: -group["io_time_s"])[:MAX_GROUPS]
     kept = [group for group in groups if group in shown] if len(groups) <= MAX_GROUPS else shown
     left = len(groups) - len(kept)
+    longest = max((group["io_time_s"] for group in kept), default=0.0) or 1.0
     return Section(
         title="Breakdown",
-        columns=("", "reads", "writes", "bytes", "I/O time"),
+        columns=("", "reads", "writes", "bytes", "I/O time", ""),
         rows=tuple(
             (
                 str(group["group"]),
@@ -137,10 +145,12 @@ def _breakdown(groups: Sequence[Mapping[str, Any]]) -> Section:
                 format_count(group["writes"]),
                 format_bytes(group["bytes_read"] + group["bytes_written"]),
                 _seconds(group["io_time_s"]),
+                bar(group["io_time_s"] / longest, 12),
             )
             for group in kept
         ),
         notes=(f"and {format_count(left)} more with less I/O time: --json has all",) if left else (),
+        bars=True,
     )
 
 
@@ -284,15 +294,55 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
     facts = [
         ("capture", str(run["capture"])),
         ("pace", f"{run['pace']}, speed {run.get('speed', 1):g}"),
+        ("interface", _interface(run)),
         ("operations", format_count(run["operations"])),
         ("failed", format_count(run["failed"])),
         ("read", format_bytes(moved["read"])),
         ("written", format_bytes(moved["written"])),
         ("elapsed", f"{_seconds(run['elapsed_s'])} (recorded {_seconds(run['recorded_s'])})"),
         ("page cache", f"{cache['policy']}, {_or_dash(cache['resident_before_pct'], _percent)} resident before"),
+        ("engine itself", _or_dash((run.get("overhead") or {}).get("fraction_pct"), _at_most_percent)),
     ]
     times = {**_LATENESS, "latency_us": "latency (end - begin)", "response_us": "response (end - due)"}
     return [section for section in (_facts("Replayed", facts), _shares("Times", run, times)) if section.rows]
+
+
+def _interface(run: Mapping[str, Any]) -> str:
+    """The back ends, and how POSIX calls were made where that was chosen."""
+    how = [", ".join(run.get("backends") or ["-"]).replace("_", " ")]
+    how += ["direct"] if run.get("direct") else []
+    how += [f"{run['vectored']} buffers a request"] if run.get("vectored") else []
+    return "; ".join(how)
+
+
+def _at_most_percent(value: float) -> str:
+    return f"at most {_percent(value)} of the time"
+
+
+def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
+    """The tables of `dxt-replay run --repeat N`, from its JSON object."""
+    elapsed = repeats["elapsed_s"]
+    rows = [
+        (
+            str(number),
+            _seconds(run["elapsed_s"]),
+            f"{100 * (run['elapsed_s'] / elapsed['median'] - 1):+.2f} %" if elapsed["median"] else "-",
+            _or_dash((run["lag_us"] or {}).get("p99"), _microseconds),
+            _or_dash((run["latency_us"] or {}).get("p50"), _microseconds),
+            format_count(run["failed"]),
+            _or_dash(run["cache"]["resident_before_pct"], _percent),
+        )
+        for number, run in enumerate(repeats["runs"], start=1)
+    ]
+    summary = f"median {_seconds(elapsed['median'])}, {_seconds(elapsed['min'])} to {_seconds(elapsed['max'])}"
+    return [
+        Section(
+            title="Runs",
+            columns=("run", "elapsed", "of median", "lag p99", "latency p50", "failed", "cached before"),
+            rows=tuple(rows),
+            notes=(summary,),
+        )
+    ]
 
 
 def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str]) -> Section:

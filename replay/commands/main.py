@@ -20,9 +20,11 @@ COMMANDS = {
     "demo": "The main job on the bundled captures, end to end.",
     "merge": "Darshan logs and profiles to a capture.",
     "summary": "Operations, bytes, times and patterns of a capture.",
+    "report": "The same as a page to look at, with timelines.",
     "stage": "Build the twin data set of a capture.",
     "run": "Replay a capture.",
     "compare": "How faithful a replay is.",
+    "export": "A capture for other tools: Perfetto, Darshan, CSV, fio.",
 }
 """Name -> one line for the overview; `replay.commands.NAME` offers `command`."""
 

@@ -1,0 +1,192 @@
+"""What each lane did over time, as bars for a picture: single operations where they fit, joined ones elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolution_key, resolution_ns
+from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.selection import Selection, collect
+from traces.operation_rows import OperationRows
+from traces.ops import TRACED, WRITE
+from traces.store import Capture
+
+KINDS = ("read", "write", "metadata", "reconstructed")
+"""Of bars. `metadata`: traced open, close, stat, sync, seek and rename; `reconstructed`: any row from counters."""
+
+MOST_BARS = 16_000
+WINDOW_OPERATIONS = 3_000
+
+Track = tuple[int, int, str]
+"""Rank, lane and kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A stretch [from_ns, until_ns) in which every operation is a bar of its own."""
+
+    name: str
+    from_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaneBars:
+    """`tracks`: bars by rank, lane and kind; `resolution_ns`: of joined bars, 0 where every operation is a bar;
+    `windows`: where every one is, whatever the resolution."""
+
+    resolution_ns: int
+    windows: tuple[Window, ...]
+    tracks: dict[Track, Bars]
+
+    @property
+    def operations(self) -> int:
+        """Operations in all bars."""
+        return sum(int(bars.operations.sum()) for bars in self.tracks.values())
+
+    @property
+    def bars(self) -> int:
+        """Bars."""
+        return sum(len(bars) for bars in self.tracks.values())
+
+
+def lane_bars(
+    capture: Capture,
+    *,
+    filters: Filters = EVERYTHING,
+    most_bars: int = MOST_BARS,
+    centres_ns: Sequence[tuple[str, int, int]] = (),
+    window_operations: int = WINDOW_OPERATIONS,
+) -> LaneBars:
+    """Bars of the counted operations (one layer a file), in two passes: at most about `most_bars` and
+    `window_operations` more for each of `centres_ns`, (name, from, until), whose beginning is shown in full.
+
+    Raises: CaptureError when a part is damaged.
+    """
+    keys = collect(capture, filters, _KeyCollector, without=("step",))
+    key = resolution_key(keys.counts, keys.tracks, most_bars)
+    windows: tuple[Window, ...] = ()
+    if key is not None and centres_ns:
+        starts = collect(capture, filters, lambda part: _StartCollector(part, centres_ns), without=("step",))
+        windows = starts.windows(window_operations)
+    bars = collect(capture, filters, lambda part: _BarCollector(part, key, windows), without=("step",))
+    return LaneBars(resolution_ns=resolution_ns(key), windows=windows, tracks=bars.tracks())
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Open:
+    """A track so far: its finished parts, and the last operation, which the next batch continues."""
+
+    start_ns: int = 0
+    end_ns: int = 0
+    parts: list[Bars] = field(default_factory=list)
+
+
+def _tracks(rows: OperationRows) -> Iterator[tuple[Track, OperationRows]]:
+    """The rows of each lane and kind, in order."""
+    kind = np.where(rows.data, (rows.op == WRITE).astype(np.int64), 2)
+    kind[rows.origin != TRACED] = 3
+    cell = rows.lane.astype(np.int64) * len(KINDS) + kind
+    for number in np.unique(cell).tolist():
+        lane, place = divmod(number, len(KINDS))
+        yield (rows.rank, lane, KINDS[place]), rows.where(cell == number)
+
+
+class _KeyCollector:
+    """How often each key of neighbours occurs, and how many tracks there are."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._last: dict[Track, tuple[int, int]] = {}
+        self.counts = np.zeros(KEYS, dtype=np.int64)
+
+    @property
+    def tracks(self) -> int:
+        return len(self._last)
+
+    def add(self, rows: OperationRows) -> None:
+        for track, part in _tracks(self._selection.counted(rows)):
+            starts, ends = part.start_ns, part.end_ns
+            if track in self._last:
+                before = self._last[track]
+                starts, ends = np.insert(starts, 0, before[0]), np.insert(ends, 0, before[1])
+            if len(starts) > 1:
+                self.counts += np.bincount(pair_keys(starts, ends), minlength=KEYS)
+            self._last[track] = int(starts[-1]), int(ends[-1])
+
+
+class _StartCollector:
+    """When operations start within some stretches of time."""
+
+    def __init__(self, selection: Selection, stretches: Sequence[tuple[str, int, int]]) -> None:
+        self._selection = selection
+        self._stretches = stretches
+        self._starts: list[list[np.ndarray]] = [[] for _ in stretches]
+
+    def add(self, rows: OperationRows) -> None:
+        counted = self._selection.counted(rows)
+        for found, (_, begin, until) in zip(self._starts, self._stretches, strict=True):
+            low, high = np.searchsorted(counted.start_ns, [begin, until])
+            if high > low:
+                found.append(counted.start_ns[low:high].copy())
+
+    def windows(self, most: int) -> tuple[Window, ...]:
+        """Each stretch, cut before the operation after the first `most`."""
+        windows = []
+        for found, (name, begin, until) in zip(self._starts, self._stretches, strict=True):
+            starts = np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
+            if len(starts) > most:
+                until = int(starts[most])
+            if until > begin:
+                windows.append(Window(name=name, from_ns=begin, until_ns=until))
+        return tuple(windows)
+
+
+class _BarCollector:
+    """Bars of each track."""
+
+    def __init__(self, selection: Selection, key: int | None, windows: Sequence[Window]) -> None:
+        self._selection = selection
+        self._key = key
+        self._windows = windows
+        self._open: dict[Track, _Open] = {}
+
+    def add(self, rows: OperationRows) -> None:
+        for track, part in _tracks(self._selection.counted(rows)):
+            bars = Bars.single(
+                {
+                    "start_ns": part.start_ns,
+                    "end_ns": part.end_ns,
+                    "bytes": part.length,
+                    "file_id": part.file_id.astype(np.int64),
+                    "offset": part.offset,
+                }
+            )
+            found = self._open.setdefault(track, _Open())
+            joined = bars.joined(self._apart(part.start_ns, part.end_ns))
+            if found.parts and not self._first_apart(found, part):
+                last = found.parts[-1]
+                both = Bars.chain([last.rows(len(last) - 1), joined.rows(0, 1)]).joined(np.zeros(1, dtype=bool))
+                found.parts[-1] = last.rows(0, len(last) - 1)
+                joined = Bars.chain([both, joined.rows(1)])
+            found.parts.append(joined)
+            found.start_ns, found.end_ns = int(part.start_ns[-1]), int(part.end_ns[-1])
+
+    def _first_apart(self, found: _Open, part: OperationRows) -> bool:
+        starts = np.array([found.start_ns, part.start_ns[0]])
+        return bool(self._apart(starts, np.array([found.end_ns, part.end_ns[0]]))[0])
+
+    def _apart(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        apart = apart_at(starts, ends, self._key)
+        for window in self._windows:
+            inside = (starts >= window.from_ns) & (starts < window.until_ns)
+            apart |= inside[1:] | inside[:-1]
+        return apart
+
+    def tracks(self) -> dict[Track, Bars]:
+        """Bars of all that was added, by track in order."""
+        order = sorted(self._open, key=lambda track: (track[0], track[1], KINDS.index(track[2])))
+        return {track: Bars.chain(self._open[track].parts) for track in order}

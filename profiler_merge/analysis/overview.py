@@ -1,0 +1,101 @@
+"""All that a page about a capture shows: its analyses, its course over time, and bars for a timeline."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiler_merge.analysis.analyse import Analysis, analyse
+from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.finding import Finding
+from profiler_merge.analysis.findings import findings_of
+from profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
+from profiler_merge.analysis.loop_bars import LoopBars, loop_bars
+from profiler_merge.analysis.timeline import Timeline, timeline
+from traces.ops import CaptureInfo
+from traces.store import Capture
+
+COURSE_BINS = 400
+HEAT_BINS = 240
+MOST_SHOWN_RANKS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Overview:
+    """`course`: over all ranks; `by_rank`: per rank, in wider bins; `lanes` and `loops`: of `shown_ranks` only, which
+    are all where there are few; `paths`: of the files by file_id."""
+
+    name: str
+    info: CaptureInfo
+    analysis: Analysis
+    findings: tuple[Finding, ...]
+    course: Timeline
+    by_rank: Timeline
+    lanes: LaneBars
+    loops: LoopBars
+    shown_ranks: tuple[int, ...]
+    paths: list[str]
+
+
+def overview(
+    capture: Capture,
+    *,
+    filters: Filters = EVERYTHING,
+    most_bars: int = MOST_BARS,
+    on_rows: Callable[[int], None] = lambda rows: None,
+) -> Overview:
+    """Everything that a page shows of a capture, in some passes over its op stream.
+
+    `on_rows` is told how many rows of the first pass are done. Raises: CaptureError when the capture is damaged.
+    """
+    found = analyse(capture, filters=filters, on_rows=on_rows)
+    course = timeline(capture, filters=filters, bins=COURSE_BINS)
+    shown = shown_ranks(found)
+    few = filters if len(shown) == len(found.overlap.ranks) else dataclasses.replace(filters, ranks=shown)
+    return Overview(
+        name=capture.path.name,
+        info=capture.info,
+        analysis=found,
+        findings=findings_of(found),
+        course=course,
+        by_rank=timeline(capture, filters=filters, bins=HEAT_BINS, per_rank=True),
+        lanes=lane_bars(
+            capture,
+            filters=few,
+            most_bars=most_bars,
+            centres_ns=moments(found, course),
+            window_operations=most_bars * 3 // 16,
+        ),
+        loops=loop_bars(filters.spans(capture.spans), shown, most_bars * 3 // 4),
+        shown_ranks=shown,
+        paths=capture.paths(),
+    )
+
+
+def shown_ranks(analysis: Analysis, most: int = MOST_SHOWN_RANKS) -> tuple[int, ...]:
+    """Ranks whose lanes are shown: all of them, or the half with the most I/O and the rest evenly spread."""
+    ranks = np.array([rank.rank for rank in analysis.overlap.ranks], dtype=np.int64)
+    if len(ranks) <= most:
+        return tuple(ranks.tolist())
+    io_ns = np.array([rank.io_ns for rank in analysis.overlap.ranks])
+    busiest = ranks[np.argsort(-io_ns, kind="stable")[: most // 2]]
+    others = np.setdiff1d(ranks, busiest)
+    spread = others[np.linspace(0, len(others) - 1, most - len(busiest)).astype(np.int64)]
+    return tuple(np.union1d(busiest, spread).tolist())
+
+
+def moments(analysis: Analysis, course: Timeline) -> list[tuple[str, int, int]]:
+    """Stretches worth every detail, (name, from, until) in ns: the bin that moved the most, and the slowest step."""
+    found = []
+    moved = course.table["bytes_read"].to_numpy() + course.table["bytes_written"].to_numpy()
+    if len(moved) and moved.any():
+        begin = course.start_ns + course.bin_ns * int(moved.argmax())
+        found.append(("busiest moment", begin, begin + course.bin_ns))
+    slowest = analysis.overlap.slowest(1)
+    if slowest.num_rows:
+        begin = slowest["start_ns"][0].as_py()
+        found.append(("slowest step", begin, begin + slowest["duration_ns"][0].as_py()))
+    return found

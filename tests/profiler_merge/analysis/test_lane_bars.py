@@ -1,0 +1,110 @@
+"""Bars of lanes: exact totals whatever the budget and the batches, single operations in windows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from profiler_merge.analysis import lane_bars as module
+from profiler_merge.analysis.filters import Filters
+from profiler_merge.analysis.lane_bars import lane_bars
+from tests.capture_builder import Op, build_capture, read, write
+from traces.store import Capture
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    """Two ranks with two lanes of 400 short reads each, a long write and a few others."""
+    rng = np.random.default_rng(7)
+    ops = []
+    for rank in (0, 1):
+        for lane in (0, 1):
+            starts = np.cumsum(rng.integers(2_000, 40_000, 400))
+            ops += [
+                read(0, offset=i * 100, length=100 + i, rank=rank, lane=lane, start_ns=start, end_ns=start + 1_000)
+                for i, start in enumerate(starts.tolist())
+            ]
+        ops += [
+            write(1, length=10_000, rank=rank, lane=2, start_ns=1_000_000, end_ns=5_000_000),
+            Op("open", 1, rank=rank, lane=2, start_ns=900_000),
+            read(1, length=77, rank=rank, lane=2, start_ns=6_000_000, origin="reconstructed"),
+        ]
+    return build_capture(tmp_path_factory.mktemp("lanes"), ops=ops, files=["/a", "/b"])
+
+
+@pytest.mark.parametrize("budget", [20, 100, 700, 10_000])
+def test_totals_are_exact_at_every_budget(busy: Capture, budget: int) -> None:
+    found = lane_bars(busy, most_bars=budget)
+    assert found.operations == busy.operation_count()
+    assert found.bars <= budget
+    for (_, lane, kind), bars in found.tracks.items():
+        expected = {("read", 0): 400, ("read", 1): 400}.get((kind, lane), 1)
+        assert bars.operations.sum() == expected
+    reads = sum(int(bars.bytes.sum()) for (_, _, kind), bars in found.tracks.items() if kind == "read")
+    assert reads == 4 * sum(range(100, 500))
+    assert (found.resolution_ns == 0) == (budget == 10_000)
+
+
+def test_tracks_are_in_order_and_apart_by_kind(busy: Capture) -> None:
+    tracks = list(lane_bars(busy).tracks)
+    assert tracks == [
+        (rank, lane, kind)
+        for rank in (0, 1)
+        for lane, kind in ((0, "read"), (1, "read"), (2, "write"), (2, "metadata"), (2, "reconstructed"))
+    ]
+
+
+def test_batches_do_not_matter(busy: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = lane_bars(busy, most_bars=100, centres_ns=[("middle", 2_000_000, 3_000_000)])
+    collect = module.collect
+
+    def in_pieces(capture, filters, begin, **more):  # type: ignore[no-untyped-def]
+        def begin_split(selection):  # type: ignore[no-untyped-def]
+            collector = begin(selection)
+            add = collector.add
+
+            class Split:
+                def add(self, rows):  # type: ignore[no-untyped-def]
+                    for first in range(0, len(rows), 37):
+                        place = np.arange(len(rows))
+                        add(rows.where((place >= first) & (place < first + 37)))
+
+                def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+                    return getattr(collector, name)
+
+            return Split()
+
+        return collect(capture, filters, begin_split, **more)
+
+    monkeypatch.setattr(module, "collect", in_pieces)
+    pieces = lane_bars(busy, most_bars=100, centres_ns=[("middle", 2_000_000, 3_000_000)])
+    assert pieces.resolution_ns == whole.resolution_ns
+    assert list(pieces.tracks) == list(whole.tracks)
+    for track, bars in whole.tracks.items():
+        for name in ("start_ns", "end_ns", "operations", "bytes", "file_id", "offset"):
+            assert getattr(pieces.tracks[track], name).tolist() == getattr(bars, name).tolist()
+
+
+def test_every_operation_of_a_window_is_a_bar(busy: Capture) -> None:
+    found = lane_bars(busy, most_bars=30, centres_ns=[("middle", 2_000_000, 2_400_000)])
+    (window,) = found.windows
+    assert (window.name, window.from_ns, window.until_ns) == ("middle", 2_000_000, 2_400_000)
+    inside = 0
+    for bars in found.tracks.values():
+        within = (bars.start_ns >= window.from_ns) & (bars.start_ns < window.until_ns)
+        assert (bars.operations[within] == 1).all()
+        inside += int(within.sum())
+    assert inside > 20
+
+
+def test_a_window_is_cut_at_its_budget(busy: Capture) -> None:
+    found = lane_bars(busy, most_bars=30, centres_ns=[("all", 0, 20_000_000)], window_operations=50)
+    (window,) = found.windows
+    assert window.until_ns < 20_000_000
+    starts = np.concatenate([bars.start_ns for bars in lane_bars(busy).tracks.values()])
+    assert (starts < window.until_ns).sum() == 50
+
+
+def test_filters_choose_ranks(busy: Capture) -> None:
+    found = lane_bars(busy, filters=Filters(ranks=(1,)))
+    assert {rank for rank, _, _ in found.tracks} == {1}

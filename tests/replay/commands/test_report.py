@@ -1,0 +1,79 @@
+"""`dxt-replay report`: one file, from a capture, a log, or two captures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replay.commands.main import main
+from tests.replay.report_pages import Elements, carried, training
+from traces.samples import sample
+
+
+def test_a_page_of_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = training(tmp_path)
+    output = tmp_path / "out" / "report.html"
+    assert main(["report", str(capture.path), "-o", str(output)]) == 0
+    said = capsys.readouterr().out
+    assert str(output) in said
+    assert "open it in a browser" in said
+    assert Elements(output.read_text(encoding="utf-8")).open == []
+    assert [path.name for path in output.parent.iterdir()] == ["report.html"]
+
+
+def test_a_page_of_a_log_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "report.html"
+    assert main(["report", str(sample("imagenet").log), "-o", str(output), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "schema_version": 1,
+        "report": str(output),
+        "bytes": output.stat().st_size,
+    }
+
+
+def test_a_page_of_two(tmp_path: Path) -> None:
+    source, replay = training(tmp_path, "source"), training(tmp_path, "again", delay_ns=3_000, due=True)
+    output = tmp_path / "report.html"
+    assert main(["report", str(source.path), str(replay.path), "-o", str(output)]) == 0
+    page = output.read_text(encoding="utf-8")
+    assert {"fidelity", "lag"} <= {section["id"] for section in Elements(page).of("section")}
+    assert set(carried(page, "summary")) == {"schema_version", "source", "replay"}
+
+
+def test_options_choose_what_it_is_about(tmp_path: Path) -> None:
+    capture = training(tmp_path)
+    output = tmp_path / "report.html"
+    options = ["--ranks", "1", "--op", "read", "--from", "150ms", "--until", "200ms"]
+    assert main(["report", str(capture.path), "-o", str(output), *options]) == 0
+    page = output.read_text(encoding="utf-8")
+    assert carried(page, "data")["timelines"]["source"]["ranks"] == [1]
+    assert 0 < carried(page, "summary")["source"]["operations"]["read"] < 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.capture"], "does not exist"),
+        (["CAPTURE", "CAPTURE", "--from", "1s"], "times of one capture"),
+        (["CAPTURE", "missing.capture"], "does not exist"),
+    ],
+)
+def test_wrong_use_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    capture = training(tmp_path)
+    output = tmp_path / "report.html"
+    named = [str(capture.path) if argument == "CAPTURE" else argument for argument in arguments]
+    assert main(["report", *named, "-o", str(output)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert not output.exists()
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = training(tmp_path)
+    assert main(["report", str(capture.path), "-o", str(tmp_path)]) == 2
+    assert "is not a file" in capsys.readouterr().err
