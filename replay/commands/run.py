@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from replay.comm import Communicator
     from replay.result import RunResult
     from replay.selection import Selection
+
+LAST_WORDS_S = 0.2
+"""How long a process that ends all others waits for its message to reach the launcher."""
 
 
 @click.command()
@@ -186,11 +190,13 @@ def _ending_together(comm: Communicator) -> Iterator[None]:
             raise SystemExit(error.exit_status) from error
         if comm.size > 1 and not is_known_to_all(error):
             click.echo(f"dxt-replay: error: process {comm.rank}: {error}", err=True)
+            time.sleep(LAST_WORDS_S)
             comm.abort()
         raise
     except (Exception, KeyboardInterrupt):
         if comm.size == 1:
             raise
-        traceback.print_exc()
-        click.echo(f"dxt-replay: process {comm.rank} failed and ends the replay", err=True)
+        # In one write, and with time for the launcher to pass it on: it drops what it has not read when all end.
+        click.echo(f"{traceback.format_exc()}dxt-replay: process {comm.rank} failed and ends the replay", err=True)
+        time.sleep(LAST_WORDS_S)
         comm.abort()
