@@ -81,7 +81,7 @@ def _replay_sample(name: str, folder: Path, *, cold: bool, say: Callable[[str], 
     clocks = merged.info.clock
     say(
         f"\n{name}: merged {format_count(merged.operations)} operations of {len(merged.info.ranks)} ranks and "
-        f"{format_count(merged.spans)} spans; clocks by {clocks[0].method}, known to "
+        f"{format_count(merged.spans)} spans, {format_count(merged.reconstructed)} more reconstructed; clocks by {clocks[0].method}, known to "
         f"{max(clock.interval_ns[1] - clock.interval_ns[0] for clock in clocks) / 1000:.1f} us"
     )
     source = open_capture(source_path)
@@ -95,6 +95,8 @@ def _replay_sample(name: str, folder: Path, *, cold: bool, say: Callable[[str], 
         f"replayed on {result['processes']} processes in {result['elapsed_s']:.3f} s (recorded: "
         f"{result['recorded_s']:.3f} s); {result['cache']['resident_before_pct']:.0f} % of the data were cached before"
     )
+    for warning in result["warnings"]:
+        say(f"warning: {warning}")
     say(f"99 % of the operations began within {lag:.0f} us of their time, an idle thread here within {jitter:.0f} us\n")
     return compare(source, open_capture(replay_path), Thresholds(similarity=LEAST_SIMILARITY))
 
@@ -105,8 +107,11 @@ def _run_on_ranks(source: Path, target: Path, output: Path, *, cold: bool) -> di
 
     launcher = _mpiexec()
     command = [*([launcher, "-n", str(RANKS)] if launcher else []), sys.executable, "-m", "replay.commands.main", "run"]
-    command += [str(source), "--target", str(target), "-o", str(output), "--json"]
-    done = subprocess.run([*command, *(["--cold"] if cold else [])], stdout=subprocess.PIPE, text=True, check=False)
+    command += [str(source.absolute()), "--target", str(target.absolute()), "-o", str(output.absolute()), "--json"]
+    # Not from the present directory, of which Python would import first: in a checkout that holds the uncompiled sources.
+    done = subprocess.run(
+        [*command, *(["--cold"] if cold else [])], stdout=subprocess.PIPE, text=True, check=False, cwd=output.parent
+    )
     if done.returncode:
         raise ReplayError(f"the replay ended with exit status {done.returncode}: see its message above")
     result: dict = json.loads(done.stdout)
