@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -97,7 +98,9 @@ class ReplayProcess:
         written = sorted({file for survey in surveys for file in survey.writes})
         self.files.prepare_payload(int(sizes[written].max()) if written else 0)
         read = {file for survey in surveys for file in survey.reads}
-        self._paths = [prepared.placements[file].path for file in sorted(read)]
+        # Files that the run itself makes have no pages yet.
+        paths = (prepared.placements[file].path for file in sorted(read))
+        self._paths = [path for path in paths if os.path.exists(path)]
         self._total = sum(survey.operations for survey in self.surveys)
         self.expected_ns = options.plan.pacing.recorded_ns(prepared.end_ns - prepared.begin_ns)
         self._threads: list[threading.Thread] = []

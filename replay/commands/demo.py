@@ -81,7 +81,8 @@ def _replay_sample(name: str, folder: Path, *, cold: bool, say: Callable[[str], 
     clocks = merged.info.clock
     say(
         f"\n{name}: merged {format_count(merged.operations)} operations of {len(merged.info.ranks)} ranks and "
-        f"{format_count(merged.spans)} spans, {format_count(merged.reconstructed)} more reconstructed; clocks by {clocks[0].method}, known to "
+        f"{format_count(merged.spans)} spans, {format_count(merged.reconstructed)} more reconstructed; clocks by "
+        f"{clocks[0].method}, known to "
         f"{max(clock.interval_ns[1] - clock.interval_ns[0] for clock in clocks) / 1000:.1f} us"
     )
     source = open_capture(source_path)
@@ -108,7 +109,7 @@ def _run_on_ranks(source: Path, target: Path, output: Path, *, cold: bool) -> di
     launcher = _mpiexec()
     command = [*([launcher, "-n", str(RANKS)] if launcher else []), sys.executable, "-m", "replay.commands.main", "run"]
     command += [str(source.absolute()), "--target", str(target.absolute()), "-o", str(output.absolute()), "--json"]
-    # Not from the present directory, of which Python would import first: in a checkout that holds the uncompiled sources.
+    # Not from the present directory, from which Python imports first: a checkout holds the sources uncompiled.
     done = subprocess.run(
         [*command, *(["--cold"] if cold else [])], stdout=subprocess.PIPE, text=True, check=False, cwd=output.parent
     )
