@@ -25,10 +25,13 @@ lint:  ## ruff and mypy
 bench:  ## speed of each hot path as ratios against peers, a table and benchmarks/results/*.json
 	$(PYTHON) -m benchmarks.run_all
 
+bench-prediction:  ## pace steps against a real application on throttled storage; needs root, 5 minutes
+	$(PYTHON) -m benchmarks.prediction
+
 demo:  ## the main job on the bundled captures
 	dxt-replay demo
 
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/_issue*.so replay/_issue.c profiler_merge/_xplane*.so profiler_merge/_xplane.c
 
-.PHONY: help install build test test-slow lint bench demo clean
+.PHONY: help install build test test-slow lint bench bench-prediction demo clean
