@@ -48,7 +48,7 @@ STEP_NS = 250_000_000
 BYTES_PER_OPERATION = 20
 """Room that the generated capture may take."""
 
-REQUIRED = {"operations_per_s": 5e6, "ratio_vanidl": 10.0}
+REQUIRED = {"operations_per_s": 5e6, "ratio_vanidl": 20.0}
 MOST_RESIDENT_BYTES = 1_000_000_000
 
 _OURS = {

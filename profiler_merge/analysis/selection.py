@@ -7,7 +7,7 @@ stdio does not: Darshan does not see the calls that libc makes inside fread (mea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -80,11 +80,6 @@ def select(capture: Capture, filters: Filters = EVERYTHING) -> Selection:
         ops=filters.ops_mask(),
         apis=filters.apis_mask(),
     )
-
-
-def select_files(capture: Capture, exclude: Sequence[str] = ()) -> Selection:
-    """`select` of the files whose path matches none of the shell patterns `exclude` (`*` matches `/`)."""
-    return select(capture, Filters(exclude=tuple(exclude)))
 
 
 def select_layers(capture: Capture, selection: Selection) -> Selection:

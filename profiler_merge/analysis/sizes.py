@@ -14,7 +14,7 @@ from profiler_merge.analysis.selection import collect
 from profiler_merge.analysis.tables import table_of
 from traces.distribution import Distribution, DistributionCollector
 from traces.operation_rows import OperationRows
-from traces.ops import APIS, ORIGINS, TRACED, WRITE
+from traces.ops import APIS, ORIGINS, WRITE
 from traces.store import Capture
 
 DARSHAN_BOUNDS = (100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30)
@@ -165,12 +165,6 @@ class SizeCollector:
 def request_sizes(capture: Capture, filters: Filters = EVERYTHING) -> RequestSizes:
     """Sizes of the reads and writes, each at the layer that it was recorded at. Raises: CaptureError when damaged."""
     return collect(capture, filters, lambda selection: SizeCollector(), without=("lane", "step")).sizes()
-
-
-def traced_sizes(sizes: RequestSizes, op: str) -> Distribution:
-    """Distribution of all traced requests of `op` (read or write), over the interfaces."""
-    found = (part.distribution for part in sizes.classes if part.op == op and part.origin == ORIGINS[TRACED])
-    return sum(found, start=Distribution())
 
 
 def _power_rows(found: SizeClass) -> Iterable[dict[str, object]]:

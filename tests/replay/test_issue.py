@@ -780,7 +780,7 @@ def test_starving_is_waiting_for_the_feeder_while_an_item_is_due(due_ns, starved
 
     clock.on_sleep = feed
     lane.run()
-    assert lane.starved_ns == pytest.approx(starved, abs=2 * FEED_POLL_NS)
+    assert lane.starved_ns == pytest.approx(starved, abs=max(FEED_POLL_NS, 700_000 >> 3) + 100)  # a look late at most
     assert (lane.starved_ns == 0) == (starved == 0)
 
 

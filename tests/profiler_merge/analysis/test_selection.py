@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.selection import above_posix, select_files, select_layers
+from profiler_merge.analysis.filters import Filters
+from profiler_merge.analysis.selection import above_posix, select, select_layers
 from tests.capture_builder import Op, build_capture, read
 from traces.operation_rows import operation_rows
 from traces.store import Capture
 
 
 def counted_lengths(capture: Capture, exclude: tuple[str, ...] = ()) -> list[int]:
-    selection = select_files(capture, exclude)
+    selection = select(capture, Filters(exclude=exclude))
     found: list[int] = []
     if any(above_posix(rows) for rows in operation_rows(capture)):
         selection = select_layers(capture, selection)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.analysis.sizes import DARSHAN_BINS, request_sizes, traced_sizes
+from profiler_merge.analysis.sizes import DARSHAN_BINS, request_sizes
 from profiler_merge.merge import merge
 from tests import darshan_oracle
 from tests.capture_builder import build_capture, read, write
@@ -74,7 +74,7 @@ def test_interfaces_directions_and_origins_stand_apart(tmp_path: Path) -> None:
         ("POSIX", "write", "traced", 1, 100),
         ("STDIO", "write", "reconstructed", 1, 5),
     ]
-    assert traced_sizes(found, "write").count == 1
+    assert [part.distribution.count for part in found.classes] == [11, 1, 1]
 
 
 def test_the_histogram_counts_everything_unless_rare_bins_are_dropped(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_very_large_requests_have_the_open_bin(tmp_path: Path) -> None:
 
 def test_no_operations(tmp_path: Path) -> None:
     found = request_sizes(build_capture(tmp_path))
-    assert (found.powers().num_rows, found.exact().num_rows, traced_sizes(found, "read").count) == (0, 0, 0)
+    assert (found.powers().num_rows, found.exact().num_rows, found.classes) == (0, 0, ())
 
 
 @pytest.mark.parametrize("name", CAPTURES)
