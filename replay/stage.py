@@ -10,7 +10,7 @@ import os
 import stat as stat_modes
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -192,26 +192,23 @@ def stage(plan: StagePlan, *, workers: int | None = None, progress: Progress | N
         if manifest != plan.manifest:
             write_manifest(target, manifest)
         make_directories(target, (file.path for file in plan.created_by_run))
-        whole: list[ManifestFile] = []
+        whole: list[TwinFile] = []
         try:
-            with closing(
-                write_files(
-                    target,
-                    plan.to_write,
-                    sparse=plan.sparse,
-                    replaced=plan.replaced,
-                    workers=workers,
-                    progress=progress,
-                )
-            ) as written:
-                for file in written:
-                    whole.append(_entry(plan, file, WHOLE))  # noqa: PERF401 - what came before an error counts
+            write_files(
+                target,
+                plan.to_write,
+                sparse=plan.sparse,
+                replaced=plan.replaced,
+                placed=whole.append,
+                workers=workers,
+                progress=progress,
+            )
         except BaseException:
             with suppress(TargetError):
-                write_manifest(target, manifest.with_files(whole, plan.identity))
+                write_manifest(target, _with_whole(manifest, plan, whole))
             raise
         if whole:
-            manifest = manifest.with_files(whole, plan.identity)
+            manifest = _with_whole(manifest, plan, whole)
             write_manifest(target, manifest)
         return manifest
 
@@ -277,6 +274,10 @@ def unstage(target: Path) -> int:
             opened.remove_empty_directories({split(path)[0] for path in paths})
             remove_manifest(opened)
             return removed
+
+
+def _with_whole(manifest: Manifest, plan: StagePlan, whole: Iterable[TwinFile]) -> Manifest:
+    return manifest.with_files([_entry(plan, file, WHOLE) for file in whole], plan.identity)
 
 
 def _entry(plan: StagePlan, file: TwinFile, state: str) -> ManifestFile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from functools import partial
@@ -49,9 +49,16 @@ class _Progress:
 
 
 def _write_file(
-    target: Target, file: TwinFile, *, sparse: bool, replaces: bool, wrote: Callable[[int], None], stop: Event
+    target: Target,
+    file: TwinFile,
+    *,
+    sparse: bool,
+    replaces: bool,
+    wrote: Callable[[int], None],
+    placed: Callable[[TwinFile], None],
+    stop: Event,
 ) -> None:
-    """Write one file whole, or leave nothing. Raises: TargetError when the disk refuses; _Stopped."""
+    """Write one file whole and tell `placed`, or leave nothing. Raises: TargetError when the disk refuses; _Stopped."""
     directory_path, name = split(file.path)
     temporary = temporary_name(name)
     try:
@@ -66,6 +73,7 @@ def _write_file(
                 if not replaces and lstat(directory, name) is not None:
                     raise foreign(target, file.path)
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                placed(file)
             except BaseException:
                 with suppress(OSError):
                     unlink(directory, temporary)
@@ -106,28 +114,29 @@ def write_files(
     *,
     sparse: frozenset[int],
     replaced: frozenset[int],
+    placed: Callable[[TwinFile], None],
     workers: int | None,
     progress: Progress | None,
-) -> Generator[TwinFile, None, None]:
-    """Write `files` and give each when it is in place; then all are on the disk.
+) -> None:
+    """Write `files`; at the end all are on the disk.
 
-    `sparse` and `replaced` (file ids): to be a hole; to take the place of a file of ours. Whatever ends the iteration
-    early, also an interrupt, leaves no temporary file. Raises: TargetError, UsageError.
+    `sparse` and `replaced` (file ids): to be a hole; to take the place of a file of ours. `placed` is called from the
+    writing threads with each file that has its place: whatever ends the writing early, also an interrupt, it has heard
+    of all of them, and no temporary file is left. Raises: TargetError, UsageError.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"{workers} workers cannot stage: give at least 1")
     total = sum(file.size for file in files if file.file_id not in sparse)
     counter, stop = _Progress(total, progress), Event()
     with ThreadPoolExecutor(workers or default_workers(), thread_name_prefix="stage") as pool:
-        futures: dict[Future[None], TwinFile] = {}
+        futures: list[Future[None]] = []
         try:
             for file in files:
                 holes, replaces = file.file_id in sparse, file.file_id in replaced
                 write = partial(_write_file, target, file, sparse=holes, replaces=replaces)
-                futures[pool.submit(write, wrote=counter.add, stop=stop)] = file
+                futures.append(pool.submit(write, wrote=counter.add, placed=placed, stop=stop))
             for future in as_completed(futures):
                 future.result()
-                yield futures[future]
         except BaseException:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)

@@ -8,9 +8,11 @@ import stat as stat_modes
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -304,6 +306,30 @@ class TestRefusals:
         plan = staged(capture, target)
         assert len(plan.to_write) == 6 - len(whole)
         assert twin(target) == {str(i): 3 * MIB for i in range(6)}
+
+    def test_a_file_that_gets_its_place_after_another_failed_is_listed(
+        self, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        capture = build_capture(tmp_path, files=["/0", "/1"], ops=[read(i, length=1000) for i in range(2)])
+        first_is_written, failed, rename = Event(), Event(), os.rename
+
+        def one_fails_first(source: bytes, place: bytes, **options: Any) -> None:
+            if place == b"1":
+                assert first_is_written.wait(60)
+                failed.set()
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if place == b"0":
+                first_is_written.set()
+                assert failed.wait(60)
+                time.sleep(0.05)  # the failure is on its way to the caller
+            rename(source, place, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", one_fails_first)
+            with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/1: "):
+                stage(plan_stage(capture, target), workers=2)
+        assert twin(target) == {"0": 1000}
+        assert [f.path for f in load_manifest(target).files.values() if f.state == WHOLE] == [f"{TWIN_ROOT}/0"]
 
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENAMETOOLONG])
     @pytest.mark.parametrize("call", ["mkdir", "rename"])
