@@ -238,9 +238,13 @@ class SharedFiles:
             columns["renamed_from"] = np.zeros_like(columns["renamed_from"])
         for name in _SHARED_OUT:
             part = share["opens" if name in _PER_OPEN else "rest"]
-            until = np.minimum(np.rint(columns[name] * part).astype(np.int64), columns[name])
-            columns[name] = np.maximum(until - self._given[name], 0)
-            self._given[name] = np.maximum(self._given[name], until)
+            total, given = columns[name], self._given[name]
+            # rounding alone can cost a rank its one open, or the ranks after it theirs
+            each = (name == "opens") & (total >= self._ranks)
+            until = np.rint(total * part).astype(np.int64)
+            until = np.clip(until, given + each, total - each * (self._ranks - 1 - rank))
+            columns[name] = until - given
+            self._given[name] = until
         return CountedFiles(**columns)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from profiler_merge.darshan_log import open_log
@@ -40,9 +40,10 @@ def test_without_a_trace_ranks_share_alike():
     assert [int(share.base[0]) for share in found] == [0, *ends[:-1]]
 
 
+@example(ranks=3, opens=4, seeks=0, uses={0: 1, 2: 1})  # 1.5, 1 and 1.5 opens: the middle one is rounded away
 @given(
     st.integers(1, 12),
-    st.integers(0, 10**6),
+    st.integers(0, 20) | st.integers(0, 10**6),
     st.integers(0, 10**6),
     st.dictionaries(st.integers(0, 11), st.integers(1, 10**6)),
 )
