@@ -14,8 +14,8 @@ build:  ## the compiled cores, in place
 test:  ## the test suite
 	$(PYTHON) -m pytest -m 'not slow'
 
-test-slow:  ## everything: fuzzing of logs and profiles, full replays of all captures
-	$(PYTHON) -m pytest
+test-slow:  ## everything, with new random examples: fuzzing of logs and profiles, replays of all captures
+	$(PYTHON) -m pytest --hypothesis-profile=search
 
 lint:  ## ruff and mypy
 	$(PYTHON) -m ruff check .

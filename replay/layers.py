@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.hdf5_files import Hdf5Files, hdf5_files
+from replay.hdf5.files import Hdf5Files, hdf5_files
 from traces.errors import CaptureError, UsageError
 from traces.ops import APIS, OPS, READ, TRACED, WRITE, codes
 from traces.store import Capture

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from replay.causal_plan import ARRIVALS, OWN_ARRIVALS
+from replay.causal.items import ARRIVALS, OWN_ARRIVALS
 from replay.counters import Counters
 
 POLL_S = 20e-6

@@ -2,7 +2,8 @@
 
 The words: an operation is *due* when the plan wants it issued, *begins* when it is issued and *ends* when it returns.
 `timed` keeps the recorded start times (open loop), `think` the recorded gaps between an operation's end and the next
-one's start on the same lane (closed loop), `steps` follows the training loop (`replay.causal`), `none` issues at once.
+one's start on the same lane (closed loop), `steps` follows the training loop (`replay.causal.model`), `none` issues at
+once.
 """
 
 from __future__ import annotations

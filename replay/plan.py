@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.backends.base import FileSlot
-from replay.causal import OperationBatch
-from replay.causal_plan import CausalLanes
+from replay.causal.items import CausalLanes
+from replay.causal.model import OperationBatch
 from replay.items import (
     BATCH_ITEMS,
     CLOSE,
@@ -34,10 +34,10 @@ from replay.items import (
     Batch,
 )
 from replay.pacing import LaneClock, Pace, Pacing
-from replay.placement import Placement
 from replay.plan_row import PLAN_ROW
 from replay.row_queue import RowQueue, SpillFile
 from replay.survey import RankSurvey
+from replay.twin.placement import Placement
 from traces.errors import UsageError
 from traces.intervals import Intervals
 from traces.ops import NO_STEP, OPS, SPAN_KINDS, codes

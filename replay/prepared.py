@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replay.layers import LayerChoice, choose_layers
-from replay.placement import Placement
 from replay.process_files import check_io
 from replay.run_options import RunOptions
-from replay.stage import check_staged, prepare_run
+from replay.twin.placement import Placement
+from replay.twin.stage import check_staged, prepare_run
 from traces.capture_writer import begin_capture
 from traces.errors import UsageError
 from traces.store import Capture

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from replay import page_cache
+from replay.causal.explain import rank_model
+from replay.causal.steps import Ties
 from replay.clock import StartGate, StopFlag
 from replay.collectives import Collectives
 from replay.descriptors import require_descriptors
 from replay.issue import allow_open_files, choose_core, core_of
 from replay.jitter import JitterProbe
-from replay.model_report import rank_model
 from replay.pacing import Pace
 from replay.plan import batch_items_of, process_file_slots
 from replay.prepared import Prepared
@@ -29,9 +29,9 @@ from replay.recording import Tally, TimeCollector, rank_rows
 from replay.result import Overhead
 from replay.row_queue import SpillFile
 from replay.run_options import RunOptions
-from replay.steps import Ties
 from replay.stopping import StopRelay
 from replay.survey import RankSurvey
+from replay.twin import page_cache
 from traces.capture_writer import OpsWriter
 from traces.errors import ReplayError
 from traces.ops import SPANS_SCHEMA

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replay.causal.steps import Ties
 from replay.clock import StartGate, StopFlag
 from replay.issue import Lane, make_lane
 from replay.items import Pace as LoopPace
@@ -19,7 +20,6 @@ from replay.process_files import ProcessFiles
 from replay.recording import ComputeRecorder, ComputeStructure, LaneRecorder, NoRecorder, Tally, TimeCollector
 from replay.row_queue import SpillFile
 from replay.run_options import RunOptions
-from replay.steps import Ties
 from replay.survey import RankSurvey
 from traces.ops import SPAN_KINDS, codes
 from traces.store import Capture

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, TAKE
 from replay.items import MARK, READ, RENAME, SLEEP, SPIN, WRITE, Completed
 from replay.row_queue import CHUNK_ROWS, RowQueue, SpillFile
-from replay.training_loop import CHECKPOINT, COLLECTIVE, TAKE
 from traces.distribution import Distribution, DistributionCollector
 from traces.ops import (
     OPS_SCHEMA,
@@ -220,7 +220,7 @@ def _step_spans(planned: np.ndarray, begin: np.ndarray) -> dict[str, np.ndarray]
 
 
 def _point_spans(planned: np.ndarray, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
-    """One span for each point of the training thread (`replay.causal_plan`), from its first item to its last."""
+    """One span for each point of the training thread (`replay.causal.items`), from its first item to its last."""
     first = np.flatnonzero(np.diff(planned["file_id"], prepend=-1))
     last = np.append(first[1:], len(planned))[: len(first)] - 1
     kinds = np.array([SPAN_KINDS.index(_SPAN_OF_POINT.get(kind, "other")) for kind in planned["op"][first].tolist()])

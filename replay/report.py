@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from replay.report_sections import (
+from replay.sections import (
     Section,
     comparison_sections,
     merge_sections,
@@ -14,7 +14,7 @@ from replay.report_sections import (
     run_sections,
     summary_sections,
 )
-from replay.report_views import view_sections
+from replay.views import view_sections
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -69,7 +69,7 @@ class Overhead:
 class RunResult:
     """One finished replay over all its processes. `left_out`: recorded rows not issued (see `replay.survey`).
 
-    `models`: by rank the causal model in numbers (`replay.model_report`), None for a pace without one.
+    `models`: by rank the causal model in numbers (`replay.causal.explain`), None for a pace without one.
     """
 
     capture: Path

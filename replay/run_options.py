@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from replay.placement import PathMap
 from replay.plan import PlanOptions
 from replay.process_files import IoOptions
+from replay.twin.placement import PathMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from replay import page_cache
+from replay.causal.steps import Ties, derive_steps
 from replay.collectives import choose_collectives
 from replay.comm import Communicator, share_of, together
 from replay.jitter import JitterProbe
@@ -23,9 +23,9 @@ from replay.recording import (
 )
 from replay.result import CacheState, IoResult, Overhead, RunResult, replay_info
 from replay.run_options import RunOptions
-from replay.steps import Ties, derive_steps
 from replay.stopping import StopRelay, stop_on_signals
 from replay.survey import survey_rank
+from replay.twin import page_cache
 from traces.capture_writer import (
     discard_capture,
     publish_capture,

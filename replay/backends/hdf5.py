@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from replay.hdf5_boxes import boxes_of
+from replay.hdf5.boxes import boxes_of
 
 SPACE_NAME = b"bytes"
 SPACE_MARK = b"dxt_replay_byte_space"

@@ -47,7 +47,7 @@ def command(
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import status
-    from replay.fidelity import Thresholds, compare
+    from replay.fidelity.compare import Thresholds, compare
 
     thresholds = Thresholds(similarity=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     with opened(source) as recorded, opened(replay) as replayed, status("comparing"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from replay.fidelity import Comparison
+    from replay.fidelity.compare import Comparison
 
 RANKS = 2
 
@@ -69,8 +69,8 @@ def command(names: tuple[str, ...], keep: bool, target: Path | None, warm: bool,
 def _replay_sample(name: str, folder: Path, *, cold: bool, say: Callable[[str], None]) -> Comparison:
     from profiler_merge.merge import merge
     from replay.commands.progress import byte_progress
-    from replay.fidelity import Thresholds, compare
-    from replay.stage import plan_stage, stage
+    from replay.fidelity.compare import Thresholds, compare
+    from replay.twin.stage import plan_stage, stage
     from traces.samples import sample
     from traces.store import open_capture
     from traces.units import format_bytes, format_count

@@ -52,10 +52,10 @@ def _darshan(source: Capture, output: Path, choices: Choices) -> Exported:
 
 def _fio(source: Capture, output: Path, choices: Choices) -> Exported:
     from profiler_merge.export.fio import write_fio
-    from replay.containment import resolve_target
     from replay.layers import choose_layers
-    from replay.manifest import load_manifest
-    from replay.twin import twin_data_set
+    from replay.twin.containment import resolve_target
+    from replay.twin.data_set import twin_data_set
+    from replay.twin.manifest import load_manifest
 
     if choices.target is None:
         raise UsageError(_TARGET_MISSING)
@@ -139,7 +139,7 @@ def _csv_to_standard_output(capture: Path) -> None:
 
 
 def _print(exported: Exported) -> None:
-    from replay.containment import printable
+    from replay.twin.containment import printable
     from traces.units import format_bytes, format_count
 
     size = format_bytes(sum(file.bytes for file in exported.files))

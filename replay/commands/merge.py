@@ -63,8 +63,8 @@ def command(
     from profiler_merge.xplane import find_profiles
     from replay.commands.output import print_json
     from replay.commands.progress import status
-    from replay.placement import parse_map
     from replay.report import print_merge
+    from replay.twin.placement import parse_map
 
     found = [path for directory in profiles for path in find_profiles(directory)]
     rules = [parse_map(text) for text in maps]

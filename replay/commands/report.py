@@ -80,7 +80,7 @@ def _page(capture: Path, replay: Path | None, filters: Filters) -> str:
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
     from replay.commands.options import opened
-    from replay.report_html import report_page
+    from replay.page.html import report_page
 
     with opened(capture) as source:
         if replay is None:
@@ -92,9 +92,9 @@ def _page(capture: Path, replay: Path | None, filters: Filters) -> str:
 def _both(source: Capture, replay: Capture, filters: Filters, most_bars: int) -> str:
     """The page of two: of the source, what the replay replays."""
     from profiler_merge.analysis.overview import overview
-    from replay.fidelity import compare
-    from replay.report_data import lag_course
-    from replay.report_html import report_page
+    from replay.fidelity.compare import compare
+    from replay.page.data import lag_course
+    from replay.page.html import report_page
     from replay.selection import as_replayed
 
     part = as_replayed(source, replay)
@@ -107,7 +107,7 @@ def _both(source: Capture, replay: Capture, filters: Filters, most_bars: int) ->
 
 
 def _print(output: Path, size: int) -> None:
-    from replay.containment import printable
+    from replay.twin.containment import printable
     from traces.units import format_bytes
 
     click.echo(f"{printable(str(output))}: {format_bytes(size)}, open it in a browser")

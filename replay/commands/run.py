@@ -106,7 +106,6 @@ def command(
     from replay.commands.output import print_json
     from replay.commands.progress import run_progress
     from replay.pacing import Pace, Pacing
-    from replay.placement import parse_map
     from replay.plan import PlanOptions
     from replay.process_files import IoOptions, mpi_hints
     from replay.repeat import Repeats, run_repeatedly
@@ -114,6 +113,7 @@ def command(
     from replay.run_options import RunOptions
     from replay.runner import run_replay
     from replay.selection import Selection
+    from replay.twin.placement import parse_map
     from traces.store import open_capture
 
     if explain:
@@ -160,11 +160,11 @@ def command(
 
 def _explain(path: Path, selection: Selection, *, as_json: bool) -> None:
     """Print the causal model of all selected ranks."""
+    from replay.causal.explain import explanation, model_sections
+    from replay.causal.steps import derive_steps
     from replay.commands.output import print_json
     from replay.layers import choose_layers
-    from replay.model_report import explanation, model_sections
     from replay.report import print_sections
-    from replay.steps import derive_steps
     from replay.survey import survey_rank
     from traces.store import open_capture
 

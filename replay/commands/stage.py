@@ -47,11 +47,11 @@ def command(
 
     Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
     """
-    from replay import stage
     from replay.commands.output import print_json
     from replay.commands.progress import byte_progress
-    from replay.placement import parse_map
     from replay.selection import Selection
+    from replay.twin import stage
+    from replay.twin.placement import parse_map
     from traces.store import open_capture
 
     if remove:

@@ -105,7 +105,7 @@ class TestEveryVersion:
             assert table.file_ids is None
 
     @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=14, max_size=14), rank=st.integers(-1, 2**31 - 1))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     def test_all_64_bits_survive(self, values: list[int], rank: int, tmp_path_factory: pytest.TempPathFactory) -> None:
         row = dict(zip(NEWEST["STDIO"].counters, values, strict=True)) | {"record_id": 5, "rank": rank}
         target = tmp_path_factory.mktemp("stdio") / "job.darshan"

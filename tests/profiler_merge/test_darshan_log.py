@@ -105,7 +105,7 @@ class TestContainer:
         assert "DXT_POSIX" in log.warnings[0]
         assert "no data" in log.warnings[0]
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(names=st.dictionaries(st.integers(0, 2**64 - 1), st.binary(min_size=1).filter(lambda n: b"\0" not in n)))
     def test_names_survive_exactly(self, names: dict[int, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
         target = tmp_path_factory.mktemp("names") / "job.darshan"

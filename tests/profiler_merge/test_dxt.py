@@ -97,7 +97,7 @@ class TestEveryLayout:
     @pytest.mark.parametrize("byte_order", ["<", ">"])
     @pytest.mark.parametrize(("module", "version"), LAYOUTS)
     @given(written=st.lists(records, min_size=1, max_size=3))
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     def test_gives_what_was_written(
         self,
         module: str,
@@ -116,7 +116,7 @@ class TestEveryLayout:
         assert [n for block in blocks for n in block.read_counts.tolist()] == [len(r.reads) for r in flat]
 
     @given(written=records, piece=st.integers(8, 300), block=st.integers(dxt_stretches.HEADER_BYTES, 600))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     def test_block_size_changes_nothing(
         self, written: list[DxtRecord], piece: int, block: int, tmp_path_factory: pytest.TempPathFactory
     ) -> None:

@@ -127,7 +127,7 @@ def files_and_operations():
     return build()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(files_and_operations())
 def test_numbers_are_exact_and_durations_not_negative(case):
     files, rows = case

@@ -32,7 +32,7 @@ def made(seed, offset=-7_000_000, reads=200, threads=4, idle=300):
     return (begin - offset)[order], (stop - offset)[order], thread[holds][order], start, end, thread
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), offset=st.integers(-60_000_000, 0), threaded=st.booleans())
 def test_the_offset_is_found(seed, offset, threaded):
     start, end, thread, event_start, event_end, event_thread = made(seed, offset)

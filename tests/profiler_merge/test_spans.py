@@ -279,7 +279,7 @@ _names = st.sampled_from(
 _pieces = st.lists(st.tuples(_names, st.integers(0, 900), st.integers(0, 300)), max_size=25)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(main=_pieces, other=_pieces, lengths=st.lists(st.integers(1, 200), max_size=5))
 def test_time_of_a_step_is_shared_out_exactly(tmp_path_factory, main, other, lengths):
     bounds = np.cumsum([0, *lengths]).tolist()

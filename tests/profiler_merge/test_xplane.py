@@ -324,7 +324,7 @@ def test_every_flipped_bit_is_an_error_or_keeps_all_events(monkeypatch, write, b
             assert found == "error" or len(found["line"]) == events, (at, bit)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 @example(edits=[(3, 0x80)])
 def test_cores_agree_on_damaged_input(monkeypatch, write, edits):
@@ -361,7 +361,7 @@ _line = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(_line, min_size=1, max_size=4))
 def test_whatever_is_written_is_read_by_both_cores(monkeypatch, write, lines):
     path = write(writer.profile(lines))

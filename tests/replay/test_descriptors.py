@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from replay.descriptors import require_descriptors
-from replay.stage import plan_stage, stage
+from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import build_capture, read
 from traces.errors import ReplayError
 

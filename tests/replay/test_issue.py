@@ -645,7 +645,7 @@ def zeros(path):
     return [begin for begin in range(0, len(content), 64) if not any(content[begin : begin + 64])]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     plan=PLANS,
     pace=st.sampled_from(list(Pace)),

@@ -19,7 +19,6 @@ from replay.items import (
 )
 from replay.layers import POSIX, choose_layers
 from replay.pacing import Pace, Pacing
-from replay.placement import Placement
 from replay.plan import (
     PROCESS_ITEMS,
     PlanOptions,
@@ -30,6 +29,7 @@ from replay.plan import (
     process_file_slots,
 )
 from replay.survey import survey_rank
+from replay.twin.placement import Placement
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 from traces.ops import SPAN_KINDS
 

@@ -15,7 +15,7 @@ from replay.plan import PlanOptions
 from replay.process import Progress
 from replay.repeat import output_of, run_repeatedly
 from replay.run_options import RunOptions
-from replay.stage import plan_stage, stage
+from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import build_capture, read, write
 from traces.store import Capture, open_capture
 

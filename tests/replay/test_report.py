@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from profiler_merge.analysis.summary import summarise
-from replay.fidelity import compare
+from replay.fidelity.compare import compare
 from replay.report import print_comparison, print_merge, print_run, print_sections, print_summary
-from replay.report_sections import MAX_GROUPS, Section, comparison_sections, run_sections, summary_sections
+from replay.sections import MAX_GROUPS, Section, comparison_sections, run_sections, summary_sections
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.store import Capture
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.row_queue import RowQueue, SpillFile
@@ -48,7 +48,6 @@ def test_what_exceeds_memory_waits_in_a_file_without_a_name(memory_rows, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 60)), max_size=60))
 def test_queues_that_share_a_file_do_not_mix(actions):
     spill = SpillFile()

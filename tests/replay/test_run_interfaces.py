@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from replay.comm import Solo
-from replay.fidelity import compare
+from replay.fidelity.compare import compare
 from replay.layers import API_CHOICES
 from replay.pacing import Pace, Pacing
 from replay.plan import PlanOptions
 from replay.process_files import IoOptions, mpi_hints, per_operation_ns
 from replay.run_options import RunOptions
 from replay.runner import run_replay
-from replay.stage import plan_stage, stage
+from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import File, Op, build_capture, read, write
 from traces.errors import TargetError, UsageError
 from traces.ops import CaptureInfo, Job

@@ -16,7 +16,7 @@ from replay.pacing import Pace, Pacing
 from replay.plan import PlanOptions
 from replay.run_options import RunOptions
 from replay.runner import run_replay
-from replay.stage import plan_stage, stage
+from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import Span, build_capture, read, write
 from traces.errors import TargetError, UsageError
 from traces.store import open_capture

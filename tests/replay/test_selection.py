@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.selection import Selection, as_replayed, selection_of
@@ -95,7 +95,6 @@ def test_row_groups_outside_of_the_window_are_not_read(tmp_path: Path, monkeypat
     assert set(read_groups) == {2}
 
 
-@settings(deadline=None)
 @given(
     st.sets(st.integers(0, 20), min_size=1),
     st.integers(-50, 400) | st.none(),

@@ -16,8 +16,8 @@ import pytest
 from replay import stopping
 from replay.clock import StopFlag
 from replay.comm import Solo
-from replay.stage import plan_stage, stage
 from replay.stopping import StopRelay, stop_on_signals
+from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import build_capture, read
 from traces.errors import ReplayError
 from traces.store import Capture, open_capture

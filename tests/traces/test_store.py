@@ -41,7 +41,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(OPERATIONS)
 def test_operations_come_back_bit_for_bit(tmp_path_factory, operations):
     capture = build_capture(tmp_path_factory.mktemp("store"), ops=operations, files=["/a", "/b", "/c"], ranks=range(5))

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.capture_builder import Op, build_capture, ops_table
@@ -24,7 +24,6 @@ ROWS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(ROWS, min_size=1), st.integers(1, 10))
 def test_counts_are_those_of_the_rows_however_they_come(ops: list[Op], cut: int) -> None:
     table = ops_table(ops)

@@ -177,7 +177,7 @@ SPAN = st.tuples(
 IO = st.tuples(st.integers(0, 300), st.integers(0, 60))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(SPAN, max_size=12),
     st.lists(IO, max_size=20),

@@ -136,7 +136,7 @@ def random_capture(tmp_path: Path, rows: list[tuple[int, int, int, int, str]]) -
     return build_capture(tmp_path, files=[File(f"/{n}", size=260) for n in range(3)], ops=ops)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, st.integers(1, 9))
 def test_tables_against_a_plain_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[tuple[int, int, int, int, str]], group: int
@@ -178,7 +178,7 @@ def plain_classes(accesses: list[tuple[int, int]]) -> list[str]:
     return names
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
 def test_sequential_and_consecutive_are_darshans(tmp_path: Path, rows: list[tuple[int, int, int, int, str]]) -> None:
     """But for the first access to a file, which Darshan compares with byte 0, and reads of nothing."""

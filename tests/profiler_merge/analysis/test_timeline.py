@@ -77,7 +77,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(OPERATIONS, st.integers(1, 700), st.integers(1, 9))
 def test_totals_are_exact_at_any_width(
     tmp_path: Path,

@@ -138,7 +138,7 @@ def expected(module: str, rows: list[Any]) -> dict[str, float]:
     return {f"{prefix}_{name}": value for name, value in found.items() if f"{prefix}_{name}" in known}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(drawn=operations, module=st.sampled_from(list(APIS_OF_MODULE)))
 def test_counters_are_those_of_one_call_after_the_other(drawn: list[tuple[Any, ...]], module: str) -> None:
     mine = rows_of_module(table(drawn), module)

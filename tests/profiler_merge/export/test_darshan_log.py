@@ -112,7 +112,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("darshan")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(ops=st.lists(operation, min_size=1, max_size=25), dxt_version=st.sampled_from([1, 2]))
 def test_a_log_merged_again_is_the_same_capture(folder: Path, ops: list[Op], dxt_version: int) -> None:
     files = [

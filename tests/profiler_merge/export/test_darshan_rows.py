@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("rows")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(batches=st.lists(st.lists(st.integers(0, 6), max_size=12), max_size=5), group_rows=st.integers(1, 20))
 def test_files_come_whole_and_in_order(folder: Path, batches: list[list[int]], group_rows: int) -> None:
     with RowsByFile(folder) as by_file:

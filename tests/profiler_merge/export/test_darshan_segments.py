@@ -44,7 +44,7 @@ def columns(drawn: list[tuple[int, bool, int, int, int, int, int]]) -> tuple[np.
     return np.array([one[0] for one in drawn], dtype=int), np.array([one[1] for one in drawn], dtype=bool), rows
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(drawn=st.lists(segment, max_size=30), threads=st.booleans())
 def test_what_is_written_is_read(folder: Path, drawn: list, threads: bool) -> None:
     file, write, rows = columns(drawn)
@@ -70,7 +70,7 @@ def test_what_is_written_is_read(folder: Path, drawn: list, threads: bool) -> No
         assert len(pairs) == len({thread for thread, _ in pairs}) == len({lane for _, lane in pairs})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=st.lists(segment, max_size=30), piece=st.integers(1, 40))
 def test_pieces_make_the_same_bytes(drawn: list, piece: int) -> None:
     file, write, rows = columns(drawn)

@@ -23,7 +23,7 @@ def cuts_of(times: list[int], limit: int, batch: int = 7) -> list[int]:
     return time_cuts(lambda: ((piece, np.ones(len(piece))) for piece in pieces), min(times), max(times), limit)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     times=st.lists(st.integers(-(1 << 40), 1 << 62) | st.integers(0, 50), min_size=1, max_size=300),
     limit=st.integers(1, 80),

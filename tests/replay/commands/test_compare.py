@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from replay.commands.main import main
-from replay.fidelity import Thresholds, compare
+from replay.fidelity.compare import Thresholds, compare
 from tests.capture_builder import Op, build_capture, read
 from traces.store import Capture
 

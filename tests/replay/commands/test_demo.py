@@ -11,8 +11,8 @@ import pytest
 from profiler_merge.merge import merge
 from profiler_merge.xplane import find_profiles
 from replay.commands.main import main
-from replay.fidelity import compare
-from replay.stage import plan_stage, stage
+from replay.fidelity.compare import compare
+from replay.twin.stage import plan_stage, stage
 from traces.store import open_capture
 
 CAPTURES = sorted((Path(__file__).resolve().parents[3].parent / "shared" / "captures").glob("*/job.darshan"))

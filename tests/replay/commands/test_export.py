@@ -14,7 +14,7 @@ import pytest
 from profiler_merge.darshan_log import open_log
 from replay.commands.export import WRITERS
 from replay.commands.main import EXIT_OUTPUT_CLOSED, main
-from replay.stage import check_staged
+from replay.twin.stage import check_staged
 from tests.capture_builder import Span, build_capture, read, write
 from traces.samples import sample
 from traces.store import Capture

@@ -1,0 +1,166 @@
+"""The causal model for a person: what `dxt-replay run --explain` prints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from replay.causal.model import LoopModel
+from replay.causal.steps import Steps, expected_elapsed_ns
+from replay.sections import Section
+from traces.store import Capture
+from traces.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration, ns_to_seconds
+
+MAX_RANKS_SHOWN = 16
+
+
+def explanation(capture: Capture, steps: Steps) -> dict[str, Any]:
+    """The models of all ranks as the object that `dxt-replay run --explain --json` prints.
+
+    `check`: what the models come to with the recorded durations of the operations, beside the recorded time; null
+    where there are too many operations to be run through.
+    """
+    begin, end = capture.time_span_ns
+    modelled = expected_elapsed_ns(capture, steps)
+    cost = steps.meetings.cost_ns
+    return {
+        "pace": "steps",
+        "ranks": {str(rank): rank_model(model) for rank, model in steps.models.items()},
+        "meetings": {
+            "ranks": steps.meetings.ranks,
+            "count": len(cost),
+            "cost_median_ms": float(np.median(cost)) / NS_PER_MS if len(cost) else None,
+        },
+        "check": None
+        if modelled is None
+        else {
+            "model_s": ns_to_seconds(modelled),
+            "recorded_s": ns_to_seconds(end - begin),
+            "error_pct": 100.0 * (modelled / (end - begin) - 1.0) if end > begin else None,
+        },
+        "warnings": list(steps.warnings),
+    }
+
+
+def rank_model(model: LoopModel) -> dict[str, Any]:
+    """One rank's model in numbers: how reads feed steps, how far they ran ahead, and the evidence."""
+    loop, takes = model.loop, model.loop.takes
+    durations = loop.step_end_ns - loop.step_begin_ns
+    residual = model.residual_ns[takes]
+    return {
+        "steps": len(durations),
+        "step_mean_ms": float(durations.mean()) / NS_PER_MS,
+        "takes": len(takes),
+        "collectives": len(loop.collectives),
+        "checkpoints": len(loop.checkpoints),
+        "feed_rule": _feed_rule(model),
+        "step_bytes": model.step_bytes or None,
+        "mean_bytes_per_take": model.loop_bytes / len(takes) if len(takes) else None,
+        "depth_steps": _depth(model),
+        "think_us": {"within_batch": model.think_ns[0] / NS_PER_US, "between_batches": model.think_ns[1] / NS_PER_US},
+        "ready_ms": float(np.median(model.ready_ns[takes])) / NS_PER_MS if len(takes) else None,
+        "take_beyond_reads_ms": float(np.median(residual)) / NS_PER_MS if len(takes) else None,
+        "load_s": ns_to_seconds(loop.entry_ns - int(loop.begin_ns[0])),
+        "evidence": {
+            "loop_reads": model.reads,
+            "inside_input_wait_pct": 100.0 * model.inside_share,
+            "loop_files": int(model.loop_files.sum()),
+            "input_waits": loop.input_waits,
+        },
+    }
+
+
+def _feed_rule(model: LoopModel) -> str:
+    if not model.reads:
+        return "the loop reads nothing"
+    if model.synchronous:
+        return "depth 0: the training thread reads what the step needs"
+    if not model.step_bytes:
+        return "by time: a read feeds the first step that took its batch after it"
+    if model.turns:
+        return f"ahead of the loop: {len(model.turns)} readers take turns, a batch each"
+    return "ahead of the loop: by cumulative bytes"
+
+
+def _depth(model: LoopModel) -> dict[str, float] | None:
+    """Takes between a read and the step that it fed."""
+    if model.synchronous:
+        return {"p50": 0.0, "p90": 0.0, "max": 0.0}
+    if not model.depth.count:
+        return None
+    return {name: model.depth.quantile(share) for name, share in (("p50", 0.5), ("p90", 0.9), ("max", 1.0))}
+
+
+def model_sections(explained: Mapping[str, Any]) -> list[Section]:
+    """The tables of `dxt-replay run --explain`, from its JSON object."""
+    ranks = explained["ranks"]
+    shown = list(ranks.items())[:MAX_RANKS_SHOWN]
+    more = len(ranks) - len(shown)
+    notes = (f"and {format_count(more)} more ranks (--json has all)",) if more else ()
+    sections = [
+        Section(
+            title="Training loop",
+            columns=("rank", "steps", "mean step", "loading", "takes", "collectives", "checkpoints"),
+            rows=tuple(_loop_row(rank, model) for rank, model in shown),
+            notes=notes,
+        ),
+        Section(
+            title="Reads that feed steps",
+            columns=("rank", "reads", "bytes a step", "depth p50", "max", "think", "made ready in", "inside waits"),
+            rows=tuple(_feed_row(rank, model) for rank, model in shown),
+            notes=tuple(dict.fromkeys(f"feed rule: {model['feed_rule']}" for model in ranks.values())),
+        ),
+        Section(title="Between the ranks", rows=_meeting_rows(explained["meetings"])),
+    ]
+    if explained["check"] is not None:
+        sections.append(Section(title="Check against the capture", rows=_check_rows(explained["check"])))
+    if explained["warnings"]:
+        sections.append(Section(title="Warnings", rows=tuple((text,) for text in explained["warnings"]), prose=True))
+    return sections
+
+
+def _loop_row(rank: str, model: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        rank,
+        format_count(model["steps"]),
+        format_duration(model["step_mean_ms"] * NS_PER_MS),
+        format_duration(model["load_s"] * NS_PER_S),
+        format_count(model["takes"]),
+        format_count(model["collectives"]),
+        format_count(model["checkpoints"]),
+    )
+
+
+def _feed_row(rank: str, model: Mapping[str, Any]) -> tuple[str, ...]:
+    depth, step_bytes = model["depth_steps"], model["step_bytes"] or model["mean_bytes_per_take"]
+    return (
+        rank,
+        format_count(model["evidence"]["loop_reads"]),
+        format_bytes(step_bytes) if step_bytes else "-",
+        f"{depth['p50']:.0f}" if depth else "-",
+        f"{depth['max']:.0f}" if depth else "-",
+        format_duration(model["think_us"]["within_batch"] * NS_PER_US),
+        format_duration(model["ready_ms"] * NS_PER_MS) if model["ready_ms"] is not None else "-",
+        f"{model['evidence']['inside_input_wait_pct']:.0f} %",
+    )
+
+
+def _meeting_rows(meetings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    if not meetings["count"]:
+        return (("collectives", "none that tie the ranks"),)
+    return (
+        ("collectives", f"{format_count(meetings['count'])} of {format_count(meetings['ranks'])} ranks"),
+        ("their own cost, median", format_duration(meetings["cost_median_ms"] * NS_PER_MS)),
+    )
+
+
+def _check_rows(check: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    rows = [
+        ("model, with the recorded durations", f"{check['model_s']:.3f} s"),
+        ("recorded", f"{check['recorded_s']:.3f} s"),
+    ]
+    if check["error_pct"] is not None:
+        rows.append(("difference", f"{check['error_pct']:+.3f} %"))
+    return tuple(rows)

@@ -1,0 +1,332 @@
+"""The causal model as items of lanes: what each waits for, what it lets go on, and the training thread's script. Pure.
+
+Counters (`replay.counters`) tie the lanes of a rank: the *openings* and *takes* of its training thread, and for each
+lane the number of points that wait for none of its operations any more. Ranks meet at the counter of arrivals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.causal.model import NO_POINT, OPENINGS, TAKES, LoopModel, OperationBatch, TieReader, Ties, starts_batch
+from replay.causal.training_loop import COLLECTIVE, ENTRY, TAKE
+from replay.items import ADD, MARK, SLEEP, WAIT
+from replay.pacing import Pacing
+from replay.plan_row import PLAN_ROW
+from traces.ops import NO_STEP
+
+ARRIVALS = 0
+"""The counter at which ranks meet: how many arrivals at collectives there were, of all ranks together."""
+
+OWN_ARRIVALS = 1
+"""Those of them that the ranks of this node made."""
+
+FIRST_RANK_COUNTER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCounters:
+    """Which counters a rank uses: `base` and the ones after it, as many as `count`."""
+
+    base: int
+    lanes: tuple[int, ...]
+
+    @property
+    def openings(self) -> int:
+        """Openings of the training thread so far."""
+        return self.base
+
+    @property
+    def takes(self) -> int:
+        """Takes so far."""
+        return self.base + 1
+
+    @property
+    def ready(self) -> int:
+        """Batches that are ready to be taken."""
+        return self.base + 2
+
+    def lane(self, lane: int) -> int:
+        """Points that wait for none of this lane's operations any more."""
+        return self.base + 3 + self.lanes.index(lane)
+
+    @property
+    def count(self) -> int:
+        """Counters of the rank."""
+        return 3 + len(self.lanes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Meetings:
+    """The collectives of all ranks: the i-th of each rank is one meeting of `ranks` ranks, and costs `cost_ns[i]`.
+
+    The cost is the shortest duration over the ranks: who came last did not wait. Empty where they do not match.
+    """
+
+    ranks: int
+    cost_ns: np.ndarray
+
+    @classmethod
+    def of(cls, durations_ns: Sequence[np.ndarray]) -> Meetings:
+        """From the durations of each rank's collectives in order; no meetings unless all ranks have as many."""
+        counts = {len(durations) for durations in durations_ns}
+        if len(counts) != 1:
+            return cls(ranks=len(durations_ns), cost_ns=np.empty(0, dtype=np.int64))
+        return cls(ranks=len(durations_ns), cost_ns=np.min(np.stack(list(durations_ns)), axis=0))
+
+
+class CausalLanes:
+    """The items of a rank's I/O lanes, batch after batch in the order of the op stream."""
+
+    def __init__(
+        self,
+        model: LoopModel,
+        counters: RankCounters,
+        pacing: Pacing,
+        lane_operations: Mapping[int, int],
+        origin_ns: int,
+    ) -> None:
+        self._reader: TieReader = model.ties()
+        self._lanes = {
+            lane: _CausalLane(model, counters, pacing, lane, operations, origin_ns)
+            for lane, operations in lane_operations.items()
+        }
+
+    def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Lane, items and recorded durations (0 for what is no operation) for the `PLAN_ROW`s of these operations."""
+        ties = self._reader.ties(batch)
+        for lane in np.unique(batch.lane).tolist():
+            mine = np.flatnonzero(batch.lane == lane)
+            yield lane, *self._lanes[lane].items(rows[mine], batch.start_ns[mine], batch.end_ns[mine], _of(ties, mine))
+
+
+def _of(ties: Ties, mine: np.ndarray) -> Ties:
+    return Ties(
+        need=ties.need[mine],
+        floor=ties.floor[mine],
+        gate=ties.gate[mine],
+        gate_count=ties.gate_count[mine],
+        gate_ns=ties.gate_ns[mine],
+    )
+
+
+class _CausalLane:
+    def __init__(
+        self, model: LoopModel, counters: RankCounters, pacing: Pacing, lane: int, operations: int, origin_ns: int
+    ) -> None:
+        self._pacing = pacing
+        self._think_ns = model.think_ns
+        self._own = counters.lane(lane)
+        self._gates = {OPENINGS: counters.openings, TAKES: counters.takes}
+        self._awaited = {OPENINGS: 0, TAKES: 0}
+        self._left = operations
+        self._previous_need = NO_POINT
+        self._points = len(model.loop.kind)
+        self._posted = 0
+        self._previous_end_ns = origin_ns
+
+    def items(
+        self, rows: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, ties: Ties
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The operations with the waits and additions between them, and the recorded duration of each."""
+        previous = np.concatenate(([self._previous_end_ns], end_ns[:-1]))
+        gap = np.maximum(start_ns - previous, 0)
+        self._previous_end_ns = int(end_ns[-1])
+        self._left -= len(rows)
+        let_go = self._additions(ties.floor)
+        waits = self._waits(ties)
+        # After the gate: what passed between it and the operation. Before: the rest of the think time, as far as the
+        # capture lets it be known (a reader that was held back hides how long it thought).
+        after = np.where(waits, np.clip(start_ns - np.maximum(previous, ties.gate_ns), 0, gap), gap)
+        within, between = self._think_ns
+        typical = np.where(starts_batch(self._previous_need, ties.need), between, within)
+        self._previous_need = int(ties.need[-1])
+        thought = np.where(waits & (ties.gate == TAKES), np.clip(typical, after, gap), after)
+        last = int(self._left == 0)
+        counts = 1 + (let_go > 0) + waits
+        at = np.cumsum(counts) - 1
+        items = np.zeros(int(counts.sum()) + last, dtype=PLAN_ROW)
+        durations = np.zeros(len(items), dtype=np.int64)
+        items["op"] = items["file_id"] = items["step"] = -1
+        items[at] = rows
+        items["due_ns"][at] = self._pacing.io_ns(after)
+        durations[at] = end_ns - start_ns
+        _put(items, at[waits] - 1, WAIT, self._gate_counters(ties.gate[waits]), ties.gate_count[waits])
+        items["due_ns"][at[waits] - 1] = self._pacing.io_ns(thought - after)[waits]
+        adds = let_go > 0
+        _put(items, (at - waits - 1)[adds], ADD, self._own, let_go[adds])
+        if last:
+            _put(items, np.array([len(items) - 1]), ADD, self._own, self._points - self._posted)
+        return items, durations
+
+    def _additions(self, floor: np.ndarray) -> np.ndarray:
+        """By how much the lane's own counter rises before each operation: all before it are done."""
+        reached = np.maximum.accumulate(np.concatenate(([self._posted], floor)))
+        self._posted = int(reached[-1])
+        return np.diff(reached)
+
+    def _waits(self, ties: Ties) -> np.ndarray:
+        """Which operations wait at their gate: those whose lane has not waited for as much already."""
+        waits = np.zeros(len(ties.gate), dtype=bool)
+        for gate in (OPENINGS, TAKES):
+            wanted = np.where(ties.gate == gate, ties.gate_count, 0)
+            awaited = np.maximum.accumulate(np.concatenate(([self._awaited[gate]], wanted)))
+            waits |= wanted > awaited[:-1]
+            self._awaited[gate] = int(awaited[-1])
+        return waits
+
+    def _gate_counters(self, gate: np.ndarray) -> np.ndarray:
+        return np.where(gate == OPENINGS, self._gates[OPENINGS], self._gates[TAKES])
+
+
+def _put(items: np.ndarray, at: np.ndarray, kind: int, counter: np.ndarray | int, amount: np.ndarray | int) -> None:
+    items["kind"][at], items["slot"][at], items["length"][at] = kind, counter, amount
+    items["offset"][at] = 1  # an addition wakes whoever waits
+
+
+NO_SCRIPT_POINT = -1
+"""In `file_id` of a script's items: busy, or a mark; else the number of the point that they belong to, with its kind
+in `op`."""
+
+
+def script_rows(
+    model: LoopModel, counters: RankCounters, pacing: Pacing, busy_kind: int, meetings: Meetings
+) -> np.ndarray:
+    """The training thread as items (`PLAN_ROW`), each after the previous one.
+
+    Busy stretches (`busy_kind`: SLEEP or SPIN) carry their recorded start in `offset`, marks 0 (a step begins) or 1
+    (it ends); both the step. What a point lasted beyond its operations is slept at the speed of I/O gaps.
+    """
+    return _Script(model, counters, pacing, busy_kind, meetings).rows()
+
+
+def makes_ready(model: LoopModel) -> bool:
+    """Whether batches are made ready in a lane of their own (`ready_rows`), or the takes wait for the reads."""
+    return bool(model.ready_ns.any())
+
+
+def ready_rows(model: LoopModel, counters: RankCounters, pacing: Pacing) -> np.ndarray:
+    """What stands for the pipeline between reading and the take, as items: each batch waits for its reads and is then
+    made ready. Empty where nothing is known of it."""
+    if not makes_ready(model):
+        return np.zeros(0, dtype=PLAN_ROW)
+    takes = model.loop.takes
+    durations = pacing.io_ns(model.ready_ns[takes]).tolist()
+    items = []
+    for point, duration in zip(takes.tolist(), durations, strict=True):
+        items += [(WAIT, counter, 1, point + 1) for counter in _lanes_needed(model, counters, point)]
+        items += [(SLEEP, -1, 0, duration), (ADD, counters.ready, 1, 1)]
+    rows = np.zeros(len(items), dtype=PLAN_ROW)
+    for name, values in zip(("kind", "slot", "offset", "length"), np.array(items, dtype=np.int64).T, strict=True):
+        rows[name] = values
+    rows["op"] = rows["file_id"] = rows["step"] = -1
+    return rows
+
+
+def _lanes_needed(model: LoopModel, counters: RankCounters, point: int) -> list[int]:
+    """The counters of the lanes whose operations a point waits for."""
+    return [counters.lane(lane) for lane, points in model.needed.items() if points[point]]
+
+
+class _Script:
+    def __init__(
+        self, model: LoopModel, counters: RankCounters, pacing: Pacing, busy_kind: int, meetings: Meetings
+    ) -> None:
+        self._model, self._loop = model, model.loop
+        self._counters = counters
+        self._pacing = pacing
+        self._busy_kind = busy_kind
+        self._meetings = meetings
+        self._items: list[tuple[int, int, int, int, int, int, int]] = []
+        self._met = 0
+        self._taken = 0
+        self._step_of_point = model.loop.step_at(model.loop.begin_ns).tolist()
+
+    def rows(self) -> np.ndarray:
+        loop = self._loop
+        cursor = int(loop.begin_ns[0])
+        borders = self._borders()
+        points = zip(loop.kind.tolist(), loop.begin_ns.tolist(), loop.end_ns.tolist(), strict=True)
+        for point, (kind, begin, end) in enumerate(points):
+            borders = self._busy(cursor, begin, borders)
+            self._point(point, kind, end - begin)
+            cursor = end
+        self._busy(cursor, loop.exit_ns, borders)
+        self._item(ADD, self._counters.openings, 1, 1)
+        columns = np.array(self._items, dtype=np.int64).T
+        rows = np.zeros(columns.shape[1], dtype=PLAN_ROW)
+        for name, values in zip(("kind", "slot", "offset", "length", "op", "file_id", "step"), columns, strict=True):
+            rows[name] = values
+        return rows
+
+    def _item(
+        self,
+        kind: int,
+        slot: int,
+        offset: int,
+        length: int,
+        tag: int = -1,
+        point: int = NO_SCRIPT_POINT,
+        step: int = NO_STEP,
+    ) -> None:
+        if point != NO_SCRIPT_POINT:
+            step = self._step_of_point[point]
+        self._items.append((kind, slot, offset, length, tag, point, step))
+
+    def _borders(self) -> list[tuple[int, int, int]]:
+        """Ends and begins of the steps as (time, 0 for begin or 1 for end, step), to be popped from the end."""
+        loop = self._loop
+        numbers = loop.step_number.tolist()
+        begins = [(time, 1, 0, step) for time, step in zip(loop.step_begin_ns.tolist(), numbers, strict=True)]
+        ends = [(time, 0, 1, step) for time, step in zip(loop.step_end_ns.tolist(), numbers, strict=True)]
+        return [(time, border, step) for time, _, border, step in sorted(begins + ends, reverse=True)]
+
+    def _busy(self, cursor: int, until: int, borders: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """Busy from `cursor` to `until`, with the marks of the borders up to there; those that are left."""
+        while borders and borders[-1][0] <= until:
+            time, border, step = borders.pop()
+            if time > cursor:
+                self._stretch(cursor, time)
+                cursor = time
+            self._item(MARK, -1, border, 0, step=step)
+        if until > cursor:
+            self._stretch(cursor, until)
+        return borders
+
+    def _stretch(self, begin: int, end: int) -> None:
+        duration = int(self._pacing.compute_ns(np.array([end - begin]))[0])
+        step = int(self._loop.step_at(np.array([begin]))[0])
+        self._item(self._busy_kind, -1, begin, duration, step=step)
+
+    def _point(self, point: int, kind: int, duration: int) -> None:
+        if kind == COLLECTIVE:
+            self._meet(point, duration)
+            return
+        if kind != ENTRY:
+            self._item(ADD, self._counters.openings, 1, 1, kind, point)
+        if kind == TAKE and makes_ready(self._model):
+            self._taken += 1
+            self._item(WAIT, self._counters.ready, 1, self._taken, kind, point)
+        else:
+            for counter in _lanes_needed(self._model, self._counters, point):
+                self._item(WAIT, counter, 1, point + 1, kind, point)
+        residual = int(self._pacing.io_ns(self._model.residual_ns[point : point + 1])[0])
+        self._item(SLEEP, -1, 0, residual, kind, point)
+        if kind == ENTRY:
+            self._item(ADD, self._counters.openings, 1, 1, kind, point)
+        elif kind == TAKE:
+            self._item(ADD, self._counters.takes, 1, 1, kind, point)
+
+    def _meet(self, point: int, duration: int) -> None:
+        if self._met >= len(self._meetings.cost_ns):
+            self._item(SLEEP, -1, 0, int(self._pacing.io_ns(np.array([duration]))[0]), COLLECTIVE, point)
+            return
+        cost = int(self._pacing.io_ns(self._meetings.cost_ns[self._met : self._met + 1])[0])
+        self._met += 1
+        self._item(ADD, OWN_ARRIVALS, 1, 1, COLLECTIVE, point)
+        self._item(ADD, ARRIVALS, self._meetings.ranks, 1, COLLECTIVE, point)
+        self._item(WAIT, ARRIVALS, self._meetings.ranks, self._met * self._meetings.ranks, COLLECTIVE, point)
+        self._item(SLEEP, -1, 0, cost, COLLECTIVE, point)

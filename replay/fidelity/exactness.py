@@ -1,0 +1,285 @@
+"""Whether a replay did what was recorded: the same operations, bytes and files, in the same order.
+
+Lanes run concurrently, so where lanes of one rank share a file the sequence of each lane decides, and pairs of
+operations that changed places between lanes are counted. A difference names the first operation that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, mix_prints
+from replay.fidelity.undertaken import Undertaken
+from traces.operation_rows import OperationRows
+from traces.ops import OPS
+from traces.stable_order import stable_order
+from traces.store import Capture
+from traces.units import format_bytes, format_count
+
+MAX_DIFFERENCES = 5
+MAX_INVERSION_ROWS = 1 << 22
+"""Operations of one rank over which inversions are counted: 150 MB."""
+
+_Starts = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inversions:
+    """Neighbours of different lanes on one file: `count` of `pairs` came in the other order in the replay."""
+
+    count: int = 0
+    pairs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exactness:
+    """Equality per rank, file and direction; of opens, closes and the like in number only. `failed`: operations of the
+    replay that returned an error. `differences`: the first few, as text."""
+
+    operations: bool
+    bytes: bool
+    files: bool
+    order: bool
+    failed: int
+    inversions: Inversions
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileNumbers:
+    """One numbering of the files of both captures, by path: int64 arrays by file_id, and the paths by number."""
+
+    source: np.ndarray
+    replay: np.ndarray
+    paths: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: Capture, replay: Capture) -> FileNumbers:
+        """Files with the same exact path get the same number, whatever their file_id."""
+        numbers: dict[bytes, int] = {}
+        paths: list[str] = []
+        columns = []
+        for capture in (source, replay):
+            column = []
+            for path, exact in zip(capture.paths(), capture.files["path_bytes"].to_pylist(), strict=True):
+                key = path.encode("utf-8", "surrogateescape") if exact is None else exact
+                if key not in numbers:
+                    numbers[key] = len(paths)
+                    paths.append(path)
+                column.append(numbers[key])
+            columns.append(np.array(column, dtype=np.int64))
+        return cls(source=columns[0], replay=columns[1], paths=tuple(paths))
+
+
+class ExactnessCollector:
+    """Compares one rank after another."""
+
+    def __init__(self, source: Undertaken, replay: Undertaken, numbers: FileNumbers) -> None:
+        self._source, self._replay, self._numbers = source, replay, numbers
+        self._operations = self._bytes = self._order = True
+        self._used = np.zeros((2, len(numbers.paths)), dtype=bool)
+        self._count = self._pairs = 0
+        self._in_order: list[str] = []
+        self._in_moves: list[str] = []
+
+    def add_rank(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
+        """Compare what a rank did; reads its rows again only where something differs.
+
+        Raises: CaptureError when a part is damaged.
+        """
+        for side, sequences in enumerate((source, replay)):
+            self._used[side, sequences.file_key] = True
+            self._used[side, sequences.other_key] = True
+        self._compare_moves(rank, source, replay)
+        self._compare_others(rank, source, replay)
+        files, prints = _aligned((source.file_key, source.file_print), (replay.file_key, replay.file_print))
+        _, lanes = _aligned(_lanes_together(source), _lanes_together(replay))
+        moved = prints[0] != prints[1]
+        wrong = files[moved & (lanes[0] != lanes[1])]
+        if len(wrong):
+            self._order = False
+            if len(self._in_order) < MAX_DIFFERENCES:
+                self._in_order.append(self._first_difference(rank, int(wrong[0]), source, replay))
+        interleaved = files[moved & (lanes[0] == lanes[1])]
+        if len(interleaved):
+            count, pairs = self._inversions(rank, interleaved)
+            self._count += count
+            self._pairs += pairs
+
+    def exactness(self, *, failed_recorded: int, failed_replayed: int) -> Exactness:
+        """Equality over the ranks added. A failed operation moved no bytes, also where none were to be moved."""
+        source_only, replay_only = (np.flatnonzero(here & ~there) for here, there in (self._used, self._used[::-1]))
+        in_files = [
+            f"{self._numbers.paths[files[0]]} is only {where} ({format_count(len(files))} such files)"
+            for files, where in ((source_only, "recorded"), (replay_only, "replayed"))
+            if len(files)
+        ]
+        return Exactness(
+            operations=self._operations,
+            bytes=self._bytes and failed_replayed <= failed_recorded,
+            files=not len(source_only) and not len(replay_only),
+            order=self._order,
+            failed=failed_replayed,
+            inversions=Inversions(count=self._count, pairs=self._pairs),
+            differences=tuple([*in_files, *self._in_order[:1], *self._in_moves, *self._in_order[1:]][:MAX_DIFFERENCES]),
+        )
+
+    def _compare_moves(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
+        files, moves = _aligned((source.file_key, source.moves), (replay.file_key, replay.moves))
+        differs = moves[0] != moves[1]
+        self._operations &= not differs[:, :2].any()
+        self._bytes &= not differs[:, 2:].any()
+        for place in np.flatnonzero(differs.any(axis=1)).tolist()[: MAX_DIFFERENCES - len(self._in_moves)]:
+            path = self._numbers.paths[files[place]]
+            for kind, name in enumerate(("reads", "writes")):
+                if differs[place, kind::2].any():
+                    recorded, replayed = (
+                        f"{format_count(count)} {name} of {format_bytes(size)}"
+                        for count, size in moves[:, place, kind::2].tolist()
+                    )
+                    self._in_moves.append(f"rank {rank}, {path}: {recorded} recorded, {replayed} replayed")
+
+    def _compare_others(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
+        files, counts = _aligned((source.other_key, source.others), (replay.other_key, replay.others))
+        differs = counts[0] != counts[1]
+        self._operations &= not differs.any()
+        for place, kind in np.argwhere(differs).tolist()[: MAX_DIFFERENCES - len(self._in_moves)]:
+            recorded, replayed = (
+                f"{format_count(count)} operations {OTHER_OPS[kind]}" for count in counts[:, place, kind].tolist()
+            )
+            path = self._numbers.paths[files[place]]
+            self._in_moves.append(f"rank {rank}, {path}: {recorded} recorded, {replayed} replayed")
+
+    def _first_difference(self, rank: int, file: int, source: RankSequences, replay: RankSequences) -> str:
+        lane = _differing_lane(file, source, replay)
+        recorded = self._file_rows(self._source, self._numbers.source, rank, file, lane)
+        replayed = self._file_rows(self._replay, self._numbers.replay, rank, file, lane)
+        place, here, there = first_difference(recorded, replayed)
+        where = f"rank {rank}, {self._numbers.paths[file]}, lane {lane}, operation {place}"
+        return f"{where}: {here} recorded, {there} replayed"
+
+    def _file_rows(
+        self, undertaken: Undertaken, numbers: np.ndarray, rank: int, file: int, lane: int
+    ) -> Iterator[OperationRows]:
+        for part in undertaken.rows(rank):
+            yield part.rows.where((numbers[part.rows.file_id] == file) & (part.rows.lane == lane))
+
+    def _inversions(self, rank: int, files: np.ndarray) -> tuple[int, int]:
+        sides = []
+        for undertaken, numbers in ((self._source, self._numbers.source), (self._replay, self._numbers.replay)):
+            parts, size = [], 0
+            for part in undertaken.rows(rank):
+                rows = part.rows.where(np.isin(numbers[part.rows.file_id], files))
+                parts.append((numbers[rows.file_id], rows.lane, rows.start_ns))
+                size += len(rows)
+                if size >= MAX_INVERSION_ROWS:
+                    break
+            file, lane, start_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            sides.append((file, lane, start_ns))
+        return inversions(sides[0], sides[1])
+
+
+def first_difference(recorded: Iterator[OperationRows], replayed: Iterator[OperationRows]) -> tuple[int, str, str]:
+    """Compare two sequences in step: the place of the first difference, and what is there on either side as text.
+
+    Raises: ValueError when they do not differ.
+    """
+    sides = (_Described(recorded), _Described(replayed))
+    place = 0
+    while True:
+        columns = [side.columns() for side in sides]
+        common = min(len(side) for side in columns)
+        different = (columns[0][:common] != columns[1][:common]).any(axis=1)
+        if different.any():
+            at = int(different.argmax())
+            return place + at, _text(columns[0], at), _text(columns[1], at)
+        if not common:
+            if not len(columns[0]) and not len(columns[1]):
+                raise ValueError("the sequences are equal")
+            return place, _text(columns[0], 0), _text(columns[1], 0)
+        place += common
+        for side in sides:
+            side.drop(common)
+
+
+class _Described:
+    """The operations of a stream of rows as an (n, 3) array of op, offset, length, refilled as it is used up."""
+
+    def __init__(self, rows: Iterator[OperationRows]) -> None:
+        self._rows = rows
+        self._columns = np.empty((0, 3), dtype=np.int64)
+
+    def columns(self) -> np.ndarray:
+        while not len(self._columns) and (rows := next(self._rows, None)) is not None:
+            self._columns = np.stack((rows.op, rows.offset, rows.length), axis=1).astype(np.int64)
+        return self._columns
+
+    def drop(self, count: int) -> None:
+        self._columns = self._columns[count:]
+
+
+def _text(columns: np.ndarray, place: int) -> str:
+    if place >= len(columns):
+        return "nothing"
+    op, offset, length = columns[place].tolist()
+    return f"{OPS[op]} of {length} B at {offset}"
+
+
+def inversions(source: _Starts, replay: _Starts) -> tuple[int, int]:
+    """(count, pairs): how many of the neighbours on one file but different lanes the replay began in the other order.
+
+    Each side: columns file, lane, start_ns of one rank in start order; the k-th operation of a file and lane on one
+    side is the k-th on the other. Those that only one side has are left out.
+    """
+    (file, lane, _), (_, _, replay_start) = source, replay
+    recorded, replayed = _occurrences(source, replay)
+    _, here, there = np.intersect1d(recorded, replayed, assume_unique=True, return_indices=True)
+    in_file_order = np.lexsort((here, file[here]))
+    here, there = here[in_file_order], there[in_file_order]
+    file, lane, start = file[here], lane[here], replay_start[there]
+    pair = (file[1:] == file[:-1]) & (lane[1:] != lane[:-1])
+    return int((pair & (start[1:] < start[:-1])).sum()), int(pair.sum())
+
+
+def _occurrences(*sides: _Starts) -> list[np.ndarray]:
+    """For each row of each side a number that says which file and lane it belongs to and its how-manieth it is."""
+    keys = np.concatenate([(file << LANE_BITS) | lane for file, lane, _ in sides])
+    _, group = np.unique(keys, return_inverse=True)
+    found = []
+    for part in np.split(group, [len(sides[0][0])]):
+        order = stable_order(part)
+        ordered = part[order]
+        first = np.searchsorted(ordered, ordered, side="left")
+        occurrence = np.empty(len(part), dtype=np.int64)
+        occurrence[order] = np.arange(len(part)) - first
+        found.append(part * np.int64(len(keys)) + occurrence)
+    return found
+
+
+def _aligned(
+    source: tuple[np.ndarray, np.ndarray], replay: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """All keys of both sides, ascending, and their values as (2, n) or (2, n, columns), 0 where a side has none."""
+    keys = np.union1d(source[0], replay[0])
+    values = np.zeros((2, len(keys), *source[1].shape[1:]), dtype=source[1].dtype)
+    for side, (own, value) in enumerate((source, replay)):
+        values[side, np.searchsorted(keys, own)] = value
+    return keys, values
+
+
+def _lanes_together(sequences: RankSequences) -> tuple[np.ndarray, np.ndarray]:
+    """For each file a fingerprint of the set of its lanes' sequences, whatever the lanes are called."""
+    if not len(sequences.lane_key):
+        return sequences.file_key, sequences.file_print
+    first = np.flatnonzero(np.diff(sequences.lane_file, prepend=-1))
+    return sequences.file_key, np.add.reduceat(mix_prints(sequences.lane_print), first)
+
+
+def _differing_lane(file: int, source: RankSequences, replay: RankSequences) -> int:
+    """The first lane whose sequence on `file` differs."""
+    keys, prints = _aligned((source.lane_key, source.lane_print), (replay.lane_key, replay.lane_print))
+    differing = keys[(prints[0] != prints[1]) & (keys >> LANE_BITS == file)]
+    return int(differing[0]) & ((1 << LANE_BITS) - 1)

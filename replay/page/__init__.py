@@ -1,0 +1,1 @@
+"""The page that `report` writes: one HTML file that works without a network."""

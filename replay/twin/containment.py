@@ -1,0 +1,231 @@
+"""A target directory that staging cannot leave: everything below it is reached name by name, never through a link.
+
+The target itself may be given through links; it is resolved once. Below it each directory is opened relative to the
+descriptor of the one above with O_NOFOLLOW, so a link put there by anyone, at any moment, is refused instead of
+followed. Paths below the target are text, `/` between names, as `replay.twin.placement` makes them.
+
+A run opens the files by their whole paths: links are looked for as it starts (`replay.twin.stage.check_staged`), and at
+the last name of a written file (O_NOFOLLOW). Who can replace a directory of the twin by a link while it runs is
+trusted.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from traces.errors import TargetError
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_REMEDIES = {
+    errno.ENOSPC: "free space or inodes there, choose another --target, or stage with --sparse",
+    errno.EDQUOT: "your quota there is used up: free space, choose another --target, or stage with --sparse",
+    errno.EACCES: "get write permission there or choose another --target",
+    errno.EPERM: "get write permission there or choose another --target",
+    errno.EROFS: "choose a --target on a file system that is mounted for writing",
+    errno.ENAMETOOLONG: "this file system allows shorter names only: choose another or a less deep --target",
+    errno.EFBIG: "this file system allows smaller files only: choose another --target",
+    errno.ENOENT: "the directory was removed or is not there: choose another --target",
+    errno.ENOTDIR: "a file is in the way: choose another --target",
+    errno.ELOOP: "its links lead in a circle: choose another --target",
+}
+
+
+def refusal(error: OSError, doing: str) -> TargetError:
+    """What the operating system refused, as one error: what, where, what to do. `doing`: "write /a/b"."""
+    remedy = _REMEDIES.get(error.errno or 0, "choose another --target")
+    return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
+
+
+def printable(path: Path | bytes | str) -> str:
+    """`path` for a message: line breaks, control characters and odd bytes escaped."""
+    text = os.fsdecode(path)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def resolve_target(target: Path) -> Path:
+    """`target` absolute and without links. Raises: TargetError when something that is no directory is there."""
+    try:
+        resolved = Path(os.path.realpath(target))
+        found = os.stat(resolved)
+    except FileNotFoundError:
+        return resolved
+    except OSError as error:
+        raise refusal(error, f"use the target {printable(target)}") from error
+    except ValueError as error:
+        raise TargetError(f"{printable(target)!r} is no path ({error}): choose another --target") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise TargetError(f"the target {printable(target)} is not a directory: choose another --target")
+    return resolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An open target: its resolved path, and its descriptor, valid inside the `with` that gave it."""
+
+    path: Path
+    fd: int
+
+    def shown(self, relative: str) -> str:
+        """The full path of `relative`, for a message."""
+        return printable(self.path / relative)
+
+    @contextmanager
+    def directory(self, relative: str) -> Iterator[int | None]:
+        """Descriptor of a directory below the target ("" is the target), None where there is none.
+
+        Raises: TargetError when a link or a file is on the way.
+        """
+        fd = os.dup(self.fd)
+        try:
+            for depth, name in enumerate(_names(relative)):
+                below = self._open(fd, name, relative, depth)
+                if below is None:
+                    yield None
+                    return
+                os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def made_directory(self, relative: str) -> Iterator[int]:
+        """Like `directory`, making what is absent."""
+        fd = os.dup(self.fd)
+        try:
+            for depth, name in enumerate(_names(relative)):
+                below = self._open(fd, name, relative, depth)
+                if below is None:
+                    self._make(fd, name, relative, depth)
+                    below = self._open(fd, name, relative, depth)
+                if below is None:
+                    raise TargetError(f"{self.shown(_start(relative, depth))} vanished while it was used: try again")
+                os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _open(self, above: int, name: bytes, relative: str, depth: int) -> int | None:
+        try:
+            return os.open(name, _DIRECTORY, dir_fd=above)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            shown = self.shown(_start(relative, depth))
+            found = lstat(above, name)
+            if found is not None and stat.S_ISLNK(found.st_mode):
+                raise TargetError(f"{shown} is a symbolic link, which a target must not hold: remove it") from error
+            if found is not None and not stat.S_ISDIR(found.st_mode):
+                raise TargetError(f"{shown} is a file where a directory is needed: move it away") from error
+            raise refusal(error, f"open {shown}") from error
+
+    def _make(self, above: int, name: bytes, relative: str, depth: int) -> None:
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=above)
+        except OSError as error:
+            raise refusal(error, f"make the directory {self.shown(_start(relative, depth))}") from error
+
+    def remove_empty_directories(self, directories: Iterable[str]) -> None:
+        """Remove these and the directories above them, as far as they are empty; never the target itself."""
+        every = {_start(relative, depth) for relative in directories for depth in range(len(_names(relative)))}
+        for relative in sorted(every, key=lambda path: path.count("/"), reverse=True):
+            above, name = split(relative)
+            with self.directory(above) as fd:
+                if fd is not None:
+                    with suppress(OSError):
+                        os.rmdir(name, dir_fd=fd)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes that stage into this target out. Where the file system has no locks: no protection.
+
+        Raises: TargetError when another process holds it.
+        """
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TargetError(f"another process is staging into {printable(self.path)}: wait until it ends") from error
+        except OSError:
+            pass  # NFS without locks (ENOLCK, EBADF), Lustre without -o flock (ENOSYS, EOPNOTSUPP)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+
+@contextmanager
+def open_target(target: Path) -> Iterator[Target | None]:
+    """The target held open, None when it does not exist. Raises: TargetError when it cannot be opened."""
+    path = resolve_target(target)
+    try:
+        fd = os.open(path, _DIRECTORY)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise refusal(error, f"open the target {printable(path)}") from error
+    try:
+        yield Target(path=path, fd=fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def make_target(target: Path) -> Iterator[Target]:
+    """The target held open, made with all above it where it does not exist."""
+    path = resolve_target(target)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refusal(error, f"make the target {printable(path)}") from error
+    with open_target(path) as opened:
+        if opened is None:
+            raise TargetError(f"{printable(path)} vanished while it was used: try again")
+        yield opened
+
+
+def lstat(directory_fd: int, name: bytes) -> os.stat_result | None:
+    """What `name` itself is, without following it; None where there is nothing."""
+    try:
+        return os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def unlink(directory_fd: int, name: bytes) -> bool:
+    """Remove a regular file; anything else is left. True when it was there."""
+    found = lstat(directory_fd, name)
+    if found is None or not stat.S_ISREG(found.st_mode):
+        return False
+    os.unlink(name, dir_fd=directory_fd)
+    return True
+
+
+def split(relative: str) -> tuple[str, bytes]:
+    """(directory, name): the text of the one and the bytes of the other."""
+    directory, _, name = relative.rpartition("/")
+    return directory, name.encode("utf-8")
+
+
+def is_contained(relative: str) -> bool:
+    """Whether `relative` is a plain path below a directory: no empty, `.` or `..` names, no NUL."""
+    return "\0" not in relative and all(name not in ("", ".", "..") for name in relative.split("/"))
+
+
+def _names(relative: str) -> list[bytes]:
+    return relative.encode("utf-8").split(b"/") if relative else []
+
+
+def _start(relative: str, depth: int) -> str:
+    return "/".join(relative.split("/")[: depth + 1])

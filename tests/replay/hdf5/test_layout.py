@@ -1,0 +1,151 @@
+"""Layouts of HDF5 files from what a trace and its H5D records tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.hdf5.layout import Hdf5Layout, KnownDataset, NoLayout, layout_of
+
+OPENING = [(0, 8), (0, 48), (48, 48), (96, 512), (680, 512), (136, 544), (1072, 328), (800, 512)]
+"""What the library asks for when it opens a file and its datasets, as a real trace has it."""
+
+
+def layout(requests: Iterable[tuple[int, int]], known: Sequence[KnownDataset] = ()) -> Hdf5Layout | NoLayout:
+    distinct = sorted(set(requests))
+    offset, length = (np.array(column, dtype=np.int64) for column in zip(*distinct, strict=True))
+    return layout_of(offset, length, np.ones(len(distinct), dtype=np.int64), known)
+
+
+def found(requests: Iterable[tuple[int, int]], known: Sequence[KnownDataset] = ()) -> Hdf5Layout:
+    made = layout(requests, known)
+    assert isinstance(made, Hdf5Layout), made
+    return made
+
+
+def extents(made: Hdf5Layout) -> list[tuple[int, int]]:
+    starts, ends = made.extents
+    return list(zip(starts.tolist(), (ends - starts).tolist(), strict=True))
+
+
+def chunked(name: str, chunk: tuple[int, ...], points: int, type_size: int = 4) -> KnownDataset:
+    return KnownDataset(name=name, type_size=type_size, points=points, chunk_shape=chunk)
+
+
+def row(first: int, size: int, count: int) -> list[tuple[int, int]]:
+    return [(first + number * size, size) for number in range(count)]
+
+
+def test_requests_of_a_chunk_s_size_are_chunks() -> None:
+    chunks = row(4016, 500, 20) + row(20_000, 500, 3)
+    made = found([*OPENING, (1400, 2616), *chunks], [chunked("/stats", (1, 125), 6250)])
+    assert extents(made) == chunks
+    (dataset,) = made.datasets
+    assert (dataset.name, dataset.shape, dataset.chunk_shape) == ("/stats", (50, 125), (1, 125))
+    assert not dataset.compressed
+
+
+def test_the_library_s_own_requests_are_no_data() -> None:
+    chunks = row(4016, 500, 20)
+    requests = [*OPENING, (1400, 2616), *chunks]
+    made = found(requests, [chunked("/stats", (1, 125), 6250)])
+    offset, length = np.array(requests).T
+    assert made.is_data(offset, length).tolist() == [False] * 9 + [True] * 20
+
+
+@pytest.mark.parametrize("size", [512, 544, 2616])
+def test_chunks_may_have_the_size_of_metadata(size: int) -> None:
+    chunks = row(10_000, size, 50)
+    made = found([*OPENING, *chunks], [chunked("x", (1, size), 100 * size, type_size=1)])
+    assert set(chunks) <= set(extents(made))
+    assert len(extents(made)) <= len(chunks) + 2  # a lone look at a header cannot be told from a chunk
+
+
+def test_datasets_with_equal_chunks_share_them_in_order_beside_the_nodes_of_their_trees() -> None:
+    pixels = row(4016, 2048, 30) + row(4016 + 30 * 2048 + 2616, 2048, 30)
+    node = (4016 + 30 * 2048, 2616)
+    labels = row(pixels[-1][0] + 2048 + 2096, 2048, 2)
+    known = [chunked("/labels", (512,), 600), chunked("/pixels", (1, 2048), 60 * 2048, type_size=1)]
+    made = found([*OPENING, node, (labels[0][0] - 2096, 2096), *pixels, *labels], known)
+    by_name = {dataset.name: dataset.offset.tolist() for dataset in made.datasets}
+    assert by_name == {"/pixels": [offset for offset, _ in pixels], "/labels": [offset for offset, _ in labels]}
+
+
+def test_chunks_that_nobody_read_count_in_the_gaps() -> None:
+    pixels, labels = row(4016, 2048, 60), row(4016 + 60 * 2048, 2048, 2)
+    known = [chunked("/labels", (512,), 600), chunked("/pixels", (1, 2048), 60 * 2048, type_size=1)]
+    made = found([*pixels[:10], *pixels[50:], *labels], known)
+    assert {d.name: len(d.offset) for d in made.datasets} == {"/pixels": 20, "/labels": 2}
+
+
+def test_requests_of_many_sizes_are_compressed_chunks() -> None:
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(700, 3900, 40)
+    chunks = list(zip((5000 + np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True))
+    made = found([*OPENING, (1400, 3136), *chunks], [chunked("/raw", (10, 10, 10), 200_000)])
+    assert extents(made) == chunks
+    assert made.datasets[0].compressed
+    assert made.datasets[0].chunk_bytes == 4000
+    assert "compressed" in made.evidence
+
+
+def test_a_contiguous_dataset_is_one_extent_however_it_was_read() -> None:
+    reads = [(2048, 65536), (2048 + 65536, 65536), (2048 + 60000, 4096), (2048 + 131072, 1000)]
+    made = found([*OPENING, *reads], [KnownDataset(name="/x", type_size=8, points=16509, chunk_shape=())])
+    assert extents(made) == [(2048, 132_072)]
+    assert made.datasets[0].name == "/x"
+
+
+def test_without_records_equal_requests_are_chunks_and_others_compressed_ones() -> None:
+    assert not found([*OPENING, *row(4016, 500, 9)]).datasets[0].compressed
+    made = found([*OPENING, (5000, 700), (6000, 900)])
+    assert made.datasets[0].compressed
+    assert extents(made) == [(5000, 700), (6000, 900)]
+
+
+def test_overlap_is_no_layout() -> None:
+    made = layout([(5000, 700), (5100, 900), (5200, 1000), (6100, 800)])
+    assert isinstance(made, NoLayout)
+    assert "overlap" in made.reason
+
+
+def test_only_metadata_is_no_layout() -> None:
+    assert isinstance(layout(OPENING), NoLayout)
+    assert isinstance(layout(OPENING, [chunked("x", (1, 125), 6250)]), NoLayout)
+
+
+def test_the_file_s_own_index_counts_before_sizes() -> None:
+    known = KnownDataset(
+        name="/x",
+        type_size=1,
+        points=4000,
+        shape=(4000,),
+        chunk_shape=(1000,),
+        filters=("gzip",),
+        index=np.array([3, 0]),
+        offset=np.array([9000, 7000]),
+        size=np.array([512, 700]),
+    )
+    made = found([*OPENING, (9000, 512), (7000, 700)], [known])
+    assert made.datasets[0].index.tolist() == [0, 3]
+    assert made.datasets[0].size.tolist() == [700, 512]
+    other = layout([(100_000, 4096), (9000, 512)], [known])
+    assert isinstance(other, NoLayout)
+    assert "changed" in other.reason
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 800)), min_size=1, max_size=30))
+def test_whatever_was_read_a_layout_has_room_for_each_extent(requests: list[tuple[int, int]]) -> None:
+    for known in ((), (chunked("x", (25,), 1000),), (KnownDataset(name="c", type_size=1, points=9, chunk_shape=()),)):
+        made = layout(requests, known)
+        if isinstance(made, Hdf5Layout):
+            starts, ends = made.extents
+            assert np.all(starts[1:] >= ends[:-1])
+            assert starts[0] >= 96
+            assert all(len(d.index) == len(d.offset) == len(d.size) for d in made.datasets)
+            offset, length = np.array(requests, dtype=np.int64).T
+            assert made.is_data(offset, length).any()

@@ -1,0 +1,93 @@
+"""The manifest on disk: round trip, replaced as a whole, damaged ones (tests of forged ones: test_containment)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.twin.containment import make_target
+from replay.twin.manifest import (
+    MANIFEST_NAME,
+    MANIFEST_VERSION,
+    STATES,
+    Manifest,
+    ManifestFile,
+    load_manifest,
+    write_manifest,
+)
+from replay.twin.placement import TWIN_ROOT, place
+from tests.capture_builder import files_table
+from traces.errors import TargetError
+
+
+def entry(name: str, *, size: int = 7) -> ManifestFile:
+    return ManifestFile(path=f"{TWIN_ROOT}/{name}", size=size, record_id=2**64 - 1, sparse=False, state=STATES[0])
+
+
+def written(target: Path, *files: ManifestFile) -> Manifest:
+    manifest = Manifest(target=target).with_files(files, "identity")
+    with make_target(target) as opened:
+        write_manifest(opened, manifest)
+    return manifest
+
+
+def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+    manifest = written(tmp_path, entry("b/größe.h5"), entry("a", size=0))
+    assert load_manifest(tmp_path) == manifest
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
+
+
+def test_without_one_nothing_is_ours(tmp_path: Path) -> None:
+    assert load_manifest(tmp_path) == Manifest(target=tmp_path)
+    assert load_manifest(tmp_path / "none").files == {}
+
+
+def test_it_is_one_line_a_file(tmp_path: Path) -> None:
+    written(tmp_path, entry("a"), entry("b"))
+    lines = (tmp_path / MANIFEST_NAME).read_text().splitlines()
+    assert json.loads(lines[1].rstrip(","))["path"] == f"{TWIN_ROOT}/a"
+    assert json.loads("".join(lines))["schema_version"] == MANIFEST_VERSION
+
+
+@given(st.lists(st.binary(max_size=20), max_size=6))
+def test_every_placement_can_be_listed(paths: list[bytes]) -> None:
+    target = Path("/t")
+    for placement in place(files_table(paths), target):
+        relative = placement.path.removeprefix(b"/t/").decode("utf-8")
+        assert ManifestFile(path=relative, size=0, record_id=0, sparse=True, state=STATES[1]).path == relative
+
+
+def test_adding_files_keeps_the_others_and_names_a_data_set_once() -> None:
+    manifest = (
+        Manifest(target=Path("/t")).with_files([entry("a"), entry("b")], "1").with_files([entry("b", size=9)], "2")
+    )
+    again = manifest.with_files([], "1")
+    assert again.data_sets == ("1", "2")
+    assert {path.rpartition("/")[2]: file.size for path, file in again.files.items()} == {"a": 7, "b": 9}
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_a_disk_that_refuses_keeps_the_old_one(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = written(tmp_path, entry("a"))
+
+    def refused(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refused)
+        with pytest.raises(TargetError, match=f"cannot write {tmp_path}/{MANIFEST_NAME}: No space left"):
+            written(tmp_path, entry("b"))
+    assert load_manifest(tmp_path) == old
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
+
+
+def test_a_half_written_one_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / f".{MANIFEST_NAME}.new").write_text("{")
+    manifest = written(tmp_path, entry("a"))
+    assert load_manifest(tmp_path) == manifest
