@@ -37,6 +37,7 @@ class Application:
     `think_ns`: before each read of a batch but the first, in its thread; `decode_ns`: after the last one, before the
     batch is in the buffer. `load_reads`: of another file, whole, before the loop. `checkpoint_every` steps rank 0
     writes `checkpoint_writes` times 1 MiB. Compute varies by `jitter` (log-normal sigma), on each rank by itself.
+    `traced`: the profiler shows the readers too, a span a batch.
     """
 
     steps: int = 80
@@ -53,6 +54,7 @@ class Application:
     checkpoint_every: int = 0
     checkpoint_writes: int = 4
     seed: int = 1
+    traced: bool = False
 
 
 @dataclass(slots=True)
@@ -136,7 +138,10 @@ class _Rank:
             lane = batch % application.readers
             room = self._takes[batch - application.depth] if batch >= application.depth else self._entry
             self.now = max(self._free[lane], room)
+            begun = self.now
             self._batch(batch, lane)
+            if application.traced:
+                self._span("pipeline", begun, self.now, -1)
             self._ready[batch] = self._free[lane] = self.now
         self.now = after
         return self._ready[step]

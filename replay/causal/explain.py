@@ -55,6 +55,7 @@ def rank_model(model: LoopModel) -> dict[str, Any]:
         "takes": len(takes),
         "collectives": len(loop.collectives),
         "checkpoints": len(loop.checkpoints),
+        "evaluations": len(loop.blocking) - len(loop.checkpoints),
         "feed_rule": _feed_rule(model),
         "step_bytes": model.step_bytes or None,
         "mean_bytes_per_take": model.loop_bytes / len(takes) if len(takes) else None,

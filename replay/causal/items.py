@@ -6,6 +6,7 @@ lane the number of points that wait for none of its operations any more. Ranks m
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,9 @@ OWN_ARRIVALS = 1
 """Those of them that the ranks of this node made."""
 
 FIRST_RANK_COUNTER = 2
+
+NO_TAKE = -1
+"""Number of a point that is no take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +123,9 @@ class _CausalLane:
     ) -> None:
         self._pacing = pacing
         self._think_ns = model.think_ns
+        self._long_think_ns = model.long_think_ns
+        self._lead = model.lead
+        self._take_number = np.where(model.loop.kind == TAKE, np.cumsum(model.loop.kind == TAKE) - 1, NO_TAKE)
         self._own = counters.lane(lane)
         self._gates = {OPENINGS: counters.openings, TAKES: counters.takes}
         self._awaited = {OPENINGS: 0, TAKES: 0}
@@ -136,14 +143,18 @@ class _CausalLane:
         gap = np.maximum(start_ns - previous, 0)
         self._previous_end_ns = int(end_ns[-1])
         self._left -= len(rows)
+        first = starts_batch(self._previous_need, ties.need)
+        self._previous_need = int(ties.need[-1])
+        free = self._not_held_back(ties, previous, gap, first)
+        ties = self._freed(ties, free)
         let_go = self._additions(ties.floor)
         waits = self._waits(ties)
         # After the gate: what passed between it and the operation. Before: the rest of the think time, as far as the
         # capture lets it be known (a reader that was held back hides how long it thought).
         after = np.where(waits, np.clip(start_ns - np.maximum(previous, ties.gate_ns), 0, gap), gap)
+        after[waits & free] = 0
         within, between = self._think_ns
-        typical = np.where(starts_batch(self._previous_need, ties.need), between, within)
-        self._previous_need = int(ties.need[-1])
+        typical = np.where(free, gap, np.where(first, between, within))
         thought = np.where(waits & (ties.gate == TAKES), np.clip(typical, after, gap), after)
         last = int(self._left == 0)
         counts = 1 + (let_go > 0) + waits
@@ -161,6 +172,25 @@ class _CausalLane:
         if last:
             _put(items, np.array([len(items) - 1]), ADD, self._own, self._points - self._posted)
         return items, durations
+
+    def _not_held_back(self, ties: Ties, previous: np.ndarray, gap: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """Which reads began because their lane was free, not because a take made room for them.
+
+        The last take had happened before the lane was free, or the gap before them is a usual think time.
+        """
+        within, between = self._long_think_ns
+        thought = (ties.gate_ns <= previous) | (gap <= np.where(first, between, within))
+        free: np.ndarray = thought & (ties.gate == TAKES) & (self._fed(ties) != NO_TAKE)
+        return free
+
+    def _freed(self, ties: Ties, free: np.ndarray) -> Ties:
+        """The ties, where the reads `free` wait only for as many takes as the buffer is deep."""
+        count = np.clip(self._fed(ties) - self._lead, 0, ties.gate_count)
+        return dataclasses.replace(ties, gate_count=np.where(free, count, ties.gate_count))
+
+    def _fed(self, ties: Ties) -> np.ndarray:
+        """Number of the take that each operation feeds, NO_TAKE for none."""
+        return np.where(ties.need == NO_POINT, NO_TAKE, self._take_number[ties.need])
 
     def _additions(self, floor: np.ndarray) -> np.ndarray:
         """By how much the lane's own counter rises before each operation: all before it are done."""

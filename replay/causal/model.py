@@ -3,17 +3,20 @@
 The rules (c, need and take as in a bounded buffer between a producer and a consumer):
 
 * An operation that ran ahead of the loop begins when its lane is free, its think time has passed, and as many takes
-  have happened as had happened when it began in the capture: a full buffer holds a reader back as it did.
+  have happened as had happened when it began in the capture: a full buffer holds a reader back as it did. A read that
+  no take can have held back waits only until it is no further ahead of the loop than reads were in the capture.
 * A step has its batch when every read that feeds it has ended. Read i feeds take floor(bytes read before i / step
-  bytes); step bytes is the largest number for which every take had its bytes, in the capture, when it ended.
+  bytes); step bytes is the largest number for which every take had its bytes, in the capture, when it ended. Where the
+  profile begins in the midst of the run, takes are counted from the run's first step, as the steps' numbers tell.
 * Where the lanes are true threads and it contradicts nothing, reader threads take turns: the j-th batch of thread t of
   n feeds take j n + t. Without that the first takes of parallel readers are thought to have their batches too early.
 * Between the end of its reads and the take a batch is made ready (decoded, collated): as long as in the capture it
-  took at least, where takes had to wait for their reads. Batches become ready one after the other, beside the
-  training thread.
+  took at least, where takes had to wait for their batch; where none had to, what the pipeline's own spans or the gaps
+  between a reader's batches show. Batches become ready one after the other, beside the training thread.
 * Reads that lie within the input waits are the training thread's own (depth 0): they begin when it begins to wait.
 * What was read before the first step, from files that the loop does not read, is loaded before it.
-* Operations inside of a checkpoint of the training thread block it.
+* Operations inside of a checkpoint of the training thread block it, and so do those of an evaluation: a long pause
+  between two steps until whose second half files are read that the loop does not read.
 
 So the recorded times, with the recorded latencies, follow from the model; with other latencies, other times do.
 """
@@ -26,16 +29,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.training_loop import TAKE, TrainingLoop
+from replay.causal.ready import ready_at, ready_times
+from replay.causal.training_loop import OPENING, TAKE, TrainingLoop
 from traces.distribution import Distribution, DistributionCollector
 from traces.ops import OPS, READ
 
 SYNCHRONOUS_SHARE = 0.99
 """Of the loop's reads that lie within one input wait: from here on they are taken for the training thread's own."""
-
-MIN_STARVED_TAKES = 3
-"""From so many takes that waited for their reads it is told what making a batch ready takes; one or two may have paid
-for the pipeline's own start."""
 
 NO_POINT = -1
 NO_GATE, OPENINGS, TAKES = range(3)
@@ -81,27 +81,37 @@ class LoopModel:
     """The model of one rank.
 
     `loop_files`: bool by file id, the files that the loop reads, `loop_bytes` from them. `synchronous`: depth 0.
-    `step_bytes`: bytes that one take consumes, 0.0 where reads are tied by time. `turns`: the reader lanes, where each
+    `step_bytes`: bytes that one take consumes, 0.0 where reads are tied by time. `takes_before`: how many there were
+    before the profile's first; negative: batches that were there before the first read. `outside_bytes` of
+    `loop_bytes` were consumed before the profiled steps or read after them. `turns`: the reader lanes, where each
     reads whole batches in turn; else empty. `residual_ns` (p,): how long a point went on after its operations had ended
     and its batch was ready; `ready_ns` (p,): what making it ready took. `needed`: lane -> bool (p,), the points that
     wait for operations of it. `think_ns`: median think time of a lane where no take hides it, within a batch and before
-    the first operation of the next one. `depth`: takes between a read and the one that it fed, of the reads that ran
-    ahead. `reads` of the loop, `inside_share` of them within input waits.
+    the first operation of the next one; `long_think_ns`: what is still usual. `depth`: takes between a read and
+    the one that it fed, of the reads that ran ahead. `reads` of the loop, `inside_share` of them within input waits.
     """
 
     loop: TrainingLoop
     loop_files: np.ndarray
     synchronous: bool
     step_bytes: float
+    takes_before: float
     turns: tuple[int, ...]
     loop_bytes: int
+    outside_bytes: int
     residual_ns: np.ndarray
     ready_ns: np.ndarray
     needed: dict[int, np.ndarray]
     think_ns: tuple[int, int]
+    long_think_ns: tuple[int, int]
     depth: Distribution
     reads: int
     inside_share: float
+
+    @property
+    def lead(self) -> int:
+        """How many takes a read was ahead of the one that it fed at most."""
+        return int(self.depth.quantile(1.0)) if self.depth.count else 0
 
     def ties(self) -> TieReader:
         """A reader of the rank's operations from the beginning."""
@@ -116,7 +126,9 @@ class TieReader:
         self._bytes_before: dict[int, int] = {}
         loop = model.loop
         self._openings, self._take_ends, self._takes = loop.openings_ns, loop.take_ends_ns, loop.takes
-        self._checkpoints = loop.checkpoints
+        self._blocking = loop.blocking
+        self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
+        self._takes_until = np.cumsum(loop.kind == TAKE) - (loop.kind == TAKE)
 
     def ties(self, batch: OperationBatch) -> Ties:
         """What these operations are tied to; they continue the earlier batches."""
@@ -125,31 +137,34 @@ class TieReader:
         of_loop = model.loop_files[batch.file_id]
         reads = of_loop & (batch.op == READ)
         feeds = reads | (of_loop & np.isin(batch.op, _PREPARES_READ))
-        checkpoint = np.where(feeds, NO_POINT, _containing(loop, self._checkpoints, start))
+        checkpoint = np.where(feeds, NO_POINT, _containing(loop, self._blocking, start))
         before = start < loop.entry_ns
         need = np.full(len(start), NO_POINT, dtype=np.int64)
         need[before & (end <= loop.entry_ns) & (~of_loop | model.synchronous)] = 0
-        fed = self._fed(batch, reads)
+        fed, consumed = self._fed(batch, reads)
         mine = feeds & (need == NO_POINT) & (start < loop.exit_ns)
         need[mine] = fed[mine]
+        need[mine & before & (end <= loop.entry_ns) & consumed] = 0
         blocking = checkpoint != NO_POINT
         blocking[blocking] &= end[blocking] <= loop.end_ns[checkpoint[blocking]]
         need[blocking] = checkpoint[blocking]
         own = (checkpoint != NO_POINT) | (start >= loop.exit_ns) | model.synchronous
         return self._gated(need, start, own & ~before, before)
 
-    def _fed(self, batch: OperationBatch, reads: np.ndarray) -> np.ndarray:
-        """The take (as a point) that each operation would feed, NO_POINT beyond the last."""
+    def _fed(self, batch: OperationBatch, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The take (as a point) that each operation would feed, NO_POINT beyond the last; and what fed earlier ones."""
         # An operation never feeds a take that had its batch before the operation ended.
         earliest = np.searchsorted(self._take_ends, batch.end_ns, side="left")
+        consumed = np.zeros(len(earliest), dtype=bool)
         if self._model.step_bytes:
             moved = np.where(reads, batch.length, 0)
             if self._model.turns:
                 fed = self._in_turn(batch.lane, moved)
             else:
-                fed = np.floor(self._before(0, moved) / self._model.step_bytes).astype(np.int64)
+                fed = _take_fed(self._before(0, moved), self._model.step_bytes, self._model.takes_before)
+            consumed = fed < 0
             earliest = np.maximum(earliest, fed)
-        return _nth(self._takes, earliest)
+        return _nth(self._takes, earliest), consumed
 
     def _in_turn(self, lane: np.ndarray, moved: np.ndarray) -> np.ndarray:
         """The take that each operation feeds where the lanes read batches in turn."""
@@ -157,7 +172,7 @@ class TieReader:
         for turn, reader in enumerate(turns):
             mine = lane == reader
             batches = np.floor(self._before(reader, moved[mine]) / self._model.step_bytes).astype(np.int64)
-            fed[mine] = batches * len(turns) + turn
+            fed[mine] = batches * len(turns) + turn - round(self._model.takes_before)
         return fed
 
     def _before(self, account: int, moved: np.ndarray) -> np.ndarray:
@@ -169,6 +184,11 @@ class TieReader:
     def _gated(self, need: np.ndarray, start: np.ndarray, own: np.ndarray, before: np.ndarray) -> Ties:
         opened = np.searchsorted(self._openings, start, side="right")
         taken = np.searchsorted(self._take_ends, start, side="right")
+        # What begins in the very moment in which the point that needs it ends does not wait for that point.
+        opened, taken = (
+            np.where(need == NO_POINT, count, np.minimum(count, allowed[need]))
+            for count, allowed in ((opened, self._openings_until), (taken, self._takes_until))
+        )
         by_opening = own | (taken == 0)
         gate = np.where(by_opening, OPENINGS, TAKES).astype(np.int8)
         count = np.where(by_opening, np.where(own, opened, np.minimum(opened, 1)), taken)
@@ -178,8 +198,8 @@ class TieReader:
         for code, times in ((OPENINGS, self._openings), (TAKES, self._take_ends)):
             chosen = gate == code
             gate_ns[chosen] = times[count[chosen] - 1]
-        # What begins while a point lasts or later cannot have been waited for by an earlier one.
-        floor = np.where(need == NO_POINT, np.searchsorted(self._model.loop.end_ns, start, side="left"), need)
+        # What begins when a point has ended cannot have been waited for by it.
+        floor = np.where(need == NO_POINT, np.searchsorted(self._model.loop.end_ns, start, side="right"), need)
         return Ties(need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns)
 
 
@@ -199,27 +219,37 @@ def _nth(points: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.where(index < len(points), points[np.minimum(index, len(points) - 1)], NO_POINT)
 
 
+def _take_fed(bytes_before: np.ndarray, step_bytes: float, takes_before: float) -> np.ndarray:
+    """int64: the take that each read feeds, by the bytes that were read before it; negative before the first."""
+    fed: np.ndarray = np.floor(bytes_before / step_bytes - takes_before).astype(np.int64)
+    return fed
+
+
 def derive_model(loop: TrainingLoop, batches: Batches, files: int, *, threads_known: bool) -> LoopModel:
-    """The model of one rank from its loop and operations, which are read four times at most.
+    """The model of one rank from its loop and operations, which are read five times at most.
 
     `files`: how many there are. `threads_known`: whether lanes are true threads, not inferred from overlaps. Memory:
     some numbers per point and lane.
     """
-    sight = _look(loop, batches, files)
+    loop, evaluated = _with_evaluations(loop, batches, files)
+    sight = _look(loop, batches, evaluated)
     reads, inside = sight.reads, sight.inside
     synchronous = reads > 0 and inside >= SYNCHRONOUS_SHARE * reads
-    step_bytes, loop_bytes = (0.0, sight.bytes) if synchronous else _step_bytes(loop, batches, sight.loop_files)
+    fed = _Feed(loop_bytes=sight.bytes) if synchronous else _feed(loop, batches, sight.loop_files)
     draft = LoopModel(
         loop=loop,
         loop_files=sight.loop_files,
         synchronous=synchronous,
-        step_bytes=step_bytes,
-        turns=_turns(loop, batches, sight, step_bytes) if threads_known and step_bytes else (),
-        loop_bytes=loop_bytes,
+        step_bytes=fed.step_bytes,
+        takes_before=fed.takes_before,
+        turns=_turns(loop, batches, sight, fed) if threads_known and fed.step_bytes else (),
+        loop_bytes=fed.loop_bytes,
+        outside_bytes=fed.outside_bytes,
         residual_ns=loop.end_ns - loop.begin_ns,
         ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
         needed={},
         think_ns=(0, 0),
+        long_think_ns=(0, 0),
         depth=Distribution.of(np.empty(0, dtype=np.int64)),
         reads=reads,
         inside_share=inside / reads if reads else 0.0,
@@ -236,14 +266,42 @@ class _Sight:
     lanes: tuple[int, ...]
 
 
-def _look(loop: TrainingLoop, batches: Batches, files: int) -> _Sight:
+def _with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[TrainingLoop, np.ndarray]:
+    """The loop with its evaluations, and which files are read in them alone (bool by file id)."""
+    pauses = loop.pauses
+    evaluated = np.zeros(files, dtype=bool)
+    if not len(pauses):
+        return loop, evaluated
+    elsewhere = np.zeros(files, dtype=bool)
+    last_end: dict[tuple[int, int], int] = {}
+    for batch in batches():
+        read = (batch.op == READ) & (batch.start_ns >= loop.entry_ns) & (batch.start_ns < loop.exit_ns)
+        start, end, file_id = batch.start_ns[read], batch.end_ns[read], batch.file_id[read]
+        pause = np.searchsorted(pauses.starts, start, side="right") - 1
+        inside = (pause >= 0) & (end <= pauses.ends[pause])
+        elsewhere[file_id[~inside]] = True
+        pairs, place = np.unique(pause[inside] * files + file_id[inside], return_inverse=True)
+        last = np.full(len(pairs), np.iinfo(np.int64).min)
+        np.maximum.at(last, place, end[inside])
+        for pair, at in zip(pairs.tolist(), last.tolist(), strict=True):
+            last_end[divmod(pair, files)] = max(at, last_end.get(divmod(pair, files), at))
+    middle = (pauses.starts + pauses.ends) // 2
+    kept = np.zeros(len(pauses), dtype=bool)
+    for (pause, file_id), end in last_end.items():
+        kept[pause] |= not elsewhere[file_id] and end > middle[pause]
+    for pause, file_id in last_end:
+        evaluated[file_id] |= kept[pause] and not elsewhere[file_id]
+    return loop.with_evaluations(pauses.starts[kept], pauses.ends[kept]), evaluated
+
+
+def _look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> _Sight:
     """Which files the loop reads, in which lanes (by their first read), how many reads lie inside of an input wait."""
-    loop_files = np.zeros(files, dtype=bool)
+    loop_files = np.zeros(len(evaluated), dtype=bool)
     lanes: dict[int, None] = {}
     reads = inside = moved = 0
     for batch in batches():
         chosen = (batch.op == READ) & (batch.start_ns >= loop.entry_ns) & (batch.start_ns < loop.exit_ns)
-        chosen &= _containing(loop, loop.checkpoints, batch.start_ns) == NO_POINT
+        chosen &= (_containing(loop, loop.checkpoints, batch.start_ns) == NO_POINT) & ~evaluated[batch.file_id]
         loop_files[batch.file_id[chosen]] = True
         lanes.update(dict.fromkeys(batch.lane[chosen].tolist()))
         point = _containing(loop, loop.takes, batch.start_ns[chosen])
@@ -255,9 +313,20 @@ def _look(loop: TrainingLoop, batches: Batches, files: int) -> _Sight:
     return _Sight(loop_files=loop_files, reads=reads, inside=inside, bytes=moved, lanes=tuple(lanes))
 
 
-def _turns(loop: TrainingLoop, batches: Batches, sight: _Sight, step_bytes: float) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Feed:
+    """`step_bytes`, `takes_before`, `loop_bytes` and `outside_bytes` of the model."""
+
+    step_bytes: float = 0.0
+    takes_before: float = 0.0
+    loop_bytes: int
+    outside_bytes: int = 0
+
+
+def _turns(loop: TrainingLoop, batches: Batches, sight: _Sight, feed: _Feed) -> tuple[int, ...]:
     """The reader lanes in the order of their turns, if no read then ended after the take that it would have fed."""
-    if len(sight.lanes) < 2:
+    # Where batches are missing at the beginning, nobody knows how much of its own each lane had read.
+    if len(sight.lanes) < 2 or feed.takes_before < 0:
         return ()
     takes, before = loop.take_ends_ns, dict.fromkeys(sight.lanes, 0)
     for batch in batches():
@@ -265,33 +334,63 @@ def _turns(loop: TrainingLoop, batches: Batches, sight: _Sight, step_bytes: floa
         for turn, lane in enumerate(sight.lanes):
             mine = reads & (batch.lane == lane)
             moved = batch.length[mine]
-            fed = np.floor((before[lane] + np.cumsum(moved) - moved) / step_bytes).astype(np.int64)
-            fed = fed * len(sight.lanes) + turn
+            fed = np.floor((before[lane] + np.cumsum(moved) - moved) / feed.step_bytes).astype(np.int64)
+            fed = fed * len(sight.lanes) + turn - round(feed.takes_before)
             before[lane] += int(moved.sum())
-            in_loop = fed < len(takes)
+            in_loop = (fed >= 0) & (fed < len(takes))
             if (batch.end_ns[mine][in_loop] > takes[fed[in_loop]]).any():
                 return ()
     return sight.lanes
 
 
-def _step_bytes(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> tuple[float, int]:
+def _feed(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> _Feed:
     """Bytes that one take consumes: the largest for which every take had its bytes; and all bytes of the loop's files.
 
-    Where that leaves more than half of the bytes unused (a first batch that did not wait for its bytes, a pipeline that
-    ends far ahead of the loop), the mean over the takes.
+    Where that leaves more than half of the bytes until the loop's end unused (a first batch that did not wait for its
+    bytes, a pipeline that ends far ahead of the loop), the mean over the takes.
     """
     takes = loop.take_ends_ns
     ended = np.zeros(len(takes) + 1, dtype=np.int64)
+    early = late = 0
     for batch in batches():
         chosen = (batch.op == READ) & loop_files[batch.file_id]
-        by_take = np.searchsorted(takes, batch.end_ns[chosen], side="left")
-        ended += np.bincount(by_take, weights=batch.length[chosen], minlength=len(ended)).astype(np.int64)
+        end, length = batch.end_ns[chosen], batch.length[chosen]
+        by_take = np.searchsorted(takes, end, side="left")
+        np.add.at(ended, by_take, length)
+        early += int(length[end <= loop.entry_ns].sum())
+        late += int(length[batch.start_ns[chosen] >= loop.exit_ns].sum())
     total = int(ended.sum())
     if not total or not len(takes):
-        return 0.0, total
-    largest = float((np.cumsum(ended)[:-1] / np.arange(1, len(takes) + 1)).min())
-    mean = total / len(takes)
-    return (largest if largest >= 0.5 * mean else mean), total
+        return _Feed(loop_bytes=total)
+    had = np.cumsum(ended)[:-1]
+    number = np.arange(1, len(takes) + 1)
+    largest, mean = float((had / number).min()), (total - late) / len(takes)
+    step_bytes, takes_before = (largest if largest >= 0.5 * mean else mean), 0.0
+    later = _later_feed(loop, had)
+    if later is not None:
+        step_bytes, takes_before = later
+    consumed = min(early, round(step_bytes * max(takes_before, 0.0)))
+    return _Feed(step_bytes=step_bytes, takes_before=takes_before, loop_bytes=total, outside_bytes=consumed + late)
+
+
+def _later_feed(loop: TrainingLoop, had: np.ndarray) -> tuple[float, float] | None:
+    """Step bytes and the takes before the first, where the profile's first step is not the run's; else None.
+
+    `had` (takes,): bytes that had been read when each take ended. By the steps' numbers there were so many takes
+    before; they hold if the profiled takes consume about what they then did. Where reads are missing instead, as of a
+    part of a capture, the buffer held some batches at its begin: as few as every take had its bytes with.
+    """
+    steps_before = int(loop.step_number[0])
+    if steps_before <= 1 or len(had) < 2:  # many count from 1
+        return None
+    takes_before = round(steps_before * len(had) / len(loop.step_number))
+    number = np.arange(1, len(had) + 1)
+    largest, read_meanwhile = float((had / (takes_before + number)).min()), int(had[-1] - had[0])
+    if largest * (len(had) - 1) >= 0.5 * read_meanwhile and largest > 0:
+        return largest, float(takes_before)
+    slope = read_meanwhile / (len(had) - 1)
+    missing = float((had / slope - number).min()) if slope else 0.0
+    return (slope, missing) if missing < 0 else None
 
 
 def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
@@ -304,6 +403,7 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
     for batch in batches():
         ties = reader.ties(batch)
         tied = ties.need != NO_POINT
+        feeds = tied & (loop.kind[ties.need] == TAKE)
         np.maximum.at(last_end, ties.need[tied], batch.end_ns[tied])
         ahead = tied & (ties.gate == TAKES)
         depth.add(take_number[ties.need[ahead]] - ties.gate_count[ahead])
@@ -311,80 +411,55 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
             mine = np.flatnonzero(batch.lane == lane)
             points = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
             points[ties.need[mine][tied[mine]]] = True
-            think.add(lane, batch, ties, mine)
-    ready_ns, typical_ns = _ready(loop, last_end) if not draft.synchronous else (draft.ready_ns, 0)
+            think.add(lane, batch, ties, mine, feeds[mine])
+    think_ns, long_think_ns = think.typical()
+    ready_ns = draft.ready_ns if draft.synchronous else ready_times(loop, last_end, think_ns[1])
     from_ns = np.clip(last_end, loop.begin_ns, loop.end_ns)
     takes = loop.takes
-    was_ready = _ready_at(last_end[takes], ready_ns[takes])
+    was_ready = ready_at(last_end[takes], ready_ns[takes])
     from_ns[takes] = np.clip(was_ready, loop.begin_ns[takes], loop.end_ns[takes])
     return dataclasses.replace(
         draft,
         residual_ns=loop.end_ns - from_ns,
         ready_ns=ready_ns,
         needed=needed,
-        think_ns=think.medians(typical_ns),
+        think_ns=think_ns if think.between else (think_ns[0], int(ready_ns.max(initial=0))),
+        long_think_ns=long_think_ns,
         depth=depth.distribution(),
     )
 
 
 class ThinkTimes:
-    """Think times of reader lanes where no take hides them: within a batch, and between two batches."""
+    """Think times of reader lanes where nothing hides them: within a batch, and between two batches."""
 
     def __init__(self) -> None:
         self._samples = (DistributionCollector(), DistributionCollector())
         self._previous: dict[int, tuple[int, int]] = {}
+        self.between = 0
 
-    def add(self, lane: int, batch: OperationBatch, ties: Ties, mine: np.ndarray) -> None:
-        """The operations `mine` of a batch, all of them of one lane."""
-        # The first operation of a lane shows no think time: no take is before the beginning of all times.
-        end, need = self._previous.get(lane, (np.iinfo(np.int64).min, NO_POINT))
+    def add(self, lane: int, batch: OperationBatch, ties: Ties, mine: np.ndarray, feeds: np.ndarray) -> None:
+        """The operations `mine` of a batch, all of them of one lane; `feeds`: those that a take needs."""
+        known = lane in self._previous
+        end, need = self._previous.get(lane, (int(batch.start_ns[mine[0]]), NO_POINT))
         before = np.concatenate(([end], batch.end_ns[mine][:-1]))
         first = starts_batch(need, ties.need[mine])
-        plain = (ties.gate[mine] == TAKES) & (ties.gate_ns[mine] <= before)
+        # What waits for nothing may have been held back by takes that the profile does not show.
+        plain = feeds & (ties.gate[mine] != NO_GATE) & (ties.gate_ns[mine] <= before)
+        plain[0] &= known  # the first operation of a lane shows no think time
         for sample, chosen in zip(self._samples, (plain & ~first, plain & first), strict=True):
             sample.add(np.maximum(batch.start_ns[mine] - before, 0)[chosen])
+        self.between += int((plain & first).sum())
         self._previous[lane] = int(batch.end_ns[mine[-1]]), int(ties.need[mine[-1]])
 
-    def medians(self, ready_ns: int) -> tuple[int, int]:
-        """Within a batch (0 where all are hidden), between two (`ready_ns` where all are hidden)."""
-        within, between = (sample.distribution() for sample in self._samples)
-        return (
-            int(within.quantile(0.5)) if within.count else 0,
-            int(between.quantile(0.5)) if between.count else ready_ns,
-        )
+    def typical(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Within a batch and between two: the medians, and what nine of ten stay below, at most twice the median; 0
+        where all are hidden."""
+        found = [sample.distribution() for sample in self._samples]
+        half, nine = (tuple(int(each.quantile(share)) if each.count else 0 for each in found) for share in (0.5, 0.9))
+        # Of a few samples nine tenths may be a pause: what is long by far is no thinking.
+        return (half[0], half[1]), (min(nine[0], 2 * half[0]), min(nine[1], 2 * half[1]))
 
 
 def starts_batch(previous_need: int, need: np.ndarray) -> np.ndarray:
     """Which operations of a lane are needed by another point than the one before them."""
     return need != np.concatenate(([previous_need], need[:-1]))
-
-
-def _ready(loop: TrainingLoop, last_end: np.ndarray) -> tuple[np.ndarray, int]:
-    """How long each take's batch took to become ready after its reads (p,), and how long that takes in general.
-
-    In general: the shortest time between a batch's reads and its take, where MIN_STARVED_TAKES were waiting when their
-    last read ended (else nobody knows: 0). What a take lasted beyond is its residual. No batch takes longer than the
-    capture left it after its reads and after the batch before it.
-    """
-    takes = loop.takes
-    ready_ns = np.zeros(len(loop.kind), dtype=np.int64)
-    starved = takes[(last_end[takes] > loop.begin_ns[takes]) & (last_end[takes] <= loop.end_ns[takes])]
-    if len(starved) < MIN_STARVED_TAKES:
-        return ready_ns, 0
-    fed = takes[last_end[takes] > 0]
-    typical = max(0, int((loop.end_ns[fed] - last_end[fed]).min()))
-    finished = 0
-    for take, read, taken in zip(takes.tolist(), last_end[takes].tolist(), loop.end_ns[takes].tolist(), strict=True):
-        begins = max(finished, read)
-        ready_ns[take] = max(0, min(typical, taken - begins))
-        finished = begins + int(ready_ns[take])
-    return ready_ns, typical
-
-
-def _ready_at(last_end: np.ndarray, ready_ns: np.ndarray) -> np.ndarray:
-    """When each batch was ready in the capture: one after the other."""
-    finished, found = 0, []
-    for read, ready in zip(last_end.tolist(), ready_ns.tolist(), strict=True):
-        finished = max(finished, read) + ready
-        found.append(finished)
-    return np.array(found, dtype=np.int64)

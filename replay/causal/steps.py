@@ -28,6 +28,9 @@ from traces.store import Capture
 MAX_CHECKED_OPERATIONS = 5_000_000
 """Beyond, a model is not run through without a clock to be explained: a second per million operations."""
 
+OUTSIDE_SHARE = 0.1
+"""Of the bytes of the loop's files: from here on it is told how many belong to steps that the profile does not show."""
+
 _COLUMNS = ["lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "origin"]
 
 
@@ -128,6 +131,7 @@ def derive_steps(capture: Capture, surveys: Sequence[RankSurvey], origin_ns: int
             capture.files.num_rows,
             threads_known=capture.info.lanes == "pthread_id",
         )
+    warnings += _outside(models)
     return Steps(
         models=models,
         surveys={survey.rank: survey for survey in surveys},
@@ -135,6 +139,20 @@ def derive_steps(capture: Capture, surveys: Sequence[RankSurvey], origin_ns: int
         origin_ns=origin_ns,
         warnings=tuple(warnings),
     )
+
+
+def _outside(models: Mapping[int, LoopModel]) -> list[str]:
+    """A warning where much was read for steps that the profile does not show, with the rank of most."""
+    shares = {rank: model.outside_bytes / model.loop_bytes for rank, model in models.items() if model.loop_bytes}
+    most = max(shares, key=lambda rank: shares[rank], default=None)
+    if most is None or shares[most] < OUTSIDE_SHARE:
+        return []
+    steps = models[most].loop.step_number
+    return [
+        f"rank {most}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * shares[most]:.0f} % of what the "
+        "loop reads belongs to others: before and after, each thread keeps its think times, as if no read were hidden "
+        f"behind compute; --steps {steps[0]}-{steps[-1]} replays the profiled part alone"
+    ]
 
 
 def _loop(capture: Capture, rank: int, origin_ns: int) -> TrainingLoop:

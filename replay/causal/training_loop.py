@@ -6,6 +6,7 @@ batch and obtains it at the end of its input wait), checkpoints and collectives.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +16,18 @@ from traces.errors import CaptureError
 from traces.intervals import Intervals
 from traces.ops import NO_STEP, SPAN_KINDS, codes
 
-ENTRY, TAKE, CHECKPOINT, COLLECTIVE = range(4)
-"""Kinds of a point. ENTRY: from the capture's start to the first step; what is read meanwhile is loaded first."""
+ENTRY, TAKE, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
+"""Kinds of a point. ENTRY: from the capture's start to the first step; what is read meanwhile is loaded first.
+EVALUATION: a pause between two steps in which files are read that the loop does not read."""
+
+PAUSE_STEPS = 2.0
+"""What lies between two steps is a pause from so many times the median step on."""
+
+OPENING = (TAKE, CHECKPOINT, EVALUATION)
+"""Kinds of points at whose begin operations of the training thread may begin."""
 
 STEP, INPUT_WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
+PIPELINE = SPAN_KINDS.index("pipeline")
 _KIND_OF_SPAN = {
     INPUT_WAIT: TAKE,
     SPAN_KINDS.index("checkpoint"): CHECKPOINT,
@@ -32,6 +41,8 @@ class TrainingLoop:
 
     `step_number`, `step_begin_ns`, `step_end_ns`: its steps, ascending. `exit_ns`: the end of the last step or point.
     `input_waits`: whether the takes come from input waits; else each step takes its batch when it begins.
+    `made_begin_ns`, `made_end_ns` (takes,): when the pipeline's last thread made the batch of each take, from its own
+    spans; both empty where no thread did something once a take.
     """
 
     kind: np.ndarray
@@ -42,6 +53,8 @@ class TrainingLoop:
     step_end_ns: np.ndarray
     exit_ns: int
     input_waits: bool
+    made_begin_ns: np.ndarray
+    made_end_ns: np.ndarray
 
     @property
     def entry_ns(self) -> int:
@@ -59,21 +72,41 @@ class TrainingLoop:
         return np.flatnonzero(self.kind == CHECKPOINT)
 
     @property
+    def blocking(self) -> np.ndarray:
+        """Points whose operations the training thread itself waits for, ascending: checkpoints and evaluations."""
+        return np.flatnonzero(np.isin(self.kind, (CHECKPOINT, EVALUATION)))
+
+    @property
     def collectives(self) -> np.ndarray:
         """Points that are collectives, ascending."""
         return np.flatnonzero(self.kind == COLLECTIVE)
 
     @property
     def openings_ns(self) -> np.ndarray:
-        """When the thread lets operations of its own begin (int64): at the end of the entry, the begin of each take and
-        checkpoint, and at the exit. Ascending."""
-        begins = self.begin_ns[np.isin(self.kind, (TAKE, CHECKPOINT))]
+        """When the thread lets operations of its own begin (int64): at the end of the entry, the begin of each take,
+        checkpoint and evaluation, and at the exit. Ascending."""
+        begins = self.begin_ns[np.isin(self.kind, OPENING)]
         return np.concatenate(([self.entry_ns], begins, [self.exit_ns]))
 
     @property
     def take_ends_ns(self) -> np.ndarray:
         """When each step had its batch. Ascending."""
         return self.end_ns[self.takes]
+
+    @property
+    def pauses(self) -> Intervals:
+        """What lies between two steps and outside of all points, where it lasts longer than steps do."""
+        begin, end = self.step_end_ns[:-1], self.step_begin_ns[1:]
+        free = Intervals.union_of(begin, np.maximum(begin, end)).minus(Intervals.union_of(self.begin_ns, self.end_ns))
+        long = free.ends - free.starts > PAUSE_STEPS * np.median(self.step_end_ns - self.step_begin_ns)
+        return Intervals.union_of(free.starts[long], free.ends[long])
+
+    def with_evaluations(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
+        """The loop with these pauses as points."""
+        kind = np.concatenate((self.kind, np.full(len(begin_ns), EVALUATION, dtype=np.int8)))
+        begin, end = np.concatenate((self.begin_ns, begin_ns)), np.concatenate((self.end_ns, end_ns))
+        order = np.lexsort((end, begin))
+        return dataclasses.replace(self, kind=kind[order], begin_ns=begin[order], end_ns=end[order])
 
     def step_at(self, times: np.ndarray) -> np.ndarray:
         """Step (int32) in which each time lies, NO_STEP outside."""
@@ -106,6 +139,8 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     input_waits = bool((point_kind == TAKE).any())
     if not input_waits:
         point_kind, point_begin, point_end = _with_takes(point_kind, point_begin, point_end, begins)
+    pipeline = spans.filter(pa.array(kind == PIPELINE))
+    made_begin, made_end = _made(pipeline, point_end[point_kind == TAKE])
     return TrainingLoop(
         kind=np.concatenate(([ENTRY], point_kind)).astype(np.int8),
         begin_ns=np.concatenate(([origin_ns], point_begin)),
@@ -115,7 +150,27 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
         step_end_ns=ends,
         exit_ns=max(int(ends.max()), int(point_end.max(initial=0))),
         input_waits=input_waits,
+        made_begin_ns=made_begin,
+        made_end_ns=made_end,
     )
+
+
+def _made(pipeline: pa.Table, take_ends_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Begins and ends of what the pipeline did once a take: the spans of one name, the k-th of which ended before take
+    k did. Of several names the one that ended last on the whole, which is the nearest to the loop; else empty."""
+    found, latest = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)), -np.inf
+    takes = len(take_ends_ns)
+    names = pipeline["name"].combine_chunks().dictionary_encode()
+    starts, ends, name = pipeline["start_ns"].to_numpy(), pipeline["end_ns"].to_numpy(), names.indices.to_numpy()
+    for code, count in enumerate(np.bincount(name).tolist()):
+        # A few more were made than taken; two or more a take would be parts of a batch.
+        if not takes or not takes <= count < 2 * takes:
+            continue
+        mine = np.flatnonzero(name == code)
+        mine = mine[np.argsort(ends[mine], kind="stable")][:takes]
+        if (ends[mine] <= take_ends_ns).all() and ends[mine].mean() > latest:
+            found, latest = (starts[mine], ends[mine]), ends[mine].mean()
+    return found
 
 
 def _points(

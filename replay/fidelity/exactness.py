@@ -127,12 +127,17 @@ class ExactnessCollector:
             differences=tuple([*in_files, *self._in_order[:1], *self._in_moves, *self._in_order[1:]][:MAX_DIFFERENCES]),
         )
 
+    @property
+    def _moves_left(self) -> int:
+        """How many more places are described: of one, both directions may be."""
+        return max(MAX_DIFFERENCES - len(self._in_moves), 0)
+
     def _compare_moves(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
         files, moves = _aligned((source.file_key, source.moves), (replay.file_key, replay.moves))
         differs = moves[0] != moves[1]
         self._operations &= not differs[:, :2].any()
         self._bytes &= not differs[:, 2:].any()
-        for place in np.flatnonzero(differs.any(axis=1)).tolist()[: MAX_DIFFERENCES - len(self._in_moves)]:
+        for place in np.flatnonzero(differs.any(axis=1))[: self._moves_left].tolist():
             path = self._numbers.paths[files[place]]
             for kind, name in enumerate(("reads", "writes")):
                 if differs[place, kind::2].any():
@@ -146,7 +151,7 @@ class ExactnessCollector:
         files, counts = _aligned((source.other_key, source.others), (replay.other_key, replay.others))
         differs = counts[0] != counts[1]
         self._operations &= not differs.any()
-        for place, kind in np.argwhere(differs).tolist()[: MAX_DIFFERENCES - len(self._in_moves)]:
+        for place, kind in np.argwhere(differs)[: self._moves_left].tolist():
             recorded, replayed = (
                 f"{format_count(count)} operations {OTHER_OPS[kind]}" for count in counts[:, place, kind].tolist()
             )

@@ -18,9 +18,10 @@ from replay.items import ADD, READ, WAIT
 from replay.layers import choose_layers
 from replay.pacing import Pace, Pacing
 from replay.plan_row import PLAN_ROW
+from replay.selection import Selection
 from replay.survey import survey_rank
-from tests.capture_builder import Span, build_capture, read
-from tests.simulated_application import FILES, MS, US, Application, Storage, run
+from tests.capture_builder import Op, Span, build_capture, read
+from tests.simulated_application import FILES, MS, READ_BYTES, US, Application, Recorded, Storage, run
 from traces.errors import CaptureError, ReplayError
 from traces.ops import CaptureInfo, Job
 from traces.store import Capture
@@ -41,12 +42,22 @@ APPLICATIONS = {
     "checkpoints beside readers": Application(depth=4, checkpoint_every=7, jitter=0.3),
     "loaded first": Application(load_reads=30, reads_per_batch=1, steps=40),
     "bound by its input": Application(depth=2, compute_ns=1 * MS, reads_per_batch=6),
+    "decoding hidden at first": Application(depth=8, decode_ns=4 * MS, compute_ns=12 * MS, steps=30),
+    "bound by decoding": Application(depth=1, decode_ns=6 * MS, compute_ns=3 * MS, reads_per_batch=2),
+    "decoding hidden, but traced": Application(depth=1, decode_ns=2 * MS, traced=True),
 }
 
 
-def derived(tmp_path: Path, application: Application, storage: Storage) -> tuple[Capture, Steps, int]:
-    """The capture of an application, its model, and the true time from the capture's first event."""
+def derived(
+    tmp_path: Path, application: Application, storage: Storage, profiled: range | None = None
+) -> tuple[Capture, Steps, int]:
+    """The capture of an application, its model, and the true time from the capture's first event.
+
+    `profiled`: the steps that the profile shows; None for all.
+    """
     recorded = run(application, storage)
+    if profiled is not None:
+        recorded.spans = [span for span in recorded.spans if span.step in profiled]
     info = CaptureInfo(
         job=Job(nprocs=application.ranks, run_time_s=recorded.elapsed_ns / 1e9),
         ranks=tuple(range(application.ranks)),
@@ -64,6 +75,28 @@ def steps_of(capture: Capture) -> Steps:
 
 def predicted_ns(capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None) -> int:
     """What the plan comes to when each operation takes what it takes on `storage`."""
+    lanes = predicted_lanes(capture, steps, storage, pacing)
+    return max(int(each.end_ns[-1]) for each in course(lanes).values() if len(each.end_ns))
+
+
+def predicted_takes_ns(capture: Capture, steps: Steps, storage: Storage) -> np.ndarray:
+    """When rank 0 obtains its batches on `storage`, int64."""
+    lanes = predicted_lanes(capture, steps, storage)
+    script = lanes[0, "training"][0]
+    takes = steps.counters(FIRST_RANK_COUNTER)[0].takes
+    return course(lanes)[0, "training"].begin_ns[(script["kind"] == ADD) & (script["slot"] == takes)]
+
+
+def true_takes_ns(application: Application, storage: Storage, steps: range) -> np.ndarray:
+    """When rank 0 does obtain the batches of these steps."""
+    spans = [span for span in run(application, storage).spans if span.kind == "input_wait" and span.rank == 0]
+    return np.array([span.end_ns for span in spans if span.step in steps])
+
+
+def predicted_lanes(
+    capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None
+) -> dict[object, tuple[np.ndarray, np.ndarray]]:
+    """The items of all lanes, and what their operations take on `storage`."""
     pacing = pacing or Pacing(pace=Pace.STEPS)
     lanes: dict[object, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
@@ -82,7 +115,7 @@ def predicted_ns(capture: Capture, steps: Steps, storage: Storage, pacing: Pacin
         lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
         script = steps.script(rank, counters, pacing)
         lanes[rank, "training"] = (script, np.zeros(len(script), dtype=np.int64))
-    return max(int(each.end_ns[-1]) for each in course(lanes).values() if len(each.end_ns))
+    return lanes
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
@@ -120,6 +153,7 @@ applications = st.builds(
     load_reads=st.sampled_from([0, 5]),
     checkpoint_every=st.sampled_from([0, 7]),
     seed=st.integers(0, 1000),
+    traced=st.booleans(),
 )
 storages = st.builds(Storage, latency_ns=st.integers(20 * US, 2000 * US), bytes_per_ns=st.sampled_from([0.2, 1.0, 3.0]))
 
@@ -133,13 +167,149 @@ def test_every_capture_follows_from_its_model(
     assert expected_elapsed_ns(capture, steps) == pytest.approx(elapsed, rel=1e-4)
 
 
-@settings(max_examples=10)
-@given(application=applications, storages=st.tuples(storages, storages))
+@settings(max_examples=20)
+@given(
+    application=applications,
+    storages=st.tuples(storages, storages),
+    first=st.integers(0, 6),
+    profiled=st.integers(1, 15),
+)
 def test_no_model_waits_for_itself(
-    tmp_path_factory: pytest.TempPathFactory, application: Application, storages: tuple[Storage, Storage]
+    tmp_path_factory: pytest.TempPathFactory,
+    application: Application,
+    storages: tuple[Storage, Storage],
+    first: int,
+    profiled: int,
 ) -> None:
-    capture, steps, _ = derived(tmp_path_factory.mktemp("capture"), application, storages[0])
+    first = min(first, application.steps - 1)
+    shown = range(first, first + profiled)
+    capture, steps, _ = derived(tmp_path_factory.mktemp("capture"), application, storages[0], shown)
     assert predicted_ns(capture, steps, storages[1]) > 0  # a circle raises
+
+
+LONG = Application(depth=2, jitter=0.3, steps=200)
+
+
+@pytest.mark.parametrize(
+    ("application", "here", "there"),
+    [
+        (LONG, FAST, SLOW),
+        (dataclasses.replace(LONG, compute_ns=2 * MS, reads_per_batch=6), FAST, SLOW),
+        (dataclasses.replace(LONG, depth=4), SLOW, FAST),
+        (dataclasses.replace(LONG, depth=0), FAST, SLOW),
+    ],
+)
+@pytest.mark.parametrize("profiled", [range(40), range(80, 120), range(160, 200)], ids=str)
+def test_steps_of_a_profile_that_shows_a_part_of_the_run(
+    application: Application, here: Storage, there: Storage, profiled: range, tmp_path: Path
+) -> None:
+    capture, steps, _ = derived(tmp_path, application, here, profiled)
+    truth = np.ptp(true_takes_ns(application, there, profiled))
+    assert np.ptp(predicted_takes_ns(capture, steps, there)) == pytest.approx(truth, rel=0.02)
+    if application.depth:
+        assert f"the profile shows steps {profiled[0]} to {profiled[-1]}, and " in steps.warnings[0]
+        assert f"--steps {profiled[0]}-{profiled[-1]}" in steps.warnings[0]
+
+
+def test_steps_selected_in_the_midst_of_a_run(tmp_path: Path) -> None:
+    application = dataclasses.replace(LONG, depth=4)
+    capture, _, _ = derived(tmp_path, application, FAST)
+    part = Selection(steps=(80, 119)).of(capture)
+    steps = steps_of(part)
+    assert steps.models[0].takes_before == -1.0  # a batch was there at least at each take
+    truth = np.ptp(true_takes_ns(application, SLOW, range(80, 120)))
+    assert np.ptp(predicted_takes_ns(part, steps, SLOW)) == pytest.approx(truth, rel=0.05)
+
+
+def test_a_run_that_was_resumed_began_with_its_first_step(tmp_path: Path) -> None:
+    recorded = run(LONG, FAST)
+    spans = [dataclasses.replace(span, step=span.step + 5000) for span in recorded.spans]
+    capture = build_capture(tmp_path, files=FILES, ops=recorded.ops, spans=spans, info=in_turn_info())
+    steps = steps_of(capture)
+    assert (steps.models[0].takes_before, steps.models[0].step_bytes) == (0.0, 3 * 262_144)
+    assert steps.warnings == ()
+
+
+def with_evaluation(application: Application, storage: Storage) -> Recorded:
+    """Two epochs, and between them 60 reads of another file by the training thread, with a millisecond after each."""
+    first, second = run(application, storage), run(dataclasses.replace(application, seed=9), storage)
+    recorded, now = Recorded(ops=first.ops, spans=first.spans), first.elapsed_ns
+    for number in range(60):
+        end = now + storage.takes_ns(READ_BYTES)
+        recorded.ops.append(read(3, lane=0, offset=number * READ_BYTES, length=READ_BYTES, start_ns=now, end_ns=end))
+        now = end + MS
+    for rows, later in ((recorded.ops, second.ops), (recorded.spans, second.spans)):
+        rows += [dataclasses.replace(row, start_ns=row.start_ns + now, end_ns=row.end_ns + now) for row in later]
+    recorded.elapsed_ns = now + second.elapsed_ns
+    return recorded
+
+
+@pytest.mark.parametrize("application", [Application(depth=0, steps=40), Application(depth=2, jitter=0.3, steps=40)])
+@pytest.mark.parametrize(("here", "there"), [(FAST, SLOW), (SLOW, FAST)])
+def test_what_an_evaluation_reads_between_two_epochs_feeds_no_step(
+    application: Application, here: Storage, there: Storage, tmp_path: Path
+) -> None:
+    recorded = with_evaluation(application, here)
+    capture = build_capture(
+        tmp_path, files=[*FILES, "/data/validation"], ops=recorded.ops, spans=recorded.spans, info=in_turn_info()
+    )
+    steps = steps_of(capture)
+    model = steps.models[0]
+    assert rank_model(model)["evaluations"] == 1
+    assert model.loop_files.tolist() == [True, False, False, False]
+    assert model.synchronous == (application.depth == 0)
+    start = capture.time_span_ns[0]
+    assert expected_elapsed_ns(capture, steps) == pytest.approx(recorded.elapsed_ns - start, rel=1e-4)
+    truth = with_evaluation(application, there).elapsed_ns - start
+    assert predicted_ns(capture, steps, there) == pytest.approx(truth, rel=0.005)
+
+
+def test_a_long_pause_without_files_of_its_own_is_no_evaluation(tmp_path: Path) -> None:
+    recorded = run(Application(depth=2, steps=20), FAST)
+    middle = max(span.end_ns for span in recorded.spans if span.step == 9)
+    moved = [
+        [dataclasses.replace(row, start_ns=row.start_ns + 100 * MS, end_ns=row.end_ns + 100 * MS) if late else row]
+        for rows in (recorded.ops, recorded.spans)
+        for row in rows
+        for late in [row.start_ns >= middle]
+    ]
+    ops, spans = ([row for (row,) in moved if isinstance(row, kind)] for kind in (Op, Span))
+    capture = build_capture(tmp_path, files=FILES, ops=ops, spans=spans, info=in_turn_info())
+    assert rank_model(steps_of(capture).models[0])["evaluations"] == 0
+
+
+def test_operations_without_duration_at_the_end_of_a_wait_do_not_wait_for_it(tmp_path: Path) -> None:
+    steps = [Span("step", 1000 * k, 1000 * k + 900, thread=7, step=k) for k in range(1, 5)]
+    waits = [Span("input_wait", 1000 * k, 1000 * k + 100, thread=7, step=k) for k in range(1, 5)]
+    ops = [read(0, offset=10 * k, length=10, start_ns=1000 * k + 100, end_ns=1000 * k + 100) for k in range(1, 5)]
+    ops.append(read(0, length=10, start_ns=4900, end_ns=4950))
+    capture = build_capture(tmp_path, files=FILES, ops=ops, spans=[*steps, *waits])
+    assert expected_elapsed_ns(capture, steps_of(capture)) == capture.time_span_ns[1] - capture.time_span_ns[0]
+
+
+def test_a_read_that_nothing_held_back_waits_for_as_much_room_as_the_buffer_has(tmp_path: Path) -> None:
+    application = Application(depth=2, jitter=0.57, compute_ns=3 * MS, decode_ns=700 * US, think_ns=400 * US, seed=737)
+    capture, steps, _ = derived(tmp_path, application, Storage(latency_ns=730 * US, bytes_per_ns=0.2))
+    assert steps.models[0].lead == 1
+    faster = Storage(latency_ns=80 * US, bytes_per_ns=0.5)
+    truth = run(application, faster).elapsed_ns - capture.time_span_ns[0]
+    assert predicted_ns(capture, steps, faster) == pytest.approx(truth, rel=0.01)
+
+
+def test_the_pipelines_own_spans_tell_what_is_hidden(tmp_path: Path) -> None:
+    application = Application(depth=1, decode_ns=2 * MS)
+    _, hidden, _ = derived(tmp_path / "hidden", application, FAST)
+    _, shown, _ = derived(tmp_path / "shown", dataclasses.replace(application, traced=True), FAST)
+    assert set(hidden.models[0].ready_ns[hidden.models[0].loop.takes].tolist()) == {0}
+    assert set(shown.models[0].ready_ns[shown.models[0].loop.takes].tolist()) == {2 * MS}
+
+
+def test_spans_that_come_twice_a_take_do_not_stand_for_its_batch(tmp_path: Path) -> None:
+    recorded = run(Application(depth=2, traced=True, steps=10), FAST)
+    halves = [dataclasses.replace(span, end_ns=span.start_ns + 1) for span in recorded.spans if span.kind == "pipeline"]
+    spans = [*recorded.spans, *halves]
+    capture = build_capture(tmp_path, files=FILES, ops=recorded.ops, spans=spans, info=in_turn_info())
+    assert not len(steps_of(capture).models[0].loop.made_end_ns)
 
 
 def test_a_faster_accelerator_is_predicted(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fidelity.exactness import first_difference, inversions
+from replay.fidelity import exactness
+from replay.fidelity.compare import compare
+from replay.fidelity.exactness import MAX_DIFFERENCES, first_difference, inversions
+from tests.capture_builder import build_capture, read, write
 from tests.replay.fidelity.test_sequences import rows_of
 from traces.operation_rows import OperationRows
 from traces.ops import READ, WRITE
@@ -39,6 +43,24 @@ def test_a_difference_says_what_is_there() -> None:
     one, other = [(READ, 0, 8, 4, 0)], [(WRITE, 0, 9, 5, 0)]
     assert first_difference(in_batches(one, 1), in_batches(other, 1)) == (0, "read of 4 B at 8", "write of 5 B at 9")
     assert first_difference(in_batches(one, 1), in_batches([], 1)) == (0, "read of 4 B at 8", "nothing")
+
+
+def test_no_more_differences_are_described_than_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = []
+    monkeypatch.setattr(exactness, "format_bytes", lambda size: described.append(size) or f"{size} B")
+    files = [f"/data/{number}" for number in range(40)]
+    ops = [
+        made(file_id, rank=rank, length=10, start_ns=1000 * file_id)
+        for rank in range(3)
+        for file_id in range(len(files))
+        for made in (read, write)
+    ]
+    source = build_capture(tmp_path, files=files, ops=ops, name="source")
+    replay = build_capture(tmp_path, files=files, ops=[*ops, *ops], name="replay")
+    found = compare(source, replay).exact
+    assert not found.operations
+    assert len(found.differences) == MAX_DIFFERENCES
+    assert len(described) <= 4 * MAX_DIFFERENCES  # both directions of both sides
 
 
 def side(operations: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
