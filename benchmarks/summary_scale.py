@@ -1,7 +1,8 @@
 """Speed and memory of the summary on a large capture: `python -m benchmarks.summary_scale [--operations N] [--json]`.
 
 The capture is generated (8 ranks, 64 files, 4 lanes, reads and writes of several sizes, steps and compute) into a
-temporary directory: 11 bytes an operation on disk. Each side runs in a child of its own that is pinned to one core.
+temporary directory: 11 bytes an operation on disk; a second one has 512 ranks that use 20,000 files, two million pairs
+of rank and file, for the table of files by rank. Each side runs in a child of its own that is pinned to one core.
 Beside it VaniDL's way on a size that it can do: every segment as a line of text, split into a row of Python objects, a
 pandas table of all rows, and its totals. Ours reads the columns, so the ratio is per operation.
 """
@@ -43,6 +44,7 @@ from traces.units import MIB, format_bytes, format_count
 OPERATIONS = 10_000_000
 TEXT_SEGMENTS = 400_000
 RANKS, FILES, LANES = 8, 64, 4
+WIDE_RANKS, WIDE_FILES, WIDE_OPERATIONS = 512, 20_000, 512 * 5_000
 BATCH = 1 << 18
 STEP_NS = 250_000_000
 BYTES_PER_OPERATION = 20
@@ -76,6 +78,17 @@ def run(path):
     return int(found.matrix("reads").sum() + found.matrix("writes").sum())
 """,
 }
+_WIDE = """
+from profiler_merge.analysis.analyse import analyse
+from profiler_merge.analysis.findings import findings_of
+from traces.store import open_capture
+def run(path):
+    found = analyse(open_capture(path))
+    findings_of(found)
+    pairs = found.patterns.rank_files
+    assert sum(batch.num_rows for batch in pairs.batches()) == pairs.num_rows
+    return found.summary.operations.read + found.summary.operations.write
+"""
 _VANIDL = """
 import pandas
 def run(path):
@@ -126,16 +139,19 @@ def measure(operations: int = OPERATIONS, folder: Path | None = None) -> dict[st
     """
     with tempfile.TemporaryDirectory(prefix="summary-scale-", dir=folder) as name:
         path, text = Path(name) / "large.capture", Path(name) / "segments.txt"
-        _check_room(Path(name), operations)
+        wide = Path(name) / "wide.capture"
+        _check_room(Path(name), operations + WIDE_OPERATIONS)
         generate(path, operations)
+        generate(wide, WIDE_OPERATIONS, WIDE_RANKS, WIDE_FILES)
         result: dict[str, float] = {
             "operations": operations,
             "capture_bytes": sum(part.stat().st_size for part in path.rglob("*.parquet")),
         }
-        for side, setup in _OURS.items():
-            found = _run(setup, path, operations)
+        sides = [(side, setup, path, operations) for side, setup in _OURS.items()]
+        for side, setup, capture, rows in [*sides, ("wide", _WIDE, wide, WIDE_OPERATIONS)]:
+            found = _run(setup, capture, rows)
             prefix = "" if side == "summary" else f"{side}_"
-            result[f"{prefix}operations_per_s"] = operations / found["cpu_s"]
+            result[f"{prefix}operations_per_s"] = rows / found["cpu_s"]
             result[f"{prefix}wall_s"] = found["wall_s"]
             result[f"{prefix}peak_bytes"] = found["peak_bytes"]
         _write_text(text, TEXT_SEGMENTS)
@@ -147,26 +163,28 @@ def measure(operations: int = OPERATIONS, folder: Path | None = None) -> dict[st
     return result
 
 
-def generate(path: Path, operations: int) -> None:
-    """Write a capture of `operations` rows."""
+def generate(path: Path, operations: int, ranks: int = RANKS, files: int = FILES) -> None:
+    """Write a capture of `operations` rows, in which each rank uses any of the files."""
     create_capture(path)
     generator = np.random.default_rng(20261121)
     last_ns = 0
     with OpsWriter(path) as writer:
-        for rank in range(RANKS):
-            count = operations // RANKS + (rank < operations % RANKS)
+        for rank in range(ranks):
+            count = operations // ranks + (rank < operations % ranks)
             now = 0
             for begin in range(0, count, BATCH):
-                columns, now = _columns(generator, rank, min(BATCH, count - begin), now)
+                columns, now = _columns(generator, rank, min(BATCH, count - begin), now, files)
                 writer.write(table_from_columns(columns, OPS_SCHEMA))
             last_ns = max(last_ns, now)
-    write_files(path, _files())
-    write_spans(path, table_from_columns(_spans(last_ns), SPANS_SCHEMA))
-    job = Job(nprocs=RANKS, run_time_s=last_ns / 1e9 + 1)
-    write_capture_info(path, CaptureInfo(job=job, ranks=tuple(range(RANKS)), lanes="recorded"))
+    write_files(path, _files(files))
+    write_spans(path, table_from_columns(_spans(last_ns, ranks), SPANS_SCHEMA))
+    job = Job(nprocs=ranks, run_time_s=last_ns / 1e9 + 1)
+    write_capture_info(path, CaptureInfo(job=job, ranks=tuple(range(ranks)), lanes="recorded"))
 
 
-def _columns(generator: np.random.Generator, rank: int, count: int, now: int) -> tuple[dict[str, object], int]:
+def _columns(
+    generator: np.random.Generator, rank: int, count: int, now: int, files: int
+) -> tuple[dict[str, object], int]:
     """Rows of one rank from `now` on. Sizes and durations are spread over thousands of values, as real ones are."""
     start = now + np.cumsum(generator.integers(1_000, 100_000, count))
     length = generator.choice([2_096, 4_096, 65_536, 262_144], count) + generator.integers(0, 64, count)
@@ -175,7 +193,7 @@ def _columns(generator: np.random.Generator, rank: int, count: int, now: int) ->
         "lane": (np.arange(count) % LANES).astype(np.int32),
         "op": np.where(generator.random(count) < 0.1, WRITE, READ).astype(np.int8),
         "api": np.zeros(count, dtype=np.int8),
-        "file_id": generator.integers(0, FILES, count).astype(np.int32),
+        "file_id": generator.integers(0, files, count).astype(np.int32),
         "offset": generator.integers(0, 1 << 20, count) * 4096,
         "length": length,
         "start_ns": start,
@@ -186,36 +204,36 @@ def _columns(generator: np.random.Generator, rank: int, count: int, now: int) ->
     return columns, int(start[-1])
 
 
-def _files() -> object:
-    number = np.arange(FILES)
+def _files(files: int) -> object:
+    number = np.arange(files)
     return table_from_columns(
         {
             "file_id": number.astype(np.int32),
             "record_id": (number + 1).astype(np.uint64),
             "path": [f"/data/part-{place:05}.tfrecord" for place in number],
-            "size": np.full(FILES, (1 << 20) * 4096 + MIB),
-            "format": np.zeros(FILES, dtype=np.int8),
-            "mount": ["/"] * FILES,
-            "fs_type": ["lustre"] * FILES,
+            "size": np.full(files, (1 << 20) * 4096 + MIB),
+            "format": np.zeros(files, dtype=np.int8),
+            "mount": ["/"] * files,
+            "fs_type": ["lustre"] * files,
         },
         FILES_SCHEMA,
     )
 
 
-def _spans(last_ns: int) -> dict[str, object]:
+def _spans(last_ns: int, ranks: int) -> dict[str, object]:
     """A step each quarter of a second, of which the last three fifths are compute."""
     starts = np.arange(0, max(last_ns, 1), STEP_NS)
     step, compute = KINDS.index("step"), KINDS.index("compute")
-    count = 2 * len(starts) * RANKS
+    count = 2 * len(starts) * ranks
     begin = np.stack([starts, starts + STEP_NS * 2 // 5], axis=1).ravel()
     return {
-        "rank": np.repeat(np.arange(RANKS, dtype=np.int32), 2 * len(starts)),
+        "rank": np.repeat(np.arange(ranks, dtype=np.int32), 2 * len(starts)),
         "thread": np.full(count, UNION_THREAD),
         "kind": np.tile(np.array([step, compute], dtype=np.int8), count // 2),
         "name": ["train", "compute"] * (count // 2),
-        "step": np.tile(np.repeat(np.arange(len(starts), dtype=np.int32), 2), RANKS),
-        "start_ns": np.tile(begin, RANKS),
-        "end_ns": np.tile(np.repeat(starts + STEP_NS, 2), RANKS),
+        "step": np.tile(np.repeat(np.arange(len(starts), dtype=np.int32), 2), ranks),
+        "start_ns": np.tile(begin, ranks),
+        "end_ns": np.tile(np.repeat(starts + STEP_NS, 2), ranks),
     }
 
 
@@ -256,7 +274,8 @@ def table(result: dict[str, float]) -> str:
         f"{format_count(int(result['operations']))} operations, {capture} on disk; one core",
         f"{'':28}{'operations/s':>14}{'wall':>10}{'resident':>12}",
     ]
-    for side, prefix in (("summary", ""), ("all analyses, findings", "analyse_"), ("timeline", "timeline_")):
+    sides = (("summary", ""), ("all analyses, findings", "analyse_"), ("timeline", "timeline_"))
+    for side, prefix in (*sides, ("of 512 ranks, files by rank", "wide_")):
         lines.append(
             f"{side:28}{result[f'{prefix}operations_per_s'] / 1e6:>12.2f} M{result[f'{prefix}wall_s']:>8.2f} s"
             f"{format_bytes(result[f'{prefix}peak_bytes']):>12}"

@@ -30,14 +30,21 @@ def view_sections(
     tables: Mapping[str, Rows],
     shares: Mapping[str, float | None] | None,
     unread: Mapping[str, str] | None = None,
+    rows_in_all: Mapping[str, int] | None = None,
 ) -> list[Section]:
-    """Sections of the tables in `tables`, by the names of `profiler_merge.analysis.views`, and of `unread` files."""
+    """Sections of the tables in `tables`, by the names of `profiler_merge.analysis.views`, and of `unread` files.
+
+    `rows_in_all`: how many rows a table has where `tables` holds the largest only (of rank-files).
+    """
     sections: list[Section] = []
     for name, rows in tables.items():
         if name in ("overlap", "steps") and shares is not None:
             sections += _shares(shares)
             shares = None
-        sections += _SECTIONS[name](rows)
+        if name == "rank-files":
+            sections += _rank_files(rows, (rows_in_all or {}).get(name, len(rows)))
+        else:
+            sections += _SECTIONS[name](rows)
     if unread:
         lines = tuple((f"{path}: {why}",) for path, why in list(unread.items())[:MAX_GROUPS])
         sections.append(Section(title="Could not be looked into", rows=lines, prose=True))
@@ -61,7 +68,7 @@ def _overlap(rows: Rows) -> list[Section]:
             title="Compute and I/O by rank",
             columns=("rank", *names.values()),
             rows=tuple((str(row["rank"]), *(_ns(row[name]) for name in names)) for row in rows[:MAX_GROUPS]),
-            notes=_left(rows),
+            notes=_left(len(rows)),
         )
     ]
 
@@ -164,14 +171,14 @@ def _files(rows: Rows) -> list[Section]:
     most = sorted(rows, key=lambda row: -(row["bytes_read"] + row["bytes_written"]))
     title, columns = "Files", ("", "ranks", "accesses", "bytes", "pattern", "random", "read again")
     shown = tuple((_tail(row["path"]), str(row["ranks"]), *_accesses(row)) for row in most[:MAX_GROUPS])
-    return [Section(title=title, columns=columns, rows=shown, notes=_left(rows))]
+    return [Section(title=title, columns=columns, rows=shown, notes=_left(len(rows)))]
 
 
-def _rank_files(rows: Rows) -> list[Section]:
+def _rank_files(rows: Rows, rows_in_all: int) -> list[Section]:
     most = sorted(rows, key=lambda row: -(row["bytes_read"] + row["bytes_written"]))
     title, columns = "Files by rank", ("", "rank", "accesses", "bytes", "pattern", "random", "read again")
     shown = tuple((_tail(row["path"]), str(row["rank"]), *_accesses(row)) for row in most[:MAX_GROUPS])
-    return [Section(title=title, columns=columns, rows=shown, notes=_left(rows))]
+    return [Section(title=title, columns=columns, rows=shown, notes=_left(rows_in_all))]
 
 
 def _accesses(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -204,7 +211,7 @@ def _ranks(rows: Rows) -> list[Section]:
                 )
                 for row in rows[:MAX_GROUPS]
             ),
-            notes=_left(rows),
+            notes=_left(len(rows)),
             bars=True,
         )
     ]
@@ -242,7 +249,7 @@ def _tfrecords(rows: Rows) -> list[Section]:
                 )
                 for row in rows[:MAX_GROUPS]
             ),
-            notes=_left(rows),
+            notes=_left(len(rows)),
         )
     ]
 
@@ -268,7 +275,7 @@ def _datasets(rows: Rows) -> list[Section]:
                 )
                 for row in rows[:MAX_GROUPS]
             ),
-            notes=_left(rows),
+            notes=_left(len(rows)),
         )
     ]
 
@@ -282,7 +289,6 @@ _SECTIONS: Mapping[str, Callable[[Rows], list[Section]]] = {
     "exact-sizes": _exact_sizes,
     "files": _files,
     "ranks": _ranks,
-    "rank-files": _rank_files,
     "timeline": _timeline,
     "tfrecords": _tfrecords,
     "datasets": _datasets,
@@ -294,8 +300,8 @@ def _tail(path: str) -> str:
     return path if len(path) <= PATH_WIDTH else f"...{path[3 - PATH_WIDTH :]}"
 
 
-def _left(rows: Rows) -> tuple[str, ...]:
-    left = len(rows) - MAX_GROUPS
+def _left(rows: int) -> tuple[str, ...]:
+    left = rows - MAX_GROUPS
     return (f"and {format_count(left)} more: --csv and --json have all",) if left > 0 else ()
 
 

@@ -56,6 +56,11 @@ class Filters:
         return bool(self.ranks or self.ops or self.apis or self.steps) or self.windowed
 
     @property
+    def by_path(self) -> bool:
+        """Whether any file may be left out."""
+        return bool(self.paths or self.exclude)
+
+    @property
     def windowed(self) -> bool:
         """Whether there is a time window."""
         return self.from_ns is not None or self.until_ns is not None

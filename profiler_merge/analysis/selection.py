@@ -73,8 +73,9 @@ class Selection:
 
 def select(capture: Capture, filters: Filters = EVERYTHING) -> Selection:
     """What `filters` let through, at all layers. Counts twice where `above_posix` holds for any batch."""
+    everything = np.ones(capture.files.num_rows, dtype=bool)
     return Selection(
-        files=filters.files_mask(capture.paths()),
+        files=filters.files_mask(capture.paths()) if filters.by_path else everything,
         layers=None,
         filters=filters,
         ops=filters.ops_mask(),

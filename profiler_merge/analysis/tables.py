@@ -1,17 +1,34 @@
-"""The faces that all tables of the analysis share: pandas for notebooks, comma-separated values for everything else."""
+"""The faces that all tables of the analysis share: pandas for notebooks, comma-separated values and JSON for everything
+else, also of tables that are too large to be in memory."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import IO, TYPE_CHECKING, Any
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traces.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_NOT_AS_IT_IS_IN_JSON = r"[^ !#-\[\]-~]"
+"""What `json.dumps` writes as an escape."""
+
+
+class StreamedTable(Protocol):
+    """A table that is read when it is asked for, some thousand rows at a time."""
+
+    schema: pa.Schema
+    num_rows: int
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in order. Raises: CaptureError when a part of the capture is damaged."""
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -31,13 +48,53 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
-def write_csv(table: pa.Table, stream: IO[bytes]) -> None:
+def write_csv(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
     """Write a table as UTF-8 with its (plain) column names on the first line; nulls are empty, texts are quoted where
-    they have to be."""
+    they have to be. Of a streamed one, a batch is in memory."""
     from pyarrow import csv
 
-    stream.write(",".join(table.column_names).encode("utf-8") + b"\n")
-    csv.write_csv(table, stream, csv.WriteOptions(include_header=False, quoting_style="needed"))
+    stream.write(",".join(table.schema.names).encode("utf-8") + b"\n")
+    for part in (table,) if isinstance(table, pa.Table) else table.batches():
+        csv.write_csv(part, stream, csv.WriteOptions(include_header=False, quoting_style="needed"))
+
+
+def json_members(table: StreamedTable, indent: str) -> Iterator[str]:
+    """The rows as members of a JSON list, without its brackets: pieces of the text that `json.dumps` with indent=2
+    makes of dictionaries, each line behind `indent`.
+
+    Columns are integers, booleans or texts. No row is a Python object: a piece is made of columns.
+    """
+    between = ""
+    for batch in table.batches():
+        if batch.num_rows:
+            yield f"{between}{_json_piece(batch, indent)}"
+            between = ",\n"
+
+
+def _json_piece(batch: pa.RecordBatch, indent: str) -> str:
+    parts: list[Any] = []
+    before = f"{indent}{{\n"
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        parts += [f"{before}{indent}  {json.dumps(field.name)}: ", _json_values(column)]
+        before = ",\n"
+    rows = pc.binary_join_element_wise(*parts, f"\n{indent}}}", "")
+    together = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+    text: str = pc.binary_join(together, ",\n")[0].as_py()
+    return text
+
+
+def _json_values(column: pa.Array) -> pa.Array:
+    """Each value as JSON text. Raises: TypeError for other types than integers, booleans and texts."""
+    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
+        return column.cast(pa.string()).fill_null("null")
+    if not pa.types.is_string(column.type):
+        raise TypeError(f"a column of {column.type} is not written as JSON in pieces")
+    escaped = pc.match_substring_regex(column, _NOT_AS_IT_IS_IN_JSON).fill_null(False)
+    quoted = pc.binary_join_element_wise('"', column, '"', "")
+    if pc.any(escaped).as_py():
+        texts = [json.dumps(text) for text in column.filter(escaped).to_pylist()]
+        quoted = pc.replace_with_mask(quoted, escaped, pa.array(texts, pa.string()))
+    return quoted.fill_null("null")
 
 
 def table_of(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:

@@ -16,6 +16,7 @@ from profiler_merge.analysis.contents import contents
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
 from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.findings import findings_of, findings_table
+from profiler_merge.analysis.rank_files import RankFiles
 from profiler_merge.analysis.summary import Summary, summarise
 from profiler_merge.analysis.tables import flat_table, table_of
 from profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
@@ -36,7 +37,7 @@ GROUPS_SCHEMA = pa.schema(
 )
 """One row per `GroupTotals`."""
 
-_FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table]] = {
+_FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "findings": lambda found: findings_table(findings_of(found)),
     "overlap": lambda found: found.overlap.ranks_table(),
     "steps": lambda found: found.overlap.steps,
@@ -54,21 +55,31 @@ VIEWS = (*_FROM_ANALYSIS, TIMELINE, *CONTENTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Views:
-    """`tables`: by name; `shares`: those of `Overlap.shares`, None unless a table of the analysis was asked for;
-    `unread`: of `Contents`, None unless one of CONTENTS was asked for."""
+    """`tables`: by name, where "rank-files" is read from the capture when it is used; `shares`: those of
+    `Overlap.shares`, None unless a table of the analysis was asked for; `unread`: of `Contents`, None unless one of
+    CONTENTS was asked for."""
 
     summary: Summary
-    tables: dict[str, pa.Table]
+    tables: dict[str, pa.Table | RankFiles]
     shares: dict[str, float | None] | None
     unread: Mapping[str, str] | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay summary --json` prints: the summary's keys, `tables`, `overlap`, `unread`."""
+    def as_json(
+        self, rank_files: Callable[[RankFiles], Any] = lambda table: table.table().to_pylist()
+    ) -> dict[str, Any]:
+        """The object that `dxt-replay summary --json` prints: the summary's keys, `tables`, `overlap`, `unread`.
+
+        `rank_files`: what stands for the table "rank-files", all rows as dictionaries (2 kB each) unless given.
+        Raises: CaptureError when the capture is damaged.
+        """
         result = self.summary.as_json()
         if self.shares is not None:
             result["overlap"] = self.shares
         if self.tables:
-            result["tables"] = {name: _rows(name, table) for name, table in self.tables.items()}
+            result["tables"] = {
+                name: rank_files(table) if isinstance(table, RankFiles) else _rows(name, table)
+                for name, table in self.tables.items()
+            }
         if self.unread is not None:
             result["unread"] = dict(self.unread)
         return result

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,11 @@ from traces.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from profiler_merge.analysis.rank_files import RankFiles
+    from profiler_merge.analysis.tables import StreamedTable
+    from profiler_merge.analysis.views import Views
+    from replay.commands.output import StreamedRows
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
 VIEWS = (
@@ -82,15 +88,17 @@ def command(
     )
     width = None if bin_width is None else parse_duration_ns(bin_width, "--bin")
     with opened(capture) as source:
+        part.check(source)
         durations: DurationRule = vanidl_durations(source.info) if compat_vanidl else recorded_durations
         with status("summarising"):
             found = views(source, names, filters=filters, by=by, durations=durations, bin_ns=width, bins=TERMINAL_BINS)
-    if csv_file is not None:
-        _write_csv(found.tables[names[0]] if names else summary_table(found.summary), csv_file)
-    elif as_json:
-        print_json(found.as_json())
-    else:
-        print_summary(found.as_json())
+            shown = None if csv_file is not None or as_json else _shown(found)
+        if shown is not None:
+            print_summary(shown)
+        elif as_json:
+            print_json(found.as_json(_streamed))
+        elif csv_file is not None:
+            _write_csv(found.tables[names[0]] if names else summary_table(found.summary), csv_file)
 
 
 def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, *, as_json: bool) -> None:
@@ -98,7 +106,23 @@ def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, 
         raise UsageError("--csv writes one table: give one --show, or --by, and no --json")
 
 
-def _write_csv(table: pa.Table, csv_file: str) -> None:
+def _shown(found: Views) -> dict[str, Any]:
+    """The JSON object, whose table "rank-files" has the largest rows only, `rows_in_all` says of how many."""
+    from replay.sections import MAX_GROUPS
+
+    result = found.as_json(lambda table: table.largest(MAX_GROUPS).to_pylist())
+    result["rows_in_all"] = {name: table.num_rows for name, table in found.tables.items()}
+    return result
+
+
+def _streamed(table: RankFiles) -> StreamedRows:
+    from profiler_merge.analysis.tables import json_members
+    from replay.commands.output import StreamedRows
+
+    return StreamedRows(members=partial(json_members, table))
+
+
+def _write_csv(table: pa.Table | StreamedTable, csv_file: str) -> None:
     """Raises: TargetError when the file cannot be written."""
     from profiler_merge.analysis.tables import write_csv
     from profiler_merge.export.exported import replacing

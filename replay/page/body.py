@@ -289,12 +289,8 @@ def _slowest(side: Side) -> list[dict[str, Any]]:
 
 
 def _tables(sides: Sequence[Side], name: str, columns: Any, rows: Any, most_rows: int) -> str:
-    return "".join(
-        data_table(
-            f"{name} {side.title.lower()}".strip(), columns, rows(side.overview, most_rows), most_rows, totals=True
-        )
-        for side in sides
-    )
+    found = [(f"{name} {side.title.lower()}".strip(), *rows(side.overview, most_rows)) for side in sides]
+    return "".join(data_table(caption, columns, first, most_rows, whole) for caption, first, whole in found)
 
 
 def _fidelity(comparison: Mapping[str, Any] | None) -> str:

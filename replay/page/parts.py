@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from replay.page.tables import CLOCKS, data_table, html_text, section_table
+import numpy as np
+import pyarrow as pa
+
+from replay.page.tables import CLOCKS, Whole, data_table, html_text, section_table
 from replay.sections import summary_sections
 from traces.ops import CaptureInfo
 from traces.units import NS_PER_S, format_bytes, format_count, format_duration
@@ -176,7 +179,7 @@ def _finding(finding: Finding) -> str:
     )
 
 
-def rank_rows(overview: Overview, most_rows: int) -> list[dict[str, Any]]:
+def rank_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]], Whole]:
     """Rows of `tables.RANKS`; where there are more than `most_rows`, those with the most I/O time first."""
     overlap = {rank.rank: rank for rank in overview.analysis.overlap.ranks}
     rows: list[dict[str, Any]] = overview.analysis.patterns.ranks.to_pylist()
@@ -184,10 +187,23 @@ def rank_rows(overview: Overview, most_rows: int) -> list[dict[str, Any]]:
         rank = overlap[row["rank"]]
         row["union_ns"] = rank.io_ns
         row.update({name: getattr(rank, name) for name in ("io_hidden_ns", "compute_ns", "input_wait_ns")})
-    return rows if len(rows) <= most_rows else sorted(rows, key=lambda row: -row["union_ns"])
+    whole = Whole(rows=len(rows), sums={name: sum(row[name] for row in rows) for name in rows[0]} if rows else {})
+    return (rows if len(rows) <= most_rows else sorted(rows, key=lambda row: -row["union_ns"])), whole
 
 
-def file_rows(overview: Overview, most_rows: int) -> list[Mapping[str, Any]]:
-    """Rows of `tables.FILES`, those that moved most first (all of them, whatever `most_rows`)."""
-    rows: list[Mapping[str, Any]] = overview.analysis.patterns.files.to_pylist()
-    return sorted(rows, key=lambda row: -(row["bytes_read"] + row["bytes_written"] + row["reconstructed_bytes"]))
+def file_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]], Whole]:
+    """The `most_rows` rows of `tables.FILES` that moved most, the most first."""
+    files = overview.analysis.patterns.files
+    moved = sum(files[name].to_numpy() for name in ("bytes_read", "bytes_written", "reconstructed_bytes"))
+    most = np.argsort(-moved, kind="stable")[:most_rows]
+    rows: list[dict[str, Any]] = files.take(pa.array(most)).to_pylist()
+    return rows, Whole(rows=files.num_rows, sums={name: _sum_or_any(files[name]) for name in files.column_names})
+
+
+def _sum_or_any(column: pa.ChunkedArray) -> int | str | None:
+    """Sum of whole numbers, however large; of texts, any that there is."""
+    if pa.types.is_integer(column.type):
+        values = column.to_numpy().astype(np.int64)
+        return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+    texts = column.drop_null()
+    return texts[0].as_py() if len(texts) else None

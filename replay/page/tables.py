@@ -118,19 +118,29 @@ CLOCKS = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """All rows of a table, of which some are shown: how many they are, and the sum of each quantity, or the text of one
+    where there is any."""
+
+    rows: int
+    sums: Row
+
+
 def data_table(
-    caption: str, columns: Sequence[Column], rows: Sequence[Row], most_rows: int, *, totals: bool = False
+    caption: str, columns: Sequence[Column], rows: Sequence[Row], most_rows: int, whole: Whole | None = None
 ) -> str:
-    """A table whose heads sort it: the first `most_rows`, and how many are left; `totals`: a last row over all."""
-    shown = [column for column in columns if any(column.value(row) not in (None, 0) for row in rows)]
+    """A table whose heads sort it: the first `most_rows`, and how many are left; with `whole` a last row over all."""
+    all_rows = [whole.sums] if whole is not None and whole.rows else rows
+    shown = [column for column in columns if any(column.value(row) not in (None, 0) for row in all_rows)]
     shown = [column for column in columns if column in shown or column is columns[0]]
     heads = "".join(
         f'<th scope="col" aria-sort="none"{_class(column)}><button type="button">{escape(column.head)}</button></th>'
         for column in shown
     )
     body = "".join(f"<tr>{''.join(_cell(column, row) for column in shown)}</tr>" for row in rows[:most_rows])
-    foot = f"<tfoot><tr>{_totals(shown, rows)}</tr></tfoot>" if totals and len(rows) > 1 else ""
-    left = len(rows) - most_rows
+    foot = f"<tfoot><tr>{_totals(shown, whole)}</tr></tfoot>" if whole is not None and whole.rows > 1 else ""
+    left = (len(rows) if whole is None else whole.rows) - most_rows
     more = f'<p class="note">and {format_count(left)} more, which the totals include</p>' if left > 0 else ""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
@@ -156,11 +166,11 @@ def _tail(text: str) -> str:
     return text if len(text) <= MOST_PATH else f"...{text[3 - MOST_PATH :]}"
 
 
-def _totals(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    cells = [f'<th scope="row">all {format_count(len(rows))}</th>']
+def _totals(columns: Sequence[Column], whole: Whole) -> str:
+    cells = [f'<th scope="row">all {format_count(whole.rows)}</th>']
     for column in columns[1:]:
         if column.total and column.head != "ranks":
-            value = sum(column.value(row) or 0 for row in rows)
+            value = column.value(whole.sums) or 0
             cells.append(f'<td data-v="{value}">{escape(column.text(value))}</td>')
         else:
             cells.append("<td></td>")

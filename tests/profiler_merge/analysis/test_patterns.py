@@ -143,7 +143,7 @@ def test_tables_against_a_plain_count(
 ) -> None:
     monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", group)
     found = patterns(random_capture(tmp_path, rows))
-    for row in found.rank_files.to_pylist():
+    for row in found.rank_files.table().to_pylist():
         own = [r for r in rows if r[:2] == (row["rank"], row["file_id"])]
         seen = np.zeros(300, dtype=np.int64)
         for _, _, offset, length, op in own:
@@ -157,7 +157,9 @@ def test_tables_against_a_plain_count(
             for name in plain_classes([(r[2], r[3]) for r in own if r[4] == op and r[3]]):
                 counts[name] += 1
         assert {name: row[name] for name in counts} == counts
-    sums = {name: sum(found.rank_files[name].to_pylist()) for name in ("reads", "random", "reread_bytes", "io_ns")}
+    sums = {
+        name: sum(found.rank_files.table()[name].to_pylist()) for name in ("reads", "random", "reread_bytes", "io_ns")
+    }
     assert sums == {name: sum(found.files[name].to_pylist()) for name in sums}
     assert sums == {name: sum(found.ranks[name].to_pylist()) for name in sums}
 

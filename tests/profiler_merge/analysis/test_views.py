@@ -43,7 +43,7 @@ def test_one_pass_gives_what_each_analysis_gives(capture: Capture, filters: Filt
     assert found.sizes.powers() == request_sizes(capture, filters).powers()
     assert found.overlap.ranks == overlap(capture, filters).ranks
     assert found.overlap.steps == overlap(capture, filters).steps
-    assert found.patterns.rank_files == patterns(capture, filters).rank_files
+    assert found.patterns.rank_files.table() == patterns(capture, filters).rank_files.table()
 
 
 def test_every_view_is_a_table_and_json(capture: Capture) -> None:

@@ -13,6 +13,7 @@ from profiler_merge.analysis.summary import summarise
 from profiler_merge.analysis.views import views
 from replay.commands.main import main
 from replay.commands.summary import TERMINAL_BINS, VIEWS
+from replay.sections import MAX_GROUPS
 from tests.capture_builder import Op, build_capture, read, write
 from traces.store import Capture
 
@@ -121,7 +122,7 @@ def test_every_table_as_csv(capture: Capture, capsysbinary: pytest.CaptureFixtur
     rows = printed_csv(capsysbinary, str(capture.path), "--show", view)
     expected = views(capture, [view], bins=TERMINAL_BINS).tables[view]
     assert len(rows) == expected.num_rows
-    assert not rows or list(rows[0]) == expected.column_names
+    assert not rows or list(rows[0]) == expected.schema.names
 
 
 def test_breakdown_and_totals_as_csv(capture: Capture, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -170,3 +171,25 @@ def test_filters_are_those_of_the_library(capture: Capture, capsys: pytest.Captu
 
 def test_findings_are_one_option(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     assert "findings" in printed_json(capsys, str(capture.path), "--findings")["tables"]
+
+
+def test_all_rows_of_ranks_and_files_are_in_the_json(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed_json(capsys, str(capture.path), "--show", "rank-files", "--show", "steps")
+    del found["schema_version"]
+    expected = views(capture, ["rank-files", "steps"])
+    assert found == json.loads(json.dumps(expected.as_json()))
+    assert list(found["tables"]) == ["rank-files", "steps"]
+    assert len(found["tables"]["rank-files"]) == expected.tables["rank-files"].num_rows == 3
+
+
+def test_a_terminal_shows_the_ranks_and_files_that_moved_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ops = [read(file, length=rank + file, rank=rank, start_ns=file) for rank in range(10) for file in range(1, 8)]
+    capture = build_capture(tmp_path, files=[f"/data/{number}" for number in range(8)], ops=ops)
+    assert main(["summary", str(capture.path), "--show", "rank-files"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split() for line in lines if line.strip().startswith("/data/")]
+    most = sorted(ops, key=lambda op: (-op.length, op.rank, op.file_id))[:MAX_GROUPS]
+    assert [(words[0], int(words[1])) for words in shown] == [(f"/data/{op.file_id}", op.rank) for op in most]
+    assert f"and {len(ops) - MAX_GROUPS} more: --csv and --json have all" in lines

@@ -278,3 +278,16 @@ def test_lag_is_none_without_due_times(tmp_path: Path) -> None:
 def test_the_same_capture_gives_the_same_page(tmp_path: Path) -> None:
     capture = training(tmp_path)
     assert page_of(capture)[1] == page_of(capture)[1]
+
+
+def test_a_column_is_there_for_a_file_that_is_cut(tmp_path: Path) -> None:
+    """Only the last of the files, which moved least, was read twice: its column and the total say so."""
+    count = TABLE_ROWS[0] + 1
+    ops = [read(number, length=10, start_ns=number * MS) for number in range(count - 1)]
+    ops += [read(count - 1, length=1, start_ns=(count + again) * MS) for again in range(2)]
+    _, page = page_of(build_capture(tmp_path, ops=ops, files=[f"/data/{number:05}" for number in range(count)]))
+    table = page[page.index("<caption>Files") :]
+    table = table[: table.index("</table>")]
+    assert f"/data/{count - 1:05}" not in table
+    assert ">read again<" in table
+    assert table[table.index("<tfoot>") :].count('<td data-v="1">') == 1

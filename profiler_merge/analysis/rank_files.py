@@ -1,0 +1,252 @@
+"""What each rank does to each file, a rank at a time: state of one rank only, and rows that are read when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.analysis.access_order import AccessOrder
+from profiler_merge.analysis.reread import ByteLine, UniqueBytes
+from profiler_merge.analysis.selection import Selection
+from profiler_merge.analysis.spreading import add_at
+from traces.intervals import Intervals
+from traces.operation_rows import OperationRows, operation_rows
+from traces.ops import FORMATS, TRACED, WRITE, codes
+from traces.store import Capture
+
+COUNTS = (
+    "reads", "writes", "bytes_read", "bytes_written", "io_ns", "sequential", "consecutive", "strided", "restarts",
+    "random", "small_reads", "small_writes", "other_operations", "metadata_ns", "reconstructed_operations",
+    "reconstructed_metadata_ns", "reconstructed_bytes",
+)  # fmt: skip
+"""What is counted per rank and file. `io_ns`: sum of the durations of traced reads and writes; `sequential` and
+`consecutive`: Darshan's definitions, without its reset at an open; `strided`, `restarts` and `random` are explained in
+`access_order`. `small_reads`, `small_writes`: that moved less than a stripe of the file (`block_sizes`), and less than
+the file. `metadata_ns`: sum of the durations of traced opens, closes, stats, syncs and seeks
+(`other_operations`). `reconstructed_*`: of rows from counters, which are in nothing else."""
+
+SUMMED = (*COUNTS, "unique_bytes_read", "reread_bytes")
+"""Quantities of a rank and file that add up over files; over ranks all but `unique_bytes_read`, whose sum counts bytes
+once per rank."""
+
+RANK_FILES_SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.int32()),
+        pa.field("file_id", pa.int32()),
+        pa.field("path", pa.string()),
+        pa.field("format", pa.string()),
+        *(pa.field(name, pa.int64()) for name in SUMMED),
+        pa.field("pattern", pa.string()),
+    ]
+)
+"""One row per rank and file that it accessed. `unique_bytes_read`: bytes of the file that were read at least once,
+`reread_bytes`: bytes read beyond that. `pattern`: what most of the accesses are: consecutive, strided, sequential (
+forward with gaps), random; null below 2 accesses."""
+
+USUAL_STRIPE_BYTES = 1 << 20
+"""Lustre's default stripe (lfs-setstripe), and the size below which Drishti calls a request small."""
+
+BATCH_ROWS = 1 << 14
+"""Most rows of a batch of `RankFiles`: about 4 MB with paths of 100 characters."""
+
+
+def block_sizes(files: pa.Table) -> np.ndarray:
+    """int64 (files,): the request size that a file's storage wants: its stripe, else `USUAL_STRIPE_BYTES`."""
+    stripes = files["stripe_size"].fill_null(0).to_numpy()
+    result: np.ndarray = np.where(stripes > 0, stripes, USUAL_STRIPE_BYTES)
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileCounts:
+    """What one rank did: `file_id` int64 (files used,), ascending; `counts`: int64 of that shape by the names of
+    SUMMED; `error_bytes`: by how much `unique_bytes_read` may be too large in all."""
+
+    file_id: np.ndarray
+    counts: dict[str, np.ndarray]
+    error_bytes: int
+
+    @property
+    def accessed(self) -> np.ndarray:
+        """Mask of the files that were read or written, also by reconstructed rows."""
+        counts = self.counts
+        mask: np.ndarray = (counts["reads"] + counts["writes"] + counts["reconstructed_bytes"]) > 0
+        return mask
+
+    @property
+    def moved_bytes(self) -> np.ndarray:
+        """int64: traced bytes, read and written."""
+        moved: np.ndarray = self.counts["bytes_read"] + self.counts["bytes_written"]
+        return moved
+
+
+class RankAccesses:
+    """Counts what one rank does to each file. Memory: 26 int64 per file of the capture, and the pieces of
+    `UniqueBytes`, whatever the number of operations."""
+
+    def __init__(self, files: pa.Table) -> None:
+        sizes = files["size"].to_numpy()
+        self.line = ByteLine(sizes)
+        self._small = np.minimum(block_sizes(files), sizes)
+        self._files = files.num_rows
+        self._counts = np.zeros((len(COUNTS), self._files), dtype=np.int64)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._order = AccessOrder(self._files)
+        self._unique = UniqueBytes(self.line)
+
+    def add(self, rows: OperationRows) -> Intervals:
+        """Add counted rows of the rank, in start order; returns the ranges of `line` that they read."""
+        traced, data = rows.origin == TRACED, rows.data
+        if not traced.all():
+            self._add_reconstructed(rows.where(~traced))
+        if not data.all():
+            other = rows.where(traced & ~data)
+            self._add("other_operations", other)
+            self._add("metadata_ns", other, other.duration_ns)
+        return self._add_data(rows.where(traced & data))
+
+    def _add_data(self, rows: OperationRows) -> Intervals:
+        written = rows.op == WRITE
+        read = rows.where(~written)
+        for name, length, part in (("read", "bytes_read", read), ("write", "bytes_written", rows.where(written))):
+            self._add(f"{name}s", part)
+            self._add(length, part, part.length)
+            self._add(f"small_{name}s", part.where((part.length > 0) & (part.length < self._small[part.file_id])))
+        self._add("io_ns", rows, rows.duration_ns)
+        for name, mask, part in self._order.classes(rows):
+            self._counts[COUNTS.index(name)] += np.bincount(part.file_id[mask], minlength=self._files)
+        ranges = self.line.ranges(read)
+        self._unique.add(ranges)
+        return ranges
+
+    def _add_reconstructed(self, rows: OperationRows) -> None:
+        data = rows.data
+        metadata = rows.where(~data)
+        self._add("reconstructed_operations", rows)
+        self._add("reconstructed_metadata_ns", metadata, metadata.duration_ns)
+        moved = rows.where(data)
+        self._add("reconstructed_bytes", moved, moved.length)
+
+    def _add(self, name: str, rows: OperationRows, amounts: np.ndarray | None = None) -> None:
+        if not len(rows):
+            return
+        counts = self._counts[COUNTS.index(name)]
+        if amounts is None:
+            counts += np.bincount(rows.file_id, minlength=self._files)
+        else:
+            add_at(counts, rows.file_id, amounts)
+
+    def finish(self) -> FileCounts:
+        """What the rank did; the next row is another rank's."""
+        used = np.flatnonzero(self._counts.any(axis=0))
+        unique = self._unique.per_file()[used]
+        counts = {name: self._counts[place][used] for place, name in enumerate(COUNTS)}
+        counts["unique_bytes_read"] = unique
+        counts["reread_bytes"] = np.maximum(counts["bytes_read"] - unique, 0)
+        error_bytes = self._unique.error_bytes
+        self._counts[:] = 0
+        self._begin()
+        return FileCounts(file_id=used, counts=counts, error_bytes=error_bytes)
+
+
+class RankFiles:
+    """The table of RANK_FILES_SCHEMA, by rank and file_id, of which no row is kept: each use is a pass over the op
+    stream, so the capture has to be there still. `num_rows`: how many rows it has."""
+
+    schema = RANK_FILES_SCHEMA
+
+    def __init__(self, capture: Capture, selection: Selection, num_rows: int) -> None:
+        self._capture = capture
+        self._selection = selection
+        self.num_rows = num_rows
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, at most BATCH_ROWS at a time. Memory: as of `RankAccesses`, and a batch.
+
+        Raises: CaptureError when a part is damaged.
+        """
+        texts = FileTexts(self._capture.files)
+        for rank, found in self._ranks():
+            for begin in range(0, len(found.file_id), BATCH_ROWS):
+                yield _batch(rank, found, slice(begin, begin + BATCH_ROWS), texts)
+
+    def table(self) -> pa.Table:
+        """All rows at once, about 250 bytes of memory each, twice that while they are put together.
+
+        Raises: CaptureError when a part is damaged.
+        """
+        return pa.Table.from_batches(self.batches(), schema=RANK_FILES_SCHEMA).combine_chunks()
+
+    def largest(self, count: int) -> pa.Table:
+        """The `count` rows with the most traced bytes, the most first; of equal ones, the first in the table.
+
+        Raises: CaptureError when a part is damaged.
+        """
+        texts = FileTexts(self._capture.files)
+        kept, moved = RANK_FILES_SCHEMA.empty_table(), np.zeros(0, dtype=np.int64)
+        for rank, found in self._ranks():
+            more = found.moved_bytes
+            place = np.argsort(-more, kind="stable")[:count]
+            if len(moved) == count:
+                place = place[more[place] > moved[-1]] if count else place
+            if not len(place):
+                continue
+            kept = pa.concat_tables([kept, pa.Table.from_batches([_batch(rank, found, place, texts)])])
+            moved = np.concatenate([moved, more[place]])
+            order = np.argsort(-moved, kind="stable")[:count]
+            kept, moved = kept.take(pa.array(order)), moved[order]
+        return kept.combine_chunks()
+
+    def _ranks(self) -> Iterator[tuple[int, FileCounts]]:
+        capture, selection = self._capture, self._selection
+        accesses = RankAccesses(capture.files)
+        stream = operation_rows(capture, selection.ranks(capture), without=selection.needed(("lane", "step")))
+        for rank, batches in groupby(stream, key=lambda rows: rows.rank):
+            for rows in batches:
+                accesses.add(selection.counted(selection.selected(rows)))
+            yield rank, accesses.finish()
+
+
+class FileTexts:
+    """Paths and formats of a capture's files, as columns by file_id."""
+
+    def __init__(self, files: pa.Table) -> None:
+        self._paths = files["path"].combine_chunks()
+        self._formats = np.array(FORMATS, dtype=object)[codes(files, "format")]
+
+    def columns(self, file_id: np.ndarray) -> dict[str, pa.Array]:
+        """`path` and `format` of each."""
+        return {"path": self._paths.take(pa.array(file_id)), "format": pa.array(self._formats[file_id], pa.string())}
+
+
+def _batch(rank: int, found: FileCounts, place: slice | np.ndarray, texts: FileTexts) -> pa.RecordBatch:
+    file_id = found.file_id[place]
+    counts = {name: column[place] for name, column in found.counts.items()}
+    columns = {
+        "rank": np.full(len(file_id), rank, dtype=np.int32),
+        "file_id": file_id.astype(np.int32),
+        **texts.columns(file_id),
+        **counts,
+        "pattern": pattern_names(counts),
+    }
+    return pa.record_batch([pa.array(columns[name]) for name in RANK_FILES_SCHEMA.names], schema=RANK_FILES_SCHEMA)
+
+
+def pattern_names(counts: dict[str, np.ndarray]) -> pa.Array:
+    """What most accesses of each row are; the first access of a file is of no kind."""
+    forward = counts["sequential"] - counts["consecutive"]
+    kinds = {
+        "consecutive": counts["consecutive"],
+        "strided": counts["strided"],
+        "random": counts["random"],
+        "sequential": np.maximum(forward - counts["strided"], 0),
+    }
+    names = np.array([None, *kinds], dtype=object)
+    amounts = np.stack(list(kinds.values()))
+    return pa.array(names[np.where(amounts.any(axis=0), amounts.argmax(axis=0) + 1, 0)], pa.string())
