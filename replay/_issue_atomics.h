@@ -51,17 +51,25 @@ static inline void raise_to(int64_t *cell, int64_t value)
         ;
 }
 
-/* The stamp comes before the sum that it belongs to. Of several who add to one multiple the last one's stays. */
-static __attribute__((noinline)) void add_and_wake(int64_t *counter, int64_t amount, int64_t multiple, int64_t now)
+/* The multiples that an addition reaches, or is on the way to, were reached at `now` unless somebody was later. */
+static inline void stamp_multiples(int64_t *counter, int64_t before, int64_t amount, int64_t multiple, int64_t now)
 {
-    int64_t before = load_acquire(counter);
     int64_t last = (before + amount - 1) / multiple + 1;
     int64_t unit = before / multiple + 1;
     if (last - unit >= COUNTER_STAMPS)
         unit = last - COUNTER_STAMPS + 1;
     for (; unit <= last; unit++)
         raise_to(&counter[1 + unit % COUNTER_STAMPS], now);
-    before = __atomic_fetch_add(counter, amount, __ATOMIC_ACQ_REL);
+}
+
+/* The stamp comes before the sum that it belongs to: where somebody adds meanwhile, that is another sum, stamped anew.
+ * Of several who add to one multiple the last one's stays. */
+static __attribute__((noinline)) void add_and_wake(int64_t *counter, int64_t amount, int64_t multiple, int64_t now)
+{
+    int64_t before = load_acquire(counter);
+    do
+        stamp_multiples(counter, before, amount, multiple, now);
+    while (!__atomic_compare_exchange_n(counter, &before, before + amount, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     if ((before + amount) / multiple != before / multiple)
         syscall(SYS_futex, low_word(counter), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

@@ -43,7 +43,7 @@ class StopFlag:
 class StartGate:
     """Holds t0, which all lanes wait for. `cell`: int64[1], 0 while closed.
 
-    Lanes look every 0.2 ms: choose t0 some ms ahead, then the first files are open when it comes.
+    Lanes look every 5 ms and then open their first files: choose t0 some tens of ms ahead.
     """
 
     __slots__ = ("cell",)

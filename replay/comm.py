@@ -25,6 +25,9 @@ _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 _CLOCK_ROUNDS = 30
 
+WAIT_PERIOD_S = 0.01
+"""How often a process that waits for the first looks whether it is done."""
+
 
 class Communicator(Protocol):
     """What a replay needs of its processes. Collective calls must be made by all of them."""
@@ -291,6 +294,26 @@ def together(comm: Communicator, work: Callable[[], T]) -> T:
         error = met
     comm.agree(error)
     return made[0]
+
+
+def first_does(comm: Communicator, work: Callable[[], T]) -> T:
+    """What `work` returns on process 0, on all of them. The others sleep meanwhile: blocked in MPI they would take the
+    processor from it, and have no signals. Collective.
+
+    Raises: DxtReplayError on all of them when it failed there.
+    """
+    error: DxtReplayError | None = None
+    made: T | None = None
+    try:
+        made = work() if comm.rank == 0 else None
+    except DxtReplayError as met:
+        error = met
+    all_there = comm.arrive()
+    while not all_there():
+        time.sleep(WAIT_PERIOD_S)
+    comm.agree(error)
+    found: T = comm.broadcast(made)
+    return found
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> Communicator:

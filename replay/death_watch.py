@@ -1,7 +1,9 @@
 """Names the process of a replay that died: launchers end the others at once, and name none of our processes.
 
-A child process on each node waits for the end of the processes there (pidfd_open(2)) and outlives them by a moment. It
-runs this file alone: nothing but the standard library may be imported here.
+A child process on each node waits for the end of the processes there (pidfd_open(2)) and outlives them by a moment.
+The others may have ended before it gets a processor again: epoll(7) hands events over in the order in which they came,
+so the first is the one that died by itself. The child runs this file alone: nothing but the standard library may be
+imported here.
 """
 
 from __future__ import annotations
@@ -11,18 +13,19 @@ import select
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 LAUNCHER_PREFIXES = ("PMI", "PMIX", "OMPI", "HYDRA", "MPI", "SLURM")
 """Variables of these must not make a process of the job of the child."""
 
-_PATIENCE_MS = 2000
+_PATIENCE_S = 2.0
 """How long after the end of the watching process the others are looked at: it may have been one that died."""
 
 
 class DeathWatch:
     """Watches the processes of this node from a child, until `dismiss`. `names`: what each process id is called.
 
-    Does nothing where the system cannot watch processes.
+    Once it is made, the child watches. Does nothing where the system cannot watch processes.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -32,8 +35,11 @@ class DeathWatch:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
         command = [sys.executable, "-I", "-S", __file__, *(f"{pid}={name}" for pid, name in names.items())]
         self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environment
         )
+        assert self._child.stdout is not None
+        with self._child.stdout as ready:
+            ready.read(1)
 
     def dismiss(self) -> None:
         """The processes may end from now on."""
@@ -49,26 +55,31 @@ class DeathWatch:
 
 
 def watch(names: Mapping[int, str]) -> str | None:
-    """Wait until one of the processes has died or all are dismissed (a byte on standard input); its name."""
-    poll = select.poll()
+    """Wait until one of the processes has died or all are dismissed (a byte on standard input); its name.
+
+    Writes a byte to standard output when it has begun to watch.
+    """
     watched: dict[int, str] = {}
-    for pid, name in names.items():
-        try:
-            watched[os.pidfd_open(pid)] = name
-        except ProcessLookupError:
-            return name
-        except OSError:  # the kernel has no such call, or refuses it
-            return None
-    for descriptor in watched:
-        poll.register(descriptor, select.POLLIN)
-    poll.register(0, select.POLLIN)
-    ready = {descriptor for descriptor, _ in poll.poll()}
-    if 0 in ready and os.read(0, 1):
-        return None
-    if 0 in ready:
-        poll.unregister(0)
-        ready |= {descriptor for descriptor, _ in poll.poll(_PATIENCE_MS)}
-    return next((name for descriptor, name in watched.items() if descriptor in ready), None)
+    with select.epoll() as ends:
+        for pid, name in names.items():
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return name
+            except OSError:  # the kernel has no such call, or refuses it
+                return None
+            watched[descriptor] = name
+            ends.register(descriptor, select.EPOLLIN)
+        ends.register(0, select.EPOLLIN)
+        with suppress(BrokenPipeError):  # the watching process has died already
+            os.write(1, b"r")
+        for descriptor, _ in ends.poll():
+            if descriptor != 0:
+                return watched[descriptor]
+            if os.read(0, 1):
+                return None
+        ends.unregister(0)
+        return next((watched[descriptor] for descriptor, _ in ends.poll(_PATIENCE_S)), None)
 
 
 def main(arguments: list[str]) -> None:

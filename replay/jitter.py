@@ -7,6 +7,8 @@ lag that the probe has too is the machine's; what is above it is the replayer's 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -60,12 +62,33 @@ class JitterProbe:
         self._stop.set()
         self._thread.join()
 
-    def result(self) -> dict[str, float]:
-        """Lateness in microseconds: p50, p90, p99, max. After `stop`."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure while the context lasts."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def lateness_ns(self) -> Distribution:
+        """How late each wait ended; that of several nodes adds. After `stop`."""
         found = np.flatnonzero(self._counts)
         middles = bucket_middle_ns(found)
         middles[-1:] = self._max_ns  # known exactly
-        lateness = Distribution(values=middles, counts=self._counts[found], minimum=0.0, maximum=float(self._max_ns))
+        counts = self._counts[found]
+        return Distribution(
+            values=middles,
+            counts=counts,
+            total=float(middles @ counts),
+            minimum=float(middles[0]) if len(found) else 0.0,
+            maximum=float(self._max_ns),
+            exact=False,
+        )
+
+    def result(self) -> dict[str, float]:
+        """Lateness in microseconds: p50, p90, p99, max. After `stop`."""
+        lateness = self.lateness_ns()
         shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
         return {name: lateness.quantile(share) / NS_PER_US for name, share in shares.items()}
 

@@ -18,7 +18,15 @@ import errno
 
 import numpy as np
 
-from replay.backends.base import MAX_TRANSFER_BYTES, NO_FILE, FileSlot, Handle, PythonFiles, page_aligned
+from replay.backends.base import (
+    MAX_TRANSFER_BYTES,
+    NO_DESCRIPTORS,
+    NO_FILE,
+    FileSlot,
+    Handle,
+    PythonFiles,
+    page_aligned,
+)
 from replay.backends.posix import BLOCK_BYTES, DirectPosixBackend
 from replay.clock import Clock
 from replay.items import CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WRITE
@@ -75,12 +83,16 @@ class LaneFiles:
 
     def _prepare_write(self, offset: int, asked: int) -> int:
         backend = self._file.backend
-        if isinstance(backend, DirectPosixBackend) and not backend.goes_direct(offset, asked):
+        if not isinstance(backend, DirectPosixBackend) or backend.goes_direct(offset, asked):
+            return 0
+        while True:
             try:
                 backend.prepare_buffered(self._file.handle)
             except OSError as error:
+                if error.errno in NO_DESCRIPTORS and self._files.close_one_idle():
+                    continue
                 return error.errno or errno.EIO
-        return 0
+            return 0
 
     def _prepare_other(self, kind: int, slot: int, offset: int) -> int:
         self.release()
@@ -188,7 +200,7 @@ class LaneFiles:
             except OSError as met:
                 result = -(met.errno or errno.EIO)
             end = self._clock.now()
-            if result not in (-errno.EMFILE, -errno.ENFILE) or not self._files.close_one_idle():
+            if -result not in NO_DESCRIPTORS or not self._files.close_one_idle():
                 break
         if not result:
             self._files.adopt(slot, handle)

@@ -19,7 +19,6 @@ from replay.clock import StartGate, StopFlag
 from replay.collectives import Collectives
 from replay.descriptors import require_descriptors
 from replay.issue import allow_open_files, choose_core, core_of
-from replay.jitter import JitterProbe
 from replay.pacing import Pace
 from replay.plan import batch_items_of, process_file_slots
 from replay.prepared import Prepared
@@ -126,7 +125,7 @@ class ReplayProcess:
         turns = "the MPI library is not thread-safe (MPI_THREAD_MULTIPLE): lanes took turns in it"
         notes = dict.fromkeys(note for survey in self.surveys for note in survey.layers.chunks.notes(self._capture))
         model = () if self.ties is None else self.ties.steps.warnings
-        return (*((turns,) if self.files.turns else ()), *notes, *model)
+        return (*((turns,) if self.files.turns else ()), *notes, *model, *self.files.close_warnings)
 
     @property
     def models(self) -> dict[int, dict[str, Any]] | None:
@@ -169,18 +168,28 @@ class ReplayProcess:
         return page_cache.resident(self._paths)
 
     def start(self) -> None:
-        """Fill the lanes and start their threads, which open their first files and wait for the gate."""
+        """Fill the lanes and start their threads, which wait for the gate.
+
+        Raises: ReplayError when the system refuses a thread.
+        """
         for lane in self._lanes:
             lane.pump()
         for lane in self._lanes:  # all are filled: threads that wait take time from the filling
             thread = threading.Thread(target=lane.lane.run, name=f"lane-{lane.name}", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.stop.set()  # for those that wait already
+                raise ReplayError(
+                    f"this process needs a thread for each of its {len(self._lanes)} lanes, and the system refused "
+                    f"number {len(self._threads) + 1}: raise the limits (ulimit -u, pids.max), start more processes "
+                    "or choose fewer ranks (--ranks)"
+                ) from error
             self._threads.append(thread)
 
     def run(
         self,
         start_ns: int,
-        probe: JitterProbe | None,
         report_progress: Callable[[Progress], None],
         relay: StopRelay,
         *,
@@ -192,8 +201,6 @@ class ReplayProcess:
         break off. Raises: ReplayError when it is stopped then, at once; the caller must end the others.
         """
         lanes = self._lanes
-        if probe is not None:
-            probe.start()
         self._gate.open(start_ns)
         try:
             next_report_ns = 0
@@ -214,10 +221,9 @@ class ReplayProcess:
             for thread in self._threads:
                 if not (bound and self.stop.is_set()):
                     thread.join()
-            if probe is not None:
-                probe.stop()
         for lane in lanes:
-            lane.pump()
+            lane.collect()  # after a stop, what was not issued is not read either
+        for lane in lanes:
             lane.source.close()
         self.files.close_all()
 
@@ -241,7 +247,9 @@ class ReplayProcess:
         return writer.rows
 
     def tally(self) -> Tally:
-        return sum((rank.tally() for rank in self._ranks), self._buffers.times.tally())
+        """Totals of this process's ranks; after the files are closed."""
+        own = self._buffers.times.tally() + Tally(close_errors=self.files.close_errors)
+        return sum((rank.tally() for rank in self._ranks), own)
 
     def spans(self) -> pa.Table:
         tables = [rank.spans(self._capture, self._options.plan) for rank in self._ranks]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from replay.layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, 
 from replay.plan import ProcessSlots
 from traces.errors import UsageError
 from traces.store import Capture
+from traces.units import format_count
 
 PREPARED_BYTES = 64 << 20
 """Data for writes that is made before the run, at most; for larger writes it is made when they are due."""
@@ -64,6 +67,7 @@ class ProcessFiles:
         self._core = core
         self._backends = {code: _make(code, io) for code in sorted(set(slots.backends))}
         self._tables: dict[str, FileTable] = {}
+        self._closed_together: list[tuple[bytes, int]] = []
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,12 +125,35 @@ class ProcessFiles:
             table.close_all()
 
     def close_together(self) -> None:
-        """Close collective files; all processes must come here. Raises: OSError."""
+        """Close collective files; all processes must come here."""
         from replay.backends.mpiio import CollectiveMpiioBackend
 
         backend = self._backends.get(MPIIO_COLLECTIVE)
         if isinstance(backend, CollectiveMpiioBackend):
-            backend.close_together()
+            self._closed_together += backend.close_together()
+
+    @property
+    def _close_failures(self) -> list[tuple[bytes, int]]:
+        """Path and errno of each file whose close failed where it was no operation of its own."""
+        noted = (failure for table in self._tables.values() for failure in table.failures())
+        return [*((each.path, each.errno) for each in noted if each.call == "close"), *self._closed_together]
+
+    @property
+    def close_errors(self) -> dict[int, int]:
+        """Files by the errno of such a close."""
+        return dict(Counter(number for _, number in self._close_failures))
+
+    @property
+    def close_warnings(self) -> tuple[str, ...]:
+        """What the reader of the numbers must know of it."""
+        failures = self._close_failures
+        if not failures:
+            return ()
+        path, number = failures[0]
+        which = os.fsdecode(path)
+        if len(failures) > 1:
+            which = f"{format_count(len(failures))} files, the first {which},"
+        return (f"{which} reported an error at the close ({os.strerror(number)}): what was written may not be stored",)
 
 
 def _make(code: int, io: IoOptions) -> Backend:

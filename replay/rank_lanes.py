@@ -122,9 +122,16 @@ class FedLane:
 
     def pump(self) -> None:
         """Take what is done and fill the lane's ring."""
+        self.collect()
+        self._feed()
+
+    def collect(self) -> None:
+        """Take what is done."""
         while (done := self.lane.collect()) is not None:
             self._recorder.record(self._in_flight.popleft(), done)
             self._collected += done.count
+
+    def _feed(self) -> None:
         while not self._finished:
             rows = self.source.next_rows() if self._waiting is None else self._waiting
             if not len(rows):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, TAKE
-from replay.items import MARK, READ, RENAME, SLEEP, SPIN, WRITE, Completed
+from replay.items import ADD, MARK, READ, RENAME, SLEEP, SPIN, WRITE, Completed
 from replay.row_queue import CHUNK_ROWS, RowQueue, SpillFile
 from traces.distribution import Distribution, DistributionCollector
 from traces.ops import (
@@ -49,9 +49,16 @@ PENDING_TIMES = 1 << 17
 """Times that are sorted at once, in a few ms: the feeder has nothing else to do for a lane in that time."""
 
 
+_NO_TIMES = Distribution()
+
+
 @dataclass(slots=True)
 class Tally:
-    """Totals of a run so far; those of several lanes or processes add."""
+    """Totals of a run so far; those of several lanes or processes add.
+
+    `errors`: failed operations by errno. `close_errors`: files by the errno that their close reported where it was no
+    operation of its own: data that they had taken may be lost. `latency_by_op`: by the code of the operation (OPS).
+    """
 
     operations: int = 0
     failed: int = 0
@@ -61,9 +68,11 @@ class Tally:
     last_end_ns: int = 0
     starved_ns: int = 0
     errors: dict[int, int] = field(default_factory=dict)
+    close_errors: dict[int, int] = field(default_factory=dict)
     lag_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
     latency_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
     response_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
+    latency_by_op: dict[int, Distribution] = field(default_factory=dict)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -74,34 +83,48 @@ class Tally:
             bytes_written=self.bytes_written + other.bytes_written,
             last_end_ns=max(self.last_end_ns, other.last_end_ns),
             starved_ns=self.starved_ns + other.starved_ns,
-            errors={
-                code: self.errors.get(code, 0) + other.errors.get(code, 0)
-                for code in self.errors.keys() | other.errors.keys()
-            },
+            errors=_added(self.errors, other.errors),
+            close_errors=_added(self.close_errors, other.close_errors),
             lag_ns=self.lag_ns + other.lag_ns,
             latency_ns=self.latency_ns + other.latency_ns,
             response_ns=self.response_ns + other.response_ns,
+            latency_by_op={
+                op: self.latency_by_op.get(op, _NO_TIMES) + other.latency_by_op.get(op, _NO_TIMES)
+                for op in sorted(self.latency_by_op.keys() | other.latency_by_op.keys())
+            },
         )
+
+
+def _added(counts: dict[int, int], others: dict[int, int]) -> dict[int, int]:
+    return {code: counts.get(code, 0) + others.get(code, 0) for code in counts.keys() | others.keys()}
 
 
 class TimeCollector:
     """Distributions of lag, latency and response, of all lanes of a process in one: they are the largest of a tally."""
 
     def __init__(self) -> None:
-        self._lag, self._latency, self._response = (DistributionCollector(pending=PENDING_TIMES) for _ in range(3))
+        self._lag, self._response = (DistributionCollector(pending=PENDING_TIMES) for _ in range(2))
+        self._latency: dict[int, DistributionCollector] = {}
 
     def add(self, rows: np.ndarray) -> None:
         """Count rows of `RESULT_ROW`."""
         self._lag.add(rows["begin_ns"] - rows["due_ns"])
-        self._latency.add(rows["end_ns"] - rows["begin_ns"])
         self._response.add(rows["end_ns"] - rows["due_ns"])
+        latency, op = rows["end_ns"] - rows["begin_ns"], rows["op"]
+        kinds = np.unique(op).tolist() if np.any(op != op[:1]) else op[:1].tolist()
+        for kind in kinds:
+            if kind not in self._latency:
+                self._latency[kind] = DistributionCollector(pending=PENDING_TIMES)
+            self._latency[kind].add(latency if len(kinds) == 1 else latency[op == kind])
 
     def tally(self) -> Tally:
         """The distributions, and no totals."""
+        by_op = {op: collector.distribution() for op, collector in sorted(self._latency.items())}
         return Tally(
             lag_ns=self._lag.distribution(),
-            latency_ns=self._latency.distribution(),
+            latency_ns=sum(by_op.values(), _NO_TIMES),
             response_ns=self._response.distribution(),
+            latency_by_op=by_op,
         )
 
 
@@ -220,12 +243,16 @@ def _step_spans(planned: np.ndarray, begin: np.ndarray) -> dict[str, np.ndarray]
 
 
 def _point_spans(planned: np.ndarray, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
-    """One span for each point of the training thread (`replay.causal.items`), from its first item to its last."""
+    """One span for each point of the training thread (`replay.causal.items`), from its first item to its last.
+
+    A point whose last item lets others go on was over when that began: they may be awake before it ends.
+    """
     first = np.flatnonzero(np.diff(planned["file_id"], prepend=-1))
     last = np.append(first[1:], len(planned))[: len(first)] - 1
     kinds = np.array([SPAN_KINDS.index(_SPAN_OF_POINT.get(kind, "other")) for kind in planned["op"][first].tolist()])
     shown = np.isin(planned["op"][first], list(_SPAN_OF_POINT))
-    spans = _columns("other", planned["step"][first], begin[first], end[last])
+    over = np.where(planned["kind"] == ADD, begin, end)
+    spans = _columns("other", planned["step"][first], begin[first], over[last])
     spans["kind"] = kinds.astype(np.int8)
     return {name: values[shown] for name, values in spans.items()}
 

@@ -24,10 +24,15 @@ PIPE_COLUMNS = 80
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay summary` for a person; where it has tables, those and not the totals."""
+    """Print the JSON object of `dxt-replay summary` for a person; where it has tables, those and not the totals.
+
+    `rows_in_all`, if it is there: how many rows each table has, of which the object may hold the largest only.
+    """
     tables = summary.get("tables")
     if tables:
-        print_sections(view_sections(tables, summary.get("overlap"), summary.get("unread")))
+        print_sections(
+            view_sections(tables, summary.get("overlap"), summary.get("unread"), summary.get("rows_in_all", {}))
+        )
     else:
         print_sections(summary_sections(summary))
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from replay.issue import Core
+from replay.pacing import Pace
 from replay.plan import PlanOptions
 from replay.recording import Tally
 from replay.selection import selection_of
 from traces.distribution import Distribution
-from traces.ops import CaptureInfo, Job, Source
+from traces.ops import OPS, CaptureInfo, Job, Source
 from traces.store import Capture
 from traces.units import NS_PER_MS, NS_PER_US, ns_to_seconds
 from traces.version import VERSION
@@ -67,7 +68,8 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One finished replay over all its processes. `left_out`: recorded rows not issued (see `replay.survey`).
+    """One finished replay over all its processes. `recorded_ns`: how long what was replayed lasted at the source;
+    `left_out`: recorded rows not issued (see `replay.survey`).
 
     `models`: by rank the causal model in numbers (`replay.causal.explain`), None for a pace without one.
     """
@@ -86,6 +88,17 @@ class RunResult:
     io: IoResult = IoResult()
     overhead: Overhead = Overhead()
     models: Mapping[int, Mapping[str, Any]] | None = None
+
+    @property
+    def expected_ns(self) -> int | None:
+        """The recorded time at the replay's speed; None where compute and I/O have different ones, or no pace."""
+        pacing = self.options.pacing
+        return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace is not Pace.NONE else None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the run came to its end and no operation and no close failed."""
+        return not (self.stopped or self.tally.failed or self.tally.close_errors)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -115,7 +128,8 @@ class RunResult:
             "compute": self.options.compute,
             "operations": tally.operations,
             "failed": tally.failed,
-            "errors": {errno.errorcode.get(code, str(code)): count for code, count in sorted(tally.errors.items())},
+            "errors": _by_name(tally.errors),
+            "close_errors": _by_name(tally.close_errors),
             "short": tally.short,
             "left_out": self.left_out,
             "api": self.io.api,
@@ -130,9 +144,11 @@ class RunResult:
             "stopped": self.stopped,
             "elapsed_s": ns_to_seconds(tally.last_end_ns),
             "recorded_s": ns_to_seconds(self.recorded_ns),
+            "expected_s": None if self.expected_ns is None else ns_to_seconds(self.expected_ns),
             "lag_us": percentiles_us(tally.lag_ns),
             "jitter_us": dict(self.jitter_us) if self.jitter_us is not None else None,
             "latency_us": percentiles_us(tally.latency_ns),
+            "latency_by_operation_us": {OPS[op]: percentiles_us(each) for op, each in tally.latency_by_op.items()},
             "response_us": percentiles_us(tally.response_ns),
             "bytes": {"read": tally.bytes_read, "written": tally.bytes_written},
             "cache": {"policy": self.cache.policy, "resident_before_pct": self.cache.resident_before_pct},
@@ -144,6 +160,11 @@ class RunResult:
         }
 
 
+def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
+    """Counts by errno as counts by its name (ENOENT)."""
+    return {errno.errorcode.get(code, str(code)): count for code, count in sorted(counts.items())}
+
+
 def percentiles_us(nanoseconds: Distribution) -> dict[str, float] | None:
     """p50, p90, p99 and max in us; None for an empty distribution."""
     if not nanoseconds.count:
@@ -151,10 +172,12 @@ def percentiles_us(nanoseconds: Distribution) -> dict[str, float] | None:
     return {name: nanoseconds.quantile(share) / NS_PER_US for name, share in PERCENTILES.items()}
 
 
-def replay_info(source: Capture, result: RunResult, zero_ns: int, stored: int) -> CaptureInfo:
-    """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and left `stored` operations."""
+def replay_info(
+    source: Capture, result: RunResult, zero_ns: int, stored: int, sources: tuple[Source, ...] = ()
+) -> CaptureInfo:
+    """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and left `stored` operations. `sources`:
+    what `source` stands for where it will not last."""
     elapsed_ns = result.tally.last_end_ns
-    document = (source.path / "capture.json").read_bytes()
     selection = selection_of(source)
     return CaptureInfo(
         job=Job(
@@ -167,7 +190,7 @@ def replay_info(source: Capture, result: RunResult, zero_ns: int, stored: int) -
             exe=source.info.job.exe,
         ),
         ranks=source.info.ranks,
-        sources=(Source(name=source.path.name, sha256=hashlib.sha256(document).hexdigest(), kind="capture"),),
+        sources=sources or (_source(source),),
         lanes="recorded",
         warnings=result.warnings,
         partial=result.stopped,
@@ -186,3 +209,16 @@ def replay_info(source: Capture, result: RunResult, zero_ns: int, stored: int) -
             "result": result.as_json(),
         },
     )
+
+
+def is_replay_of(capture: Capture, other: Capture) -> bool:
+    """Whether `capture` says that it is a replay of `other`, a recording, or of what that was merged from."""
+    if capture.info.made_by.get("command") != "run" or other.info.made_by.get("command") == "run":
+        return False
+    recorded = {_source(other).sha256, *(source.sha256 for source in other.info.sources)}
+    return any(source.sha256 in recorded for source in capture.info.sources)
+
+
+def _source(capture: Capture) -> Source:
+    document = (capture.path / "capture.json").read_bytes()
+    return Source(name=capture.path.name, sha256=hashlib.sha256(document).hexdigest(), kind="capture")

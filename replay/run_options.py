@@ -8,13 +8,15 @@ from pathlib import Path
 from replay.plan import PlanOptions
 from replay.process_files import IoOptions
 from replay.twin.placement import PathMap
+from traces.ops import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """What the user chose. `cold`: drop the twin's pages first. `api`: see `replay.layers.API_CHOICES`.
 
-    `reconstruct`: whether what the capture reconstructed from counters is replayed too.
+    `reconstruct`: whether what the capture reconstructed from counters is replayed too. `sources`: what the replay
+    names as its source, the capture itself where empty.
     """
 
     target: Path
@@ -25,3 +27,4 @@ class RunOptions:
     reconstruct: bool = True
     io: IoOptions = field(default_factory=IoOptions)
     core: str = "auto"
+    sources: tuple[Source, ...] = ()

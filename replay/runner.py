@@ -18,10 +18,8 @@ from replay.jitter import JitterProbe
 from replay.pacing import Pace
 from replay.prepared import Prepared, prepare
 from replay.process import Progress, ReplayProcess
-from replay.recording import (
-    Tally,
-)
-from replay.result import CacheState, IoResult, Overhead, RunResult, replay_info
+from replay.recording import Tally
+from replay.result import CacheState, IoResult, Overhead, RunResult, percentiles_us, replay_info
 from replay.run_options import RunOptions
 from replay.stopping import StopRelay, stop_on_signals
 from replay.survey import survey_rank
@@ -33,6 +31,7 @@ from traces.capture_writer import (
     write_files,
     write_spans,
 )
+from traces.distribution import Distribution
 from traces.ops import COUNTERS, FILES_SCHEMA
 from traces.store import Capture
 from traces.units import NS_PER_MS
@@ -92,12 +91,14 @@ def _run(
         together(comm, process.start)
         wall_zero_ns = time.time_ns() - time.monotonic_ns()
         start_ns = comm.common_start_ns(START_MARGIN_NS)
-        with ties.relayed() if ties is not None else nullcontext():
+        relaying = ties.relayed() if ties is not None else nullcontext()
+        # Until the last process of all is done: the first may have less to do than the others on its node.
+        with relaying, probe.running() if probe is not None else nullcontext():
             if bound:
                 # Not `together`: who fails here must not wait for processes that wait for it. Its error ends them all.
-                process.run(start_ns, probe, report_progress, relay, bound=True)
+                process.run(start_ns, report_progress, relay, bound=True)
             else:
-                together(comm, lambda: relay.then_meet(lambda: process.run(start_ns, probe, report_progress, relay)))
+                together(comm, lambda: relay.then_meet(lambda: process.run(start_ns, report_progress, relay)))
         stopped = process.stopped  # later, a signal must not end the writing
         together(comm, process.files.close_together)
         stored = together(comm, lambda: process.write_operations(prepared.working))
@@ -118,6 +119,7 @@ def _run(
             python_lanes=process.python_lanes,
             overhead=process.overhead,
             models=process.models,
+            jitter_ns=Distribution() if probe is None else probe.lateness_ns(),
         )
     )
     result = together(
@@ -125,7 +127,7 @@ def _run(
         lambda: (
             None
             if parts is None
-            else _finish(capture, output, options, prepared, parts, process, probe, wall_zero_ns + start_ns)
+            else _finish(capture, output, options, prepared, parts, process, wall_zero_ns + start_ns)
         ),
     )
     return result
@@ -149,6 +151,7 @@ class _Part:
     python_lanes: int
     overhead: Overhead
     models: Mapping[int, Mapping[str, Any]] | None
+    jitter_ns: Distribution
 
 
 def _finish(
@@ -158,7 +161,6 @@ def _finish(
     prepared: Prepared,
     parts: Sequence[_Part],
     process: ReplayProcess,
-    probe: JitterProbe | None,
     zero_ns: int,
 ) -> RunResult:
     """Write what belongs to the whole replay, and let it take its place. `zero_ns`: the start, CLOCK_REALTIME."""
@@ -168,8 +170,8 @@ def _finish(
         capture=output,
         options=options.plan,
         tally=sum((part.tally for part in parts), Tally()),
-        recorded_ns=process.expected_ns,
-        jitter_us=probe.result() if probe is not None else None,
+        recorded_ns=prepared.end_ns - prepared.begin_ns,
+        jitter_us=percentiles_us(sum((part.jitter_ns for part in parts), Distribution())),
         cache=CacheState(
             policy="cold" if options.cold else "as found",
             resident_before_pct=100.0 * resident_bytes / total_bytes if total_bytes else None,
@@ -198,7 +200,7 @@ def _finish(
     write_spans(prepared.working, pa.concat_tables([part.spans for part in parts]))
     write_files(prepared.working, _replayed_files(capture.files))
     stored = sum(part.stored for part in parts)
-    write_capture_info(prepared.working, replay_info(capture, result, zero_ns, stored))
+    write_capture_info(prepared.working, replay_info(capture, result, zero_ns, stored, options.sources))
     publish_capture(prepared.working, output)
     return result
 

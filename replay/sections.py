@@ -270,12 +270,14 @@ def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
     ]
     clock = merged["clock"][:MAX_GROUPS]
     left = len(merged["clock"]) - len(clock)
+    workers = any(found.get("worker") for found in clock)
     clocks = Section(
         title="Clocks",
-        columns=("rank", "method", "offset", "known within"),
+        columns=("rank", *(("worker",) if workers else ()), "method", "offset", "known within"),
         rows=tuple(
             (
                 str(found["rank"]),
+                *((str(found["worker"] or "-"),) if workers else ()),
                 found["method"],
                 format_duration(found["offset_ns"]),
                 format_duration(found["interval_ns"][1] - found["interval_ns"][0]),
@@ -299,12 +301,26 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
         ("failed", format_count(run["failed"])),
         ("read", format_bytes(moved["read"])),
         ("written", format_bytes(moved["written"])),
-        ("elapsed", f"{_seconds(run['elapsed_s'])} (recorded {_seconds(run['recorded_s'])})"),
+        ("elapsed", f"{_seconds(run['elapsed_s'])} ({_recorded(run)})"),
         ("page cache", f"{cache['policy']}, {_or_dash(cache['resident_before_pct'], _percent)} resident before"),
         ("engine itself", _or_dash((run.get("overhead") or {}).get("fraction_pct"), _at_most_percent)),
     ]
     times = {**_LATENESS, "latency_us": "latency (end - begin)", "response_us": "response (end - due)"}
-    return [section for section in (_facts("Replayed", facts), _shares("Times", run, times)) if section.rows]
+    by_operation = run.get("latency_by_operation_us") or {}
+    several = {name: name for name in by_operation} if len(by_operation) > 1 else {}
+    sections = [
+        _facts("Replayed", facts),
+        _shares("Times", run, times),
+        _shares("Latency by operation", by_operation, several),
+    ]
+    return [section for section in sections if section.rows]
+
+
+def _recorded(run: Mapping[str, Any]) -> str:
+    """What the elapsed time is to be held against: as recorded, and at the speed of the replay where that differs."""
+    recorded, expected = run["recorded_s"], run.get("expected_s")
+    at_speed = f", {_seconds(expected)} at this speed" if expected not in (None, recorded) else ""
+    return f"recorded {_seconds(recorded)}{at_speed}"
 
 
 def _interface(run: Mapping[str, Any]) -> str:

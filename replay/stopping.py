@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -22,6 +22,10 @@ MEET_PERIOD_S = 0.004
 
 ONE_SIGNAL_NS = NS_PER_S
 """A second signal within this time is the first once more: a terminal and the launcher may both send it."""
+
+
+EXIT_SIGNALLED = 128
+"""Added to the number of the signal that ended a program, as a shell reports it."""
 
 
 class StopRelay:
@@ -68,9 +72,39 @@ class StopRelay:
         self.meet()
 
 
+class Terminated(SystemExit):
+    """A signal other than Ctrl-C's ended the process; `code` is the exit status that a shell reports for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(EXIT_SIGNALLED + number)
+
+
 @contextmanager
 def stop_on_signals(stop: StopFlag) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the run in order; a second one, a second later, ends the process as usual."""
+    with _heeded((signal.SIGINT, signal.SIGTERM), lambda number: stop.set()):
+        yield
+
+
+@contextmanager
+def unwind_on_signals() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP raise, so that who holds something temporary can take it away. One that this
+    process ignores stays ignored; a second one, a second later, ends the process as usual.
+
+    Raises: KeyboardInterrupt; Terminated.
+    """
+
+    def unwind(number: int) -> None:
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with _heeded((number for number in ending if signal.getsignal(number) != signal.SIG_IGN), unwind):
+        yield
+
+
+@contextmanager
+def _heeded(numbers: Iterable[int], heed: Callable[[int], None]) -> Iterator[None]:
+    """Let the first of these signals call `heed`; one that comes more than a second later does what it did before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -78,13 +112,14 @@ def stop_on_signals(stop: StopFlag) -> Iterator[None]:
     first_ns: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
         first_ns.append(time.monotonic_ns())
-        if first_ns[-1] - first_ns[0] > ONE_SIGNAL_NS:
+        if len(first_ns) == 1:
+            heed(number)
+        elif first_ns[-1] - first_ns[0] > ONE_SIGNAL_NS:
             signal.signal(number, previous[number])
             signal.raise_signal(number)
 
-    for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+    for number in map(int, numbers):
         previous[number] = signal.signal(number, on_signal)
     try:
         yield

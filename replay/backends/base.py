@@ -25,6 +25,9 @@ MAX_TRANSFER_BYTES = 0x7FFFF000
 
 PAGE_BYTES = 4096
 
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""What an open fails with when the process, or the system, has none left: idle files are closed, and it is repeated."""
+
 Handle = Any
 """An open file of one back end: opaque to everybody else."""
 
@@ -225,7 +228,7 @@ class PythonFiles:
             if file.spares:
                 return file.spares.pop()
             if file.holders:
-                return file.backend.another(file.handle)
+                return self._another(file)
             handle, file.handle, file.opened = file.handle, None, False
             return handle
 
@@ -273,10 +276,19 @@ class PythonFiles:
             if number
         ]
 
+    def _another(self, file: _SharedFile) -> Handle:
+        """A further handle on an open file. The caller has its lock. Raises: OSError."""
+        while True:
+            try:
+                return file.backend.another(file.handle)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self._close_idle(file):
+                    raise
+
     def _open(self, file: _SharedFile) -> None:
         """Open a closed file or note the error. The caller has its lock."""
         file.open_error = self._try_open(file)
-        while file.open_error in (errno.EMFILE, errno.ENFILE) and self._close_idle(file):
+        while file.open_error in NO_DESCRIPTORS and self._close_idle(file):
             file.open_error = self._try_open(file)
 
     def _try_open(self, file: _SharedFile) -> int:

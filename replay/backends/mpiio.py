@@ -148,11 +148,16 @@ class CollectiveMpiioBackend(MpiioBackend):
             except OSError as error:
                 raise ReplayError(f"{os.fsdecode(slot.path)} cannot be opened by all processes: {error}") from error
 
-    def close_together(self) -> None:
-        """Close all files, in the order in which they were opened. Raises: OSError."""
+    def close_together(self) -> list[tuple[bytes, int]]:
+        """Close all files, in the order in which they were opened; path and errno of those that reported an error."""
+        failed = []
         while self._opened:
             path = next(iter(self._opened))
-            super().close(self._opened.pop(path))
+            try:
+                super().close(self._opened.pop(path))
+            except OSError as error:
+                failed.append((path, error.errno or errno.EIO))
+        return failed
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> MpiFile:
         """What `open_together` opened. Raises: OSError for any other file."""

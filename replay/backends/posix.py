@@ -156,9 +156,11 @@ class DirectPosixBackend(PosixBackend):
 
     def close(self, handle: DirectFile) -> None:  # type: ignore[override]
         """Raises: OSError."""
-        if handle.buffered_fd >= 0:
-            os.close(handle.buffered_fd)
-        os.close(handle.fd)
+        try:
+            if handle.buffered_fd >= 0:
+                os.close(handle.buffered_fd)
+        finally:
+            os.close(handle.fd)
 
     def another(self, handle: DirectFile) -> DirectFile:  # type: ignore[override]
         """Raises: OSError."""

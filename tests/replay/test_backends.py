@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replay.backends.base import Backend, FileSlot
-from replay.backends.mpiio import CollectiveMpiioBackend, MpiioBackend
+from replay.backends.mpiio import CollectiveMpiioBackend, MpiFile, MpiioBackend
 from replay.backends.null import NullBackend
 from replay.backends.posix import PosixBackend, check_direct
 from replay.backends.stdio import StdioBackend
@@ -110,3 +110,26 @@ def test_a_file_system_without_direct_io_is_told_before_the_run(tmp_path: Path) 
         pytest.skip("no /proc, which has no direct I/O")
     with pytest.raises(TargetError, match=r"/proc/self/status has no direct I/O"):
         check_direct(tmp_path, [os.fsencode(tmp_path / "made by the run"), b"/proc/self/status"])
+
+
+def test_collective_files_are_all_closed_and_errors_are_told():
+    mpi = pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+    closed = []
+
+    class File:
+        def __init__(self, error=None):
+            self.error = error
+
+        def Close(self):
+            closed.append(self)
+            if self.error is not None:
+                raise mpi.Exception(self.error)
+
+    backend = CollectiveMpiioBackend()
+    backend._opened = {
+        b"/full": MpiFile(file=File(mpi.ERR_NO_SPACE), path=b"/full"),
+        b"/good": MpiFile(file=File(), path=b"/good"),
+    }
+    assert backend.close_together() == [(b"/full", errno.ENOSPC)]
+    assert len(closed) == 2
+    assert backend.close_together() == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.comm import Solo, connect, share_of
+from replay.comm import Solo, connect, first_does, is_known_to_all, share_of
 from traces.errors import TargetError
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -35,6 +35,45 @@ def test_alone_an_error_is_raised_as_it_is():
     with pytest.raises(TargetError, match="no room"):
         Solo().agree(error)
     Solo().agree(None)
+
+
+def test_alone_the_first_does_it_and_its_error_is_known():
+    def fails():
+        raise TargetError("no room")
+
+    assert first_does(Solo(), lambda: 3) == 3
+    with pytest.raises(TargetError, match="no room") as raised:
+        first_does(Solo(), fails)
+    assert is_known_to_all(raised.value)
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+def test_under_mpiexec_the_first_does_it_for_all():
+    program = """
+import os
+from replay.comm import connect, first_does
+from traces.errors import DxtReplayError, TargetError
+comm = connect()
+values = comm.gather(first_does(comm, os.getpid))
+def fails():
+    assert comm.rank == 0
+    raise TargetError("no room")
+try:
+    first_does(comm, fails)
+    outcome = "nothing raised"
+except DxtReplayError as error:
+    outcome = str(error)
+outcomes = comm.gather(outcome)
+if comm.rank == 0:
+    assert values == [os.getpid()] * 3, values
+    assert outcomes == ["no room"] + ["process 0: no room"] * 2, outcomes
+    print("all agreed on", comm.size)
+"""
+    done = subprocess.run(
+        [MPIEXEC, "-n", "3", sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "all agreed on 3"
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")

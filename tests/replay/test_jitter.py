@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from replay.clock import WINDOW_NS
 from replay.jitter import BUCKETS, EXACT_BUCKETS, SUB_BUCKET_BITS, JitterProbe, bucket_middle_ns, bucket_of
 from tests.fakes import FakeClock
+from traces.distribution import Distribution
 from traces.errors import UsageError
 
 times = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1), st.integers(0, 62).map(lambda bit: 1 << bit))
@@ -100,6 +101,19 @@ def test_times_missed_in_a_stall_are_counted_with_their_lateness():
     result = probe.result()
     assert result["max"] == pytest.approx(9_000, rel=0.001)
     assert result["p50"] == pytest.approx(4_500, rel=0.02)
+
+
+def test_the_lateness_of_several_nodes_adds():
+    late = [
+        probe_with(FakeClock(read_ns=1_000, oversleep_ns=WINDOW_NS + us * 1000), rate_per_s=1_000, waits=20)
+        for us in (140, 900)
+    ]
+    both = sum((probe.lateness_ns() for probe in late), Distribution())
+    assert both.count == sum(probe.count for probe in late) == 38
+    assert both.quantile(0.25) == pytest.approx(141_000, rel=1 / 64)
+    assert both.quantile(0.75) == pytest.approx(901_000, rel=1 / 64)
+    assert (both.minimum, both.maximum) == pytest.approx((141_000, 901_000))
+    assert both.mean == pytest.approx((141_000 + 901_000) / 2)
 
 
 @pytest.mark.parametrize("core", ["python", "compiled"])

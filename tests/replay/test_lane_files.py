@@ -4,18 +4,20 @@ import errno
 import os
 import resource
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from replay.backends.base import FileSlot, PythonFiles
 from replay.backends.null import NullBackend
-from replay.backends.posix import PosixBackend
+from replay.backends.posix import DirectPosixBackend, PosixBackend, check_direct
 from replay.backends.stdio import StdioBackend
 from replay.clock import StartGate, StopFlag
 from replay.issue import PythonLane, make_files, make_lane
 from replay.items import ADD, CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WAIT, WRITE, Pace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from tests.replay.test_issue import core, counters_of, open_paths, results, started  # noqa: F401
+from traces.errors import TargetError
 
 T0 = 5_000_000_000
 
@@ -158,19 +160,59 @@ def test_a_missing_file_fails_in_its_own_time():
     assert (took, result) == ([50, 0], [-errno.ENOENT] * 2)
 
 
+@contextmanager
+def descriptors(count):
+    """At most so many more, as far as they are in a row."""
+    lowest_free = os.open("/", os.O_RDONLY)
+    os.close(lowest_free)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + count, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(core, backend, tmp_path):  # noqa: F811
+    """The other lane holds the first file, and all other descriptors are idle files' when a further one is needed."""
+    paths = [tmp_path / str(i) for i in range(20)]
+    for path in paths:
+        path.write_bytes(b"0123456789")
+    files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
+    counters, start, stop = counters_of(2), started(), StopFlag()
+    holder, closer = (make_lane(files, pace=Pace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
+    holder.submit(make_batch((READ, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ, 0, 0, 9, 0)))
+    idle = [(READ, i, 0, 9, 0) for i in range(1, 20)]
+    closer.submit(make_batch((WAIT, 0, 1, 1, 0), *idle, (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
+    threads = [threading.Thread(target=lane.run) for lane in (holder, closer)]
+    with descriptors(8):
+        for lane, thread in zip((holder, closer), threads, strict=True):
+            lane.finish()
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert holder.collect().result.tolist() == [9, 0, 0, 9]
+    assert closer.collect().result.tolist() == [0, *[9] * 19, 0, 0]
+
+
+def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(core, tmp_path):  # noqa: F811
+    try:
+        check_direct(tmp_path, [])
+    except TargetError as error:
+        pytest.skip(str(error))
+    slots = [FileSlot(path=bytes(tmp_path / str(i)), writable=True, create=True, uses=1000) for i in range(20)]
+    files = make_files(slots, backend=DirectPosixBackend(), core=core)
+    with descriptors(8):
+        assert results(files, *((WRITE, i, 100, 7, 0) for i in range(20))) == [7] * 20
+
+
 def test_without_descriptors_an_open_closes_what_is_idle(core, backend, tmp_path):  # noqa: F811
     paths = [tmp_path / str(i) for i in range(20)]
     for path in paths:
         path.write_bytes(b"0123456789")
     files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
-    lowest_free = os.open("/", os.O_RDONLY)
-    os.close(lowest_free)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 8, limits[1]))
-    try:
+    with descriptors(8):
         got = results(files, *((OPEN, i % 20, 0, 0, 0) for i in range(60)), (READ, 3, 0, 10, 0), (CLOSE, 4, 0, 0, 0))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert got == [0] * 60 + [10, 0]
     files.close_all()
     assert not set(open_paths()) & {bytes(path) for path in paths}

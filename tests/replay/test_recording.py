@@ -3,7 +3,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.items import MARK, READ, SLEEP, WRITE, Batch, Completed
+from replay.causal.training_loop import TAKE
+from replay.items import ADD, MARK, READ, SLEEP, WAIT, WRITE, Batch, Completed
 from replay.plan import PLAN_ROW, batch_of
 from replay.recording import (
     RESULT_ROW,
@@ -14,8 +15,8 @@ from replay.recording import (
     rank_rows,
 )
 from replay.row_queue import RowQueue
+from traces.ops import OPS, SPAN_KINDS, codes
 from traces.ops import READ as READ_OP
-from traces.ops import SPAN_KINDS, codes
 
 
 def completed(rows, begin, end, result, due=None):
@@ -41,6 +42,22 @@ def test_totals_count_failures_short_counts_and_times():
     assert (tally.lag_ns.quantile(1.0), tally.latency_ns.quantile(1.0), tally.response_ns.quantile(1.0)) == (10, 10, 15)
     both = tally + tally
     assert (both.operations, both.errors, both.last_end_ns, both.lag_ns.count) == (8, {2: 2}, 61, 8)
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 50)), min_size=1, max_size=6), max_size=5))
+def test_latencies_are_told_by_operation_and_together(batches):
+    recorder, expected = LaneRecorder(0), {}
+    for batch in batches:
+        rows = plan_rows(kind=[READ] * len(batch), op=[OPS.index(name) for name, _ in batch])
+        recorder.record(rows, completed(rows, [0] * len(batch), [time for _, time in batch], [0] * len(batch)))
+        for name, time in batch:
+            expected.setdefault(OPS.index(name), []).append(time)
+    tally = recorder.times.tally()
+    for total, times in ((tally, 1), (tally + tally, 2)):
+        found = {op: each.values.repeat(each.counts).tolist() for op, each in total.latency_by_op.items()}
+        assert found == {op: sorted(latencies * times) for op, latencies in expected.items()}
+        assert list(found) == sorted(expected)
+        assert total.latency_ns.count == times * sum(map(len, batches))
 
 
 def test_a_stopped_batch_counts_only_what_was_done():
@@ -102,6 +119,22 @@ def test_steps_lie_between_their_marks_and_compute_moves_with_its_gap():
     assert [(s["step"], s["start_ns"], s["end_ns"]) for s in step] == [(7, 2, 104)]
     busy = spans.filter(pa.array(kinds == SPAN_KINDS.index("compute"))).to_pylist()
     assert [(s["start_ns"], s["end_ns"]) for s in busy] == [(13, 18), (23, 33), (83, 94)]
+
+
+def test_a_take_is_over_when_it_is_told_not_when_all_are_awake():
+    rows = plan_rows(
+        kind=[ADD, WAIT, SLEEP, ADD],
+        op=[TAKE] * 4,
+        file_id=[5] * 4,
+        step=[7] * 4,
+        slot=[2, 4, -1, 3],
+        offset=[1, 1, 0, 1],
+        length=[1, 1, 9, 1],
+    )
+    recorder = ComputeRecorder()
+    recorder.record(rows, completed(rows, [10, 30, 50, 60], [30, 50, 60, 90], [0] * 4))
+    (span,) = recorder.spans(1, ComputeStructure(starts=np.array([]), ends=np.array([]))).to_pylist()
+    assert (span["kind"], span["step"], span["start_ns"], span["end_ns"]) == ("input_wait", 7, 10, 60)
 
 
 def test_nothing_adds_up_to_nothing():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 from pathlib import Path
 
@@ -73,10 +74,11 @@ def test_a_stopped_run_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source = build_capture(tmp_path, ops=[read(0, start_ns=at, length=9) for at in (0, 60 * 10**9)], files=["/a"])
     stage(plan_stage(source, tmp_path / "twin"))
 
-    def interrupt(progress: Progress) -> None:
-        if progress.done:
-            import signal
+    sent: list[int] = []
 
+    def interrupt(progress: Progress) -> None:
+        if progress.done and not sent:
+            sent.append(progress.done)
             signal.raise_signal(signal.SIGTERM)
 
     options = RunOptions(target=tmp_path / "twin", plan=PlanOptions(pacing=Pacing()))

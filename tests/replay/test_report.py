@@ -122,6 +122,14 @@ def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[s
     found = rows(run_sections(RUN))
     assert found["lag (begin - due)"] == ("1 us", "2 us", "30 us", "4 ms")
     assert found["page cache"] == ("cold, - resident before",)
+    assert found["elapsed"] == ("1.500 s (recorded 1.250 s)",)
+    faster = rows(run_sections({**RUN, "expected_s": 0.25}))
+    two = {"read": RUN["latency_us"], "write": RUN["response_us"]}
+    by_operation = rows(run_sections({**RUN, "latency_by_operation_us": two}))
+    assert (by_operation["read"], by_operation["write"][0]) == (("10 us", "20 us", "300 us", "40 ms"), "11 us")
+    one = run_sections({**RUN, "latency_by_operation_us": {"read": RUN["latency_us"]}})
+    assert [section.title for section in one] == ["Replayed", "Times"], "one operation says it all"
+    assert faster["elapsed"] == ("1.500 s (recorded 1.250 s, 250 ms at this speed)",)
     assert "this machine's jitter" not in found
 
 

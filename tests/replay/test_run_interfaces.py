@@ -1,6 +1,7 @@
 """Replays through each interface: what was recorded is done, whatever makes the calls."""
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,29 @@ def test_direct_and_vectored_requests_move_the_same(tmp_path, core):
     assert found["not_direct"] == 1
     assert any("1 writes were not of whole blocks" in text for text in found["warnings"])
     assert compare(source, replay).exact.differences == ()
+
+
+@pytest.mark.parametrize("core", ["compiled", "python"])
+def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path, core):
+    beyond = 1 << 21
+    ops = [write(i, start_ns=i * MS, offset=beyond, length=100, api="STDIO") for i in range(2)]
+    ops.append(write(2, start_ns=3 * MS, length=100, api="STDIO"))
+    source = build_capture(tmp_path, ops=ops, files=["/out/a", "/out/b", "/out/c"], name="source")
+    target = staged(source, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (beyond, limits[1]))
+    try:
+        result = run_replay(source, tmp_path / "out.capture", options(target, source, core=core), Solo())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    found = result.as_json()
+    assert (found["failed"], found["bytes"]["written"]) == (0, 300), "the stream had taken all"
+    assert (found["close_errors"], result.succeeded) == ({"EFBIG": 2}, False)
+    (warning,) = (text for text in found["warnings"] if "at the close" in text)
+    assert warning.startswith("2 files, the first ")
+    assert "out/a, reported an error" in warning
+    replay = open_capture(tmp_path / "out.capture")
+    assert replay.info.made_by["result"]["close_errors"] == {"EFBIG": 2}
 
 
 def test_direct_is_for_posix_only(tmp_path):

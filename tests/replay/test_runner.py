@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from replay import runner
 from replay.comm import Solo
 from replay.pacing import Pace, Pacing
 from replay.plan import PlanOptions
@@ -104,6 +105,52 @@ def test_a_second_run_makes_its_written_files_anew(tmp_path):
     os.truncate(written, 500_000)
     run_replay(source, tmp_path / "r.capture", chosen, Solo())
     assert written.stat().st_size == 100_000
+
+
+def test_jitter_is_measured_until_the_last_process_is_done(tmp_path, monkeypatch):
+    source = small_capture(tmp_path, ranks=1)
+    stage(plan_stage(source, tmp_path / "twin"))
+    events = []
+
+    class Probe(runner.JitterProbe):
+        def stop(self):
+            events.append("measured")
+            super().stop()
+
+    class LastOfAll(Solo):
+        def arrive(self):
+            waits = iter([False, False, True])
+
+            def all_there():
+                events.append("waited")
+                return next(waits)
+
+            return all_there
+
+    monkeypatch.setattr(runner, "JitterProbe", Probe)
+    result = run_replay(source, tmp_path / "r.capture", options(tmp_path / "twin", source, pace=Pace.NONE), LastOfAll())
+    assert events == ["waited", "waited", "waited", "measured"]
+    assert result.as_json()["jitter_us"]["max"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("pacing", "expected"),
+    [
+        (Pacing(), 0.04),
+        (Pacing(speed=4.0), 0.01),
+        (Pacing(pace=Pace.THINK, compute_speed=2.0), None),
+        (Pacing(pace=Pace.NONE), None),
+    ],
+)
+def test_the_recorded_time_is_told_beside_what_it_is_at_this_speed(tmp_path, pacing, expected):
+    ops = [read(0, start_ns=0, length=10), read(0, start_ns=20 * MS, end_ns=40 * MS, length=10)]
+    source = build_capture(tmp_path, ops=ops, files=["/data"], name="source")
+    stage(plan_stage(source, tmp_path / "twin"))
+    plan = PlanOptions(pacing=pacing)
+    found = run_replay(
+        source, tmp_path / "r.capture", RunOptions(target=tmp_path / "twin", plan=plan), Solo()
+    ).as_json()
+    assert (found["recorded_s"], found["expected_s"]) == (0.04, expected)
 
 
 def test_failed_operations_are_recorded_and_the_run_goes_on(tmp_path):

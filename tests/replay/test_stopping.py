@@ -16,7 +16,7 @@ import pytest
 from replay import stopping
 from replay.clock import StopFlag
 from replay.comm import Solo
-from replay.stopping import StopRelay, stop_on_signals
+from replay.stopping import StopRelay, Terminated, stop_on_signals, unwind_on_signals
 from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import build_capture, read
 from traces.errors import ReplayError
@@ -104,6 +104,43 @@ def test_the_first_signal_stops_the_run_and_a_later_one_the_process(monkeypatch:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (signal.SIGHUP, Terminated)],
+)
+def test_a_signal_unwinds_and_its_echo_does_not_disturb_the_clearing_up(
+    number: signal.Signals, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0]
+    monkeypatch.setattr(stopping.time, "monotonic_ns", lambda: now[0])
+    before, cleared = signal.getsignal(number), []
+
+    @unwind_on_signals()
+    def hold_something() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            now[0] = NS_PER_S // 2
+            signal.raise_signal(number)
+            cleared.append(True)
+
+    with pytest.raises(raised) as ended:
+        hold_something()
+    assert cleared
+    assert signal.getsignal(number) == before
+    if raised is Terminated:
+        assert ended.value.code == 128 + number
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with unwind_on_signals():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def long_capture(folder: Path, ranks: int = 3) -> Capture:
     """A read at once and one after a minute on each rank, but only the first on rank 1."""
     ops = [read(0, rank=rank, start_ns=at, length=10) for rank in range(ranks) for at in (0, MINUTE)[: 2 - (rank == 1)]]
@@ -113,15 +150,33 @@ def long_capture(folder: Path, ranks: int = 3) -> Capture:
 
 
 def run_under_mpi(source: Path, first: str, processes: int = 3) -> subprocess.CompletedProcess[str]:
-    """Run the command in processes that execute `first` before; `rank` is their number, `main` the program."""
+    """Run the command in processes that execute `first` before; `rank` is their number, `main` the program.
+
+    There, `all_have_read` says whether every process has done an operation and looked for a notice since.
+    """
     arguments = ["run", str(source), "--target", str(source.parent / "twin"), "-o", str(source.parent / "r.capture")]
+    told = source.parent / "told"
+    told.mkdir()
     program = f"""
 import os, signal, sys
+from pathlib import Path
 from replay import process, rank_lanes, stopping
 from replay.comm import connect
 from replay.commands.main import main
 rank = connect().rank
-done_by_now = lambda process: sum(one.operations_done for one in process._ranks)
+current = []
+process_run = process.ReplayProcess.run
+def run(process, *arguments, **options):
+    current.append(process)
+    process_run(process, *arguments, **options)
+process.ReplayProcess.run = run
+look = stopping.StopRelay.heed
+def telling(relay):
+    if current and sum(one.operations_done for one in current[0]._ranks):
+        Path({str(told)!r}, str(rank)).touch()
+    look(relay)
+stopping.StopRelay.heed = telling
+all_have_read = lambda: len(os.listdir({str(told)!r})) == {processes}
 {first}
 sys.exit(main({[*arguments, "--json"]!r}))
 """
@@ -129,22 +184,13 @@ sys.exit(main({[*arguments, "--json"]!r}))
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-SIGNAL_WHEN_READ = """
-original = stopping.StopRelay.heed
+SIGNAL_WHEN_ALL_HAVE_READ = """
 sent = []
-def heed(relay):
-    if rank == {rank} and not sent and {ready}:
+def signalling(relay):
+    telling(relay)
+    if rank == {rank} and not sent and all_have_read():
         sent.append(os.kill(os.getpid(), signal.{name}))
-    original(relay)
-stopping.StopRelay.heed = heed
-"""
-NOTE_PROGRESS = """
-process_run = process.ReplayProcess.run
-current = []
-def run(process, *arguments, **options):
-    current.append(process)
-    process_run(process, *arguments, **options)
-process.ReplayProcess.run = run
+stopping.StopRelay.heed = signalling
 """
 
 
@@ -153,8 +199,7 @@ process.ReplayProcess.run = run
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_signal_to_one_process_ends_all_and_leaves_a_partial_capture(tmp_path: Path, name: str, rank: int) -> None:
     source = long_capture(tmp_path)
-    ready = "current and done_by_now(current[0])"
-    done = run_under_mpi(source.path, NOTE_PROGRESS + SIGNAL_WHEN_READ.format(rank=rank, name=name, ready=ready))
+    done = run_under_mpi(source.path, SIGNAL_WHEN_ALL_HAVE_READ.format(rank=rank, name=name))
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
     assert (document["stopped"], document["operations"]) == (True, 3)
@@ -166,16 +211,17 @@ def test_a_signal_to_one_process_ends_all_and_leaves_a_partial_capture(tmp_path:
 @needs_mpi
 def test_a_signal_reaches_a_process_that_waits_for_the_others(tmp_path: Path) -> None:
     source = long_capture(tmp_path)
-    # Rank 1 has done its only operation, and is in `meet` when the signal comes.
+    # Rank 1 has done its only operation, and looks from within `meet`.
     waiting = """
 meet = stopping.StopRelay.meet
-def meeting(relay):
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGTERM)
+meeting = []
+def noted(relay):
+    meeting.append(1)
     meet(relay)
-stopping.StopRelay.meet = meeting
+stopping.StopRelay.meet = noted
 """
-    done = run_under_mpi(source.path, waiting)
+    signalling = SIGNAL_WHEN_ALL_HAVE_READ.format(rank=1, name="SIGTERM")
+    done = run_under_mpi(source.path, waiting + signalling.replace("all_have_read()", "meeting and all_have_read()"))
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["stopped"]
     assert open_capture(tmp_path / "r.capture").operation_count() == 3
@@ -186,13 +232,7 @@ stopping.StopRelay.meet = meeting
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_killed_ends_the_others_and_is_named(tmp_path: Path, rank: int) -> None:
     source = long_capture(tmp_path)
-    ready = "current and done_by_now(current[0])"
-    first = NOTE_PROGRESS + SIGNAL_WHEN_READ.format(rank=rank, name="SIGKILL", ready=ready)
-    if rank == 1:
-        first = first.replace(
-            "stopping.StopRelay.heed = heed", "stopping.StopRelay.heed = stopping.StopRelay.meet = heed"
-        )
-    done = run_under_mpi(source.path, first)
+    done = run_under_mpi(source.path, SIGNAL_WHEN_ALL_HAVE_READ.format(rank=rank, name="SIGKILL"))
     assert done.returncode != 0
     assert f"error: process {rank} of 3 (PID " in done.stderr
     assert not (tmp_path / "r.capture").exists()

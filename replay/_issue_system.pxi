@@ -1,0 +1,70 @@
+# What the compiled core takes from the system: calls, and the atomics and streams of its two C headers.
+
+from libc.errno cimport EBADF, EINTR, EINVAL, EMFILE, ENFILE, ENOMEM, EROFS, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdio cimport rename
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset, strdup
+
+cdef extern from "_issue_atomics.h" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int64_t load_relaxed(const int64_t *cell)
+    int64_t load_acquire(const int64_t *cell)
+    void store_relaxed(int64_t *cell, int64_t value)
+    void store_release(int64_t *cell, int64_t value)
+    int64_t take_ticket(int64_t *cell)
+    int64_t now_ns()
+    void sleep_until_ns(int64_t deadline)
+    void sleep_while_counter_is(int64_t *cell, int64_t seen, long at_most_ns)
+    int COUNTER_WORDS
+    void add_and_wake(int64_t *counter, int64_t amount, int64_t multiple, int64_t now)
+    int64_t reached_ns(const int64_t *counter, int64_t least, int64_t multiple)
+    long get_timer_slack()
+    void set_timer_slack(long slack)
+    void make_mutex(pthread_mutex_t *mutex)
+    int pthread_mutex_lock(pthread_mutex_t *mutex)
+    int pthread_mutex_trylock(pthread_mutex_t *mutex)
+    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    int pthread_mutex_destroy(pthread_mutex_t *mutex)
+
+cdef extern from "_issue_streams.h" nogil:
+    ctypedef struct Stream:
+        pass
+    int open_stream(const char *path, bint writable, bint create, Stream **stream)
+    int duplicate_stream(Stream *of, Stream **stream)
+    int close_stream(Stream *stream)
+    int64_t size_of_stream(Stream *stream)
+    int seek_stream(Stream *stream, int64_t offset)
+    int flush_stream(Stream *stream)
+    int64_t transfer_stream(Stream *stream, bint writes, char *data, int64_t length, int64_t offset)
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **memory, size_t alignment, size_t size)
+
+cdef extern from "<fcntl.h>" nogil:
+    int c_open "open"(const char *path, int flags, int mode)
+    int c_fcntl "fcntl"(int fd, int command, int argument)
+    int O_RDONLY, O_RDWR, O_CREAT, O_CLOEXEC, O_NOFOLLOW, O_DIRECT
+    int F_DUPFD_CLOEXEC, AT_FDCWD, AT_SYMLINK_NOFOLLOW
+
+cdef extern from "<sys/stat.h>" nogil:
+    struct stat:
+        int64_t st_size
+    int fstat(int fd, stat *status)
+    int fstatat(int folder, const char *path, stat *status, int flags)
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    ssize_t preadv(int fd, const iovec *pieces, int count, int64_t offset)
+    ssize_t pwritev(int fd, const iovec *pieces, int count, int64_t offset)
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pread(int fd, void *buffer, size_t count, int64_t offset)
+    ssize_t pwrite(int fd, const void *buffer, size_t count, int64_t offset)
+    int c_close "close"(int fd)
+    int fsync(int fd)
+    int64_t lseek(int fd, int64_t offset, int whence)
+    int SEEK_SET
