@@ -119,6 +119,12 @@ class Selection:
             raise UsageError(f"{capture.path} has no operation and no span in what was selected")
         return selected
 
+    def check(self, capture: Capture) -> None:
+        """Raises: UsageError for ranks or steps that the capture does not have. Looks at no operation."""
+        ranks = self._ranks_of(capture)
+        if self.steps is not None:
+            _windows_of_steps(capture, ranks, self.steps)
+
     def _ranks_of(self, capture: Capture) -> tuple[int, ...]:
         if self.ranks is None:
             return capture.ranks

@@ -104,6 +104,23 @@ def test_a_log_that_is_not_there(tmp_path, capsys, what):
     assert_told_once(*outcome(["merge", path, "-o", tmp_path / "c.capture"], capsys))
 
 
+def test_a_folder_without_a_profile(tmp_path, capsys):
+    (tmp_path / "profile").mkdir()
+    arguments = ["merge", sample("imagenet").log, "--profile", tmp_path / "profile", "-o", tmp_path / "c.capture"]
+    assert_told_once(*outcome(arguments, capsys))
+    assert not (tmp_path / "c.capture").exists()
+
+
+@pytest.mark.parametrize("choice", [["--ranks", "5"], ["--steps", "7-9"]])
+@pytest.mark.parametrize("command", ["summary", "report", "stage"])
+def test_ranks_and_steps_that_the_capture_does_not_have(tmp_path, capsys, choice, command):
+    capture = build_capture(tmp_path, ops=[read(0, length=10)], files=["/a"]).path
+    more = {"summary": [], "report": ["-o", tmp_path / "page.html"], "stage": ["--target", tmp_path / "t"]}[command]
+    status, message = outcome([command, capture, *more, *choice], capsys)
+    assert_told_once(status, message)
+    assert f"{capture} has no " in message
+
+
 def test_a_profile_that_is_cut(tmp_path, capsys):
     whole = sample("imagenet").profiles[0].read_bytes()
     for keep in (10, len(whole) // 2, len(whole) - 1):

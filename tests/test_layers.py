@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "replay.causal": {"replay.causal", "replay", "traces"},
     "replay.fidelity": {"replay.fidelity", "replay", "traces"},
     "replay.page": {"replay.page", "replay", "traces"},
+    "replay.regression": {"replay.regression", "replay", "replay.twin", "traces"},
 }
 MAY_IMPORT["replay.commands"] = {*MAY_IMPORT, "replay.commands"}
 """Part -> parts that it may import; a module belongs to the longest name that fits. Nobody imports a command."""
@@ -85,6 +86,12 @@ PURE = {
     "replay.page.figures",
     "replay.page.body",
     "replay.page.parts",
+    "replay.regression.comparison",
+    "replay.regression.health",
+    "replay.regression.junit",
+    "replay.regression.sections",
+    "replay.regression.signed_rank",
+    "replay.regression.verdict",
     "replay.sections",
     "replay.page.tables",
     "replay.fidelity.sequences",

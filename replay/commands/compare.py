@@ -44,14 +44,16 @@ def command(
 
     SOURCE and REPLAY are captures or .darshan logs. Exits 1 when a block fails.
     """
-    from replay.commands.options import opened
+    from replay.commands.options import check_order, opened
     from replay.commands.output import print_json
     from replay.commands.progress import status
     from replay.fidelity.compare import Thresholds, compare
 
     thresholds = Thresholds(similarity=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
-    with opened(source) as recorded, opened(replay) as replayed, status("comparing"):
-        comparison = compare(recorded, replayed, thresholds)
+    with opened(source) as recorded, opened(replay) as replayed:
+        check_order(recorded, replayed)
+        with status("comparing"):
+            comparison = compare(recorded, replayed, thresholds)
     if as_json:
         print_json(comparison.as_json())
     else:

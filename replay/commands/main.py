@@ -24,6 +24,7 @@ COMMANDS = {
     "stage": "Build the twin data set of a capture.",
     "run": "Replay a capture.",
     "compare": "How faithful a replay is.",
+    "regress": "Whether one file system is slower than another.",
     "export": "A capture for other tools: Perfetto, Darshan, CSV, fio.",
 }
 """Name -> one line for the overview; `replay.commands.NAME` offers `command`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from traces.errors import UsageError
+from traces.errors import ProfileError, UsageError
 
 
 @click.command()
@@ -57,16 +57,16 @@ def command(
 ) -> None:
     """Merge Darshan logs with DXT, and profiles, into a capture.
 
-    LOG... are the log of an MPI job, or the logs of all processes of a job without MPI.
+    LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
     """
+    from profiler_merge.job_logs import find_logs
     from profiler_merge.merge import MergeOptions, merge
-    from profiler_merge.xplane import find_profiles
     from replay.commands.output import print_json
     from replay.commands.progress import status
     from replay.report import print_merge
     from replay.twin.placement import parse_map
 
-    found = [path for directory in profiles for path in find_profiles(directory)]
+    found = [path for directory in profiles for path in _profiles_of(directory)]
     rules = [parse_map(text) for text in maps]
     if rules and not inspect:
         raise UsageError("--map says where --inspect looks: give --inspect too, or leave --map out")
@@ -79,8 +79,18 @@ def command(
         inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in rules),
     )
     with status("merging"):
-        result = merge(logs, found, output, options)
+        result = merge([log for path in logs for log in find_logs(path)], found, output, options)
     if as_json:
         print_json(result.as_json())
     else:
         print_merge(result.as_json())
+
+
+def _profiles_of(directory: Path) -> list[Path]:
+    """Raises: ProfileError where there is none: who asks for a profile must not get a capture without one."""
+    from profiler_merge.xplane import find_profiles
+
+    found = find_profiles(directory)
+    if not found:
+        raise ProfileError(f"{directory} holds no .xplane.pb profile: did the profiler run, and was it stopped?")
+    return found

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from traces.errors import DxtReplayError, TargetError, UsageError
+
 if TYPE_CHECKING:
+    from replay.comm import Communicator
     from traces.store import Capture
 
 LOG_SUFFIX = ".darshan"
@@ -59,22 +65,89 @@ def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return click.argument(name, type=click.Path(path_type=Path))
 
 
+def is_log(path: Path) -> bool:
+    """Whether `path` names a Darshan log, by its suffix."""
+    return path.suffix == LOG_SUFFIX
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[Capture]:
+def opened(path: Path, comm: Communicator | None = None, output: Path | None = None) -> Iterator[Capture]:
     """The capture at `path`; a Darshan log is merged into a temporary one, which goes when the context ends.
 
-    Raises: CaptureError, LogError, TargetError.
+    `comm`: the processes that open it together, one without. The first merges, into a directory beside `output`: where
+    a replay is written is a place that all nodes share, unlike the system's temporary directory.
+    Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated where a log was merged.
     """
+    from replay.comm import Solo, together
     from traces.store import open_capture
 
-    if path.suffix != LOG_SUFFIX:
-        yield open_capture(path)
-        return
+    comm = comm or Solo()
+    if is_log(path):
+        with _merged(path, comm, output) as source:
+            yield source
+    else:
+        yield together(comm, lambda: open_capture(path))
+
+
+def check_order(source: Capture, replay: Capture) -> None:
+    """Raises: UsageError when the two were given the wrong way round."""
+    from replay.result import is_replay_of
+
+    if is_replay_of(source, replay):
+        raise UsageError(f"{source.path} is a replay of {replay.path}: give the recorded one first, then its replay")
+
+
+@contextmanager
+def _merged(log: Path, comm: Communicator, output: Path | None) -> Iterator[Capture]:
+    """The first process removes the directory, and so does any other that is about to end all."""
+    from replay.comm import first_does, is_known_to_all, together
+    from replay.stopping import unwind_on_signals
+    from traces.store import open_capture
+
+    with unwind_on_signals():
+        folder: Path = comm.broadcast(_temporary_name(output))
+        capture = folder / f"{log.stem}.capture"
+        removes = comm.rank == 0
+        try:
+            comm.barrier()  # before there is a directory, all know what to remove
+            first_does(comm, lambda: _merge(log, capture))
+            yield together(comm, lambda: open_capture(capture))
+        except BaseException as error:
+            removes = removes or not (isinstance(error, DxtReplayError) and is_known_to_all(error))
+            if isinstance(error, DxtReplayError):
+                error.args = (str(error).replace(str(capture), str(log)),)
+            raise
+        finally:
+            if removes:
+                _take_away(folder)
+
+
+def _temporary_name(output: Path | None) -> Path:
+    """Of a directory that there is not: hidden beside `output`, or in the system's temporary directory."""
+    token = secrets.token_hex(4)
+    if output is None:
+        return Path(tempfile.gettempdir()) / f"dxt-replay-{token}"
+    parent = output.absolute().parent
+    while not os.path.exists(parent):  # as Path.exists, but False where this user may not look
+        parent = parent.parent
+    return parent / f".{output.name}.{token}"
+
+
+def _merge(log: Path, capture: Path) -> None:
+    """Merge into a directory that is made for it. Raises: LogError, TargetError."""
     from profiler_merge.merge import merge
     from replay.commands.progress import status
 
-    with tempfile.TemporaryDirectory(prefix="dxt-replay-") as folder:
-        capture = Path(folder) / f"{path.stem}.capture"
-        with status(f"merging {path.name}"):
-            merge([path], [], capture)
-        yield open_capture(capture)
+    try:
+        capture.parent.mkdir(mode=0o700)
+    except OSError as error:
+        place = capture.parent.parent
+        raise TargetError(f"cannot make a directory in {place} to merge the log into: {error.strerror}") from error
+    with status(f"merging {log.name}"):
+        merge([log], [], capture)
+
+
+def _take_away(folder: Path) -> None:
+    """Remove a directory that another process may be writing into: under its name it finds nothing any more."""
+    with suppress(OSError):
+        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.gone")), ignore_errors=True)

@@ -75,6 +75,18 @@ def run_progress(shown: bool) -> Iterator[Callable[[Progress], None]]:
         yield (lambda progress: line.show(lambda: run_text(progress))) if shown else lambda progress: None
 
 
+@contextmanager
+def experiment_progress(shown: bool) -> Iterator[Callable[[str, Progress], None]]:
+    """A callback that shows which run of several is running, and how far it has come, when `shown`."""
+    with _line() as line:
+
+        def report(label: str, progress: Progress) -> None:
+            if shown:
+                line.show(lambda: f"{label}: {run_text(progress)}")
+
+        yield report
+
+
 def run_text(progress: Progress) -> str:
     """One line. Time left: of the recorded time where operations have one and lag tells how far they are off it; else
     what is left to do at the rate so far."""

@@ -12,6 +12,7 @@ from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from profiler_merge.analysis.filters import Filters
+    from replay.selection import Selection
     from traces.store import Capture
 
 
@@ -67,7 +68,7 @@ def command(
     if replay is not None and filters.windowed:
         raise UsageError("--from and --until are times of one capture: leave them out where there are two")
     with status("drawing"):
-        text = _page(capture, replay, filters).encode("utf-8", "replace")
+        text = _page(capture, replay, part, filters).encode("utf-8", "replace")
     with replacing(output) as stream:
         stream.write(text)
     if as_json:
@@ -76,16 +77,18 @@ def command(
         _print(output, len(text))
 
 
-def _page(capture: Path, replay: Path | None, filters: Filters) -> str:
+def _page(capture: Path, replay: Path | None, part: Selection, filters: Filters) -> str:
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
-    from replay.commands.options import opened
+    from replay.commands.options import check_order, opened
     from replay.page.html import report_page
 
     with opened(capture) as source:
+        part.check(source)
         if replay is None:
             return report_page(overview(source, filters=filters))
         with opened(replay) as replayed:
+            check_order(source, replayed)
             return _both(source, replayed, filters, MOST_BARS // 2)
 
 

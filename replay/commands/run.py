@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import time
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import selection_options
-from traces.errors import DxtReplayError, UsageError
+from replay.commands.options import capture_argument, is_log, selection_options
+from traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from replay.comm import Communicator
     from replay.result import RunResult
     from replay.selection import Selection
 
-LAST_WORDS_S = 0.2
-"""How long a process that ends all others waits for its message to reach the launcher."""
-
 
 @click.command()
-@click.argument("capture", type=click.Path(path_type=Path))
+@capture_argument("capture")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Where the twin lies.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.capture")
 @click.option(
@@ -97,13 +90,15 @@ def command(
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Replay a capture; the replay is written as a capture too.
+    """Replay a capture (or a .darshan log); the replay is written as a capture too.
 
     Under `mpiexec -n R` each process replays its share of the recorded ranks.
-    Exits 1 when operations failed or the run was stopped.
+    Exits 1 when operations or closes failed or the run was stopped.
     """
     from replay.comm import connect, together
+    from replay.commands.options import opened
     from replay.commands.output import print_json
+    from replay.commands.processes import ending_together
     from replay.commands.progress import run_progress
     from replay.pacing import Pace, Pacing
     from replay.plan import PlanOptions
@@ -114,7 +109,6 @@ def command(
     from replay.runner import run_replay
     from replay.selection import Selection
     from replay.twin.placement import parse_map
-    from traces.store import open_capture
 
     if explain:
         _explain(capture, Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps), as_json=as_json)
@@ -122,12 +116,18 @@ def command(
     if target is None or output is None:
         raise UsageError(f"a replay needs {'--target DIR' if target is None else '-o OUT.capture'}")
     comm = connect()
-    with comm.watched(), _ending_together(comm), run_progress(comm.rank == 0) as progress:
+    with ExitStack() as stack:
+        stack.enter_context(comm.watched())
+        stack.enter_context(ending_together(comm))
+        progress = stack.enter_context(run_progress(comm.rank == 0))
         selection = together(comm, lambda: Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps))
-        source = together(comm, lambda: selection.of(open_capture(capture)))
         pacing = together(
             comm, lambda: Pacing(pace=Pace(pace), speed=speed, compute_speed=compute_speed, io_speed=io_speed)
         )
+        if pacing.pace is Pace.STEPS:
+            together(comm, lambda: _check_profiled(capture))
+        whole = stack.enter_context(opened(capture, comm, output))
+        source = together(comm, lambda: selection.of(whole))
         options = together(
             comm,
             lambda: RunOptions(
@@ -138,6 +138,7 @@ def command(
                 api=api,
                 reconstruct=reconstruct,
                 io=IoOptions(direct=direct, pieces=vectored, hints=mpi_hints(source)),
+                sources=whole.info.sources if is_log(capture) else (),
             ),
         )
         result: RunResult | Repeats | None
@@ -154,8 +155,17 @@ def command(
     else:
         print_run(result.as_json())
     runs = result.runs if isinstance(result, Repeats) else (result,)
-    if any(run.tally.failed or run.stopped for run in runs):
+    if not all(run.succeeded for run in runs):
         raise SystemExit(1)
+
+
+def _check_profiled(capture: Path) -> None:
+    """Raises: UsageError for a log: without a profile there are no steps to follow."""
+    if is_log(capture):
+        raise UsageError(
+            f"{capture} has no training steps, which the pace steps follows: merge it with a profile "
+            f"(`dxt-replay merge {capture} --profile DIR -o OUT.capture`), or replay it with --pace think or timed"
+        )
 
 
 def _explain(path: Path, selection: Selection, *, as_json: bool) -> None:
@@ -168,6 +178,7 @@ def _explain(path: Path, selection: Selection, *, as_json: bool) -> None:
     from replay.survey import survey_rank
     from traces.store import open_capture
 
+    _check_profiled(path)
     capture = selection.of(open_capture(path))
     layers = choose_layers(capture)
     surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
@@ -176,27 +187,3 @@ def _explain(path: Path, selection: Selection, *, as_json: bool) -> None:
         print_json(explained)
     else:
         print_sections(model_sections(explained))
-
-
-@contextmanager
-def _ending_together(comm: Communicator) -> Iterator[None]:
-    """A known error is learnt by all processes and told by the first; anything else in one of them ends them all."""
-    try:
-        yield
-    except DxtReplayError as error:
-        from replay.comm import is_known_to_all
-
-        if comm.rank and is_known_to_all(error):
-            raise SystemExit(error.exit_status) from error
-        if comm.size > 1 and not is_known_to_all(error):
-            click.echo(f"dxt-replay: error: process {comm.rank}: {error}", err=True)
-            time.sleep(LAST_WORDS_S)
-            comm.abort()
-        raise
-    except (Exception, KeyboardInterrupt):
-        if comm.size == 1:
-            raise
-        # In one write, and with time for the launcher to pass it on: it drops what it has not read when all end.
-        click.echo(f"{traceback.format_exc()}dxt-replay: process {comm.rank} failed and ends the replay", err=True)
-        time.sleep(LAST_WORDS_S)
-        comm.abort()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from replay.commands.options import selection_options
+from replay.commands.options import capture_argument, selection_options
 
 
 @click.command()
-@click.argument("capture", type=click.Path(path_type=Path))
+@capture_argument("capture")
 @click.option("--target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where the twin goes.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
 @click.option("--remove", is_flag=True, help="Take away all that was staged under the target, and nothing else.")
@@ -43,16 +43,16 @@ def command(
     steps: str | None,
     as_json: bool,
 ) -> None:
-    """Stage a twin of the recorded data set under a target directory.
+    """Stage a twin of the recorded data set of a capture (or a .darshan log) under a target directory.
 
     Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
     """
+    from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import byte_progress
     from replay.selection import Selection
     from replay.twin import stage
     from replay.twin.placement import parse_map
-    from traces.store import open_capture
 
     if remove:
         removed = stage.unstage(target)
@@ -62,8 +62,9 @@ def command(
             click.echo(f"removed {removed} files from {target}")
         return
     selection = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
-    source = selection.of(open_capture(capture))
-    plan = stage.plan_stage(source, target, maps=tuple(parse_map(text) for text in maps), sparse=sparse)
+    rules = tuple(parse_map(text) for text in maps)
+    with opened(capture) as whole:
+        plan = stage.plan_stage(selection.of(whole), target, maps=rules, sparse=sparse)
     if not as_json:
         for line in stage.describe(plan):
             click.echo(line)

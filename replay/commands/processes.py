@@ -1,0 +1,52 @@
+"""How a command that several processes run together ends when one of them fails."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from traces.errors import DxtReplayError
+
+if TYPE_CHECKING:
+    from replay.comm import Communicator
+
+LAST_WORDS_S = 0.2
+"""How long a process that ends all others waits for its message to reach the launcher."""
+
+
+@contextmanager
+def ending_together(comm: Communicator) -> Iterator[None]:
+    """A known error is learnt by all processes and told by the first; anything else in one of them ends them all."""
+    from replay.stopping import Terminated
+
+    try:
+        yield
+    except DxtReplayError as error:
+        from replay.comm import is_known_to_all
+
+        if comm.rank and is_known_to_all(error):
+            raise SystemExit(error.exit_status) from error
+        if comm.size > 1 and not is_known_to_all(error):
+            _end_all(comm, f"dxt-replay: error: process {comm.rank}: {error}")
+        raise
+    except (KeyboardInterrupt, Terminated):
+        if comm.size > 1:
+            _end_all(comm, f"dxt-replay: process {comm.rank} was told to stop and ends the replay")
+        raise
+    except Exception as error:
+        if comm.size == 1:
+            raise
+        _end_all(comm, f"{traceback.format_exc()}dxt-replay: process {comm.rank} failed and ends the replay")
+        raise SystemExit(DxtReplayError.exit_status) from error
+
+
+def _end_all(comm: Communicator, last_words: str) -> None:
+    """End all processes. In one write, and with time for the launcher to pass it on: it drops what it has not read."""
+    click.echo(last_words, err=True)
+    time.sleep(LAST_WORDS_S)
+    comm.abort()

@@ -1,0 +1,248 @@
+"""`dxt-replay regress`: whether an application takes longer on one file system than on another."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from replay.commands.options import capture_argument, is_log, selection_options
+from traces.errors import TargetError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from replay.pacing import Pace
+    from replay.regression.experiment import Experiment
+    from replay.run_options import RunOptions
+    from traces.ops import Source
+    from traces.store import Capture
+
+
+@click.command()
+@capture_argument("capture")
+@click.option("--baseline", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The target as it was.")
+@click.option(
+    "--candidate",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The target in question; the same directory twice tells the noise.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Pairs of runs, a baseline and a candidate each.",
+)
+@click.option(
+    "--warmup", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="Runs a side that do not count."
+)
+@click.option(
+    "--threshold", type=float, default=5.0, show_default=True, metavar="PCT", help="The smallest change that matters."
+)
+@click.option("--alpha", type=float, default=0.05, show_default=True, help="Probability of a false alarm.")
+@click.option("--seed", type=click.IntRange(0), help="Of the random order within pairs.  [default: a new one, told]")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help="What decides.  [default: elapsed_s; total_s where the data are loaded before the first step; "
+    "latency_mean_us under --pace timed]",
+)
+@click.option("--fail-inconclusive", is_flag=True, help="Exit 1 without a verdict too.")
+@click.option(
+    "--stage/--no-stage", "staging", default=True, show_default=True, help="Stage the twin where it is absent."
+)
+@click.option(
+    "--pace",
+    type=click.Choice(["steps", "think", "timed", "none"]),
+    help="As for run.  [default: steps where the capture has training steps, else think]",
+)
+@click.option("--speed", type=float, default=1.0, show_default=True, help="As for run.")
+@click.option("--compute-speed", type=float, help="As for run.")
+@click.option("--io-speed", type=float, help="As for run.")
+@click.option(
+    "--compute", type=click.Choice(["sleep", "spin", "skip"]), default="sleep", show_default=True, help="As for run."
+)
+@click.option(
+    "--api",
+    type=click.Choice(["auto", "posix", "stdio", "mpiio", "hdf5", "null"]),
+    default="auto",
+    show_default=True,
+    help="As for run.",
+)
+@click.option("--reconstruct/--no-reconstruct", default=True, show_default=True, help="As for run.")
+@click.option("--direct", is_flag=True, help="POSIX operations past the page cache (O_DIRECT).")
+@click.option(
+    "--cold/--warm",
+    default=True,
+    show_default=True,
+    help="Whether the twin's pages are dropped before each run; what is there is measured before each in any case.",
+)
+@click.option("--baseline-map", multiple=True, metavar="PREFIX=DIR", help="Real data on the baseline; repeatable.")
+@click.option("--candidate-map", multiple=True, metavar="PREFIX=DIR", help="Real data on the candidate; repeatable.")
+@selection_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep the replays there.  [default: deleted]",
+)
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    capture: Path,
+    ranks: str | None,
+    begin: str | None,
+    until: str | None,
+    steps: str | None,
+    staging: bool,
+    junit: Path | None,
+    fail_inconclusive: bool,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Replay a capture (or a .darshan log) on two file systems in turn, and judge whether one is slower.
+
+    Pairs of runs, in random order within each pair; the ratio of their times with its exact interval decides. A verdict
+    of regression needs the whole interval above 1 and --threshold reached, one of no change the interval within the
+    threshold and so little noise that a change would have shown; anything else is inconclusive, and how many pairs
+    would do is said. Under `mpiexec -n R` the processes share the recorded ranks in every run.
+
+    Exits 1 for a regression (and where it was stopped), with --fail-inconclusive without a verdict too; else 0.
+    """
+    from replay.comm import connect, first_does, together
+    from replay.commands.options import opened
+    from replay.commands.output import print_json
+    from replay.commands.processes import ending_together
+    from replay.commands.progress import byte_progress, experiment_progress
+    from replay.regression.experiment import plan_staging, run_experiment, stage_all
+    from replay.regression.sections import regression_sections
+    from replay.regression.verdict import Verdict
+    from replay.report import print_sections
+    from replay.selection import Selection
+    from replay.stopping import unwind_on_signals
+
+    comm = connect()
+    with ExitStack() as stack:
+        stack.enter_context(comm.watched())
+        stack.enter_context(ending_together(comm))
+        stack.enter_context(unwind_on_signals())
+        selection = together(comm, lambda: Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps))
+        whole = stack.enter_context(opened(capture, comm, chosen["output"]))
+        source = together(comm, lambda: selection.of(whole))
+        sources = whole.info.sources if is_log(capture) else ()
+        experiment = first_does(comm, lambda: _experiment(source, sources, chosen))
+
+        def prepare() -> None:
+            _warn_of_too_few(experiment)
+            if junit is not None:
+                _make_way(junit)
+            if staging:
+                plans = plan_staging(source, experiment)
+                with byte_progress("staging", sum(plan.bytes_to_write for plan in plans)) as progress:
+                    stage_all(plans, progress)
+
+        first_does(comm, prepare)
+        report = stack.enter_context(experiment_progress(comm.rank == 0))
+        result = run_experiment(source, experiment, comm, report)
+    if result is None:
+        return
+    document = result.as_json()
+    if junit is not None:
+        _write_junit(junit, document, inconclusive_fails=fail_inconclusive)
+    if as_json:
+        print_json(document)
+    else:
+        print_sections(regression_sections(document))
+    failing = {Verdict.REGRESSION, Verdict.INCONCLUSIVE} if fail_inconclusive else {Verdict.REGRESSION}
+    if result.verdict in failing or document["stopped"]:
+        raise SystemExit(1)
+
+
+def _experiment(source: Capture, sources: tuple[Source, ...], chosen: Mapping[str, Any]) -> Experiment:
+    """From the options of the command line. `sources`: see `RunOptions`. Raises: UsageError."""
+    import secrets
+
+    from replay.pacing import Pace
+    from replay.regression.experiment import Experiment, default_pace
+    from replay.regression.verdict import Rule
+
+    pace = default_pace(source) if chosen["pace"] is None else Pace(chosen["pace"])
+    return Experiment(
+        baseline=_run_options(source, sources, chosen, "baseline", pace),
+        candidate=_run_options(source, sources, chosen, "candidate", pace),
+        repeats=chosen["repeats"],
+        warmup=chosen["warmup"],
+        seed=secrets.randbits(32) if chosen["seed"] is None else chosen["seed"],
+        rule=Rule(threshold_pct=chosen["threshold"], alpha=chosen["alpha"]),
+        metric=chosen["metric"],
+        keep=chosen["output"],
+    )
+
+
+def _run_options(
+    source: Capture, sources: tuple[Source, ...], chosen: Mapping[str, Any], side: str, pace: Pace
+) -> RunOptions:
+    from replay.pacing import Pacing
+    from replay.plan import PlanOptions
+    from replay.process_files import IoOptions, mpi_hints
+    from replay.run_options import RunOptions
+    from replay.twin.placement import parse_map
+
+    pacing = Pacing(
+        pace=pace,
+        speed=chosen["speed"],
+        compute_speed=chosen["compute_speed"],
+        io_speed=chosen["io_speed"],
+    )
+    return RunOptions(
+        target=chosen[side],
+        plan=PlanOptions(pacing=pacing, compute=chosen["compute"]),
+        maps=tuple(parse_map(text) for text in chosen[f"{side}_map"]),
+        cold=chosen["cold"],
+        api=chosen["api"],
+        reconstruct=chosen["reconstruct"],
+        io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source)),
+        sources=sources,
+    )
+
+
+def _warn_of_too_few(experiment: Experiment) -> None:
+    from replay.regression.signed_rank import least_pairs
+
+    least = least_pairs(experiment.rule.alpha)
+    if experiment.repeats < least:
+        click.echo(
+            f"dxt-replay: fewer than {least} pairs can show nothing at alpha {experiment.rule.alpha:g}: the verdict "
+            f"will be inconclusive; --repeats {least} is the least",
+            err=True,
+        )
+
+
+def _make_way(junit: Path) -> None:
+    """Take away the result of an earlier run, which would pass for this one's if this one dies, and see before the runs
+    that there is a place to write to. Raises: TargetError."""
+    if junit.exists() and not junit.is_file():
+        return  # a pipe or a terminal
+    try:
+        junit.unlink(missing_ok=True)
+        junit.touch()
+        junit.unlink()
+    except OSError as error:
+        raise TargetError(f"cannot write {junit}: {error.strerror}") from error
+
+
+def _write_junit(junit: Path, document: Mapping[str, Any], *, inconclusive_fails: bool) -> None:
+    from replay.regression.junit import junit_document
+
+    name = f"{document['capture']}: {document['candidate']} against {document['baseline']}"
+    try:
+        junit.write_bytes(junit_document(document, name=name, inconclusive_fails=inconclusive_fails))
+    except OSError as error:
+        raise TargetError(f"cannot write {junit}: {error.strerror}") from error

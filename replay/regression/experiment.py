@@ -1,0 +1,267 @@
+"""The runs of an experiment: both sides in turn, in random order within each pair.
+
+Machines drift and other users come and go: all runs of one side after the other's would differ without any change.
+Within a pair both sides meet nearly the same machine, and a coin decides who is first (randomised blocks). Half of the
+pairs begin with each side, so that an effect of the order itself cancels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from replay.comm import Communicator, first_does
+from replay.layers import choose_layers
+from replay.pacing import Pace
+from replay.process import Progress
+from replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
+from replay.regression.health import examine
+from replay.regression.measures import METRICS, MeasuredRun, measure_run, primary_metric
+from replay.regression.signed_rank import MAX_PAIRS
+from replay.regression.verdict import Rule
+from replay.result import RunResult
+from replay.run_options import RunOptions
+from replay.runner import run_replay
+from replay.twin.stage import StagePlan, check_staged, plan_stage, stage
+from traces.errors import TargetError, UsageError
+from traces.ops import SPAN_KINDS, codes
+from traces.store import Capture, open_capture
+from traces.units import format_bytes
+
+Report = Callable[[str, Progress], None]
+"""What shows progress: which run it is, and how far that has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What the user chose. `baseline` and `candidate` differ in where they run; `repeats`: pairs; `warmup`: runs of a
+    side before them that do not count; `keep`: a directory for the replays, which are deleted when None; `metric`: the
+    one that decides, by `primary_metric` when None.
+
+    Raises: UsageError for numbers out of range.
+    """
+
+    baseline: RunOptions
+    candidate: RunOptions
+    repeats: int = 10
+    warmup: int = 1
+    seed: int = 0
+    rule: Rule = field(default_factory=Rule)
+    metric: str | None = None
+    keep: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.repeats <= MAX_PAIRS:
+            raise UsageError(f"--repeats {self.repeats}: give 1 to {MAX_PAIRS}")
+        if self.warmup < 0 or self.seed < 0:
+            raise UsageError("--warmup and --seed are not below 0")
+        if self.metric is not None and self.metric not in METRICS:
+            raise UsageError(f"--metric {self.metric!r}: choose {', '.join(METRICS)}")
+
+    @property
+    def sides(self) -> Mapping[str, RunOptions]:
+        """Both by name."""
+        return {BASELINE: self.baseline, CANDIDATE: self.candidate}
+
+
+def run_experiment(
+    capture: Capture, experiment: Experiment, comm: Communicator, report: Report = lambda label, progress: None
+) -> Regression | None:
+    """All runs, then the result on process 0; None on the others. A run that is stopped ends the experiment.
+
+    Raises: as `run_replay`; UsageError where processes of several nodes have no common directory to write to.
+    """
+    primary = experiment.metric or first_does(
+        comm, lambda: primary_metric(capture, experiment.baseline.plan.pacing.pace)
+    )
+    order = schedule(experiment.repeats, experiment.warmup, experiment.seed)
+    runs: list[MeasuredRun] = []
+    with _output_folder(experiment.keep, comm) as folder:
+        for number, (pair, side) in enumerate(order, start=1):
+            _settle(experiment, comm)
+            progress = _labelled(report, f"run {number} of {len(order)}, {side}")
+            output = folder / f"{_name(pair, side, number)}.capture"
+            result = run_replay(capture, output, experiment.sides[side], comm, progress)
+            run = first_does(comm, _measuring(result, side, pair, experiment.keep))
+            runs.append(run)
+            if run.stopped:
+                break
+    return _result(capture, experiment, primary, runs) if comm.rank == 0 else None
+
+
+def _labelled(report: Report, label: str) -> Callable[[Progress], None]:
+    return lambda progress: report(label, progress)
+
+
+def _measuring(result: RunResult | None, side: str, pair: int, keep: Path | None) -> Callable[[], MeasuredRun]:
+    """Measures the run, and deletes its capture where it is not kept; called on process 0, which has the result."""
+
+    def measure() -> MeasuredRun:
+        assert result is not None
+        run = measure_run(open_capture(result.capture), result, side=side, pair=pair, kept=keep is not None)
+        if keep is None:
+            shutil.rmtree(result.capture, ignore_errors=True)
+        return run
+
+    return measure
+
+
+def schedule(repeats: int, warmup: int, seed: int) -> list[tuple[int, str]]:
+    """(pair, side) of each run in order: `warmup` runs of each side as pair 0, then pairs 1 to `repeats`.
+
+    As many pairs begin with one side as with the other (one more where `repeats` is odd); which ones, `seed` decides.
+    """
+    sides = (BASELINE, CANDIDATE)
+    rng = np.random.default_rng(seed)
+    first = np.arange(repeats) % 2
+    if repeats % 2:
+        first = (first + rng.integers(2)) % 2
+    rng.shuffle(first)
+    order = [(0, side) for _ in range(warmup) for side in sides]
+    for pair, place in enumerate(first.tolist(), start=1):
+        order += [(pair, sides[place]), (pair, sides[1 - place])]
+    return order
+
+
+def default_pace(capture: Capture) -> Pace:
+    """What the application would take: `steps` where the capture has training steps, else `think`."""
+    has_steps = bool((codes(capture.spans, "kind") == SPAN_KINDS.index("step")).any())
+    return Pace.STEPS if has_steps else Pace.THINK
+
+
+def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
+    """What has to be staged first: a plan for each target that lacks files of the twin.
+
+    Raises: TargetError when it does not fit, both targets together where they share a file system.
+    """
+    plans: dict[Path, StagePlan] = {}
+    for options in experiment.sides.values():
+        target = options.target.resolve()
+        if target not in plans and not _is_staged(capture, options):
+            plans[target] = plan_stage(capture, options.target, maps=options.maps)
+    for plan in plans.values():
+        if plan.shortage:
+            raise TargetError(f"no room under {plan.target}: {plan.shortage}; choose another directory, or free space")
+    _check_room_for_both(list(plans.values()))
+    return list(plans.values())
+
+
+def stage_all(plans: Iterable[StagePlan], progress: Callable[[int, int], None] | None = None) -> None:
+    """Carry the plans out. Raises: TargetError."""
+    for plan in plans:
+        stage(plan, progress=progress)
+
+
+def _is_staged(capture: Capture, options: RunOptions) -> bool:
+    layers = choose_layers(capture, api=options.api, reconstruct=options.reconstruct)
+    try:
+        check_staged(capture, options.target, options.maps, layers.chunks if options.api == "hdf5" else None)
+    except TargetError:
+        return False
+    return True
+
+
+def _check_room_for_both(plans: Sequence[StagePlan]) -> None:
+    if len(plans) < 2 or len({_device(plan.target) for plan in plans}) > 1:
+        return
+    needed, free = sum(plan.bytes_on_disk for plan in plans), plans[0].free_bytes
+    if free is not None and needed > free:
+        places = " and ".join(str(plan.target) for plan in plans)
+        raise TargetError(
+            f"no room under {places}, which share a file system: {format_bytes(needed)} are needed and "
+            f"{format_bytes(free)} are free"
+        )
+
+
+def _device(path: Path) -> int:
+    """Of the nearest directory above that exists."""
+    while not path.exists():
+        path = path.parent
+    return path.stat().st_dev
+
+
+def _name(pair: int, side: str, number: int) -> str:
+    return f"pair-{pair:03d}-{side}" if pair else f"warmup-{number:03d}-{side}"
+
+
+@contextmanager
+def _output_folder(keep: Path | None, comm: Communicator) -> Iterator[Path]:
+    """The directory that all processes write replays to; a temporary one goes when the context ends. Collective."""
+    first_on_node = comm.gather(comm.first_on_node())
+
+    def made() -> Path:
+        if keep is None and sum(first_on_node or ()) > 1:
+            raise UsageError("processes on several nodes need a common directory for their replays: give -o DIR")
+        try:
+            if keep is None:
+                return Path(tempfile.mkdtemp(prefix="dxt-replay-regress-"))
+            keep.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            place = keep or tempfile.gettempdir()
+            raise TargetError(f"cannot make a directory for the replays in {place}: {error.strerror}") from error
+        return keep.absolute()
+
+    folder = first_does(comm, made)
+    try:
+        yield folder
+    finally:
+        if keep is None and comm.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settle(experiment: Experiment, comm: Communicator) -> None:
+    """Let what the run before left to be written reach the storage: the next run must not pay for it. Collective."""
+    if comm.first_on_node():
+        for target in {options.target for options in experiment.sides.values()}:
+            _sync_file_system(target)
+    comm.barrier()
+
+
+def _sync_file_system(path: Path) -> None:
+    """syncfs(2); where it fails the run after says what it finds."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        libc.syncfs(fd)
+    finally:
+        os.close(fd)
+
+
+def _result(capture: Capture, experiment: Experiment, primary: str, runs: Sequence[MeasuredRun]) -> Regression:
+    options = experiment.baseline
+    pacing = options.plan.pacing
+    counted = [run for run in runs if run.pair and not run.stopped]
+    health = examine(
+        counted,
+        threshold_pct=experiment.rule.threshold_pct,
+        closed_loop=pacing.pace is not Pace.TIMED,
+        direct=options.io.direct,
+    )
+    setting = {
+        "capture": str(capture.path),
+        "baseline": str(experiment.baseline.target),
+        "candidate": str(experiment.candidate.target),
+        "pace": pacing.pace.value,
+        "speed": pacing.speed,
+        "compute_speed": pacing.of_compute,
+        "io_speed": pacing.of_io,
+        "api": options.api,
+        "direct": options.io.direct,
+        "repeats": experiment.repeats,
+        "warmup": experiment.warmup,
+        "seed": experiment.seed,
+        "cache": {"policy": "cold" if options.cold else "as found"},
+        "stopped": any(run.stopped for run in runs),
+    }
+    return compare_sides(runs, primary=primary, rule=experiment.rule, health=health, setting=setting)

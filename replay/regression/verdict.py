@@ -1,0 +1,141 @@
+"""The rule that makes a verdict of an interval. Pure.
+
+    regression    the whole interval is on the worse side of 1, and the estimate is worse by at least the threshold
+    improvement   the same on the better side
+    no change     the whole interval is within the threshold (equivalence, not the absence of proof), and the minimum
+                  detectable change is no larger: as many pairs of this spread would have shown one that matters
+    inconclusive  anything else: more pairs are needed, and how many is said
+
+The probability of a verdict of regression or improvement where nothing changed is at most alpha. A minimum detectable
+change above the threshold forbids `no change` alone: a slowdown so large that it shows in spite of the noise is one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from replay.regression.signed_rank import PairedRatio, least_pairs
+from traces.errors import UsageError
+
+
+class Verdict(Enum):
+    """What `regress` says; the values are fixed."""
+
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    NO_CHANGE = "no change"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """`threshold_pct`: the smallest change that matters; `alpha`: the probability of a false alarm.
+
+    Raises: UsageError for a threshold that is not between 0 and 1000, or an alpha outside 0.0001 to 0.5.
+    """
+
+    threshold_pct: float = 5.0
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold_pct <= 1000:
+            raise UsageError(f"--threshold {self.threshold_pct:g}: give per cent above 0, at most 1000")
+        if not 1e-4 <= self.alpha <= 0.5:
+            raise UsageError(f"--alpha {self.alpha:g} is not between 0.0001 and 0.5")
+
+    @property
+    def margin(self) -> float:
+        """The threshold as the logarithm of a ratio; as much slower and as much faster are equally far from 0."""
+        return math.log1p(self.threshold_pct / 100)
+
+    @property
+    def text(self) -> str:
+        """One line for a person."""
+        inside = f"{1 / math.exp(self.margin):.3f} to {math.exp(self.margin):.3f}"
+        return (
+            f"rule: regression (improvement) when the whole {100 * (1 - self.alpha):g} % interval of the ratio is "
+            f"worse (better) than 1 and the estimate by {self.threshold_pct:g} % at least; no change when the "
+            f"interval lies within {inside} and a change of {self.threshold_pct:g} % would show; else inconclusive"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """`reason`: a sentence. `pairs_needed`: for a verdict if the estimate and the spread stay as they are; None where
+    there is a verdict, or no number would do."""
+
+    verdict: Verdict
+    reason: str
+    pairs_needed: int | None = None
+
+
+MAX_PAIRS_NAMED = 100_000
+"""A number of pairs beyond is no advice."""
+
+
+def judge(found: PairedRatio, rule: Rule, *, more_is_better: bool = False, p_value: float | None = None) -> Judgement:
+    """The verdict on one metric. `p_value`: where given, one adjusted for the number of metrics, which must be at most
+    alpha for a verdict of regression or improvement."""
+    if found.low is None or found.high is None or found.minimum_detectable is None:
+        least = least_pairs(rule.alpha)
+        return Judgement(
+            verdict=Verdict.INCONCLUSIVE,
+            reason=f"{found.pairs} of {least} pairs: fewer can show nothing at alpha {rule.alpha:g}",
+            pairs_needed=least,
+        )
+    estimate, low, high = (math.log(ratio) for ratio in (found.ratio, found.low, found.high))
+    change = _change(found.ratio)
+    told_apart = (low > 0 or high < 0) and (p_value is None or p_value <= rule.alpha)
+    if told_apart and abs(estimate) >= rule.margin:
+        worse = (estimate > 0) != more_is_better
+        return Judgement(
+            verdict=Verdict.REGRESSION if worse else Verdict.IMPROVEMENT,
+            reason=f"{change}, between {_change(found.low)} and {_change(found.high)}",
+        )
+    if -rule.margin <= low and high <= rule.margin:
+        apart = f"at most {_change(max(found.high, 1 / found.low)).lstrip('+')} apart"
+        beside = f"; {change} is certain but below the threshold" if told_apart else ""
+        return _equivalent(found.pairs, math.log(found.minimum_detectable), rule, apart + beside)
+    return _inconclusive(found, rule, estimate, max(high - estimate, estimate - low), told_apart=told_apart)
+
+
+def _equivalent(pairs: int, detectable: float, rule: Rule, reason: str) -> Judgement:
+    """No change, where one that matters would have shown. `detectable`: as a logarithm, like the margin."""
+    if detectable <= rule.margin:
+        return Judgement(verdict=Verdict.NO_CHANGE, reason=reason)
+    needed = max(math.ceil(pairs * (detectable / rule.margin) ** 2), pairs + 1)
+    return Judgement(
+        verdict=Verdict.INCONCLUSIVE,
+        reason=f"{reason}, but with this spread a change of {rule.threshold_pct:g} % might not have shown; about "
+        f"{needed} pairs, or longer runs, would tell",
+        pairs_needed=needed,
+    )
+
+
+def _inconclusive(found: PairedRatio, rule: Rule, estimate: float, reach: float, *, told_apart: bool) -> Judgement:
+    """`reach`: how far the interval extends from the estimate; it shrinks with the root of the number of pairs."""
+    assert found.low is not None
+    assert found.high is not None
+    within = f"the change lies between {_change(found.low)} and {_change(found.high)}"
+    if abs(estimate) >= rule.margin:
+        room, lack = abs(estimate), "which does not rule out none"
+    elif told_apart:
+        room, lack = rule.margin - abs(estimate), f"on both sides of the threshold of {rule.threshold_pct:g} %"
+    else:
+        room, lack = rule.margin - abs(estimate), f"more than the threshold of {rule.threshold_pct:g} % allows"
+    needed = found.pairs * (reach / room) ** 2 if room > 0 else math.inf
+    if needed > MAX_PAIRS_NAMED:
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=f"{within}, {lack}; the estimate is at the threshold")
+    pairs = max(math.ceil(needed), found.pairs + 1)
+    return Judgement(
+        verdict=Verdict.INCONCLUSIVE,
+        reason=f"{within}, {lack}; about {pairs} pairs of this spread, or longer runs, would tell",
+        pairs_needed=pairs,
+    )
+
+
+def _change(ratio: float) -> str:
+    """`1.031` -> `+3.1 %`."""
+    return f"{100 * (ratio - 1):+.1f} %"

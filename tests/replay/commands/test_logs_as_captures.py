@@ -1,0 +1,420 @@
+"""A Darshan log where a capture is asked for: merged on the fly, by one process for all, and nothing of it stays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler_merge import merge as merging
+from replay.commands.main import main
+from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
+from traces.samples import sample
+from traces.store import Capture, open_capture
+
+SHARED = Path(__file__).resolve().parents[3].parent / "shared"
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+
+needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+
+OPERATIONS = 2 * (20 + 3)
+"""Traced reads and writes in `job_log`."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Two ranks read one file together, and each writes one of its own."""
+    records = []
+    for rank in range(2):
+        reads = [(4096 * (2 * i + rank), 4096, 0.01 * i, 0.01 * i + 0.002) for i in range(20)]
+        writes = [(1000 * i, 1000, 0.3 + 0.01 * i, 0.301 + 0.01 * i) for i in range(3)]
+        records += [
+            DxtRecord(record_id=1, rank=rank, reads=reads),
+            DxtRecord(record_id=2 + rank, rank=rank, writes=writes),
+        ]
+    names = {1: b"/data/train.bin", 2: b"/out/0.bin", 3: b"/out/1.bin"}
+    job = JobSpec(nprocs=2, start_s=1000, end_s=1001)
+    return write_dxt_log(tmp_path / "job.darshan", records, names=names, job=job)
+
+
+@pytest.fixture
+def system_temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's temporary directory, empty."""
+    folder = tmp_path_factory.mktemp("system")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def run_command(source: Path, output: Path, *more: str) -> list[str]:
+    return ["run", str(source), "--target", str(output.parent / "twin"), "-o", str(output), "--pace", "none", *more]
+
+
+def printed_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    capsys.readouterr()
+    main([*argv, "--json"])
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    found: dict[str, Any] = json.loads(captured.out)
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """What the files below hold, by path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def rows(capture: Capture) -> list[tuple[Any, ...]]:
+    """What was done, without times."""
+    columns = ["rank", "op", "file_id", "offset", "length"]
+    return sorted(tuple(row.values()) for batch in capture.operations(columns=columns) for row in batch.to_pylist())
+
+
+def assert_same_twin_and_replay(log: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Staged from the one, replayed from the other, in both ways."""
+    merged = folder / "job.capture"
+    assert main(["merge", str(log), "-o", str(merged)]) == 0
+    sides = {}
+    for staged, replayed in ((log, merged), (merged, log)):
+        side = folder / f"staged-from-{staged.suffix[1:]}"
+        side.mkdir()
+        assert main(["stage", str(staged), "--target", str(side / "twin")]) == 0
+        sides[staged] = contents(side / "twin")
+        assert main(run_command(replayed, side / "replay.capture")) == 0
+        found = printed_json(capsys, "compare", str(log), str(side / "replay.capture"))
+        assert found["verdict"]["exact"] == "pass", found["exact"]
+        assert rows(open_capture(side / "replay.capture"))
+        assert {path.name for path in side.iterdir()} == {"twin", "replay.capture"}
+    assert sides[log] == sides[merged]
+
+
+def test_a_log_and_the_capture_of_it_share_their_twin(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_same_twin_and_replay(log, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", ["imagenet", "cosmictagger"])
+def test_bundled_logs_and_their_captures_share_their_twins(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_same_twin_and_replay(sample(name).log, tmp_path, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real logs in {SHARED}")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "captures/candle/job.darshan",
+        "captures/cosmoflow_threads/job.darshan",
+        "captures/frnn/job.darshan",
+        "captures/l2hmc/job.darshan",
+        "darshan-logs/ior_hdf5_example.darshan",
+        "darshan-logs/mpi-io-test-ppc64-3.1.6.darshan",
+        "darshan-logs/nonmpi_dxt_anonymized.darshan",
+        "darshan-logs/runtime_and_dxt_heatmaps_diagonal_write_only.darshan",
+    ],
+)
+def test_real_logs_and_their_captures_share_their_twins(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_same_twin_and_replay(SHARED / path, tmp_path, capsys)
+
+
+def test_a_replay_names_the_log_as_its_source(log: Path, tmp_path: Path) -> None:
+    assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
+    assert main(run_command(log, tmp_path / "new" / "r.capture", "--target", str(tmp_path / "twin"))) == 0
+    (source,) = open_capture(tmp_path / "new" / "r.capture").info.sources
+    assert (source.name, source.kind) == ("job.darshan", "darshan")
+    assert source.sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
+    assert {path.name for path in tmp_path.iterdir()} == {"job.darshan", "twin", "new"}
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["r.capture"]
+
+
+def test_several_runs_share_one_merge(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
+    merge, outputs = merging.merge, []
+
+    def noted(logs: Any, profiles: Any, output: Path) -> Any:
+        outputs.append(output)
+        return merge(logs, profiles, output)
+
+    monkeypatch.setattr(merging, "merge", noted)
+    assert main(run_command(log, tmp_path / "r.capture", "--repeat", "2")) == 0
+    (output,) = outputs
+    assert output.parent.parent == tmp_path, "beside the replay, which all nodes share"
+    assert {path.name for path in tmp_path.iterdir()} == {"job.darshan", "twin", "r.1.capture", "r.2.capture"}
+
+
+@pytest.mark.parametrize("more", [["--pace", "steps"], ["--explain"]])
+def test_steps_of_a_bare_log_need_a_profile(
+    log: Path,
+    tmp_path: Path,
+    more: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(merging, "merge", lambda *arguments: pytest.fail("merged for nothing"))
+    assert main(run_command(log, tmp_path / "r.capture", *more)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"dxt-replay merge {log} --profile DIR" in line
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["stage", "LOG", "--target", "t", "--ranks", "7"], "LOG has no rank 7"),
+        (["run", "LOG", "--target", "t", "-o", "r.capture", "--ranks", "7"], "LOG has no rank 7"),
+        (["run", "LOG", "--target", "t", "-o", "r.capture", "--steps", "1-2"], "LOG has no step"),
+        (["run", "LOG", "--target", "nowhere", "-o", "r.capture"], "nowhere does not exist"),
+        (["run", "CUT", "--target", "t", "-o", "r.capture"], "cut.darshan"),
+        (["run", "none.darshan", "--target", "t", "-o", "r.capture"], "none.darshan"),
+        (["run", "LOG", "--target", "t", "-o", "LOG"], "is not a capture: choose another name"),
+        (["stage", "CUT", "--target", "t"], "cut.darshan"),
+        (["compare", "LOG", "CUT"], "cut.darshan"),
+    ],
+)
+def test_an_error_names_the_log_and_leaves_nothing(
+    log: Path,
+    argv: list[str],
+    message: str,
+    tmp_path: Path,
+    system_temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "cut.darshan").write_bytes(log.read_bytes()[:-200])
+    monkeypatch.chdir(tmp_path)
+    assert main(["stage", str(log), "--target", "t"]) == 0
+    before = sorted(tmp_path.iterdir())
+    capsys.readouterr()
+    names = {"LOG": str(log), "CUT": str(tmp_path / "cut.darshan")}
+    assert main([names.get(word, word) for word in argv]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message.replace("LOG", str(log)) in line
+    assert sorted(tmp_path.iterdir()) == before
+    assert not list(system_temporary.iterdir())
+
+
+def test_a_place_without_permission_is_told(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(run_command(log, Path("/proc/new/r.capture"))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot make a directory in /proc" in line
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+@pytest.mark.parametrize("recorded", ["log", "capture"])
+def test_a_replay_in_the_place_of_its_source_is_told(
+    log: Path, tmp_path: Path, recorded: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, replay = log, tmp_path / "r.capture"
+    if recorded == "capture":
+        source = tmp_path / "job.capture"
+        assert main(["merge", str(log), "-o", str(source)]) == 0
+    assert main(["stage", str(source), "--target", str(tmp_path / "twin")]) == 0
+    assert main(run_command(source, replay)) == 0
+    capsys.readouterr()
+    more = ["-o", str(tmp_path / "page.html")] if command == "report" else []
+    assert main([command, str(replay), str(source), *more]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dxt-replay: error: {replay} is a replay of {source}: ")
+    assert main([command, str(replay), str(replay), *more]) == 0, "two replays have no order"
+
+
+# ------------------------------------------------------------------------------------------- ended before its time
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)]
+)
+@pytest.mark.parametrize("command", ["run", "stage", "summary"])
+def test_a_signal_while_merging_leaves_nothing(
+    log: Path,
+    command: str,
+    number: signal.Signals,
+    status: int,
+    tmp_path: Path,
+    system_temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = {
+        "run": run_command(log, tmp_path / "r.capture"),
+        "stage": ["stage", str(log), "--target", str(tmp_path / "twin")],
+        "summary": ["summary", str(log)],
+    }[command]
+    made = []
+
+    def interrupted(logs: Any, profiles: Any, output: Path) -> None:
+        output.mkdir()
+        made.append(output)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(merging, "merge", interrupted)
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert main(arguments) == status
+    assert len(made) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["job.darshan"]
+    assert not list(system_temporary.iterdir())
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+def test_a_stopped_run_keeps_its_part_and_leaves_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from replay.stopping import StopRelay
+
+    reads = [(10 * i, 10, 60.0 * i, 60.0 * i + 0.001) for i in range(2)]
+    job = JobSpec(nprocs=1, start_s=1000, end_s=1100)
+    records = [DxtRecord(record_id=1, reads=reads)]
+    slow = write_dxt_log(tmp_path / "slow.darshan", records, names={1: b"/a"}, job=job)
+    assert main(["stage", str(slow), "--target", str(tmp_path / "twin")]) == 0
+    heed, sent = StopRelay.heed, []
+
+    def signalled(relay: StopRelay) -> None:
+        if not sent:
+            sent.append(signal.raise_signal(signal.SIGTERM))
+        heed(relay)
+
+    monkeypatch.setattr(StopRelay, "heed", signalled)
+    capsys.readouterr()
+    target, output = str(tmp_path / "twin"), str(tmp_path / "r.capture")
+    assert main(["run", str(slow), "--target", target, "-o", output, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["stopped"]
+    assert open_capture(tmp_path / "r.capture").info.partial
+    assert {path.name for path in tmp_path.iterdir()} == {"slow.darshan", "twin", "r.capture"}
+
+
+# ----------------------------------------------------------------------------------------------------- under mpiexec
+
+
+def under_mpi(arguments: list[str], processes: int, first: str = "") -> subprocess.CompletedProcess[str]:
+    """The program in processes that execute `first` before; `rank` is their number there."""
+    program = f"""
+import os, signal, sys, tempfile, threading, time
+from pathlib import Path
+from profiler_merge import merge as merging
+from replay.commands.main import main
+from replay.comm import connect
+rank = connect().rank
+{first}
+sys.exit(main({arguments!r}))
+"""
+    command = [str(MPIEXEC), "-n", str(processes), sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@needs_mpi
+def test_one_process_merges_for_all(log: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
+    nodes = tmp_path_factory.mktemp("nodes")
+    # Each process has a temporary directory of its own, as on nodes of their own.
+    first = f"""
+tempfile.tempdir = {str(nodes)!r} + f"/{{rank}}"
+os.mkdir(tempfile.tempdir)
+merge = merging.merge
+def noted(logs, profiles, output):
+    assert rank == 0
+    (Path(tempfile.gettempdir()) / "merged").touch()
+    return merge(logs, profiles, output)
+merging.merge = noted
+"""
+    done = under_mpi(run_command(log, tmp_path / "r.capture", "--json"), 3, first)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["processes"], found["failed"]) == (3, 0)
+    assert [str(path.relative_to(nodes)) for path in nodes.rglob("*") if path.is_file()] == ["0/merged"]
+    assert {path.name for path in tmp_path.iterdir()} == {"job.darshan", "twin", "r.capture"}
+    assert main(["merge", str(log), "-o", str(tmp_path / "job.capture")]) == 0
+    assert rows(open_capture(tmp_path / "r.capture")) == rows(open_capture(tmp_path / "job.capture"))
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--ranks", "7"], "job.darshan has no rank 7"),
+        (["--pace", "steps"], "--profile DIR"),
+        ([], "cut.darshan"),
+    ],
+)
+def test_under_mpiexec_an_error_is_told_once(log: Path, tmp_path: Path, more: list[str], message: str) -> None:
+    if "cut" in message:
+        log = log.rename(tmp_path / "cut.darshan")
+        log.write_bytes(log.read_bytes()[:-200])
+    done = under_mpi(run_command(log, tmp_path / "r.capture", *more), 3)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("dxt-replay: error: ")
+    assert message in line
+    assert [path.name for path in tmp_path.iterdir()] == [log.name]
+
+
+@needs_mpi
+@pytest.mark.parametrize(("receiver", "ending"), [(0, "SIGTERM"), (1, "SIGTERM"), (1, "SIGINT")])
+def test_under_mpiexec_a_signal_while_merging_leaves_nothing(
+    log: Path, tmp_path: Path, receiver: int, ending: str
+) -> None:
+    first = f"""
+folder = Path({str(tmp_path)!r})
+def merge_without_end(logs, profiles, output):
+    output.mkdir()
+    while True:
+        time.sleep(0.01)
+merging.merge = merge_without_end
+def send_when_merging():
+    while not list(folder.glob(".r.capture.*/job.capture")):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.{ending})
+if rank == {receiver}:
+    threading.Thread(target=send_when_merging, daemon=True).start()
+"""
+    done = under_mpi(run_command(log, tmp_path / "r.capture"), 3, first)
+    assert done.returncode != 0
+    assert f"process {receiver} was told to stop and ends the replay" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["job.darshan"]
+
+
+@needs_mpi
+@pytest.mark.parametrize("broken", [0, 1])
+def test_under_mpiexec_a_bug_leaves_nothing(log: Path, tmp_path: Path, broken: int) -> None:
+    assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
+    first = f"""
+from replay import runner
+if rank == {broken}:
+    runner.survey_rank = lambda *arguments: 1 / 0
+"""
+    done = under_mpi(run_command(log, tmp_path / "r.capture"), 2, first)
+    assert done.returncode != 0
+    assert done.stderr.count("Traceback") == 1
+    assert f"process {broken} failed and ends the replay" in done.stderr
+    hidden = {path.name for path in tmp_path.iterdir() if path.name.startswith(".")}
+    assert hidden <= {".r.capture.new"}, "the unfinished replay of a process that was ended"
+
+
+def test_a_process_that_ignores_hangups_goes_on_ignoring_them(log: Path, tmp_path: Path) -> None:
+    """As under nohup."""
+    assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
+    program = f"""
+import signal, sys
+from profiler_merge import merge as merging
+from replay.commands.main import main
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+merge = merging.merge
+def hung_up(*arguments):
+    signal.raise_signal(signal.SIGHUP)
+    return merge(*arguments)
+merging.merge = hung_up
+sys.exit(main({run_command(log, tmp_path / "r.capture")!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert open_capture(tmp_path / "r.capture").operation_count() >= OPERATIONS

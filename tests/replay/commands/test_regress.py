@@ -1,0 +1,199 @@
+"""`dxt-replay regress` as a user meets it: exit status, output, JUnit; the runs are real, their times set where a
+verdict is wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.commands.main import main
+from replay.regression import experiment as experiment_module
+from replay.regression.measures import MeasuredRun
+from tests.capture_builder import Span, build_capture, read
+from traces.store import open_capture
+
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+MS = 1_000_000
+
+
+def source_of(folder: Path, ranks: int = 1) -> Path:
+    """Ten steps of 2 ms; each waits for a read."""
+    ops, spans = [], []
+    for rank in range(ranks):
+        for step in range(10):
+            at = step * 2 * MS
+            ops.append(read(0, rank=rank, start_ns=at, end_ns=at + 20_000, offset=4096 * step, length=4096, step=step))
+            spans += [
+                Span("step", at, at + 2 * MS, rank=rank, step=step),
+                Span("input_wait", at, at + 20_000, rank=rank, step=step),
+                Span("compute", at + 30_000, at + 2 * MS, rank=rank, step=step),
+            ]
+    return build_capture(folder, ops=ops, files=["/a"], spans=spans, name="s").path
+
+
+def arguments(folder: Path, *more: str, source: Path | None = None) -> list[str]:
+    places = ["--baseline", str(folder / "old"), "--candidate", str(folder / "new")]
+    return ["regress", str(source or source_of(folder)), *places, "--warmup", "0", *more]
+
+
+@pytest.fixture
+def slower(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes every candidate run so many times slower than the baseline, whose runs hardly differ."""
+    original = experiment_module.measure_run
+
+    def make(factor: float, spread: float = 0.001) -> None:
+        places = itertools.count()
+
+        def measured(*given: Any, **named: Any) -> MeasuredRun:
+            run = original(*given, **named)
+            value = 1 + spread * (7 * next(places) % 11)
+            changed = value * (factor if run.side == "candidate" else 1.0)
+            return dataclasses.replace(run, metrics={**run.metrics, "elapsed_s": changed})
+
+        monkeypatch.setattr(experiment_module, "measure_run", measured)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("factor", "spread", "more", "status", "verdict"),
+    [
+        (1.3, 0.001, [], 1, "regression"),
+        (0.7, 0.001, [], 0, "improvement"),
+        (1.0, 0.001, [], 0, "no change"),
+        (1.0, 0.3, [], 0, "inconclusive"),
+        (1.0, 0.3, ["--fail-inconclusive"], 1, "inconclusive"),
+        (1.3, 0.001, ["--threshold", "50"], 0, "no change"),
+    ],
+)
+def test_the_verdict_is_the_exit_status(
+    tmp_path: Path,
+    slower: Any,
+    capsys: pytest.CaptureFixture[str],
+    factor: float,
+    spread: float,
+    more: list[str],
+    status: int,
+    verdict: str,
+) -> None:
+    slower(factor, spread)
+    junit = tmp_path / "junit.xml"
+    given = ["--repeats", "6", "--seed", "1", "--json", "--junit", str(junit), *more]
+    assert main(arguments(tmp_path, *given)) == status
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert document["verdict"] == verdict
+    assert document["primary"] == "elapsed_s"
+    assert document["pace"] == "steps"
+    assert document["cache"]["policy"] == "cold"
+    metric = document["metrics"]["elapsed_s"]
+    assert metric["ratio"] == pytest.approx(factor, rel=0.5 * spread * 11 + 0.01)
+    assert len(metric["baseline"]) == len(metric["candidate"]) == 6
+    assert len(document["order"]) == len(document["runs"]) == 12
+    suite = xml.parse(junit).getroot()
+    assert int(suite.attrib["failures"]) == status
+
+
+def test_what_a_person_reads(tmp_path: Path, slower: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    slower(1.3)
+    assert main(arguments(tmp_path, "--repeats", "6", "--seed", "1")) == 1
+    shown = capsys.readouterr()
+    for text in ("elapsed *", "regression", "rule: ", "seed 1", "page cache", "cold; resident before"):
+        assert text in shown.out
+    ratio = next(line for line in shown.out.splitlines() if line.startswith("elapsed *")).split()[6]
+    assert float(ratio) == pytest.approx(1.3, abs=0.01)
+    assert shown.err == ""
+
+
+def test_too_few_pairs_are_told_before_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, "--repeats", "1", "--warm", "--pace", "none", "--json")) == 0
+    shown = capsys.readouterr()
+    assert "--repeats 6 is the least" in shown.err
+    document = json.loads(shown.out)
+    assert document["verdict"] == "inconclusive"
+    assert document["cache"]["policy"] == "as found"
+    assert document["metrics"]["elapsed_s"]["ci"] == [None, None]
+    assert isinstance(document["seed"], int)
+
+
+def test_the_pace_timed_is_judged_by_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, "--repeats", "1", "--pace", "timed", "--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["primary"] == "latency_mean_us"
+    assert next(iter(document["metrics"])) == "latency_mean_us"
+    assert "response_mean_us" in document["metrics"]
+
+
+def test_a_selection_is_run_and_replays_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "kept"
+    assert main(arguments(tmp_path, "--repeats", "1", "--steps", "2-5", "-o", str(kept), "--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    captures = [Path(run["capture"]) for run in document["runs"]]
+    assert sorted(path.name for path in captures) == ["pair-001-baseline.capture", "pair-001-candidate.capture"]
+    assert all(open_capture(path).operation_count() == 4 for path in captures)
+
+
+def test_real_data_are_read_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = source_of(tmp_path)
+    for name in ("real-old", "real-new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_bytes(os.urandom(1 << 17))
+    maps = ["--baseline-map", f"/={tmp_path}/real-old", "--candidate-map", f"/={tmp_path}/real-new"]
+    assert main(arguments(tmp_path, "--repeats", "1", "--json", *maps, source=source)) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert all((run["failed"], run["bytes"]["read"]) == (0, 40960) for run in document["runs"])
+    assert not list((tmp_path / "new").rglob("a"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (["--threshold", "-1"], "--threshold -1"),
+        (["--alpha", "2"], "--alpha 2"),
+        (["--metric", "nonsense"], "--metric 'nonsense'"),
+        (["--repeats", "0"], "--repeats"),
+        (["--no-stage"], "dxt-replay stage"),
+        (["--ranks", "7"], "no rank 7"),
+        (["--junit", "/nowhere/at/all.xml"], "cannot write /nowhere/at/all.xml"),
+        (["--pace", "timed", "--io-speed", "2"], "--io-speed"),
+    ],
+)
+def test_wrong_use_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], told: str
+) -> None:
+    assert main(arguments(tmp_path, "--json", *wrong)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert told in shown.err
+
+
+def test_an_old_result_does_not_survive_a_run_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    junit = tmp_path / "junit.xml"
+    junit.write_text("<testsuites/>", encoding="utf-8")
+    assert main(arguments(tmp_path, "--no-stage", "--repeats", "1", "--junit", str(junit))) == 2
+    capsys.readouterr()
+    assert not junit.exists()
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+def test_under_mpiexec_all_processes_take_part_and_one_speaks(tmp_path: Path) -> None:
+    source = source_of(tmp_path, ranks=2)
+    program = [str(MPIEXEC), "-n", "2", sys.executable, "-m", "replay.commands.main"]
+    given = arguments(tmp_path, "--repeats", "2", "--json", "--junit", str(tmp_path / "j.xml"), source=source)
+    done = subprocess.run([*program, *given], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [run["operations"] for run in document["runs"]] == [20] * 4
+    assert document["order"] == [run["side"] for run in document["runs"]]
+    assert done.stderr.count("--repeats 6 is the least") == 1
+    assert xml.parse(tmp_path / "j.xml").getroot().tag == "testsuites"

@@ -1,0 +1,44 @@
+"""Runs of an experiment as they would have been measured, without running anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from replay.regression.comparison import BASELINE, CANDIDATE
+from replay.regression.measures import MeasuredRun
+
+_CHOICES = [field.name for field in dataclasses.fields(MeasuredRun)]
+
+
+def run(side: str = BASELINE, pair: int = 1, **choices: Any) -> MeasuredRun:
+    """A run without any trouble; what is no field of it is a metric."""
+    fields: dict[str, Any] = {
+        "capture": None,
+        "operations": 100,
+        "failed": 0,
+        "short": 0,
+        "left_out": 0,
+        "bytes_read": 4096,
+        "bytes_written": 0,
+        "whole_s": 1.0,
+        "starved_s": 0.0,
+        "overhead_pct": 0.01,
+        "lag_us": {"p50": 0.1, "p90": 1.0, "p99": 5.0, "max": 50.0},
+        "jitter_us": {"p50": 0.1, "p90": 1.0, "p99": 5.0, "max": 50.0},
+        "cache_policy": "cold",
+        "resident_pct": 0.0,
+        "stopped": False,
+    }
+    metrics = {name: value for name, value in choices.items() if name not in _CHOICES}
+    fields |= {name: value for name, value in choices.items() if name in _CHOICES}
+    return MeasuredRun(side=side, pair=pair, metrics=metrics, **fields)
+
+
+def pairs(baseline: Sequence[float], candidate: Iterable[float], name: str = "elapsed_s") -> list[MeasuredRun]:
+    """Runs in pairs whose metric `name` has these values."""
+    runs = []
+    for pair, (before, after) in enumerate(zip(baseline, candidate, strict=True), start=1):
+        runs += [run(BASELINE, pair, **{name: before}), run(CANDIDATE, pair, **{name: after})]
+    return runs

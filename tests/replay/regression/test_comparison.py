@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from replay.regression.comparison import BASELINE, Regression, compare_sides
+from replay.regression.health import Health
+from replay.regression.measures import MeasuredRun
+from replay.regression.sections import regression_sections
+from replay.regression.verdict import Rule, Verdict
+from tests.replay.regression.run_builder import pairs, run
+
+SETTING = {
+    "capture": "c",
+    "baseline": "a",
+    "candidate": "b",
+    "pace": "steps",
+    "speed": 1.0,
+    "repeats": 10,
+    "warmup": 1,
+    "seed": 7,
+    "cache": {"policy": "cold"},
+}
+
+
+HEALTHY = Health()
+
+
+def compared(runs: list[MeasuredRun], health: Health = HEALTHY, primary: str = "elapsed_s") -> Regression:
+    return compare_sides(runs, primary=primary, rule=Rule(), health=health, setting=SETTING)
+
+
+def slower(factor: float, name: str = "elapsed_s") -> list[MeasuredRun]:
+    before = np.random.default_rng(1).normal(1.0, 0.01, 10)
+    after = factor * np.random.default_rng(2).normal(1.0, 0.01, 10)
+    return pairs(before.tolist(), after.tolist(), name)
+
+
+def merged(*rows: list[MeasuredRun]) -> list[MeasuredRun]:
+    """Runs that have the metrics of all of these."""
+    return [
+        run(same[0].side, same[0].pair, **{name: value for one in same for name, value in one.metrics.items()})
+        for same in zip(*rows, strict=True)
+    ]
+
+
+def test_the_primary_metric_decides() -> None:
+    assert compared(slower(1.2)).verdict is Verdict.REGRESSION
+    assert compared(slower(0.8)).verdict is Verdict.IMPROVEMENT
+    assert compared(slower(1.0)).verdict is Verdict.NO_CHANGE
+    beside = merged(slower(1.0), slower(3.0, "io_time_s"))
+    found = compared(beside)
+    assert found.verdict is Verdict.NO_CHANGE
+    assert found.metrics["io_time_s"].judgement.verdict is Verdict.REGRESSION
+    assert list(found.metrics) == ["elapsed_s", "io_time_s"]
+    assert compared(beside, primary="io_time_s").verdict is Verdict.REGRESSION
+
+
+def test_less_bandwidth_is_worse() -> None:
+    found = compared(merged(slower(1.0), slower(0.5, "bandwidth_mib_s")))
+    assert found.metrics["bandwidth_mib_s"].judgement.verdict is Verdict.REGRESSION
+
+
+def test_metrics_that_do_not_decide_share_their_probability_of_an_error() -> None:
+    """What alone would be told is not told among as many."""
+    names = ["io_time_s", "metadata_time_s", "latency_mean_us", "read_latency_p50_us", "read_latency_p99_us"]
+    doubtful = [1.2] * 7 + [0.99, 0.98, 0.97]
+    runs = merged(slower(1.0), *(pairs([1.0] * 10, [x + i / 1e6 for x in doubtful], n) for i, n in enumerate(names)))
+    found = compared(runs)
+    for name in names:
+        metric = found.metrics[name]
+        assert metric.found.p_value < 0.05
+        assert metric.p_adjusted == pytest.approx(min(5 * metric.found.p_value, 1), rel=1e-6)
+        assert metric.judgement.verdict is Verdict.INCONCLUSIVE
+    assert found.metrics["elapsed_s"].p_adjusted == found.metrics["elapsed_s"].found.p_value
+    assert (
+        compared(merged(slower(1.0), pairs([1.0] * 10, doubtful, "io_time_s"))).metrics["io_time_s"].judgement.verdict
+        is Verdict.REGRESSION
+    )
+
+
+def test_what_may_not_be_compared_has_no_verdict() -> None:
+    found = compared(slower(1.5), Health(obstacles=("the sides did other work",), warnings=("w",)))
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "the sides did other work" in found.reason
+    document = found.as_json()
+    assert document["valid"] is False
+    assert document["metrics"]["elapsed_s"]["verdict"] == "regression"  # the figures are told all the same
+
+
+def test_runs_that_do_not_count() -> None:
+    warmups = [run("baseline", 0, elapsed_s=99.0), run("candidate", 0, elapsed_s=1.0)]
+    found = compared([*warmups, *slower(1.0)])
+    assert len(found.metrics["elapsed_s"].baseline) == 10
+    assert len(found.as_json()["order"]) == 20
+    assert len(found.as_json()["runs"]) == 22
+    half = compared(slower(1.2)[:-1])
+    assert len(half.metrics["elapsed_s"].candidate) == 9
+
+
+def test_a_stopped_experiment_has_no_verdict() -> None:
+    found = compared([*slower(1.5), run(BASELINE, 11, elapsed_s=0.1, stopped=True)])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.reason == "the experiment was stopped after 10 pairs"
+    nothing = compared([run(BASELINE, 1, elapsed_s=0.1, stopped=True)])
+    assert nothing.metrics == {}
+    assert regression_sections(nothing.as_json())
+
+
+def test_a_metric_that_a_run_lacks_is_not_compared() -> None:
+    runs = merged(slower(1.0), slower(1.0, "io_time_s"))
+    runs[3] = run(runs[3].side, runs[3].pair, elapsed_s=1.0)
+    found = compared(runs)
+    assert list(found.metrics) == ["elapsed_s"]
+    assert compared(runs, primary="io_time_s").verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_json_object_has_the_fixed_keys() -> None:
+    document = json.loads(json.dumps(compared(slower(1.2)).as_json(), allow_nan=False))
+    assert document["verdict"] == "regression"
+    metric = document["metrics"]["elapsed_s"]
+    assert {"baseline", "candidate", "ratio", "ci", "p_value", "minimum_detectable_pct"} <= metric.keys()
+    low, high = metric["ci"]
+    assert 1.15 < low < metric["ratio"] < high < 1.25
+    assert metric["minimum_detectable_pct"] < 5
+    assert {"runs", "order"} <= document.keys()
+    few = compared(slower(1.2)[:6]).as_json()["metrics"]["elapsed_s"]
+    assert (few["ci"], few["minimum_detectable_pct"]) == ([None, None], None)
+
+
+def test_what_a_person_reads() -> None:
+    document = compared(merged(slower(1.2), slower(1.0, "io_time_s")), Health(warnings=("mind this",))).as_json()
+    medians, runs, warnings, verdict = regression_sections(document)
+    assert medians.rows[0][0] == "elapsed *"
+    assert medians.rows[0][-1] == "regression"
+    facts = dict(runs.rows)
+    assert facts["order"].startswith("BC BC ")
+    assert "seed 7" in facts["order"]
+    assert facts["page cache"] == "cold; resident before: baseline 0 to 0 %, candidate 0 to 0 %"
+    assert warnings.rows == (("mind this",),)
+    assert verdict.rows[0][:2] == ("elapsed_s", "regression")
+    assert any(note.startswith("rule: ") for note in verdict.notes)
+    assert any("8 times in 10" in note for note in verdict.notes)

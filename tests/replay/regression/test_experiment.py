@@ -1,0 +1,206 @@
+"""Real runs, small and few: what is run, in which order, what is left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.comm import Solo
+from replay.pacing import Pace, Pacing
+from replay.plan import PlanOptions
+from replay.process import Progress
+from replay.regression import experiment as experiment_module
+from replay.regression.comparison import BASELINE, CANDIDATE
+from replay.regression.experiment import (
+    Experiment,
+    default_pace,
+    plan_staging,
+    run_experiment,
+    schedule,
+    stage_all,
+)
+from replay.regression.measures import MeasuredRun
+from replay.regression.verdict import Verdict
+from replay.run_options import RunOptions
+from replay.twin.stage import check_staged
+from tests.capture_builder import Span, build_capture, read, write
+from traces.errors import TargetError, UsageError
+from traces.store import Capture, open_capture
+
+
+def source_of(folder: Path) -> Capture:
+    ops = [read(0, start_ns=i * 1000, offset=4096 * i, length=4096) for i in range(20)]
+    return build_capture(folder, ops=[*ops, write(1, start_ns=90_000, length=500)], files=["/a", "/out"], name="s")
+
+
+def experiment(folder: Path, baseline: str = "old", candidate: str = "new", **choices: Any) -> Experiment:
+    plan = PlanOptions(pacing=Pacing(pace=choices.pop("pace", Pace.NONE)))
+    sides = {
+        name: RunOptions(target=folder / place, plan=plan, cold=choices.get("cold", True))
+        for name, place in (("baseline", baseline), ("candidate", candidate))
+    }
+    choices.pop("cold", None)
+    return Experiment(**{**sides, "repeats": 2, "warmup": 1, "seed": 3, **choices})
+
+
+def ran(source: Capture, chosen: Experiment, **choices: Any) -> Any:
+    stage_all(plan_staging(source, chosen))
+    found = run_experiment(source, chosen, Solo(), **choices)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 7, 10, 25])
+@pytest.mark.parametrize("seed", range(5))
+def test_both_sides_run_in_every_pair_and_are_first_equally_often(repeats: int, seed: int) -> None:
+    order = schedule(repeats, 2, seed)
+    assert order[:4] == [(0, BASELINE), (0, CANDIDATE)] * 2
+    counted = order[4:]
+    assert [pair for pair, _ in counted] == [pair for pair in range(1, repeats + 1) for _ in (0, 1)]
+    assert all({counted[i][1], counted[i + 1][1]} == {BASELINE, CANDIDATE} for i in range(0, len(counted), 2))
+    first = Counter(side for _, side in counted[::2])
+    assert abs(first[BASELINE] - first[CANDIDATE]) <= repeats % 2
+
+
+def test_the_order_is_random_and_the_seed_repeats_it() -> None:
+    orders = {tuple(schedule(10, 0, seed)) for seed in range(20)}
+    assert len(orders) > 15
+    assert schedule(10, 1, 5) == schedule(10, 1, 5)
+    assert {schedule(7, 0, seed)[0][1] for seed in range(20)} == {BASELINE, CANDIDATE}
+
+
+def test_an_experiment_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    source = source_of(tmp_path)
+    labels: list[str] = []
+    found = ran(source, experiment(tmp_path), report=lambda label, progress: labels.append(label))
+    assert not list(scratch.iterdir())
+    assert [(run.pair, run.side) for run in found.runs] == schedule(2, 1, 3)
+    assert found.verdict is Verdict.INCONCLUSIVE  # two pairs show nothing
+    assert found.primary == "elapsed_s"
+    assert all(run.operations == 21 and run.capture is None for run in found.runs)
+    assert all(value > 0 for value in found.metrics["elapsed_s"].baseline)
+    assert list(dict.fromkeys(labels))[:2] == ["run 1 of 6, baseline", "run 2 of 6, candidate"]
+
+
+def test_replays_are_kept_where_it_is_wished(tmp_path: Path) -> None:
+    found = ran(source_of(tmp_path), experiment(tmp_path, keep=tmp_path / "kept/runs", repeats=1))
+    names = sorted(path.name for path in (tmp_path / "kept/runs").iterdir())
+    assert names == [
+        "pair-001-baseline.capture",
+        "pair-001-candidate.capture",
+        "warmup-001-baseline.capture",
+        "warmup-002-candidate.capture",
+    ]
+    for run in found.runs:
+        assert open_capture(run.capture).operation_count() == 21
+    targets = {run.side: open_capture(run.capture).info.made_by["result"] for run in found.runs}
+    assert set(targets) == {BASELINE, CANDIDATE}
+
+
+def test_a_target_compared_with_itself_is_staged_once(tmp_path: Path) -> None:
+    source = source_of(tmp_path)
+    same = experiment(tmp_path, "twin", "twin", repeats=1, warmup=0)
+    assert len(plan_staging(source, same)) == 1
+    found = ran(source, same)
+    assert len(found.runs) == 2
+    assert plan_staging(source, same) == []
+
+
+def test_what_is_staged_already_is_not_planned(tmp_path: Path) -> None:
+    source = source_of(tmp_path)
+    chosen = experiment(tmp_path)
+    stage_all(plan_staging(source, chosen)[:1])
+    (plan,) = plan_staging(source, chosen)
+    assert plan.target == (tmp_path / "new").resolve()
+    stage_all([plan])
+    for name in ("old", "new"):
+        assert check_staged(source, tmp_path / name)
+
+
+def test_two_targets_of_one_file_system_must_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of(tmp_path)
+    (one, *_) = plan_staging(source, experiment(tmp_path))
+    assert one.free_bytes is not None
+
+    class Space:
+        f_frsize, f_files = 4096, 0
+        f_blocks = f_bavail = one.bytes_on_disk * 3 // 2 // 4096
+
+    monkeypatch.setattr("replay.twin.stage._file_system", lambda path: Space)
+    with pytest.raises(TargetError, match="share a file system"):
+        plan_staging(source, experiment(tmp_path))
+    assert plan_staging(source, experiment(tmp_path, "old", "old"))
+    assert not (tmp_path / "old").exists()
+
+
+def test_without_staging_a_target_that_lacks_the_twin_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="dxt-replay stage"):
+        run_experiment(source_of(tmp_path), experiment(tmp_path), Solo())
+
+
+def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = experiment_module.measure_run
+
+    def failing(*arguments: Any, **named: Any) -> MeasuredRun:
+        run = original(*arguments, **named)
+        return dataclasses.replace(run, failed=2 if run.side == CANDIDATE else 0)
+
+    monkeypatch.setattr(experiment_module, "measure_run", failing)
+    found = ran(source_of(tmp_path), experiment(tmp_path, repeats=6, warmup=0))
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "not valid" in found.reason
+    assert any("failed operations from 0 to 2" in text for text in found.health.obstacles)
+
+
+def test_a_signal_ends_the_experiment_with_what_it_has(tmp_path: Path) -> None:
+    ops = [read(0, start_ns=at, length=9) for at in (0, 60 * 10**9)]
+    source = build_capture(tmp_path, ops=ops, files=["/a"], name="s")
+    chosen = experiment(tmp_path, pace=Pace.TIMED)
+
+    def interrupt(label: str, progress: Progress) -> None:
+        if progress.done:
+            signal.raise_signal(signal.SIGTERM)
+
+    found = ran(source, chosen, report=interrupt)
+    assert [run.stopped for run in found.runs] == [True]
+    assert found.as_json()["stopped"] is True
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_storage_comes_to_rest_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            events.append(name)
+            return original(*arguments)
+
+        return called
+
+    for name in ("_sync_file_system", "run_replay"):
+        monkeypatch.setattr(experiment_module, name, noting(name, getattr(experiment_module, name)))
+    ran(source_of(tmp_path), experiment(tmp_path, repeats=1, warmup=0))
+    assert events == ["_sync_file_system", "_sync_file_system", "run_replay"] * 2
+
+
+@pytest.mark.parametrize("kind", ["step", "compute"])
+def test_the_pace_follows_the_steps_where_there_are_any(tmp_path: Path, kind: str) -> None:
+    source = build_capture(tmp_path, ops=[read(0, length=9)], files=["/a"], spans=[Span(kind, 0, 9, step=0)])
+    assert default_pace(source) is (Pace.STEPS if kind == "step" else Pace.THINK)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"repeats": 0}, {"repeats": 1001}, {"warmup": -1}, {"seed": -1}, {"metric": "elapsed"}]
+)
+def test_numbers_out_of_range_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        experiment(tmp_path, **wrong)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as xml
+from typing import Any
+
+import pytest
+
+from replay.regression.comparison import compare_sides
+from replay.regression.health import Health
+from replay.regression.junit import junit_document
+from replay.regression.verdict import Rule
+from tests.replay.regression.run_builder import run
+
+HOSTILE = "/data/<&\"'\x00\x1b[31m\udcff ]]> \ufffe é 字 \U0001f600"
+
+
+HEALTHY = Health()
+
+
+def result(factor: float, health: Health = HEALTHY, **setting: Any) -> dict[str, Any]:
+    runs = []
+    for pair in range(1, 9):
+        value = 1 + pair / 1000
+        runs += [run("baseline", pair, elapsed_s=value, io_time_s=value)]
+        runs += [run("candidate", pair, elapsed_s=factor * value, io_time_s=2 * value)]
+    setting = {"capture": "c", "baseline": "a", "candidate": "b", **setting}
+    return compare_sides(runs, primary="elapsed_s", rule=Rule(), health=health, setting=setting).as_json()
+
+
+def suite_of(document: dict[str, Any], *, inconclusive_fails: bool = False, name: str = "n") -> xml.Element:
+    root = xml.fromstring(junit_document(document, name=name, inconclusive_fails=inconclusive_fails))
+    assert root.tag == "testsuites"
+    (suite,) = root
+    assert suite.tag == "testsuite"
+    assert {key: suite.attrib[key] for key in ("tests", "failures", "errors", "time")} == {
+        key: root.attrib[key] for key in ("tests", "failures", "errors", "time")
+    }
+    assert int(suite.attrib["tests"]) == len(suite.findall("testcase"))
+    assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure"))
+    assert int(suite.attrib["skipped"]) == len(suite.findall("testcase/skipped"))
+    return suite
+
+
+def test_a_regression_fails_with_its_figures() -> None:
+    suite = suite_of(result(1.5))
+    failure = suite.find("testcase[@name='elapsed_s']/failure")
+    assert failure is not None
+    assert failure.attrib["type"] == "regression"
+    assert "+50.0 %" in failure.attrib["message"]
+    assert failure.text is not None
+    assert "ratio 1.5000" in failure.text
+    assert "1.001" in failure.text
+    assert suite.attrib["failures"] == "1"  # io_time_s is twice as long, and does not decide
+    told = suite.find("testcase[@name='io_time_s']/system-out")
+    assert told is not None
+    assert told.text is not None
+    assert told.text.startswith("regression")
+
+
+def test_no_change_passes() -> None:
+    suite = suite_of(result(1.0))
+    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["skipped"]) == ("2", "0", "0")
+    assert float(suite.attrib["time"]) == pytest.approx(2 * sum(1 + pair / 1000 for pair in range(1, 9)), abs=1e-3)
+
+
+def test_without_a_verdict_it_is_skipped_or_fails_as_the_command_does() -> None:
+    document = result(1.5, Health(obstacles=("other work",)))
+    skipped = suite_of(document).find("testcase[@name='elapsed_s']/skipped")
+    assert skipped is not None
+    assert "other work" in skipped.attrib["message"]
+    failure = suite_of(document, inconclusive_fails=True).find("testcase[@name='elapsed_s']/failure")
+    assert failure is not None
+    assert failure.attrib["type"] == "inconclusive"
+    assert suite_of({**document, "stopped": True}).attrib["failures"] == "1"
+
+
+def test_the_deciding_metric_has_its_case_without_figures_too() -> None:
+    document = compare_sides([], primary="elapsed_s", rule=Rule(), health=Health(), setting={}).as_json()
+    case = suite_of(document).find("testcase")
+    assert case is not None
+    assert case.attrib["name"] == "elapsed_s"
+
+
+def test_elements_come_in_the_order_of_the_schema() -> None:
+    suite = suite_of(result(1.0, Health(warnings=("w",))))
+    assert [child.tag for child in suite] == ["properties", "testcase", "testcase", "system-out"]
+    assert suite[0][0].tag == "property"
+
+
+def test_hostile_names_stay_within_their_place() -> None:
+    suite = suite_of(result(1.0, Health(warnings=(HOSTILE,)), candidate=HOSTILE), name=HOSTILE)
+    name = suite.attrib["name"]
+    assert name == "/data/<&\"'\\x00\\x1b[31m\\udcff ]]> \\ufffe é 字 \U0001f600"
+    found = {entry.attrib["name"]: entry.attrib["value"] for entry in suite.iter("property")}
+    assert found["candidate"] == name
