@@ -34,7 +34,7 @@ UNKNOWN_OFFSET = -1
 _LEAST_OFFSET = {"DXT_POSIX": 0, "DXT_MPIIO": UNKNOWN_OFFSET}
 _MAX_RANK = (1 << 31) - 1
 # Beyond these a sum of offset and length, or a time in ns, would not fit 64 bits.
-_MAX_BYTES = 1 << 62
+_MAX_BYTES = (1 << 62) - 1
 _MAX_SECONDS = 4e9
 
 

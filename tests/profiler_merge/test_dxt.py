@@ -198,9 +198,9 @@ class TestErrors:
             ((0, 1, float("-inf"), 1.0), "has an impossible time"),
             ((0, 1, 1e300, 1e300), "has an impossible time"),
             ((0, -1, 1.0, 2.0), "has an impossible length"),
-            ((0, 2**62 + 1, 1.0, 2.0), "has an impossible length"),
+            ((0, 2**62, 1.0, 2.0), "has an impossible length"),
             ((-1, 1, 1.0, 2.0), "has an impossible offset"),
-            ((2**62 + 1, 1, 1.0, 2.0), "has an impossible offset"),
+            ((2**62, 1, 1.0, 2.0), "has an impossible offset"),
         ],
     )
     def test_a_damaged_segment(self, target: Path, segment: tuple[float, ...], defect: str) -> None:
@@ -217,6 +217,11 @@ class TestErrors:
         kept = [written[0], DxtRecord(record_id=8, rank=3, writes=good[:2], reads=[*good[:3], *good])]
         assert rows_of(blocks) == expected_rows(kept, "DXT_POSIX", 1)
         assert any(f"segment 5 of rank 3 {defect}" in w and "(1 segments)" in w for w in log.warnings)
+
+    def test_the_end_of_every_segment_fits(self, target: Path) -> None:
+        log = log_of(target, encode_dxt([DxtRecord(record_id=7, reads=[(2**62 - 1, 2**62 - 1, 1.0, 2.0)])]))
+        (block,) = read_dxt(log)
+        assert (block.offset + block.length).tolist() == [2**63 - 2]
 
     def test_mpiio_may_not_know_offsets(self, target: Path) -> None:
         data = encode_dxt([DxtRecord(record_id=7, reads=[(-1, 5, 1.0, 2.0)])], "DXT_MPIIO", 2)

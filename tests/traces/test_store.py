@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
@@ -22,14 +22,15 @@ from traces.ops import FILES_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Sour
 from traces.store import open_capture
 
 INT63 = st.integers(0, 2**62)
+PLACES = st.integers(0, 2**62 - 1)  # a file's size, the sum of two, is an int64 too
 OPERATIONS = st.lists(
     st.builds(
         read,
         st.integers(0, 2),
         rank=st.integers(0, 4),
         lane=st.integers(0, 3),
-        offset=INT63,
-        length=INT63,
+        offset=PLACES,
+        length=PLACES,
         start_ns=st.integers(-(2**40), 2**62),
         end_ns=INT63,
         step=st.integers(-1, 1000),
@@ -41,6 +42,7 @@ OPERATIONS = st.lists(
 )
 
 
+@example([read(0, offset=2**62 - 1, length=2**62 - 1)])
 @settings(max_examples=30)
 @given(OPERATIONS)
 def test_operations_come_back_bit_for_bit(tmp_path_factory, operations):
