@@ -2,8 +2,9 @@
 """The compiled XPlane core: protobuf wire bytes in, NumPy columns out. No policy; `_xplane_proto.py` is its twin.
 
 Every read is checked against the end of the enclosing message, so damaged bytes end in DamageError("... at byte N").
-Unlike a protobuf library it accepts no field that the format lacks: a flipped tag must not silently drop an event.
-Field numbers are those of `_xplane_format.FIELDS`; here they appear as whole tags, number << 3 | wire type.
+A field whose number is beyond those of its message is one of a later version: it is skipped and counted. Any other
+field that the format lacks is damage: a flipped tag must not silently drop an event. Field numbers are those of
+`_xplane_format.FIELDS`; here they appear as whole tags, number << 3 | wire type.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -16,10 +17,17 @@ from profiler_merge._xplane_format import DamageError
 cdef extern from "<endian.h>" nogil:
     uint64_t le64toh(uint64_t value)
 
-cdef enum:  # wire types; the others (groups, fixed32) do not occur in XPlane
+cdef enum:  # wire types; groups do not occur in proto3, fixed32 only in fields that are skipped
     VARINT = 0
     FIXED64 = 1
     BYTES = 2
+    FIXED32 = 5
+
+cdef enum:
+    EVENT_FIELDS = 5  # the largest numbers in XEvent and XStat
+    STAT_FIELDS = 7
+    LARGEST_FIELD = (1 << 29) - 1  # protobuf's own, as are the bytes of a tag
+    TAG_BYTES = 5
 
 cdef enum Problem:
     NONE
@@ -61,6 +69,8 @@ cdef struct Stats:  # the kept ones of all events; the caller has made room
     uint8_t* kind
     uint64_t* value
     Py_ssize_t size
+    int64_t skipped_in_events
+    int64_t skipped_in_stats
 
 
 cdef Number long_number(Bytes at, Bytes end) noexcept nogil:
@@ -109,10 +119,11 @@ cdef inline Bytes read_length(Bytes at, Bytes end, uint64_t* length) noexcept no
 cdef Bytes read_field(Bytes at, Bytes end, Field* field) noexcept nogil:
     """Reads a tag and its payload; returns the byte after it, NULL when damaged. Parts are not looked into."""
     cdef uint64_t tag = 0, length = 0
+    cdef Bytes begin = at
     field.value = 0
     field.begin = field.end = NULL
     at = read_number(at, end, &tag)
-    if at == NULL:
+    if at == NULL or at - begin > TAG_BYTES or tag >> 3 > LARGEST_FIELD:
         return NULL
     field.number = tag >> 3
     field.wire = tag & 7
@@ -120,6 +131,8 @@ cdef Bytes read_field(Bytes at, Bytes end, Field* field) noexcept nogil:
         return read_number(at, end, &field.value)
     if field.wire == FIXED64:
         return read_double(at, end, &field.value)
+    if field.wire == FIXED32:
+        return at + 4 if end - at >= 4 else NULL
     if field.wire != BYTES:
         return NULL
     at = read_length(at, end, &length)
@@ -128,6 +141,16 @@ cdef Bytes read_field(Bytes at, Bytes end, Field* field) noexcept nogil:
     field.begin = at
     field.end = at + length
     return field.end
+
+
+cdef Bytes skip_newer(Bytes at, Bytes end, uint64_t largest, int64_t* skipped) noexcept nogil:
+    """The byte after a field whose number is beyond `largest`, counted; NULL for any other and a damaged one."""
+    cdef Field field
+    at = read_field(at, end, &field)
+    if at == NULL or field.number <= largest:
+        return NULL
+    skipped[0] += 1
+    return at
 
 
 cdef inline Problem read_stat(
@@ -158,7 +181,9 @@ cdef inline Problem read_stat(
             value = <uint64_t>(at - base) << 32 | length
             at += length
         else:
-            return FOREIGN_FIELD
+            at = skip_newer(at - 1, end, STAT_FIELDS, &stats.skipped_in_stats)
+            if at == NULL:
+                return FOREIGN_FIELD
         if at == NULL:
             return CUT
     if key < 0 or key >= known or stat_class[key] == 0:
@@ -184,6 +209,11 @@ cdef Problem read_event(
     event.metadata_id = event.offset = event.duration = 0
     while at < end:
         tag = at[0]
+        if tag > (EVENT_FIELDS << 3 | 7):
+            at = skip_newer(at, end, EVENT_FIELDS, &stats.skipped_in_events)
+            if at == NULL:
+                return FOREIGN_FIELD
+            continue
         at = read_number(at + 1, end, &number)
         if at == NULL:
             return CUT
@@ -221,11 +251,11 @@ cdef int check_range(const uint8_t[::1] buffer, Py_ssize_t begin, Py_ssize_t end
 
 
 cdef Bytes next_field(Bytes base, Bytes at, Bytes end, Field* field, const uint8_t[::1] wires) except NULL:
-    """The next field of a message whose fields `wires` lists."""
+    """The next field of a message whose fields `wires` lists, or one whose number is beyond them."""
     cdef Bytes after = read_field(at, end, field)
     if after == NULL:
         raise DamageError(f"the field at byte {at - base} is cut off or longer than what holds it")
-    if field.number >= <uint64_t>wires.shape[0] or not (wires[field.number] >> field.wire) & 1:
+    if field.number < <uint64_t>wires.shape[0] and not (wires[field.number] >> field.wire) & 1:
         raise DamageError(
             f"the field at byte {at - base} (number {field.number}, wire type {field.wire}) is one that the format lacks"
         )
@@ -236,28 +266,35 @@ def split(const uint8_t[::1] buffer, Py_ssize_t begin, Py_ssize_t end, const uin
     """All fields of one message, in order: (numbers, begins, ends) of its parts; see `_xplane.pyi`."""
     cdef Bytes base = base_of(buffer), at = base + begin
     cdef Field field
-    cdef Py_ssize_t n = 0
+    cdef Py_ssize_t n = 0, skipped = 0
     check_range(buffer, begin, end)
     while at < base + end:
         at = next_field(base, at, base + end, &field, wires)
-        n += 1
+        if field.number < <uint64_t>wires.shape[0]:
+            n += 1
+        else:
+            skipped += 1
     numbers, begins, ends = (np.zeros(n, np.int64) for _ in range(3))
     cdef int64_t[::1] number = numbers, start = begins, stop = ends
     at = base + begin
-    for n in range(number.shape[0]):
+    n = 0
+    while n < number.shape[0]:
         at = next_field(base, at, base + end, &field, wires)
+        if field.number >= <uint64_t>wires.shape[0]:
+            continue
         number[n] = <int64_t>field.number
         if field.begin != NULL:
             start[n] = field.begin - base
             stop[n] = field.end - base
-    return numbers, begins, ends
+        n += 1
+    return numbers, begins, ends, skipped
 
 
 def pick(const uint8_t[::1] buffer, const int64_t[::1] begins, const int64_t[::1] ends, const uint8_t[::1] wires):
     """The last value of each field number, for many messages of one type: four (n, len(wires)) arrays."""
     cdef Bytes base = base_of(buffer), at
     cdef Field field
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, skipped = 0
     shape = (begins.shape[0], wires.shape[0])
     values = np.zeros(shape, np.uint64)
     starts, stops, counts = (np.zeros(shape, np.int64) for _ in range(3))
@@ -268,11 +305,14 @@ def pick(const uint8_t[::1] buffer, const int64_t[::1] begins, const int64_t[::1
         at = base + begins[i]
         while at < base + ends[i]:
             at = next_field(base, at, base + ends[i], &field, wires)
+            if field.number >= <uint64_t>wires.shape[0]:
+                skipped += 1
+                continue
             value[i, field.number] = field.value
             start[i, field.number] = 0 if field.begin == NULL else field.begin - base
             stop[i, field.number] = 0 if field.begin == NULL else field.end - base
             count[i, field.number] += 1
-    return values, starts, stops, counts
+    return values, starts, stops, counts, skipped
 
 
 def events(
@@ -292,7 +332,7 @@ def events(
     cdef Stats stats
     cdef Problem problem
     cdef Py_ssize_t n = 0, i, room = len(stat_columns[0])
-    stats.size = 0
+    stats.size = stats.skipped_in_events = stats.skipped_in_stats = 0
     point_to(&stats, stat_columns)
     for i in range(begins.shape[0]):
         check_range(buffer, begins[i], ends[i])
@@ -319,7 +359,8 @@ def events(
             offset[n] = event.offset
             duration[n] = event.duration
             n += 1
-    return *(column[:n] for column in columns), *(column[: stats.size] for column in stat_columns)
+    skipped = stats.skipped_in_events, stats.skipped_in_stats
+    return *(column[:n] for column in columns), *(column[: stats.size] for column in stat_columns), *skipped
 
 
 cdef int point_to(Stats* stats, columns) except -1:

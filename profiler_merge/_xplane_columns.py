@@ -46,7 +46,7 @@ class _Tables:
     texts: list[str] = field(default_factory=list)
 
 
-def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes]) -> Profile:
+def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes], skipped_fields: Mapping[str, int]) -> Profile:
     """The profile of the planes that have events decoded; takes over (changes) their arrays.
 
     Raises: DamageError for what no profiler writes; ProfileError for a profile without events.
@@ -92,6 +92,7 @@ def assemble(path: Path, planes: list[RawPlane], hostnames: list[bytes]) -> Prof
         duration_ns=columns["duration_ns"],
         stats=stats,
         texts=tuple(tables.texts),
+        skipped_fields=skipped_fields,
     )
 
 

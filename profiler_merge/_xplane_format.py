@@ -116,15 +116,16 @@ class RawPlane:
 
 
 class Decoder(Protocol):
-    """A core: XSpace bytes -> planes and host names. Raises DamageError, saying where, on damaged bytes.
+    """A core: XSpace bytes -> planes, host names, and message -> number of skipped fields where there were any.
 
     `keep` says of a plane's name whether its events are wanted, `wanted` holds the names of the stats to keep: a
-    stat's key is its row there.
+    stat's key is its row there. Skipped are fields whose number is beyond those of their message, as a later version
+    may add them. Raises DamageError, saying where, on damaged bytes, which any other foreign field is taken for.
     """
 
     def __call__(
         self, buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
-    ) -> tuple[list[RawPlane], list[bytes]]: ...
+    ) -> tuple[list[RawPlane], list[bytes], dict[str, int]]: ...
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:

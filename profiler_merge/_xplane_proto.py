@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ from profiler_merge._xplane_format import (
 from traces.errors import MissingDependencyError
 
 _U64 = (1 << 64) - 1
+_GROUPS = (3, 4)
+"""Wire types that proto3 lacks."""
 
 
 @functools.cache
@@ -69,7 +72,7 @@ def _space_class() -> Any:
 
 def decode(
     buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
-) -> tuple[list[RawPlane], list[bytes]]:
+) -> tuple[list[RawPlane], list[bytes], dict[str, int]]:
     """See `_xplane_format.Decoder`."""
     cls = _space_class()
     from google.protobuf.message import DecodeError
@@ -79,12 +82,39 @@ def decode(
         space.ParseFromString(bytes(buffer))
     except DecodeError as error:
         raise DamageError(f"not a protobuf message ({error})") from error
+    skipped: Counter[str] = Counter()
     size = space.ByteSize()
     space.DiscardUnknownFields()
     if space.ByteSize() != size:
-        raise DamageError("fields that the format lacks")
+        space.ParseFromString(bytes(buffer))
+        _count_unknown(space, "XSpace", keep, skipped, events=True)
     _check_layer(buffer, "XSpace")
-    return [_plane(plane, keep, wanted) for plane in space.planes], list(space.hostnames)
+    return [_plane(plane, keep, wanted) for plane in space.planes], list(space.hostnames), dict(skipped)
+
+
+def _count_unknown(
+    message: Any, name: str, keep: Callable[[bytes], bool], skipped: Counter[str], *, events: bool
+) -> None:
+    """Counts the unknown fields in a message and its parts, save the parts that nobody reads; `events`: they are read.
+
+    Raises: DamageError for one whose number is not beyond those of its message.
+    """
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    fields = FIELDS[name]
+    for field in UnknownFieldSet(message):
+        if field.field_number <= max(fields) or field.wire_type in _GROUPS:
+            raise DamageError(
+                f"{name} with a field that the format lacks (number {field.field_number}, wire type {field.wire_type})"
+            )
+        skipped[name] += 1
+    if name == "XPlane":
+        events = keep(message.name)
+    for member, kind, repeated in fields.values():
+        if kind in FIELDS and name != "XEventMetadata" and (events or kind != "XEvent"):
+            value = getattr(message, member)
+            for part in value if repeated else [value]:
+                _count_unknown(part, kind, keep, skipped, events=events)
 
 
 def _check_layer(data: memoryview, message: str) -> None:
@@ -93,13 +123,15 @@ def _check_layer(data: memoryview, message: str) -> None:
     at = 0
     while at < len(data):
         tag, at = read_varint(data, at)
-        counts[tag >> 3] += 1
-        if tag & 7 == 1:
-            at += 8
+        newer = tag >> 3 >= len(counts)
+        if not newer:
+            counts[tag >> 3] += 1
+        if tag & 7 in (1, 5):
+            at += 8 if tag & 7 == 1 else 4
             continue
         length, at = read_varint(data, at)
         if tag & 7 == 2:
-            kind = FIELDS[message][tag >> 3][1]
+            kind = "" if newer else FIELDS[message][tag >> 3][1]
             if kind in FIELDS and kind not in ("XEvent", "XStat"):
                 _check_layer(data[at : at + length], kind)
             at += length

@@ -115,6 +115,9 @@ def _annotations(i: int, rank: int, pid: int) -> ExitStack:
         if (tensorflow := sys.modules.get("tensorflow")) is not None:
             stack.enter_context(tensorflow.profiler.experimental.Trace(ANNOTATION, i=i, rank=rank, pid=pid))
     with suppress(AttributeError):
+        if (jax := sys.modules.get("jax")) is not None:
+            stack.enter_context(jax.profiler.TraceAnnotation(ANNOTATION, i=i, rank=rank, pid=pid))
+    with suppress(AttributeError):
         if (torch := sys.modules.get("torch")) is not None:
             stack.enter_context(torch.profiler.record_function(f"{ANNOTATION}#i={i},rank={rank},pid={pid}#"))
     return stack

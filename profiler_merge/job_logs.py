@@ -6,6 +6,7 @@ look like part of the job (`uname`, multiprocessing's resource tracker): those a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from traces.errors import LogError
 
 _JUNK = re.compile(
     r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.forkserver|multiprocessing\.semaphore_tracker"
+)
+_ONE_NAME = (
+    "DARSHAN_LOGFILE gives all processes one name, which the first to end takes: let Darshan name the logs, in a "
+    "folder of this run, and name that folder"
 )
 _SPAWNED = re.compile(r"multiprocessing\.spawn")
 _PID_IN_NAME = re.compile(r"_id\d+-(\d+)_")
@@ -48,6 +53,28 @@ class JobLogs:
         return self.processes[0].log
 
 
+def find_logs(path: Path) -> list[Path]:
+    """Every `*.darshan` below the folder `path`, sorted; anything else is one log, itself.
+
+    Raises: LogError for a folder without logs, or with one in it that cannot be listed.
+    """
+    if not path.is_dir():
+        return [path]
+    found = [
+        Path(parent) / name
+        for parent, _, names in os.walk(path, onerror=_refuse)
+        for name in names
+        if name.endswith(".darshan")
+    ]
+    if not found:
+        raise LogError(f"{path} holds no .darshan log: did the job end, and was Darshan preloaded?")
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> None:
+    raise LogError(f"{error.filename} cannot be listed: {error.strerror}") from error
+
+
 def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
     """Open the logs of one job and give their processes ranks.
 
@@ -57,6 +84,9 @@ def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
     logs = [open_log(path, skip_damaged=skip_damaged) for path in paths]
     warnings = [f"{log.path.name}: {text}" for log in logs for text in log.warnings]
     if len(logs) == 1:
+        if _JUNK.search(logs[0].job.exe):
+            exe = logs[0].job.exe.strip()
+            warnings.append(f"{logs[0].path.name} is of a helper process ({exe}), not of the training: {_ONE_NAME}")
         processes = [ProcessLog(log=logs[0], rank=None)]
     else:
         processes, notes = _rank_processes(logs)

@@ -295,6 +295,12 @@ class _Merger:
 
     def _add_spans(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> tuple[SpanColumns, int]:
         """Note the spans of a rank; returned with what takes their times to the capture's clock."""
+        if skipped := profile.skipped_fields:
+            counts = ", ".join(f"{count} in {message}" for message, count in sorted(skipped.items()))
+            self.warnings.append(
+                f"rank {rank}: fields of {profile.path.name} that this release does not know were skipped ({counts}): "
+                "a newer profiler wrote it, or it is damaged"
+            )
         spans = profile_spans(profile)
         shift_ns = undated_offset_ns - self.job.start_ns
         self.spans.append(
@@ -359,7 +365,8 @@ class _Merger:
             )
         if not operations:
             self.warnings.append(
-                "the log holds no DXT segments, so the capture has no traced operations: record with DXT on"
+                "the log holds no DXT segments, so the capture has no traced operations: record with DXT on "
+                "(DXT_ENABLE_IO_TRACE=1)"
             )
         elif coverage.bytes is not None and coverage.bytes < 1:
             self.warnings.append(

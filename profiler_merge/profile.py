@@ -41,7 +41,8 @@ class Profile:
     CLOCK_REALTIME when `epoch_start_ns`, the instant at which the profiler started, is known, else relative to it.
     `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15) or empty.
     Names that are not UTF-8 are decoded with surrogate escapes. `options` is empty before TF 2.21.
-    `stats`: key -> (event rows, values), ascending; see `stat`.
+    `stats`: key -> (event rows, values), ascending; see `stat`. `skipped_fields`: message -> number of fields in the
+    file that this release does not know.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Profile:
     duration_ns: np.ndarray
     stats: Mapping[str, tuple[np.ndarray, np.ndarray]]
     texts: tuple[str, ...]
+    skipped_fields: Mapping[str, int]
 
     def __len__(self) -> int:
         """Number of events."""

@@ -15,7 +15,7 @@ from profiler_merge.lanes import lanes_beside
 from profiler_merge.metadata_rows import CLOSE, SYNC, FileOperations, MadeRows, metadata_rows
 from profiler_merge.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from profiler_merge.record_id import record_id
-from profiler_merge.renames import Rename, WrittenFile, checkpoint_renames, final_name
+from profiler_merge.renames import Rename, WrittenFile, checkpoint_renames, final_name, merged_shard
 from profiler_merge.stdio_rows import stream_operations, stream_rows
 from traces.ops import APIS, OPS
 
@@ -82,6 +82,7 @@ def reconstruct(
     stream = metadata_rows(stdio, stream_operations(data), unknown_ns)
     columns = _columns([(_POSIX, posix, posix_rows), (_STDIO, stdio, data), (_STDIO, stdio, stream)], renames)
     wanted = _wanted_lanes(columns, posix, operations, lane)
+    _follow_renames(columns["record_id"], wanted, renames, names)
     if len(traced.lane) and not traced.lane.any():
         # One thread did all that was traced: what it did untraced stays in order with that.
         wanted[wanted < 0] = 0
@@ -243,6 +244,28 @@ def _wanted_lanes(
     after = np.isin(rows["op"][used], (CLOSE, SYNC))
     wanted[used] = lane[np.clip(following - after, begin, end - 1)]
     return wanted
+
+
+def _follow_renames(record: np.ndarray, wanted: np.ndarray, renames: _Renames, names: Mapping[int, bytes]) -> None:
+    """Gives rows (n,) without a lane the one that works on what their file became, or on the rest of its checkpoint.
+
+    What was written under another name and is read then must come first, whatever the storage does in a replay.
+    """
+    with_lane = np.flatnonzero(wanted >= 0)
+    lanes = dict(zip(record[with_lane].tolist(), wanted[with_lane].tolist(), strict=True))
+    paths = {**names, **renames.names}
+    ids = {path: known for known, path in paths.items()} if len(renames) else {}
+    for source, target in reversed(list(zip(renames.source.tolist(), renames.target.tolist(), strict=True))):
+        shard = merged_shard(paths[source])
+        chain = [source, target]
+        if shard is not None:
+            chain += [ids[path] for path in (shard.part_index, shard.index) if path in ids]
+        lane = next((lanes[each] for each in chain[1:] if each in lanes), -1)
+        if lane >= 0:
+            for each in chain:
+                lanes.setdefault(each, lane)
+    followed = np.fromiter((lanes.get(each, -1) for each in record.tolist()), np.int32, len(record))
+    np.copyto(wanted, followed, where=wanted < 0)
 
 
 def _bisect(ascending: np.ndarray, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:

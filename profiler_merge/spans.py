@@ -244,6 +244,7 @@ def _steps(profile: Profile, main: int) -> tuple[np.ndarray, _Part]:
 
     Markers of several names (a loop's own inside Keras's) compete: the most frequent name wins, then the longest.
     The number is `step_num` when it rises from step to step, else the position (training and validation both from 0).
+    A marker in which the loop only met the end of its data is no step.
     """
     rows, values = profile.stat("step_num")
     keep = (profile.line[rows] == main) & (profile.duration_ns[rows] > 0)
@@ -255,12 +256,32 @@ def _steps(profile: Profile, main: int) -> tuple[np.ndarray, _Part]:
     for code in np.lexsort((-total, -counts)):
         own = _outermost(start, end, np.flatnonzero(codes == code))
         chosen = np.sort(np.concatenate([chosen, own[~_overlaps(start, end, own, chosen)]]))
+    chosen = chosen[~_met_the_end(profile, main, values[chosen], start[chosen], end[chosen])]
     rows, values = rows[chosen], values[chosen]
     rising = len(values) == 0 or (values[0] >= 0 and values[-1] < 1 << 31 and bool((np.diff(values) > 0).all()))
     numbers = values if rising else np.arange(len(values))
     thread = np.full(len(rows), profile.lines[main].id, np.int64)
     part = _Part(kind=STEP, start=start[chosen], end=end[chosen], thread=thread, name=profile.name[rows])
     return numbers.astype(np.int32), part
+
+
+def _met_the_end(profile: Profile, main: int, numbers: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """bool per marker: it asked an iterator for a batch, ran no operation, and its number is used again or is the last.
+
+    So looks the attempt to take a batch after the last of an epoch. Where such markers are not few, they say nothing.
+    """
+    lines = (np.arange(len(profile.lines)) == main) | profile.lines_matching("tf_Compute")
+    asked = _times(profile, _rows(profile, f"{_GET_NEXT}|{_GET_NEXT_OP}", lines))
+    # Without Eigen's regions, in which tf.data works too.
+    but = "|".join((_GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
+    worked = _times(profile, _rows(profile, rf"{_KERNEL}|{_EAGER}", lines, but=but))
+    found: np.ndarray = (asked.covered_within(start, end) > 0) & (worked.covered_within(start, end) == 0)
+    found &= np.append(numbers[1:] == numbers[:-1], True)[: len(numbers)]
+    return found if 4 * np.count_nonzero(found) <= len(found) else np.zeros(len(found), bool)
+
+
+def _times(profile: Profile, rows: np.ndarray) -> Intervals:
+    return Intervals.union_of(profile.start_ns[rows], profile.end_ns[rows])
 
 
 def _outermost(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -65,14 +65,15 @@ def read_profile(path: Path) -> Profile:
     """All events of one .xplane.pb or .xplane.pb.gz file. A plain file is memory mapped.
 
     Raises: ProfileError for a file that is missing, damaged, cut off or without events. Damage that turns one
-    valid number into another (a flipped bit of a duration) leaves no trace in the format and cannot be seen.
+    valid number into another (a flipped bit of a duration) leaves no trace in the format and cannot be seen;
+    damage that looks like a field of a later version is counted in `skipped_fields`.
     """
     path = Path(path)
     decode = _compiled if _compiled is not None and core_name() == "compiled" else _xplane_proto.decode
     with _opened(path) as buffer:
         try:
-            planes, hostnames = decode(buffer, _is_wanted_plane, _WANTED)
-            return assemble(path, planes, hostnames)
+            planes, hostnames, skipped = decode(buffer, _is_wanted_plane, _WANTED)
+            return assemble(path, planes, hostnames, skipped)
         except DamageError as error:
             raise ProfileError(
                 f"{path} is damaged, cut off or not an XPlane profile: {error}. Copy or record it again"

@@ -34,7 +34,7 @@ def _fresh(monkeypatch):
     anchor_module._files.reset()
     for name in anchor_module._RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    for name in ("tensorflow", "torch"):
+    for name in ("tensorflow", "jax", "torch"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -141,18 +141,23 @@ def test_the_annotation_surrounds_the_write(tmp_path, monkeypatch):
         log.append(("end", name))
 
     tensorflow = types.SimpleNamespace(profiler=types.SimpleNamespace(experimental=types.SimpleNamespace(Trace=trace)))
+    jax = types.SimpleNamespace(profiler=types.SimpleNamespace(TraceAnnotation=trace))
     torch = types.SimpleNamespace(profiler=types.SimpleNamespace(record_function=trace))
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    monkeypatch.setitem(sys.modules, "jax", jax)
     monkeypatch.setitem(sys.modules, "torch", torch)
     real_pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda *a: log.append("write") or real_pwrite(*a))
     anchor(4, directory=tmp_path, rank=1)
     text = f"dxt_anchor#i=4,rank=1,pid={os.getpid()}#"
+    arguments = {"i": 4, "rank": 1, "pid": os.getpid()}
     assert log == [
-        ("begin", "dxt_anchor", {"i": 4, "rank": 1, "pid": os.getpid()}),
+        ("begin", "dxt_anchor", arguments),
+        ("begin", "dxt_anchor", arguments),
         ("begin", text, {}),
         "write",
         ("end", text),
+        ("end", "dxt_anchor"),
         ("end", "dxt_anchor"),
     ]
 
@@ -166,7 +171,7 @@ def test_it_needs_the_standard_library_only(tmp_path):
     code = (
         "import sys; from profiler_merge.anchor import anchor\n"
         f"anchor(directory={str(tmp_path)!r})\n"
-        "print(sorted({'numpy', 'pyarrow', 'tensorflow', 'torch', 'google'} & set(sys.modules)))"
+        "print(sorted({'numpy', 'pyarrow', 'tensorflow', 'jax', 'torch', 'google'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.job_logs import open_job
+from profiler_merge.job_logs import find_logs, open_job
 from profiler_merge.merge import merge
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from traces.errors import LogError
@@ -80,6 +80,26 @@ def test_a_log_given_twice_is_refused(tmp_path):
 def test_junk_alone_is_refused(tmp_path):
     with pytest.raises(LogError, match="helper processes"):
         open_job([process_log(tmp_path, pid, exe=b"uname -p") for pid in (1, 2)])
+
+
+def test_the_log_of_a_helper_alone_is_said_to_be_one(tmp_path):
+    (text,) = open_job([process_log(tmp_path, 1, exe=b"uname -p ")]).warnings
+    assert "(uname -p)" in text
+    assert "DARSHAN_LOGFILE" in text
+    assert open_job([process_log(tmp_path, 2)]).warnings == ()
+
+
+def test_a_folder_stands_for_the_logs_below_it(tmp_path):
+    day = tmp_path / "2026" / "11" / "21"
+    day.mkdir(parents=True)
+    logs = [process_log(day, 12), process_log(day, 10), process_log(tmp_path, 11)]
+    (tmp_path / "notes.txt").touch()
+    assert find_logs(tmp_path) == sorted(logs)
+    assert find_logs(logs[0]) == [logs[0]]
+    assert find_logs(tmp_path / "missing.darshan") == [tmp_path / "missing.darshan"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogError, match="holds no"):
+        find_logs(tmp_path / "empty")
 
 
 def test_a_worker_without_its_parent_is_told(tmp_path):

@@ -123,6 +123,41 @@ def test_a_checkpoint_of_streams_is_written_and_renamed(tmp_path):
     assert capture.info.coverage.operations is None
 
 
+def test_a_checkpoint_is_written_on_the_lane_that_reads_its_index(tmp_path):
+    """In a replay the index must be there before it is read, however long the storage takes to write it."""
+    written = {
+        PART + b".data-00000-of-00001.tempstate12": 3.0,
+        PART + b".index.tempstate34": 4.0,
+        b"/ckpt/m.index": 6.0,
+    }
+    stdio = []
+    for path, at in written.items():
+        names = ("OPEN_START", "OPEN_END", "WRITE_START", "WRITE_END", "CLOSE_START", "CLOSE_END")
+        stamps = {name: at + 0.1 * place for place, name in enumerate(names)}
+        stdio.append(counters("STDIO", path, OPENS=1, WRITES=1, BYTES_WRITTEN=8, MAX_BYTE_WRITTEN=7, stamps=stamps))
+    index = PART + b".index"
+    stamps = {"OPEN_START": 5.0, "OPEN_END": 5.1, "CLOSE_START": 5.4, "CLOSE_END": 5.5}
+    posix = [
+        counters("POSIX", DATA, OPENS=1, READS=2, BYTES_READ=20, MAX_BYTE_READ=9),
+        counters("POSIX", index, OPENS=1, READS=1, BYTES_READ=8, MAX_BYTE_READ=7, stamps=stamps),
+    ]
+    reader, trainer = 5, 6
+    dxt = [
+        DxtRecord(record_id=record_id(DATA), reads=[(0, 10, 2.0, 2.1, reader), (0, 10, 7.0, 7.1, reader)]),
+        DxtRecord(record_id=record_id(index), reads=[(0, 8, 5.2, 5.3, trainer)]),
+    ]
+    log = log_of(tmp_path, posix=posix, stdio=stdio, dxt=dxt, dxt_version=2, names=(*written, index))
+    capture, rows = rows_of(tmp_path, log)
+    paths = capture.paths()
+    lanes = {(paths[row["file_id"]], row["lane"]) for row in rows}
+    assert {lane for path, lane in lanes if path.startswith("/ckpt")} == {1}
+    assert {lane for path, lane in lanes if path == DATA.decode()} == {0}
+    renamed = [paths[row["offset"]] for row in rows if row["op"] == "rename"]
+    assert renamed == [
+        PART.decode() + ".data-00000-of-00001", index.decode(), "/ckpt/m.data-00000-of-00001",
+    ]  # fmt: skip
+
+
 def test_ranks_that_nothing_was_traced_of_have_rows_too(tmp_path):
     posix = [
         counters("POSIX", DATA, rank=-1, OPENS=3, READS=1, BYTES_READ=8),

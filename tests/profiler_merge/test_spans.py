@@ -252,6 +252,38 @@ def test_step_numbers_that_rise_are_kept(profile):
     assert step_table(profile({MAIN: [step(1 << 40, 0, 10), step(1 << 41, 20, 30)]})).step.tolist() == [0, 1]
 
 
+_NEXT, _WORK = "EagerLocalExecute: IteratorGetNext", "EagerLocalExecute: Step"
+
+
+def _attempts(*names):
+    """Steps of (number, names of what ran in it), one after the other."""
+    events = []
+    for place, (number, inside) in enumerate(names):
+        events.append(step(number, 100 * place, 100 * place + 90))
+        events += [event(name, 100 * place + 20 * i, 100 * place + 20 * i + 9) for i, name in enumerate(inside, 1)]
+    return {MAIN: events}
+
+
+def test_a_marker_that_met_the_end_of_the_data_is_no_step(profile):
+    both, end = (_NEXT, _WORK), (_NEXT,)
+    epochs = [*((i, both) for i in range(5)), (5, end), *((i, both) for i in range(5, 9)), (9, end)]
+    found = profile(_attempts(*epochs))
+    assert step_table(found).step.tolist() == list(range(9))
+    assert [row[3] for row in rows(profile_spans(found), "step")] == [100 * i for i in (0, 1, 2, 3, 4, 6, 7, 8, 9)]
+
+
+@pytest.mark.parametrize(
+    "markers",
+    [
+        [(i, (_NEXT,)) for i in (0, 1, 1, 2)],  # a trace without operations tells nothing
+        [*((i, (_NEXT, _WORK)) for i in range(8)), (8, ())],  # took nothing from an iterator
+        [(0, (_NEXT, _WORK)), (1, (_NEXT,)), *((i, (_NEXT, _WORK)) for i in range(2, 9))],  # its number is its own
+    ],
+)
+def test_other_markers_without_operations_are_steps(profile, markers):
+    assert len(step_table(profile(_attempts(*markers)))) == len(markers)
+
+
 def test_without_steps_there_are_still_spans(profile):
     found = profile(
         {COMPUTE: [event("a:A", 0, 5)] * 3, MAIN: [event("evaluate", 0, 100), event("EagerLocalExecute: F", 10, 20)]}

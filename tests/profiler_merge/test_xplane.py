@@ -53,6 +53,7 @@ def fingerprint(profile: Profile) -> dict:
     """Everything a profile holds, in a form that `==` compares."""
     columns = {key: getattr(profile, key).tolist() for key in ("line", "name", "start_ns", "duration_ns")}
     fields = ("hostnames", "epoch_start_ns", "epoch_source", "options", "planes", "lines", "names", "display_names")
+    fields += ("skipped_fields",)
     stats = {key: (rows.tolist(), values.tolist()) for key, (rows, values) in profile.stats.items()}
     return columns | {key: getattr(profile, key) for key in fields} | {"stats": stats, "texts": profile.texts}
 
@@ -274,7 +275,9 @@ def test_profile_options(core, write):
         (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(4, b""))]), "name 0"),
         (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(4, writer.part(4, b"")))]), "damaged"),
         (writer.space([writer.plane("Task Environment")], hostnames=()), "before the host name"),
-        (writer.space([], hostnames=()) + writer.part(9, b"?"), "lacks"),
+        (writer.space([], hostnames=()) + writer.number(4, 9), "lacks"),
+        (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(7, b"reserved"))]), "lacks"),
+        (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(4, b"\x0a\x00"))]), "lacks"),
     ],
 )
 def test_bad_input_is_an_error_that_names_the_file(core, write, data, message):
@@ -321,7 +324,71 @@ def test_every_flipped_bit_is_an_error_or_keeps_all_events(monkeypatch, write, b
     for at in range(len(data)):
         for bit in ((at + 3 * turn) % 8 for turn in range(bits)):
             found = outcome(write(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]))
-            assert found == "error" or len(found["line"]) == events, (at, bit)
+            assert found == "error" or found["skipped_fields"] or len(found["line"]) == events, (at, bit)
+
+
+_NEWER = b"".join(
+    [
+        writer.number(60, 5),
+        writer.part(61, b"new"),
+        writer.varint(62 << 3 | 1) + bytes(8),
+        writer.varint(12 << 3 | 5) + bytes(4),
+        writer.varint(((1 << 29) - 1) << 3) + b"\x07",
+    ]
+)
+"""Five fields that no message of the format has, of each wire type of proto3."""
+
+
+@both_cores
+def test_fields_of_a_later_version_are_skipped_and_counted(core, write):
+    names, stats = writer._Names(), writer._Names()
+    event = writer.event(Event(name="train", start_ns=7, duration_ns=2), names, stats)
+    stat = writer.stat(stats, "step_num", 3) + _NEWER
+    line = writer.number(1, 5) + _NEWER + writer.part(2, b"python")
+    line += writer.part(4, _NEWER + event + writer.part(4, stat)) + _NEWER
+    metadata = writer.number(1, 1) + writer.part(2, b"train") + _NEWER
+    host = _NEWER + writer.part(2, b"/host:CPU") + writer.part(3, line)
+    host += writer.part(4, writer.number(1, 1) + writer.part(2, metadata) + _NEWER)
+    host += writer.part(5, writer.number(1, 1) + writer.part(2, writer.part(2, b"step_num") + _NEWER) + _NEWER)
+    host += writer.part(6, stat)
+    ignored = writer.part(2, b"/device:CUSTOM:0") + writer.part(3, writer.part(4, _NEWER))
+    profile = read_profile(write(writer.space([host, ignored]) + _NEWER))
+    assert [profile.names[row] for row in profile.name] == ["train"]
+    assert (profile.start_ns.tolist(), profile.duration_ns.tolist()) == ([7], [2])
+    assert [column.tolist() for column in profile.stat("step_num")] == [[0], [3]]
+    once = ("XSpace", "XPlane", "XEvent", "XEventEntry", "XEventMetadata", "XStatEntry", "XStatMetadata")
+    assert profile.skipped_fields == dict.fromkeys(once, 5) | {"XLine": 10, "XStat": 10}
+
+
+@both_cores
+@pytest.mark.parametrize(
+    "field",
+    [
+        writer.varint(61 << 3 | 3) + writer.varint(61 << 3 | 4),  # a group
+        writer.varint(61 << 3 | 5) + b"abc",  # cut off
+        writer.part(61, b"name")[:-1],
+        writer.varint(61 << 3) + b"\xff" * 9 + b"\xff",
+        writer.varint((1 << 29) << 3) + b"\0",
+    ],
+)
+@pytest.mark.parametrize("place", ["space", "line", "event", "stat"])
+def test_damage_is_not_taken_for_a_later_version(core, write, field, place):
+    def at(here: str) -> bytes:
+        return field if here == place else b""
+
+    names, stats = writer._Names(), writer._Names()
+    event = writer.event(Event(name="train"), names, stats) + writer.part(4, writer.stat(stats, "i", 3) + at("stat"))
+    line = writer.part(2, b"python") + writer.part(4, event + at("event")) + at("line")
+    host = writer.part(2, b"/host:CPU") + writer.part(3, line)
+    host += writer.part(4, writer.number(1, 1) + writer.part(2, writer.part(2, b"train")))
+    host += writer.part(5, writer.number(1, 1) + writer.part(2, writer.part(2, b"i")))
+    with pytest.raises(ProfileError, match="damaged"):
+        read_profile(write(writer.space([host]) + at("space")))
+
+
+@both_cores
+def test_a_profile_without_foreign_fields_has_none_skipped(core, write):
+    assert read_profile(write(small_profile())).skipped_fields == {}
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
