@@ -36,7 +36,7 @@ class TwinFile:
     """One file of the twin data set. `path` is text below the target; `size` in bytes; `role` one of the three.
 
     `stager` makes it. A real HDF5 file has a `layout` (a digest), and is larger than the `data_bytes` that its accesses
-    need; `exact` False where neither was looked for.
+    need; `exact` False where neither was looked for. `renamed`: the run gives it another name, where its bytes count.
     """
 
     file_id: int
@@ -49,6 +49,7 @@ class TwinFile:
     stager: Stager = field(compare=False, repr=False)
     layout: str | None = None
     exact: bool = True
+    renamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +78,13 @@ class TwinDataSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileUse:
-    """How the op stream uses each file: bool[files] `touched`, `read`, `written`; int64[files] `size_bytes` needed."""
+    """How the op stream uses each file: bool[files] `touched`, `read`, `written`, `renamed` (it gets another name);
+    int64[files] `size_bytes` needed."""
 
     touched: np.ndarray
     read: np.ndarray
     written: np.ndarray
+    renamed: np.ndarray
     size_bytes: np.ndarray
 
 
@@ -94,8 +97,7 @@ def file_use(capture: Capture) -> FileUse:
     Raises: CaptureError when operations and files do not fit together.
     """
     count = capture.files.num_rows
-    seen = np.zeros((4, count), dtype=bool)
-    touched, read, written, renamed = seen
+    touched, read, written, renamed, new = np.zeros((5, count), dtype=bool)
     end = np.zeros(count, dtype=np.int64)
     for rank in capture.whole.ranks:
         used = capture.whole.usage(rank)
@@ -113,11 +115,11 @@ def file_use(capture: Capture) -> FileUse:
         read[file_id[op == READ]] = True
         written[file_id[(op == WRITE) | renames]] = True
         written[new_name] = True
-        renamed[file_id[renames]] = renamed[new_name] = True
+        renamed[file_id[renames]] = new[new_name] = True
         np.maximum.at(end, file_id[moves], last[moves])
-    if np.any(renamed & read):
+    if np.any((renamed | new) & read):
         # It must not be staged: a run takes it away, or puts another in its place, before it is read.
-        read &= ~_made_before_read(capture.whole, renamed & read)
+        read &= ~_made_before_read(capture.whole, (renamed | new) & read)
     for rank in capture.ranks:
         used = capture.usage(rank)
         touched[used["file_id"].to_numpy()] = True
@@ -125,7 +127,7 @@ def file_use(capture: Capture) -> FileUse:
     size = capture.files["size"].to_numpy()
     if np.any(size < 0):
         raise CaptureError(f"{capture.path}: a file has a negative size: merge again")
-    return FileUse(touched=touched, read=read, written=written, size_bytes=np.maximum(size, end))
+    return FileUse(touched=touched, read=read, written=written, renamed=renamed, size_bytes=np.maximum(size, end))
 
 
 def _made_before_read(capture: Capture, files: np.ndarray) -> np.ndarray:
@@ -182,6 +184,7 @@ def twin_data_set(
                 data_bytes=size,
                 layout=None if layout is None else layout.digest,
                 exact=hdf5 is not None or name != "hdf5" or role != READ_ROLE,
+                renamed=bool(use.renamed[p.file_id]),
                 stager=stager_of(name) if chunks is None else chunks,
             )
         )

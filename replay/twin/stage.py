@@ -71,6 +71,11 @@ class StagePlan:
     manifest: Manifest
 
     @property
+    def bytes_created_by_run(self) -> int:
+        """What a run leaves of the files that it makes, under their last names."""
+        return sum(file.size for file in self.created_by_run if not file.renamed)
+
+    @property
     def shortage(self) -> str | None:
         """Why it does not fit, None when it does."""
         if self.free_bytes is not None and self.bytes_on_disk > self.free_bytes:
@@ -141,7 +146,7 @@ def describe(plan: StagePlan) -> list[str]:
             size = format_bytes(sum(file.size for file in files))
             lines.append(f"{format_count(len(files))} files, {size}, {text}")
     if plan.created_by_run:
-        size = format_bytes(sum(file.size for file in plan.created_by_run))
+        size = format_bytes(plan.bytes_created_by_run)
         lines.append(f"{format_count(len(plan.created_by_run))} files are only written: each run makes them, {size}")
     lines += [f"{path} gets plain bytes instead of HDF5: {reason}" for path, reason in plan.plain_hdf5[:LARGEST_SHOWN]]
     if len(plan.plain_hdf5) > LARGEST_SHOWN:
@@ -163,6 +168,7 @@ def as_json(plan: StagePlan) -> dict[str, Any]:
         ],
         "already_staged": {"files": len(plan.already_staged), "bytes": sum(file.size for file in plan.already_staged)},
         "created_by_run": [file.path for file in plan.created_by_run],
+        "bytes_created_by_run": plan.bytes_created_by_run,
         "plain_hdf5": [{"path": path, "reason": reason} for path, reason in plan.plain_hdf5],
         "mapped": {"files": len(plan.mapped), "bytes": sum(file.size for file in plan.mapped)},
         "bytes_to_write": plan.bytes_to_write,

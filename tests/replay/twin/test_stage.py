@@ -127,6 +127,19 @@ class TestPlan:
         assert plan.bytes_to_write == 0
         assert twin(target) == {}
 
+    def test_bytes_that_get_another_name_are_counted_once(self, tmp_path: Path, target: Path) -> None:
+        files = [File("/w.temp", size=700), File("/w.part", size=700), File("/w", size=700), "/other"]
+        ops = [
+            write(0, length=700),
+            Op("rename", 0, offset=1, start_ns=10_000),
+            Op("rename", 1, offset=2, start_ns=20_000),
+            write(3, length=50),
+        ]
+        plan = plan_stage(build_capture(tmp_path, files=files, ops=ops), target)
+        assert len(plan.created_by_run) == 4
+        assert as_json(plan)["bytes_created_by_run"] == 750
+        assert "4 files are only written: each run makes them, 750 B" in describe(plan)
+
     def test_the_description(self, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         free_space(monkeypatch, 10 * MIB)
         (tmp_path / "real").mkdir()
@@ -164,6 +177,7 @@ class TestPlan:
             ],
             "already_staged": {"files": 0, "bytes": 0},
             "created_by_run": [f"{TWIN_ROOT}/out/model.ckpt"],
+            "bytes_created_by_run": 4096,
             "plain_hdf5": [],
             "mapped": {"files": 0, "bytes": 0},
             "bytes_to_write": 3_000_130,
