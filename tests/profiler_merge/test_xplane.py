@@ -1,86 +1,26 @@
-"""Both decoding cores against profiles written by `tests.xplane_writer`, against each other, and on real captures."""
+"""Both decoding cores against profiles written by `tests.xplane_writer`, and which files are profiles."""
 
 import gzip
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from profiler_merge import xplane
-from profiler_merge.profile import Profile
-from profiler_merge.xplane import core_name, find_profiles, read_profile
+from profiler_merge.xplane import find_profiles, read_profile
 from tests import xplane_writer as writer
+from tests.profiler_merge.profile_cores import (  # noqa: F401
+    both_cores,
+    core_fixture,
+    outcome,
+    small_profile,
+    write_fixture,
+)
 from tests.xplane_writer import START_NS, Event, Line
 from traces.errors import ProfileError
-
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-CAPTURES = SHARED / "captures"
-QUICK = "cosmoflow_threads"
-
-both_cores = pytest.mark.parametrize("core", ["compiled", "python"], indirect=True)
-
-
-@pytest.fixture
-def core(request, monkeypatch):
-    use_core(monkeypatch, request.param)
-    return request.param
-
-
-def use_core(monkeypatch, name):
-    monkeypatch.setenv("DXT_REPLAY_CORE", name)
-    if core_name() != name:
-        assert os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1", "the compiled core is missing"
-        pytest.skip("the compiled core is not built")
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(data: bytes, name: str = "node1.xplane.pb") -> Path:
-        path = tmp_path / name
-        path.write_bytes(data)
-        return path
-
-    return write
-
-
-def fingerprint(profile: Profile) -> dict:
-    """Everything a profile holds, in a form that `==` compares."""
-    columns = {key: getattr(profile, key).tolist() for key in ("line", "name", "start_ns", "duration_ns")}
-    fields = ("hostnames", "epoch_start_ns", "epoch_source", "options", "planes", "lines", "names", "display_names")
-    fields += ("skipped_fields",)
-    stats = {key: (rows.tolist(), values.tolist()) for key, (rows, values) in profile.stats.items()}
-    return columns | {key: getattr(profile, key) for key in fields} | {"stats": stats, "texts": profile.texts}
-
-
-def outcome(path: Path) -> dict | str:
-    try:
-        return fingerprint(read_profile(path))
-    except ProfileError:
-        return "error"
-
-
-def small_profile() -> bytes:
-    """Two threads, six kinds of stat, a name that is not UTF-8."""
-    events = tuple(
-        Event(
-            name=f"op{i % 3}:MatMul",
-            start_ns=1_000 * i,
-            duration_ns=500,
-            stats={"step_num": i, "id": (1 << 63) + i, "name": "ds", "filename": b"/x\xff", "cost": 0.5}
-            if i % 2
-            else {},
-        )
-        for i in range(6)
-    )
-    return writer.profile(
-        [Line(id=-5, name="python", events=events), Line(id=7 << 40, name="tf_Compute/7", events=events)]
-    )
 
 
 @both_cores
@@ -258,230 +198,9 @@ def test_profile_options(core, write):
 
 
 @both_cores
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "is empty"),
-        (b"\x0a", "damaged"),
-        (b"not a protobuf at all", "damaged"),
-        (writer.space([]), "no host events"),
-        (writer.profile([]), "no host events"),
-        (writer.profile([Line(id=1, name="python")]), "no host events"),
-        (writer.profile([Line(id=1, name="t", events=(Event(name="e", duration_ns=-1),))]), "ends before it starts"),
-        (writer.profile([Line(id=1, name="t", events=(Event(name="e", start_ns=1 << 52),))]), "far outside"),
-        (writer.profile([Line(id=1, name="t", events=(Event(name="e", duration_ns=1 << 52),))]), "far outside"),
-        (writer.profile([Line(id=1, name="t", timestamp_ns=1 << 62, events=(Event(name="e"),))]), "decades away"),
-        (writer.profile([Line(id=1, name="t", events=(Event(name="e"),))], start_ns=5), "no time since 1970"),
-        (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(4, b""))]), "name 0"),
-        (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(4, writer.part(4, b"")))]), "damaged"),
-        (writer.space([writer.plane("Task Environment")], hostnames=()), "before the host name"),
-        (writer.space([], hostnames=()) + writer.number(4, 9), "lacks"),
-        (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(7, b"reserved"))]), "lacks"),
-        (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(4, b"\x0a\x00"))]), "lacks"),
-    ],
-)
-def test_bad_input_is_an_error_that_names_the_file(core, write, data, message):
-    path = write(data)
-    with pytest.raises(ProfileError, match=message) as caught:
-        read_profile(path)
-    assert str(path) in str(caught.value)
-
-
-@both_cores
-def test_stats_must_be_named(core, write):
-    data = small_profile()
-    key = writer.part(5, writer.number(1, 1) + writer.part(2, writer.number(1, 1) + writer.part(2, b"step_num")))
-    assert key in data
-    path = write(data.replace(key, writer.part(5, writer.number(1, 99) + key[4:])))
-    with pytest.raises(ProfileError):
-        read_profile(path)
-
-
-@both_cores
-def test_huge_ids_and_lengths_do_not_allocate(core, write):
-    huge = writer.plane("/host:CPU", [Line(id=1, name="t", events=(Event(name="e"),))])
-    huge += writer.part(5, writer.number(1, 1 << 40) + writer.part(2, writer.part(2, b"id")))
-    with pytest.raises(ProfileError, match="out of range"):
-        read_profile(write(writer.space([huge])))
-    with pytest.raises(ProfileError):
-        read_profile(write(writer.varint(1 << 3 | 2) + writer.varint((1 << 64) - 1) + b"abc"))
-
-
-@both_cores
-def test_every_truncation_is_an_error(core, write):
-    data = small_profile()
-    assert outcome(write(data)) != "error"
-    step = 1 if core == "compiled" else 7
-    kept = [cut for cut in range(0, len(data), step) if outcome(write(data[:cut])) != "error"]
-    assert kept == []
-
-
-@pytest.mark.parametrize("bits", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_every_flipped_bit_is_an_error_or_keeps_all_events(monkeypatch, write, bits):
-    use_core(monkeypatch, "compiled")
-    data = small_profile()
-    events = len(read_profile(write(data)))
-    for at in range(len(data)):
-        for bit in ((at + 3 * turn) % 8 for turn in range(bits)):
-            found = outcome(write(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]))
-            assert found == "error" or found["skipped_fields"] or len(found["line"]) == events, (at, bit)
-
-
-_NEWER = b"".join(
-    [
-        writer.number(60, 5),
-        writer.part(61, b"new"),
-        writer.varint(62 << 3 | 1) + bytes(8),
-        writer.varint(12 << 3 | 5) + bytes(4),
-        writer.varint(((1 << 29) - 1) << 3) + b"\x07",
-    ]
-)
-"""Five fields that no message of the format has, of each wire type of proto3."""
-
-
-@both_cores
-def test_fields_of_a_later_version_are_skipped_and_counted(core, write):
-    names, stats = writer._Names(), writer._Names()
-    event = writer.event(Event(name="train", start_ns=7, duration_ns=2), names, stats)
-    stat = writer.stat(stats, "step_num", 3) + _NEWER
-    line = writer.number(1, 5) + _NEWER + writer.part(2, b"python")
-    line += writer.part(4, _NEWER + event + writer.part(4, stat)) + _NEWER
-    metadata = writer.number(1, 1) + writer.part(2, b"train") + _NEWER
-    host = _NEWER + writer.part(2, b"/host:CPU") + writer.part(3, line)
-    host += writer.part(4, writer.number(1, 1) + writer.part(2, metadata) + _NEWER)
-    host += writer.part(5, writer.number(1, 1) + writer.part(2, writer.part(2, b"step_num") + _NEWER) + _NEWER)
-    host += writer.part(6, stat)
-    ignored = writer.part(2, b"/device:CUSTOM:0") + writer.part(3, writer.part(4, _NEWER))
-    profile = read_profile(write(writer.space([host, ignored]) + _NEWER))
-    assert [profile.names[row] for row in profile.name] == ["train"]
-    assert (profile.start_ns.tolist(), profile.duration_ns.tolist()) == ([7], [2])
-    assert [column.tolist() for column in profile.stat("step_num")] == [[0], [3]]
-    once = ("XSpace", "XPlane", "XEvent", "XEventEntry", "XEventMetadata", "XStatEntry", "XStatMetadata")
-    assert profile.skipped_fields == dict.fromkeys(once, 5) | {"XLine": 10, "XStat": 10}
-
-
-@both_cores
-@pytest.mark.parametrize(
-    "field",
-    [
-        writer.varint(61 << 3 | 3) + writer.varint(61 << 3 | 4),  # a group
-        writer.varint(61 << 3 | 5) + b"abc",  # cut off
-        writer.part(61, b"name")[:-1],
-        writer.varint(61 << 3) + b"\xff" * 9 + b"\xff",
-        writer.varint((1 << 29) << 3) + b"\0",
-    ],
-)
-@pytest.mark.parametrize("place", ["space", "line", "event", "stat"])
-def test_damage_is_not_taken_for_a_later_version(core, write, field, place):
-    def at(here: str) -> bytes:
-        return field if here == place else b""
-
-    names, stats = writer._Names(), writer._Names()
-    event = writer.event(Event(name="train"), names, stats) + writer.part(4, writer.stat(stats, "i", 3) + at("stat"))
-    line = writer.part(2, b"python") + writer.part(4, event + at("event")) + at("line")
-    host = writer.part(2, b"/host:CPU") + writer.part(3, line)
-    host += writer.part(4, writer.number(1, 1) + writer.part(2, writer.part(2, b"train")))
-    host += writer.part(5, writer.number(1, 1) + writer.part(2, writer.part(2, b"i")))
-    with pytest.raises(ProfileError, match="damaged"):
-        read_profile(write(writer.space([host]) + at("space")))
-
-
-@both_cores
-def test_a_profile_without_foreign_fields_has_none_skipped(core, write):
-    assert read_profile(write(small_profile())).skipped_fields == {}
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(edits=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
-@example(edits=[(3, 0x80)])
-def test_cores_agree_on_damaged_input(monkeypatch, write, edits):
-    data = bytearray(small_profile())
-    for at, byte in edits:
-        data[at % len(data)] = byte
-    path = write(bytes(data))
-    found = []
-    for name in ("compiled", "python"):
-        use_core(monkeypatch, name)
-        found.append(outcome(path))
-    assert found[0] == found[1]
-
-
-_stat_value = st.one_of(
-    st.integers(-(1 << 63), (1 << 64) - 1),
-    st.floats(),
-    st.text(max_size=5),
-    st.binary(max_size=5),
-)
-_event = st.builds(
-    Event,
-    name=st.sampled_from(["train", "Iterator::Root", "op:MatMul", ""]),
-    start_ns=st.integers(0, 1 << 30),
-    duration_ns=st.integers(0, 1 << 20),
-    stats=st.dictionaries(st.sampled_from(["id", "i", "name", "filename", "shapes"]), _stat_value, max_size=3),
-)
-_line = st.builds(
-    Line,
-    id=st.integers(-(1 << 63), (1 << 63) - 1),
-    name=st.sampled_from(["python", "tf_Compute/5"]),
-    timestamp_ns=st.integers(0, 1 << 20),
-    events=st.lists(_event, min_size=1, max_size=6).map(tuple),
-)
-
-
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lines=st.lists(_line, min_size=1, max_size=4))
-def test_whatever_is_written_is_read_by_both_cores(monkeypatch, write, lines):
-    path = write(writer.profile(lines))
-    found = []
-    for name in ("compiled", "python"):
-        use_core(monkeypatch, name)
-        profile = read_profile(path)
-        found.append(fingerprint(profile))
-    assert found[0] == found[1]
-    expected = sorted(
-        (row, START_NS + line.timestamp_ns + event.start_ns, -event.duration_ns, event.name)
-        for row, line in enumerate(lines)
-        for event in line.events
-    )
-    names = [profile.names[name] for name in profile.name]
-    assert sorted(zip(profile.line, profile.start_ns, -profile.duration_ns, names, strict=True)) == expected
-    written = sorted(
-        (event.start_ns, (value + (1 << 63)) % (1 << 64) - (1 << 63))
-        for line in lines
-        for event in line.events
-        if isinstance(value := event.stats.get("id"), int)
-    )
-    rows, values = profile.stat("id")
-    whole = [
-        (event.start_ns, int(value))
-        for line in lines
-        for event in line.events
-        if isinstance(value := event.stats.get("id"), float) and abs(value) < 2**53 and value == int(value)
-    ]
-    stamps = np.array([line.timestamp_ns for line in lines])[profile.line[rows]]
-    starts = (profile.start_ns[rows] - START_NS - stamps).tolist()
-    assert sorted(zip(starts, values.tolist(), strict=True)) == sorted(written + whole)
-
-
-@both_cores
 def test_a_compressed_profile_is_read_alike(core, write):
     data = small_profile()
     assert outcome(write(gzip.compress(data), "a.xplane.pb.gz")) == outcome(write(data))
-
-
-def test_damaged_gzip(write):
-    packed = gzip.compress(small_profile())
-    for bad in (packed[:-9], packed[:20], packed[:-6] + b"\0" * 6, packed + b"rest"):
-        with pytest.raises(ProfileError, match="gzip"):
-            read_profile(write(bad, "a.xplane.pb.gz"))
-
-
-def test_paths_that_are_no_profiles(tmp_path):
-    fifo = tmp_path / "pipe.xplane.pb"
-    os.mkfifo(fifo)
-    for path in (tmp_path, tmp_path / "missing", fifo):
-        with pytest.raises(ProfileError, match=str(path)):
-            read_profile(path)
 
 
 def test_find_profiles(tmp_path):
@@ -517,57 +236,3 @@ def test_reading_imports_neither_tensorflow_nor_protobuf(write):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=Path.cwd()
     )
     assert result.stdout.strip() == "[]"
-
-
-def _captured() -> list:
-    profiles = find_profiles(CAPTURES) if CAPTURES.is_dir() else []
-    return [
-        pytest.param(path, id="-".join(path.relative_to(CAPTURES).parts[:3:2]), marks=marks)
-        for path in profiles
-        for marks in [() if path.relative_to(CAPTURES).parts[0] == QUICK else (pytest.mark.slow,)]
-    ] or [pytest.param(None, marks=pytest.mark.skip(reason="no captures beside the checkout"))]
-
-
-@pytest.mark.parametrize("path", _captured())
-def test_cores_agree_row_by_row_on_real_profiles(monkeypatch, path):
-    found = []
-    for name in ("compiled", "python"):
-        use_core(monkeypatch, name)
-        found.append(read_profile(path))
-    one, other = found
-    assert len(one) > 20_000
-    for column in ("line", "name", "start_ns", "duration_ns"):
-        assert np.array_equal(getattr(one, column), getattr(other, column)), column
-    assert (one.lines, one.names, one.display_names) == (other.lines, other.names, other.display_names)
-    assert (one.options, one.epoch_start_ns, one.hostnames) == (other.options, other.epoch_start_ns, other.hostnames)
-    assert one.stats.keys() == other.stats.keys()
-    assert one.texts == other.texts
-    for key, (rows, values) in one.stats.items():
-        assert np.array_equal(rows, other.stats[key][0]), key
-        assert np.array_equal(values, other.stats[key][1]), key
-
-
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="no captures beside the checkout")
-def test_a_real_profile():
-    (path,) = find_profiles(CAPTURES / QUICK / "profile" / "rank0")
-    profile = read_profile(path)
-    assert profile.hostnames == ("vm",)
-    assert profile.options["host_tracer_level"] == 2
-    assert str(profile.options["repository_path"]).endswith("rank0")
-    assert profile.stat("step_num")[1].tolist() == list(range(64))
-    assert len(set(profile.stat("filename")[1])) == 4
-    (line,) = {profile.lines[row].name for row in profile.line[profile.stat("step_num")[0]]}
-    assert line == "python"
-
-
-@pytest.mark.slow
-def test_a_profile_of_a_million_events_reads_alike(monkeypatch, tmp_path):
-    from benchmarks.xplane_decode import write_profile
-
-    use_core(monkeypatch, "compiled")
-    path = tmp_path / "big.xplane.pb"
-    count = write_profile(path, 1_000_000)
-    profile = read_profile(path)
-    assert len(profile) == count
-    assert len(profile.stat("id")[0]) == count // 2
-    assert struct.calcsize("q") == profile.start_ns.itemsize

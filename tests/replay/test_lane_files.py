@@ -16,7 +16,7 @@ from replay.clock import StartGate, StopFlag
 from replay.issue import PythonLane, make_files, make_lane
 from replay.items import ADD, CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WAIT, WRITE, Pace
 from tests.fakes import FakeBackend, FakeClock, make_batch
-from tests.replay.test_issue import core, counters_of, open_paths, results, started  # noqa: F401
+from tests.replay.issue_lanes import core_fixture, counters_of, open_paths, results, started  # noqa: F401
 from traces.errors import TargetError
 
 T0 = 5_000_000_000
@@ -39,7 +39,7 @@ def opened(path):
     return open_paths().count(path)
 
 
-def test_each_open_makes_a_descriptor_and_each_close_takes_one(core, backend, data):  # noqa: F811
+def test_each_open_makes_a_descriptor_and_each_close_takes_one(core, backend, data):
     files = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core)
     counts = []
     for kind in (OPEN, OPEN, OPEN, CLOSE, READ, CLOSE, CLOSE, READ, CLOSE):
@@ -48,13 +48,13 @@ def test_each_open_makes_a_descriptor_and_each_close_takes_one(core, backend, da
     assert counts == [1, 2, 3, 2, 2, 1, 0, 1, 0]
 
 
-def test_a_close_of_a_file_that_is_not_open_opens_it_first(core, backend, data):  # noqa: F811
+def test_a_close_of_a_file_that_is_not_open_opens_it_first(core, backend, data):
     files = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core)
     assert results(files, (CLOSE, 0, 0, 0, 0), (SYNC, 0, 0, 0, 0), (SEEK, 0, 7, 0, 0)) == [0, 0, 0]
     assert opened(data) == 1
 
 
-def test_the_last_use_closes_all_descriptors(core, backend, data):  # noqa: F811
+def test_the_last_use_closes_all_descriptors(core, backend, data):
     files = make_files([FileSlot(path=data, uses=4)], backend=backend, core=core)
     assert results(files, *[(OPEN, 0, 0, 0, 0)] * 3) == [0] * 3
     assert opened(data) == 3
@@ -62,7 +62,7 @@ def test_the_last_use_closes_all_descriptors(core, backend, data):  # noqa: F811
     assert opened(data) == 0
 
 
-def test_an_open_can_succeed_where_an_earlier_one_failed(core, backend, tmp_path):  # noqa: F811
+def test_an_open_can_succeed_where_an_earlier_one_failed(core, backend, tmp_path):
     path = tmp_path / "late"
     files = make_files([FileSlot(path=bytes(path), uses=100)], backend=backend, core=core)
     assert results(files, (READ, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (STAT, 0, 0, 0, 0)) == [-errno.ENOENT] * 3
@@ -70,7 +70,7 @@ def test_an_open_can_succeed_where_an_earlier_one_failed(core, backend, tmp_path
     assert results(files, (READ, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (READ, 0, 0, 9, 0)) == [-errno.ENOENT, 0, 3]
 
 
-def test_a_renamed_file_is_written_no_more(core, backend, tmp_path):  # noqa: F811
+def test_a_renamed_file_is_written_no_more(core, backend, tmp_path):
     """The next write under the old name makes a new file, as the application's next checkpoint does."""
     old, new = tmp_path / "model.tmp", tmp_path / "model"
     slots = [FileSlot(path=bytes(path), writable=True, create=True, uses=100) for path in (old, new)]
@@ -84,7 +84,7 @@ def test_a_renamed_file_is_written_no_more(core, backend, tmp_path):  # noqa: F8
 
 
 @pytest.mark.parametrize("writable", [(False, True), (True, False), (False, False)])
-def test_what_is_only_read_is_never_renamed(core, backend, data, tmp_path, writable):  # noqa: F811
+def test_what_is_only_read_is_never_renamed(core, backend, data, tmp_path, writable):
     other = bytes(tmp_path / "other")
     slots = [FileSlot(path=path, writable=may) for path, may in zip((data, other), writable, strict=True)]
     files = make_files(slots, backend=backend, core=core)
@@ -92,7 +92,7 @@ def test_what_is_only_read_is_never_renamed(core, backend, data, tmp_path, writa
     assert os.path.exists(data)
 
 
-def test_a_rename_replaces_a_link_and_not_what_is_behind_it(core, backend, data, tmp_path):  # noqa: F811
+def test_a_rename_replaces_a_link_and_not_what_is_behind_it(core, backend, data, tmp_path):
     behind, link = tmp_path / "behind", tmp_path / "link"
     behind.write_bytes(b"precious")
     link.symlink_to(behind)
@@ -102,7 +102,7 @@ def test_a_rename_replaces_a_link_and_not_what_is_behind_it(core, backend, data,
     assert not link.is_symlink()
 
 
-def test_a_close_leaves_other_lanes_their_file(core, backend, data):  # noqa: F811
+def test_a_close_leaves_other_lanes_their_file(core, backend, data):
     """The other lane reads before and after: it holds the file all the while, and opens nothing anew."""
     files, counters = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core), counters_of(2)
     start, stop = started(), StopFlag()
@@ -120,7 +120,7 @@ def test_a_close_leaves_other_lanes_their_file(core, backend, data):  # noqa: F8
     assert opened(data) == 1
 
 
-def test_no_data_means_no_calls(core, tmp_path):  # noqa: F811
+def test_no_data_means_no_calls(core, tmp_path):
     slots = [FileSlot(path=bytes(tmp_path / name), writable=True, create=True) for name in ("a", "b")]
     files = make_files(slots, backend=NullBackend(), core=core)
     items = [(kind, 0, 1, 0, 0) for kind in (OPEN, CLOSE, STAT, SYNC, SEEK, RENAME)]
@@ -173,7 +173,7 @@ def descriptors(count):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(core, backend, tmp_path):  # noqa: F811
+def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(core, backend, tmp_path):
     """The other lane holds the first file, and all other descriptors are idle files' when a further one is needed."""
     paths = [tmp_path / str(i) for i in range(20)]
     for path in paths:
@@ -195,7 +195,7 @@ def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(cor
     assert closer.collect().result.tolist() == [0, *[9] * 19, 0, 0]
 
 
-def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(core, tmp_path):  # noqa: F811
+def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(core, tmp_path):
     try:
         check_direct(tmp_path, [])
     except TargetError as error:
@@ -206,7 +206,7 @@ def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(core
         assert results(files, *((WRITE, i, 100, 7, 0) for i in range(20))) == [7] * 20
 
 
-def test_without_descriptors_an_open_closes_what_is_idle(core, backend, tmp_path):  # noqa: F811
+def test_without_descriptors_an_open_closes_what_is_idle(core, backend, tmp_path):
     paths = [tmp_path / str(i) for i in range(20)]
     for path in paths:
         path.write_bytes(b"0123456789")
@@ -218,7 +218,7 @@ def test_without_descriptors_an_open_closes_what_is_idle(core, backend, tmp_path
     assert not set(open_paths()) & {bytes(path) for path in paths}
 
 
-def test_a_stream_says_what_the_system_says(core, tmp_path):  # noqa: F811
+def test_a_stream_says_what_the_system_says(core, tmp_path):
     """What is told at the write with a descriptor, a stream tells at its flush or close."""
     link, to_data, data = (tmp_path / name for name in ("link", "to data", "data"))
     link.symlink_to(tmp_path / "behind")
@@ -250,7 +250,7 @@ def test_a_stream_says_what_the_system_says(core, tmp_path):  # noqa: F811
     assert data.read_bytes() == b"precious"
 
 
-def test_each_file_is_used_through_its_own_back_end(core, data, tmp_path):  # noqa: F811
+def test_each_file_is_used_through_its_own_back_end(core, data, tmp_path):
     """Also one that a lane holds since an operation that was no read or write."""
     other, missing = tmp_path / "other", tmp_path / "missing"
     other.write_bytes(bytes(50))
@@ -267,7 +267,7 @@ def test_each_file_is_used_through_its_own_back_end(core, data, tmp_path):  # no
     assert not missing.exists()
 
 
-def test_a_stream_keeps_small_writes_until_a_sync(core, tmp_path):  # noqa: F811
+def test_a_stream_keeps_small_writes_until_a_sync(core, tmp_path):
     path = tmp_path / "log"
     files = make_files(
         [FileSlot(path=bytes(path), writable=True, create=True, uses=100)], backend=StdioBackend(), core=core
@@ -282,7 +282,7 @@ def test_a_stream_keeps_small_writes_until_a_sync(core, tmp_path):  # noqa: F811
     assert path.stat().st_size == 100_200
 
 
-def test_lanes_that_share_a_file_write_where_they_should(core, backend, tmp_path):  # noqa: F811
+def test_lanes_that_share_a_file_write_where_they_should(core, backend, tmp_path):
     """A stream has one position: a lane between another's seek and write would move its data."""
     path = tmp_path / "shared"
     lanes, writes, size = 4, 400, 96

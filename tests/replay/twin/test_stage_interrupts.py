@@ -1,0 +1,104 @@
+"""Staging that ends before it is done, and what resumes it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replay.twin.manifest import PLANNED, WHOLE, load_manifest
+from replay.twin.placement import TWIN_ROOT
+from replay.twin.stage import plan_stage, stage, unstage
+from replay.twin.writer import temporary_name
+from tests.capture_builder import build_capture, read
+from tests.replay.twin.staging import capture_fixture, failing, staged, target_fixture, tree, twin  # noqa: F401
+from traces.errors import TargetError
+from traces.store import Capture
+from traces.units import MIB
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class TestInterrupts:
+    def test_ctrl_c_leaves_no_half_written_file(self, capture: Capture, target: Path) -> None:
+        def interrupt(done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            stage(plan_stage(capture, target), progress=interrupt)
+        assert [path for path in (target / TWIN_ROOT).rglob("*") if path.suffix == ".part"] == []
+        staged(capture, target)
+        assert len(twin(target)) == 3
+
+    def test_a_killed_staging_is_resumed(self, tmp_path: Path, target: Path) -> None:
+        capture = build_capture(
+            tmp_path, files=["/a", "/b", "/c"], ops=[read(0, length=5), read(1, length=9 * MIB), read(2, length=70_000)]
+        )
+        program = (
+            "import os, sys; from pathlib import Path; from replay.twin.stage import plan_stage, stage;"
+            "from traces.store import open_capture;"
+            "plan = plan_stage(open_capture(sys.argv[1]), Path(sys.argv[2]));"
+            "stage(plan, workers=1, progress=lambda done, total: os._exit(9) if done > 3_000_000 else None)"
+        )
+        command = [sys.executable, "-c", program, str(capture.path), str(target)]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 9
+        left = twin(target)
+        assert left.pop("a") == 5
+        assert [Path(name).suffix for name in left] == [".part"]
+        assert {f.state for f in load_manifest(target).files.values()} == {PLANNED}
+
+        plan = plan_stage(capture, target)
+        assert [f.path for f in plan.already_staged] == [f"{TWIN_ROOT}/a"]
+        stage(plan)
+        assert twin(target) == {"a": 5, "b": 9 * MIB, "c": 70_000}
+        assert {f.state for f in load_manifest(target).files.values()} == {WHOLE}
+
+    def test_unstage_removes_what_a_killed_staging_left(self, capture: Capture, target: Path) -> None:
+        staged(capture, target)
+        written = target / TWIN_ROOT / "data/a.npz"
+        (written.parent / os.fsdecode(temporary_name(b"a.npz"))).write_bytes(b"half")
+        unstage(target)
+        assert tree(target) == {}
+
+    def test_a_staging_that_ends_while_it_replaces_a_file_of_ours_is_resumed(
+        self, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        staged(capture, target)
+        before = tree(target)
+        os.truncate(target / TWIN_ROOT / "data/a.npz", 17)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", failing(os.write, errno.EIO))
+            with pytest.raises(TargetError):
+                stage(plan_stage(capture, target))
+        assert twin(target)["data/a.npz"] == 17
+        staged(capture, target)
+        assert tree(target) == before
+
+    @pytest.mark.parametrize("content", [b"mine", b"m" * 3_000_100])
+    def test_a_strangers_file_where_one_was_planned_is_not_taken_for_ours(
+        self, content: bytes, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", failing(os.write, errno.ENOSPC))
+            with pytest.raises(TargetError):
+                stage(plan_stage(capture, target))
+        stranger = target / TWIN_ROOT / "data/a.npz"
+        stranger.parent.mkdir(parents=True, exist_ok=True)
+        stranger.write_bytes(content)
+        with pytest.raises(TargetError, match=r"data/a\.npz exists and was not made by dxt-replay"):
+            plan_stage(capture, target)
+        assert stranger.read_bytes() == content
+
+    def test_a_strangers_file_that_comes_while_writing_is_not_replaced(self, tmp_path: Path, target: Path) -> None:
+        capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=10)])
+
+        def intrude() -> None:
+            (target / TWIN_ROOT / "a").write_bytes(b"mine")
+
+        with pytest.raises(TargetError, match="not made by dxt-replay"):
+            stage(plan_stage(capture, target), progress=lambda done, total: intrude())
+        assert twin(target) == {"a": 4}
