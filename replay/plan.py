@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.backends.base import FileSlot
+from replay.causal.feed import OperationBatch
 from replay.causal.items import CausalLanes
-from replay.causal.model import OperationBatch
 from replay.items import (
     BATCH_ITEMS,
     CLOSE,

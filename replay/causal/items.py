@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.model import NO_POINT, OPENINGS, TAKES, LoopModel, OperationBatch, TieReader, Ties, starts_batch
+from replay.causal.feed import NO_POINT, OperationBatch
+from replay.causal.model import OPENINGS, TAKES, LoopModel, TieReader, Ties, starts_batch
 from replay.causal.training_loop import COLLECTIVE, ENTRY, TAKE
 from replay.items import ADD, MARK, SLEEP, WAIT
 from replay.pacing import Pacing

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.causal.check import course
+from replay.causal.feed import OperationBatch
 from replay.causal.items import FIRST_RANK_COUNTER, CausalLanes, Meetings, RankCounters, ready_rows, script_rows
-from replay.causal.model import LoopModel, OperationBatch, derive_model
+from replay.causal.model import LoopModel, derive_model
 from replay.causal.training_loop import TrainingLoop, training_loop
 from replay.comm import Communicator, SharedCounters
 from replay.items import SLEEP, SPIN
