@@ -41,7 +41,7 @@ def containing(loop: TrainingLoop, points: np.ndarray, times: np.ndarray) -> np.
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sight:
-    """The loop's reads: of which files (bool by file id) and lanes, how many, how many inside of an input wait, bytes."""
+    """The loop's reads: of which files (bool by file id) and lanes; how many, also inside of an input wait; bytes."""
 
     loop_files: np.ndarray
     reads: int
