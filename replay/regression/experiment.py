@@ -7,12 +7,11 @@ pairs begin with each side, so that an effect of the order itself cancels.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from replay.result import RunResult
 from replay.run_options import RunOptions
 from replay.runner import run_replay
 from replay.twin.stage import StagePlan, check_staged, plan_stage, stage
+from replay.twin.writer import sync_file_system
 from traces.errors import TargetError, UsageError
 from traces.ops import SPAN_KINDS, codes
 from traces.store import Capture, open_capture
@@ -226,16 +226,13 @@ def _settle(experiment: Experiment, comm: Communicator) -> None:
 
 
 def _sync_file_system(path: Path) -> None:
-    """syncfs(2); where it fails the run after says what it finds."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
+    """Where it fails the run after says what it finds."""
+    with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        libc.syncfs(fd)
-    finally:
-        os.close(fd)
+        try:
+            sync_file_system(fd)
+        finally:
+            os.close(fd)
 
 
 def _result(capture: Capture, experiment: Experiment, primary: str, runs: Sequence[MeasuredRun]) -> Regression:

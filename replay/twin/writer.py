@@ -141,18 +141,20 @@ def write_files(
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    _sync(target)
+    try:
+        sync_file_system(target.fd)  # small files at once instead of one by one
+    except OSError as error:
+        raise refusal(error, f"write out the files under {target.shown('')}") from error
 
 
-def _sync(target: Target) -> None:
-    """Have the file system of the target write out what it holds back: small files at once instead of one by one."""
+def sync_file_system(fd: int) -> None:
+    """Have the file system of an open file or directory write out what it holds back: syncfs(2). Raises: OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "syncfs"):
         os.sync()
-        return
-    if libc.syncfs(target.fd):
+    elif libc.syncfs(fd):
         code = ctypes.get_errno()
-        raise refusal(OSError(code, os.strerror(code)), f"write out the files under {target.shown('')}")
+        raise OSError(code, os.strerror(code))
 
 
 def make_directories(target: Target, paths: Iterable[str]) -> None:
