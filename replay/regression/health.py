@@ -53,6 +53,7 @@ def _different_work(runs: Sequence[MeasuredRun]) -> Iterable[str]:
     quantities: dict[str, Callable[[MeasuredRun], int]] = {
         "operations": lambda run: run.operations,
         "failed operations": lambda run: run.failed,
+        "files whose close failed": lambda run: run.failed_closes,
         "operations that moved fewer bytes than recorded": lambda run: run.short,
         "bytes read": lambda run: run.bytes_read,
         "bytes written": lambda run: run.bytes_written,

@@ -51,8 +51,9 @@ the pace `steps`; else the whole replay, from its start to its last operation's 
 class MeasuredRun:
     """One run. `pair`: from 1, 0 for a run that does not count. `capture`: where it was kept. `metrics`: by name of
     METRICS, those that the run has. `resident_pct`: of the files that it reads, in the page cache before it, None where
-    nobody can tell; `whole_s`: until its last operation ended; `starved_s`: a lane's mean
-    wait for the replayer. `warnings`: what the run itself told."""
+    nobody can tell; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
+    `warnings`: what the run itself told. `failed_closes`: files whose close reported an error, so that what was
+    written may not be stored."""
 
     side: str
     pair: int
@@ -73,6 +74,7 @@ class MeasuredRun:
     resident_pct: float | None
     stopped: bool
     warnings: tuple[str, ...] = ()
+    failed_closes: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """One of `runs` in the JSON of `dxt-replay regress`."""
@@ -84,6 +86,7 @@ class MeasuredRun:
             "metrics": dict(self.metrics),
             "operations": self.operations,
             "failed": self.failed,
+            "failed_closes": self.failed_closes,
             "short": self.short,
             "left_out": self.left_out,
             "bytes": {"read": self.bytes_read, "written": self.bytes_written},
@@ -109,6 +112,7 @@ def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kep
         metrics=measure(replay, tally, training=training),
         operations=tally.operations,
         failed=tally.failed,
+        failed_closes=sum(tally.close_errors.values()),
         short=tally.short,
         left_out=result.left_out,
         bytes_read=tally.bytes_read,

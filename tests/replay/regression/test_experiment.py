@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from replay.regression.experiment import (
 )
 from replay.regression.measures import MeasuredRun
 from replay.regression.verdict import Verdict
+from replay.result import RunResult
 from replay.run_options import RunOptions
 from replay.twin.stage import check_staged
 from tests.capture_builder import Span, build_capture, read, write
@@ -159,6 +161,21 @@ def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path, monkeypatch: p
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "not valid" in found.reason
     assert any("failed operations from 0 to 2" in text for text in found.health.obstacles)
+
+
+def test_closes_that_fail_on_one_side_forbid_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = experiment_module.run_replay
+
+    def full(capture: Capture, output: Path, *arguments: Any) -> RunResult | None:
+        result = original(capture, output, *arguments)
+        if result is None or CANDIDATE not in output.name:
+            return result
+        return dataclasses.replace(result, tally=dataclasses.replace(result.tally, close_errors={errno.ENOSPC: 1}))
+
+    monkeypatch.setattr(experiment_module, "run_replay", full)
+    found = ran(source_of(tmp_path), experiment(tmp_path, repeats=6, warmup=0))
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert any("files whose close failed from 0 to 1" in text for text in found.health.obstacles)
 
 
 def test_a_signal_ends_the_experiment_with_what_it_has(tmp_path: Path) -> None:
