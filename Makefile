@@ -32,6 +32,6 @@ demo:  ## the main job on the bundled captures
 	dxt-replay demo
 
 clean:  ## remove what building left
-	rm -rf build dist *.egg-info replay/_issue*.so replay/_issue.c profiler_merge/_xplane*.so profiler_merge/_xplane.c
+	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
 .PHONY: help install build test test-slow lint bench bench-prediction demo clean

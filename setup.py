@@ -19,7 +19,7 @@ def core(name: str) -> Extension:
 
 setup(
     ext_modules=cythonize(
-        [core("replay._issue"), core("profiler_merge._xplane")],
+        [core("replay.engine._issue"), core("profiler_merge.profiles.xplane._xplane")],
         compiler_directives={"language_level": "3"},
     )
 )

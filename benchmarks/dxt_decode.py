@@ -26,8 +26,8 @@ MOST_BYTES_PER_SEGMENT = 150.0
 
 # A child imports everything first and decodes a tiny log once, so that only the reading itself is measured.
 _OURS = """
-from profiler_merge.darshan_log import open_log
-from profiler_merge.dxt import dxt_frame
+from profiler_merge.darshan.log import open_log
+from profiler_merge.darshan.dxt import dxt_frame
 def read(path):
     return len(dxt_frame(open_log(path)))
 """

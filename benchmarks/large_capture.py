@@ -23,14 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from traces.capture_writer import (
-    OpsWriter,
-    create_capture,
-    write_capture_info,
-    write_files,
-    write_spans,
-)
-from traces.ops import (
+from traces.schema import (
     APIS,
     FILES_SCHEMA,
     FORMATS,
@@ -42,6 +35,13 @@ from traces.ops import (
     CaptureInfo,
     Job,
     table_from_columns,
+)
+from traces.store.writer import (
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
 )
 from traces.units import NS_PER_S
 
@@ -178,7 +178,7 @@ def _replay(folder: Path, capture: Path, processes: int, operations: int) -> dic
 
 _CHILD = """
 import json, resource, sys
-from replay import clock
+from replay.engine import clock
 from replay.commands.main import main
 opened = clock.StartGate.open
 started = []

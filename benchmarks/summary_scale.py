@@ -19,15 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.capture_writer import (
-    OpsWriter,
-    create_capture,
-    write_capture_info,
-    write_files,
-    write_spans,
-)
 from traces.errors import TargetError
-from traces.ops import (
+from traces.schema import (
     FILES_SCHEMA,
     OPS_SCHEMA,
     READ,
@@ -38,7 +31,14 @@ from traces.ops import (
     Job,
     table_from_columns,
 )
-from traces.ops import SPAN_KINDS as KINDS
+from traces.schema import SPAN_KINDS as KINDS
+from traces.store.writer import (
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 from traces.units import MIB, format_bytes, format_count
 
 OPERATIONS = 10_000_000
@@ -56,7 +56,7 @@ MOST_RESIDENT_BYTES = 1_000_000_000
 _OURS = {
     "summary": """
 from profiler_merge.analysis.summary import summarise
-from traces.store import open_capture
+from traces.store.reader import open_capture
 def run(path):
     found = summarise(open_capture(path))
     return found.operations.read + found.operations.write
@@ -64,7 +64,7 @@ def run(path):
     "analyse": """
 from profiler_merge.analysis.analyse import analyse
 from profiler_merge.analysis.findings import findings_of
-from traces.store import open_capture
+from traces.store.reader import open_capture
 def run(path):
     found = analyse(open_capture(path))
     findings_of(found)
@@ -72,7 +72,7 @@ def run(path):
 """,
     "timeline": """
 from profiler_merge.analysis.timeline import timeline
-from traces.store import open_capture
+from traces.store.reader import open_capture
 def run(path):
     found = timeline(open_capture(path), bins=1000)
     return int(found.matrix("reads").sum() + found.matrix("writes").sum())
@@ -81,7 +81,7 @@ def run(path):
 _WIDE = """
 from profiler_merge.analysis.analyse import analyse
 from profiler_merge.analysis.findings import findings_of
-from traces.store import open_capture
+from traces.store.reader import open_capture
 def run(path):
     found = analyse(open_capture(path))
     findings_of(found)

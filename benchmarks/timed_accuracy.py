@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from replay.backends.base import FileSlot
-from replay.clock import StartGate, StopFlag
-from replay.issue import Lane, make_files, make_lane
-from replay.items import BATCH_ITEMS, READ, Batch, Completed, Pace
-from replay.jitter import JitterProbe
+from replay.engine.backends.base import FileSlot
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.issue import Lane, make_files, make_lane
+from replay.engine.items import BATCH_ITEMS, READ, Batch, Completed, Pace
+from replay.engine.jitter import JitterProbe
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20

@@ -19,14 +19,7 @@ from queue import Queue
 
 import numpy as np
 
-from traces.capture_writer import (
-    OpsWriter,
-    create_capture,
-    write_capture_info,
-    write_files,
-    write_spans,
-)
-from traces.ops import (
+from traces.schema import (
     APIS,
     COUNTERS,
     FILES_SCHEMA,
@@ -39,6 +32,13 @@ from traces.ops import (
     CaptureInfo,
     Job,
     table_from_columns,
+)
+from traces.store.writer import (
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
 )
 
 READ_BYTES = 262_144

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from profiler_merge import _xplane_proto, xplane
+from profiler_merge.profiles.xplane import decode as xplane
+from profiler_merge.profiles.xplane import proto as _xplane_proto
 from tests import xplane_writer as writer
 
 EVENTS_PER_LINE = 2_000

@@ -14,12 +14,6 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from profiler_merge.profile import Profile
 
 ANNOTATION = "dxt_anchor"
 MAGIC = b"DXTANCHR"
@@ -40,17 +34,6 @@ class AnchorRecord:
     pthread_id: int
     pid: int
     rank: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AnchorMarks:
-    """The anchor annotations of a profile in order of time (int64 columns); rank and pid are -1 where not given."""
-
-    i: np.ndarray
-    rank: np.ndarray
-    pid: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
 
 
 class _Files:
@@ -131,29 +114,6 @@ def parse_anchor_record(data: bytes) -> AnchorRecord | None:
     return AnchorRecord(i=i, wall_ns=wall_ns, pthread_id=pthread_id, pid=pid, rank=rank)
 
 
-def profile_anchors(profile: Profile) -> AnchorMarks:
-    """The anchor annotations of a profile, wherever they were set."""
-    import numpy as np
-
-    rows, numbers = profile.stat("i")
-    is_anchor = profile.names_matching(ANNOTATION)[profile.name[rows]]
-    rows, numbers = rows[is_anchor], numbers[is_anchor]
-    order = np.argsort(profile.start_ns[rows], kind="stable")
-    rows, numbers = rows[order], numbers[order]
-    return AnchorMarks(
-        i=numbers,
-        rank=profile.stat_column("rank", missing=-1)[rows],
-        pid=profile.stat_column("pid", missing=-1)[rows],
-        start_ns=profile.start_ns[rows],
-        end_ns=profile.end_ns[rows],
-    )
-
-
-def anchor_rank(profile: Profile) -> tuple[int, int] | None:
-    """(rank, pid) that the profile's anchors name; either is -1 where not given. None without anchors.
-
-    Also None when the anchors contradict each other (two processes in one profile).
-    """
-    marks = profile_anchors(profile)
-    pairs = set(zip(marks.rank.tolist(), marks.pid.tolist(), strict=True))
-    return pairs.pop() if len(pairs) == 1 else None
+def is_anchor_file(path: bytes) -> bool:
+    """Whether a recorded path is that of an anchor file."""
+    return ANCHOR_FILE.fullmatch(path.decode("utf-8", "replace")) is not None

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
-from profiler_merge.darshan_log import DarshanLog
-from traces.ops import COUNTERS, FILES_SCHEMA, FORMATS, OFFSETS, Coverage, table_from_columns
+from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
+from profiler_merge.darshan.log import DarshanLog
+from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, OFFSETS, Coverage, table_from_columns
 
 _FORMAT_RULES = {
     "checkpoint": r"\.ckpt|ckpt[-_/]|checkpoint|\.tempstate|\.data-\d+-of-\d+|-of-\d+\.(data|index)|\.index$",
@@ -57,11 +57,11 @@ _LAST_BYTE = {
 
 
 AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
-"""Codes of `traces.ops.OFFSETS`."""
+"""Codes of `traces.schema.OFFSETS`."""
 
 
 def classify(path: str) -> int:
-    """Code in `traces.ops.FORMATS` from a file's name; TFRecord sets without an ending are told by nothing here."""
+    """Code in `traces.schema.FORMATS` from a file's name; TFRecord sets without an ending are told by nothing here."""
     lowered = path.lower()
     for name, rule in _FORMAT_RULES.items():
         if re.search(rule, lowered):

@@ -17,29 +17,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.align import Alignment, align_seconds, align_wall
-from profiler_merge.clocks import align_rank, parse_method
+from profiler_merge.clocks.alignment import align_rank, parse_method
+from profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
+from profiler_merge.clocks.profile_ranks import map_profiles
+from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, open_job
+from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError, read_rank_segments
 from profiler_merge.file_table import FileTable
-from profiler_merge.hdf5_datasets import hdf5_facts
-from profiler_merge.job_logs import JobLogs, ProcessLog, open_job
+from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.process_rows import ProcessRows, in_start_order, no_segments
-from profiler_merge.profile import Profile
-from profiler_merge.profile_ranks import map_profiles
-from profiler_merge.rank_stream import RankSegments, RanksInterleavedError, read_rank_segments
-from profiler_merge.spans import SpanColumns, profile_spans
-from profiler_merge.xplane import read_profile
-from traces.capture_writer import (
-    OpsWriter,
-    begin_capture,
-    create_capture,
-    discard_capture,
-    publish_capture,
-    write_capture_info,
-    write_files,
-    write_hdf5,
-    write_spans,
-)
-from traces.ops import (
+from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.spans import SpanColumns, profile_spans
+from profiler_merge.profiles.xplane.decode import read_profile
+from traces.schema import (
     NO_STEP,
     OPS_SCHEMA,
     SPAN_KINDS,
@@ -50,6 +39,17 @@ from traces.ops import (
     RankClock,
     Source,
     table_from_columns,
+)
+from traces.store.writer import (
+    OpsWriter,
+    begin_capture,
+    create_capture,
+    discard_capture,
+    publish_capture,
+    write_capture_info,
+    write_files,
+    write_hdf5,
+    write_spans,
 )
 from traces.units import ns_to_seconds
 from traces.version import VERSION
@@ -63,7 +63,7 @@ MAX_RANKS = 1 << 20
 class MergeOptions:
     """`align`: auto, anchors, nesting, wall, or seconds as text. `exclude`: globs over whole paths.
 
-    `reconstruct`: whether to make the operations that a trace does not hold (`profiler_merge.reconstruct`).
+    `reconstruct`: whether to make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
     `inspect`: open the recorded HDF5 files and store where their chunks lie; `inspect_maps` (recorded prefix,
     directory) says where to look for them.
     """

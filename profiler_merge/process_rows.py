@@ -1,6 +1,6 @@
 """The op stream of one process of a rank: traced segments with their lanes, and what is reconstructed beside them.
 
-Columns are those of `traces.ops.OPS_SCHEMA` but for rank and step, and `tie`, which orders rows that start together.
+Columns are those of `traces.schema.OPS_SCHEMA` but for rank and step, and `tie`, which orders rows that start together.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from profiler_merge.align import Alignment
+from profiler_merge.clocks.offsets import Alignment
+from profiler_merge.darshan.job_logs import ProcessLog
+from profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads
+from profiler_merge.darshan.rank_segments import RankSegments
 from profiler_merge.file_table import REPAIRED, SUSPECT, FileTable
-from profiler_merge.job_logs import ProcessLog
-from profiler_merge.lanes import lanes_from_overlap, lanes_from_threads
-from profiler_merge.offset_repair import examine_offsets, opened_together
-from profiler_merge.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles, RankCounters
-from profiler_merge.rank_stream import RankSegments
-from profiler_merge.reconstruct import ReconstructedRows, TracedRows, operations_of, reconstruct
-from traces.ops import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
+from profiler_merge.untraced.offset_repair import examine_offsets, opened_together
+from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles, RankCounters
+from profiler_merge.untraced.reconstruct import ReconstructedRows, TracedRows, operations_of, reconstruct
+from traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
 
 _COUNTED_API = APIS.index("POSIX")
 _RENAME = OPS.index("rename")

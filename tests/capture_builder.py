@@ -1,4 +1,4 @@
-"""Small captures for tests, written through `traces.store` as every producer writes them.
+"""Small captures for tests, written through `traces.store.reader` as every producer writes them.
 
     capture = build_capture(
         tmp_path,
@@ -21,14 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from traces.capture_writer import (
-    OpsWriter,
-    create_capture,
-    write_capture_info,
-    write_files,
-    write_spans,
-)
-from traces.ops import (
+from traces.schema import (
     APIS,
     COUNTERS,
     FILES_SCHEMA,
@@ -44,7 +37,14 @@ from traces.ops import (
     Job,
     table_from_columns,
 )
-from traces.store import Capture, open_capture
+from traces.store.reader import Capture, open_capture
+from traces.store.writer import (
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 
 DEFAULT_DURATION_NS = 1_000
 
@@ -82,7 +82,7 @@ def write(file_id: int, **columns: Any) -> Op:
 class File:
     """One row of `FILES_SCHEMA`: `path` as text or exact bytes; `size` None is what the operations need.
 
-    `record_id` None is file_id + 1000. `counters` maps names of `traces.ops.COUNTERS` to numbers; the rest are null.
+    `record_id` None is file_id + 1000. `counters` maps names of `traces.schema.COUNTERS` to numbers; the rest are null.
     """
 
     path: str | bytes

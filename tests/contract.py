@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from replay.backends.base import Backend, FileSlot
-from replay.clock import StartGate, StopFlag
-from replay.issue import FileTable, make_files, make_lane, runs_compiled
-from replay.items import CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WRITE, Pace
+from replay.engine.backends.base import Backend, FileSlot
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
+from replay.engine.items import CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WRITE, Pace
 from tests.fakes import make_batch
 
 DATA = bytes(range(256)) * 64
@@ -50,7 +50,7 @@ class BackendContract:
         if core == "compiled" and not runs_compiled(backend):
             pytest.skip("runs in Python lanes only")
         if core == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-            pytest.importorskip("replay._issue")
+            pytest.importorskip("replay.engine._issue")
         return core
 
     @pytest.fixture

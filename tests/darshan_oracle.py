@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
-SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+from tests.places import SHARED
+
 COUNTER_MODULES = ("POSIX", "MPI-IO", "STDIO", "H5F", "H5D")
 
 
 def shared_logs() -> list[Path]:
-    """Every Darshan log beside the checkout: the public ones, the captures, and the Theta log."""
-    return sorted(SHARED.rglob("*.darshan")) if SHARED.is_dir() else []
+    """Every sound Darshan log beside the checkout: the public ones, the captures, and the Theta log."""
+    logs = SHARED.rglob("*.darshan") if SHARED.is_dir() else ()
+    return sorted(log for log in logs if "trials" not in log.parts)
 
 
 def log_id(path: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from replay.items import Batch
+from replay.engine.items import Batch
 
 
 class FakeClock:

@@ -10,7 +10,7 @@ from replay.commands.main import main
 from tests.capture_builder import File, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from traces.samples import sample
-from traces.store import open_capture
+from traces.store.reader import open_capture
 
 HOSTILE = [
     b"/etc/passwd",

@@ -7,6 +7,7 @@ Read from the source by `ast`, so that imports inside functions count and nothin
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,44 +16,130 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.places import ROOT
 
 MAY_IMPORT = {
     "traces": {"traces"},
-    "profiler_merge": {"profiler_merge", "traces"},
-    "replay": {"replay", "replay.twin", "replay.hdf5", "replay.causal", "replay.fidelity", "replay.page", "traces"},
-    "replay.twin": {"replay.twin", "replay.hdf5", "traces"},
-    "replay.hdf5": {"replay.hdf5", "replay.twin", "traces"},
-    "replay.causal": {"replay.causal", "replay", "traces"},
-    "replay.fidelity": {"replay.fidelity", "replay", "traces"},
-    "replay.page": {"replay.page", "replay", "traces"},
-    "replay.regression": {"replay.regression", "replay", "replay.twin", "traces"},
+    "replay": {"replay"},
+    "traces.store": {"traces.store", "traces"},
+    "traces.measures": {"traces.measures", "traces", "traces.store"},
+    "profiler_merge.anchor": {"profiler_merge.anchor"},
+    "profiler_merge.darshan": {"profiler_merge.darshan", "traces"},
+    "profiler_merge.profiles": {"profiler_merge.profiles", "traces", "traces.measures"},
+    "profiler_merge.profiles.xplane": {"profiler_merge.profiles.xplane", "profiler_merge.profiles", "traces"},
+    "profiler_merge.clocks": {
+        "profiler_merge.clocks",
+        "profiler_merge.anchor",
+        "profiler_merge.darshan",
+        "profiler_merge.profiles",
+        "profiler_merge.profiles.xplane",
+        "traces",
+        "traces.measures",
+    },
+    "profiler_merge.hdf5": {"profiler_merge.hdf5", "profiler_merge.darshan", "traces"},
+    "profiler_merge.untraced": {"profiler_merge.untraced", "profiler_merge.anchor", "profiler_merge.darshan", "traces"},
+    "profiler_merge": {
+        "profiler_merge",
+        "profiler_merge.clocks",
+        "profiler_merge.darshan",
+        "profiler_merge.hdf5",
+        "profiler_merge.profiles",
+        "profiler_merge.profiles.xplane",
+        "profiler_merge.untraced",
+        "traces",
+        "traces.store",
+    },
+    "profiler_merge.analysis": {
+        "profiler_merge.analysis",
+        "traces",
+        "traces.measures",
+        "traces.store",
+    },
+    "profiler_merge.export": {
+        "profiler_merge.export",
+        "profiler_merge.darshan",
+        "traces",
+        "traces.measures",
+        "traces.store",
+    },
+    "replay.hdf5": {"replay.hdf5", "traces", "traces.store"},
+    "replay.twin": {"replay.twin", "replay.hdf5", "traces", "traces.store"},
+    "replay.engine.backends": {"replay.engine.backends", "replay.hdf5", "traces"},
+    "replay.engine": {"replay.engine", "replay.engine.backends", "traces", "traces.measures"},
+    "replay.ranks": {"replay.ranks", "replay.engine", "traces"},
+    "replay.plan": {
+        "replay.plan",
+        "replay.engine",
+        "replay.engine.backends",
+        "replay.hdf5",
+        "replay.ranks",
+        "replay.twin",
+        "traces",
+        "traces.measures",
+        "traces.store",
+    },
+    "replay.show": {"replay.show", "traces"},
+    "replay.show.page": {"replay.show.page", "replay.show", "traces", "traces.store"},
+    "replay.causal": {
+        "replay.causal",
+        "replay.engine",
+        "replay.plan",
+        "replay.ranks",
+        "replay.show",
+        "traces",
+        "traces.measures",
+        "traces.store",
+    },
+    "replay.run": {
+        "replay.run",
+        "replay.causal",
+        "replay.engine",
+        "replay.engine.backends",
+        "replay.plan",
+        "replay.ranks",
+        "replay.twin",
+        "traces",
+        "traces.measures",
+        "traces.store",
+    },
+    "replay.fidelity": {"replay.fidelity", "replay.plan", "traces", "traces.measures", "traces.store"},
+    "replay.regression": {
+        "replay.regression",
+        "replay.plan",
+        "replay.ranks",
+        "replay.run",
+        "replay.show",
+        "replay.twin",
+        "traces",
+        "traces.measures",
+        "traces.store",
+    },
 }
 MAY_IMPORT["replay.commands"] = {*MAY_IMPORT, "replay.commands"}
-"""Part -> parts that it may import; a module belongs to the longest name that fits. Nobody imports a command."""
+"""Folder -> folders that it may import; a module belongs to the longest name that fits. Nobody imports a command."""
 
 FOUNDATIONS = {
     "traces.errors": set(),
     "traces.version": set(),
     "traces.units": {"traces.errors"},
-    "traces.stable_order": set(),
-    "traces.ops": {"traces.errors"},
-    "traces.usage": {"traces.ops"},
-    "traces.store": {"traces.errors", "traces.ops", "traces.usage"},
-    "traces.capture_writer": {"traces.errors", "traces.ops", "traces.usage"},
-    "traces.intervals": set(),
-    "traces.distribution": {"traces.stable_order"},
+    "traces.measures.stable_order": set(),
+    "traces.schema": {"traces.errors"},
+    "traces.store.usage": {"traces.schema"},
+    "traces.store.reader": {"traces.errors", "traces.schema", "traces.store.usage"},
+    "traces.store.writer": {"traces.errors", "traces.schema", "traces.store.usage"},
+    "traces.measures.intervals": set(),
+    "traces.measures.distribution": {"traces.measures.stable_order"},
 }
 """The contract, and what everything measures with: what each of these may import of the project."""
 
 HOMES = {
-    "darshan": {"profiler_merge.counters_child"},
-    "google": {"profiler_merge._xplane_proto"},
-    "h5py": {"profiler_merge.analysis.contents", "profiler_merge.hdf5_inspect", "replay.backends.hdf5"},
-    "mpi4py": {"replay.comm", "replay.backends.mpiio"},
-    "pandas": {"profiler_merge.analysis.tables", "profiler_merge.dxt"},
-    "plotly": {"replay.page.html"},
-    "rich": {"replay.report"},
+    "darshan": {"profiler_merge.darshan.counters_child"},
+    "google": {"profiler_merge.profiles.xplane.proto"},
+    "h5py": {"profiler_merge.analysis.contents", "profiler_merge.hdf5.inspection", "replay.engine.backends.hdf5"},
+    "mpi4py": {"replay.ranks.comm", "replay.engine.backends.mpiio"},
+    "pandas": {"profiler_merge.analysis.table_formats", "profiler_merge.darshan.dxt"},
+    "plotly": {"replay.show.page.html"},
+    "rich": {"replay.show.terminal"},
     "scipy": set(),
     "tensorflow": set(),
     "torch": set(),
@@ -71,7 +158,7 @@ PURE = {
     "profiler_merge.analysis.reread",
     "profiler_merge.analysis.sizes",
     "profiler_merge.analysis.spreading",
-    "profiler_merge.analysis.steps",
+    "profiler_merge.analysis.step_times",
     "replay.fidelity.curves",
     "replay.fidelity.exactness",
     "replay.fidelity.compare",
@@ -79,30 +166,30 @@ PURE = {
     "replay.hdf5.chunks",
     "replay.hdf5.format",
     "replay.hdf5.layout",
-    "replay.lane_times",
-    "replay.fidelity.measures",
-    "replay.pacing",
-    "replay.selection",
-    "replay.page.figures",
-    "replay.page.body",
-    "replay.page.parts",
+    "traces.measures.lane_times",
+    "replay.fidelity.side_measures",
+    "replay.plan.pacing",
+    "replay.plan.selection",
+    "replay.show.page.figures",
+    "replay.show.page.body",
+    "replay.show.page.parts",
     "replay.regression.comparison",
     "replay.regression.health",
     "replay.regression.junit",
-    "replay.regression.sections",
+    "replay.regression.regression_sections",
     "replay.regression.signed_rank",
     "replay.regression.verdict",
-    "replay.sections",
-    "replay.page.tables",
+    "replay.show.run_sections",
+    "replay.show.page.html_tables",
     "replay.fidelity.sequences",
     "replay.fidelity.similarity",
     "replay.fidelity.timing",
-    "traces.access_pattern",
-    "traces.distribution",
-    "traces.intervals",
-    "traces.io_totals",
-    "traces.span_times",
-    "traces.stable_order",
+    "traces.measures.access_pattern",
+    "traces.measures.distribution",
+    "traces.measures.intervals",
+    "traces.measures.io_totals",
+    "traces.measures.span_times",
+    "traces.measures.stable_order",
 }
 """Arrays in, arrays out: they import no clock, file, process or network."""
 
@@ -171,8 +258,13 @@ def part_of(module: str) -> str:
 
 
 def test_the_sources_are_found() -> None:
-    assert {"traces.ops", "profiler_merge.merge", "replay.fidelity.compare", "replay.commands.main"} <= SOURCES.keys()
-    assert any(found.name == "traces.store" for found in IMPORTS["replay.fidelity.compare"])
+    assert {
+        "traces.schema",
+        "profiler_merge.merge",
+        "replay.fidelity.compare",
+        "replay.commands.main",
+    } <= SOURCES.keys()
+    assert any(found.name == "traces.store.reader" for found in IMPORTS["replay.fidelity.compare"])
     assert any(
         found.name == "replay.fidelity.compare" and found.inside_function
         for found in IMPORTS["replay.commands.compare"]
@@ -190,6 +282,23 @@ def test_arrows_point_down(module: str) -> None:
 def test_foundations_stay_foundations(module: str) -> None:
     wrong = [str(found) for found in IMPORTS[module] if own(found) and found.name not in FOUNDATIONS[module]]
     assert not wrong
+
+
+def imported_by(folder: str) -> set[str]:
+    """The folders that the modules of a folder import, without itself."""
+    mine = [module for module in SOURCES if part_of(module) == folder]
+    return {part_of(found.name) for module in mine for found in IMPORTS[module] if own(found)} - {folder}
+
+
+def test_folders_have_no_cycles() -> None:
+    """A folder that imports another one is never imported by it, not even through a third."""
+    order = graphlib.TopologicalSorter({folder: imported_by(folder) for folder in MAY_IMPORT})
+    assert set(order.static_order()) == MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("folder", sorted(MAY_IMPORT.keys() - {"replay.commands"}))
+def test_the_table_allows_no_more_than_is_used(folder: str) -> None:
+    assert MAY_IMPORT[folder] - {folder} == imported_by(folder)
 
 
 def test_there_are_no_cycles() -> None:
@@ -263,11 +372,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_importing_every_module_imports_nothing_heavy() -> None:
-    """Without a compiled core or an optional package installed, every module can still be imported.
-
-    A notebook is a script of cells, which does its work when it is imported.
-    """
-    names = [name for name in sorted(SOURCES) if not name.endswith(("_child", "_compiled", "_notebook"))]
+    """Without a compiled core or an optional package installed, every module can still be imported."""
+    names = [name for name in sorted(SOURCES) if not name.endswith(("_child", ".compiled"))]
     loaded = modules_after(f"import importlib; [importlib.import_module(name) for name in {names!r}]")
     assert "numpy" in loaded
     assert not loaded & HOMES.keys()

@@ -1,4 +1,4 @@
-"""Writes XSpace bytes for tests: the inverse of `profiler_merge.xplane`, independent of its field tables."""
+"""Writes XSpace bytes for tests: the inverse of `profiler_merge.profiles.xplane`, independent of its field tables."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traces.operation_rows import OperationRows
-from traces.ops import WRITE
-from traces.stable_order import runs, stable_order
+from traces.measures.operation_rows import OperationRows
+from traces.measures.stable_order import runs, stable_order
+from traces.schema import WRITE
 
 _UNKNOWN = np.iinfo(np.int64).min
 

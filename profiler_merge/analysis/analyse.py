@@ -9,11 +9,11 @@ from profiler_merge.analysis.durations import DurationRule, recorded_durations
 from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from profiler_merge.analysis.patterns import PatternCollector, Patterns
-from profiler_merge.analysis.selection import Selection, collect
+from profiler_merge.analysis.selected_rows import Selection, collect
 from profiler_merge.analysis.sizes import RequestSizes, SizeCollector
 from profiler_merge.analysis.summary import Summary, SummaryCollector
-from traces.operation_rows import OperationRows
-from traces.store import Capture
+from traces.measures.operation_rows import OperationRows
+from traces.store.reader import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.operation_rows import OperationRows
-from traces.ops import FORMATS, NO_STEP, WRITE, codes
-from traces.stable_order import runs, stable_order
+from traces.measures.operation_rows import OperationRows
+from traces.measures.stable_order import runs, stable_order
+from traces.schema import FORMATS, NO_STEP, WRITE, codes
 from traces.units import NS_PER_S, format_bytes
 
 GROUPINGS = ("rank", "file", "format", "step", "size")

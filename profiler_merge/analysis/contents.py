@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from profiler_merge.analysis.filters import EVERYTHING, Filters
-from profiler_merge.analysis.tables import table_of
+from profiler_merge.analysis.table_formats import table_of
 from traces.errors import DxtReplayError, MissingDependencyError
-from traces.ops import FORMATS, codes
-from traces.store import Capture
+from traces.schema import FORMATS, codes
+from traces.store.reader import Capture
 
 _LENGTH_BYTES, _CRC_BYTES = 8, 4
 """A TFRecord: length (u64, little endian), CRC of the length, data, CRC of the data (tensorflow/core/lib/io)."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from traces.operation_rows import OperationRows
-from traces.ops import CaptureInfo
+from traces.measures.operation_rows import OperationRows
+from traces.schema import CaptureInfo
 
 DurationRule = Callable[[OperationRows], np.ndarray]
 """Rows -> int64 ns (n,)."""

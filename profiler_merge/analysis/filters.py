@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from profiler_merge.analysis.interfaces import INTERFACES
 from traces.errors import UsageError
-from traces.ops import APIS, OPS, SPAN_KINDS, codes
+from traces.schema import APIS, OPS, SPAN_KINDS, codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Filters:
     """Conditions that all have to hold; an empty one lets everything through.
 
     `paths`: shell patterns of which one has to match the whole path (`*` matches `/`); `exclude`: of which none may.
-    `ranks`, `ops` (names of `traces.ops.OPS`), `apis` (POSIX, STDIO, MPIIO, which includes MPIIO_COLL, HDF5): one of
+    `ranks`, `ops` (names of `traces.schema.OPS`), `apis` (POSIX, STDIO, MPIIO, which includes MPIIO_COLL, HDF5): one of
     them. `from_ns` and `until_ns`: an operation belongs to the window in which it starts, so that adjacent windows add
     up. `steps`: (first, last), both included. Raises: UsageError for an unknown name or an empty range.
     """

@@ -11,7 +11,7 @@ from profiler_merge.analysis import findings_compute, findings_storage
 from profiler_merge.analysis.analyse import Analysis, analyse
 from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.finding import SEVERITIES, Finding
-from traces.store import Capture
+from traces.store.reader import Capture
 
 CODES = (
     "partial-trace", "small-reads", "small-writes", "small-chunks", "random-shared", "re-reads", "shared-reads",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.access_pattern import AccessCounts
-from traces.operation_rows import OperationRows
-from traces.ops import APIS, TRACED, WRITE, CaptureInfo
+from traces.measures.access_pattern import AccessCounts
+from traces.measures.operation_rows import OperationRows
+from traces.schema import APIS, TRACED, WRITE, CaptureInfo
 
 INTERFACES = {"POSIX": ("POSIX",), "STDIO": ("STDIO",), "MPIIO": ("MPIIO", "MPIIO_COLL"), "HDF5": ("HDF5",)}
 """Interface -> the values of the `api` column that belong to it."""

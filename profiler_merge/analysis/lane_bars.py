@@ -9,10 +9,10 @@ import numpy as np
 
 from profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolution_key, resolution_ns
 from profiler_merge.analysis.filters import EVERYTHING, Filters
-from profiler_merge.analysis.selection import Selection, collect
-from traces.operation_rows import OperationRows
-from traces.ops import TRACED, WRITE
-from traces.store import Capture
+from profiler_merge.analysis.selected_rows import Selection, collect
+from traces.measures.operation_rows import OperationRows
+from traces.schema import TRACED, WRITE
+from traces.store.reader import Capture
 
 KINDS = ("read", "write", "metadata", "reconstructed")
 """Of bars. `metadata`: traced open, close, stat, sync, seek and rename; `reconstructed`: any row from counters."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from traces.intervals import Intervals
-from traces.ops import SPAN_KINDS, codes
+from traces.measures.intervals import Intervals
+from traces.schema import SPAN_KINDS, codes
 
 _NO_STEPS = np.empty(0, dtype=np.int64)
 

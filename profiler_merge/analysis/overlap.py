@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.loops import RankLoop, rank_loops
-from profiler_merge.analysis.selection import Selection, collect
-from profiler_merge.analysis.steps import STEPS_SCHEMA, StepTotals
-from traces.intervals import Intervals, StreamingUnion
-from traces.operation_rows import OperationRows
-from traces.ops import TRACED
-from traces.store import Capture
+from profiler_merge.analysis.selected_rows import Selection, collect
+from profiler_merge.analysis.step_times import STEPS_SCHEMA, StepTotals
+from traces.measures.intervals import Intervals, StreamingUnion
+from traces.measures.operation_rows import OperationRows
+from traces.schema import TRACED
+from traces.store.reader import Capture
 from traces.units import ns_to_seconds
 
 

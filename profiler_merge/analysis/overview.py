@@ -15,8 +15,8 @@ from profiler_merge.analysis.findings import findings_of
 from profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
 from profiler_merge.analysis.loop_bars import LoopBars, loop_bars
 from profiler_merge.analysis.timeline import Timeline, timeline
-from traces.ops import CaptureInfo
-from traces.store import Capture
+from traces.schema import CaptureInfo
+from traces.store.reader import Capture
 
 COURSE_BINS = 400
 HEAT_BINS = 240

@@ -18,9 +18,9 @@ from profiler_merge.analysis.rank_files import (
     pattern_names,
 )
 from profiler_merge.analysis.reread import UniqueBytes
-from profiler_merge.analysis.selection import Selection, collect
-from traces.operation_rows import OperationRows
-from traces.store import Capture
+from profiler_merge.analysis.selected_rows import Selection, collect
+from traces.measures.operation_rows import OperationRows
+from traces.store.reader import Capture
 
 FILES_SCHEMA = pa.schema(
     [

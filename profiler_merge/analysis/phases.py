@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.intervals import Intervals
-from traces.span_times import spans_by_rank, union_by_rank
+from traces.measures.intervals import Intervals
+from traces.measures.span_times import spans_by_rank, union_by_rank
 from traces.units import ns_to_seconds
 
 

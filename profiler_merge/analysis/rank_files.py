@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from profiler_merge.analysis.access_order import AccessOrder
 from profiler_merge.analysis.reread import ByteLine, UniqueBytes
-from profiler_merge.analysis.selection import Selection
+from profiler_merge.analysis.selected_rows import Selection
 from profiler_merge.analysis.spreading import add_at
-from traces.intervals import Intervals
-from traces.operation_rows import OperationRows, operation_rows
-from traces.ops import FORMATS, TRACED, WRITE, codes
-from traces.store import Capture
+from traces.measures.intervals import Intervals
+from traces.measures.operation_rows import OperationRows, operation_rows
+from traces.schema import FORMATS, TRACED, WRITE, codes
+from traces.store.reader import Capture
 
 COUNTS = (
     "reads", "writes", "bytes_read", "bytes_written", "io_ns", "sequential", "consecutive", "strided", "restarts",

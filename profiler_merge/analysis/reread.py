@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.intervals import BoundedUnion, Intervals
-from traces.operation_rows import OperationRows
+from traces.measures.intervals import BoundedUnion, Intervals
+from traces.measures.operation_rows import OperationRows
 
 _BETWEEN_FILES = 1 << 30
 """Free space between two files on the line, so that a gap between files is closed after those within a file."""

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.interfaces import INTERFACES
-from profiler_merge.analysis.selection import collect
-from profiler_merge.analysis.tables import table_of
-from traces.distribution import Distribution, DistributionCollector
-from traces.operation_rows import OperationRows
-from traces.ops import APIS, ORIGINS, WRITE
-from traces.store import Capture
+from profiler_merge.analysis.selected_rows import collect
+from profiler_merge.analysis.table_formats import table_of
+from traces.measures.distribution import Distribution, DistributionCollector
+from traces.measures.operation_rows import OperationRows
+from traces.schema import APIS, ORIGINS, WRITE
+from traces.store.reader import Capture
 
 DARSHAN_BOUNDS = (100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30)
 """Largest size of each of Darshan's bins but the last, included (DARSHAN_BUCKET_INC in darshan-common.h)."""

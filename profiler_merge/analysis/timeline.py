@@ -11,13 +11,13 @@ import pyarrow as pa
 from profiler_merge.analysis.concurrency import PeaksPerBin, in_time_order
 from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.phases import phases
-from profiler_merge.analysis.selection import Selection, collect
+from profiler_merge.analysis.selected_rows import Selection, collect
 from profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
 from traces.errors import UsageError
-from traces.intervals import Intervals, StreamingUnion
-from traces.operation_rows import ROW_COLUMNS, OperationRows, rows_of_batch
-from traces.ops import TRACED, WRITE
-from traces.store import Capture
+from traces.measures.intervals import Intervals, StreamingUnion
+from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, rows_of_batch
+from traces.schema import TRACED, WRITE
+from traces.store.reader import Capture
 from traces.units import MIB, NS_PER_S, format_count
 
 ALL_RANKS = -1

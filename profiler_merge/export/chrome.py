@@ -22,8 +22,8 @@ from profiler_merge.export.exported import Exported, ExportedFile, refusal, repl
 from profiler_merge.export.time_parts import Weighted, time_cuts
 from profiler_merge.export.tracks import RankTracks
 from traces.errors import CaptureError, UsageError
-from traces.ops import APIS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
-from traces.store import Capture
+from traces.schema import APIS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
+from traces.store.reader import Capture
 
 SUFFIX = ".json.gz"
 

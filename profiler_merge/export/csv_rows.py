@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from profiler_merge.export.decimals import SECONDS, decimal_texts
 from profiler_merge.export.exported import Exported, ExportedFile, replacing
 from traces.errors import CaptureError
-from traces.ops import NO_STEP, OPS, VOCABULARY, codes
-from traces.store import Capture
+from traces.schema import NO_STEP, OPS, VOCABULARY, codes
+from traces.store.reader import Capture
 
 COLUMNS = (
     "rank", "lane", "op", "api", "path", "offset", "length", "start_s", "end_s", "step", "origin", "due_s", "result",

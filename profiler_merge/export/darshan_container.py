@@ -1,7 +1,7 @@
 """The container of a Darshan log that is being written: header, job record, names, and a region per module.
 
 Log version 3.41 with zlib, the layout of `struct darshan_header` in darshan-log-format.h, which
-`profiler_merge.darshan_header` reads. A region is a concatenation of zlib streams, one per rank, as of MPI jobs.
+`profiler_merge.darshan.header` reads. A region is a concatenation of zlib streams, one per rank, as of MPI jobs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any
 
-from profiler_merge.darshan_header import CONTAINERS, MAX_HEADER_BYTES, MODULE_NAMES
-from profiler_merge.darshan_job import METADATA_BYTES
-from profiler_merge.darshan_log import JOB_RECORD_BYTES
+from profiler_merge.darshan.header import CONTAINERS, MAX_HEADER_BYTES, MODULE_NAMES
+from profiler_merge.darshan.job import METADATA_BYTES
+from profiler_merge.darshan.log import JOB_RECORD_BYTES
 
 LOG_VERSION = "3.41"
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.counter_layouts import NEWEST
+from profiler_merge.darshan.counter_layouts import NEWEST
 from profiler_merge.export.darshan_common_values import TOP, common_values
 from profiler_merge.export.darshan_rows import RENAME, RENAMED
-from traces.ops import APIS, OPS, READ, WRITE
-from traces.stable_order import runs
+from traces.measures.stable_order import runs
+from traces.schema import APIS, OPS, READ, WRITE
 from traces.units import NS_PER_S
 
 VERSIONS = {"POSIX": 4, "MPI-IO": 3, "STDIO": 2}

@@ -9,8 +9,8 @@ from types import TracebackType
 
 import numpy as np
 
-from traces.ops import OPS
-from traces.stable_order import runs, stable_order
+from traces.measures.stable_order import runs, stable_order
+from traces.schema import OPS
 
 ROW = np.dtype(
     [

@@ -1,4 +1,4 @@
-"""Operations -> records of DXT_POSIX and DXT_MPIIO, the layout that `profiler_merge.dxt` reads."""
+"""Operations -> records of DXT_POSIX and DXT_MPIIO, the layout that `profiler_merge.darshan.dxt` reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traces.stable_order import runs, stable_order
+from traces.measures.stable_order import runs, stable_order
 from traces.units import NS_PER_S
 
 MAX_RECORD_SEGMENTS = ((1 << 31) - 1 - 104) // 40

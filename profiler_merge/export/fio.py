@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from profiler_merge.export.exported import Exported, ExportedFile, refusal
 from traces.errors import CaptureError, TargetError
-from traces.ops import OPS, READ, WRITE, codes
-from traces.store import Capture
+from traces.schema import OPS, READ, WRITE, codes
+from traces.store.reader import Capture
 from traces.units import NS_PER_US
 
 JOB_FILE = "replay.fio"
@@ -81,8 +81,8 @@ def write_fio(capture: Capture, folder: Path, *, paths: Sequence[bytes], underta
     """Write the reads and writes of `capture` into `folder`; the capture's first start is at 1 us in fio's time.
 
     `paths`: by file_id, where fio finds the file (`replay.twin.placement` knows). `undertaken`: boolean mask of the
-    rows of a batch that a replay issues, one layer of each file (`replay.layers` knows). A lane opens a file before
-    its first operation on it and closes it after the last. Memory: a row group, and a number per lane and file.
+    rows of a batch that a replay issues, one layer of each file (`replay.plan.layers` knows). A lane opens a file
+    before its first operation on it and closes it after the last. Memory: a row group, and a number per lane and file.
     Raises: CaptureError when the capture is damaged or has nothing for fio; TargetError when `folder` holds something
     else or cannot be written.
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.items import ADD, SLEEP, SPIN, WAIT
+from replay.engine.items import ADD, SLEEP, SPIN, WAIT
 from traces.errors import ReplayError
 
 

@@ -8,22 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.causal.training_loop import TrainingLoop
-from traces.ops import READ
+from replay.plan.plan_row import OperationBatch
+from traces.schema import READ
 
 NO_POINT = -1
 """Of the training thread (`replay.causal.training_loop`): none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OperationBatch:
-    """Operations of one rank in start order: `lane`, `op`, `file_id`, `length`, `start_ns`, `end_ns`, each (n,)."""
-
-    lane: np.ndarray
-    op: np.ndarray
-    file_id: np.ndarray
-    length: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
 
 
 Batches = Callable[[], Iterable[OperationBatch]]

@@ -1,7 +1,8 @@
 """The causal model as items of lanes: what each waits for, what it lets go on, and the training thread's script. Pure.
 
-Counters (`replay.counters`) tie the lanes of a rank: the *openings* and *takes* of its training thread, and for each
-lane the number of points that wait for none of its operations any more. Ranks meet at the counter of arrivals.
+Counters (`replay.engine.wait_counters`) tie the lanes of a rank: the *openings* and *takes* of its training thread,
+and for each lane the number of points that wait for none of its operations any more. Ranks meet at the counter of
+arrivals.
 """
 
 from __future__ import annotations
@@ -12,21 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.feed import NO_POINT, OperationBatch
+from replay.causal.feed import NO_POINT
 from replay.causal.model import OPENINGS, TAKES, LoopModel, TieReader, Ties, starts_batch
 from replay.causal.training_loop import COLLECTIVE, ENTRY, TAKE
-from replay.items import ADD, MARK, SLEEP, WAIT
-from replay.pacing import Pacing
-from replay.plan_row import PLAN_ROW
-from traces.ops import NO_STEP
-
-ARRIVALS = 0
-"""The counter at which ranks meet: how many arrivals at collectives there were, of all ranks together."""
-
-OWN_ARRIVALS = 1
-"""Those of them that the ranks of this node made."""
-
-FIRST_RANK_COUNTER = 2
+from replay.engine.items import ADD, MARK, SLEEP, WAIT
+from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
+from replay.plan.pacing import Pacing
+from replay.plan.plan_row import PLAN_ROW, OperationBatch
+from traces.schema import NO_STEP
 
 NO_TAKE = -1
 """Number of a point that is no take."""

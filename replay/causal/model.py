@@ -41,8 +41,8 @@ from replay.causal.feed import (
 )
 from replay.causal.ready import ready_at, ready_times
 from replay.causal.training_loop import OPENING, TAKE, TrainingLoop
-from traces.distribution import Distribution, DistributionCollector
-from traces.ops import OPS, READ
+from traces.measures.distribution import Distribution, DistributionCollector
+from traces.schema import OPS, READ
 
 SYNCHRONOUS_SHARE = 0.99
 """Of the loop's reads that lie within one input wait: from here on they are taken for the training thread's own."""

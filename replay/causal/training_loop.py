@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from traces.errors import CaptureError
-from traces.intervals import Intervals
-from traces.ops import NO_STEP, SPAN_KINDS, codes
+from traces.measures.intervals import Intervals
+from traces.schema import NO_STEP, SPAN_KINDS, codes
 
 ENTRY, TAKE, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
 """Kinds of a point. ENTRY: from the capture's start to the first step; what is read meanwhile is loaded first.

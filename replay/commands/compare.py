@@ -57,7 +57,7 @@ def command(
     if as_json:
         print_json(comparison.as_json())
     else:
-        from replay.report import print_comparison
+        from replay.show.terminal import print_comparison
 
         print_comparison(comparison.as_json())
     if not comparison.passed:

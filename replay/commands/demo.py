@@ -41,7 +41,7 @@ def command(names: tuple[str, ...], keep: bool, target: Path | None, warm: bool,
     Exits 1 when a comparison fails.
     """
     from replay.commands.output import print_json
-    from replay.report import print_comparison
+    from replay.show.terminal import print_comparison
     from traces.errors import UsageError
     from traces.samples import NAMES
 
@@ -72,7 +72,7 @@ def _replay_sample(name: str, folder: Path, *, cold: bool, say: Callable[[str], 
     from replay.fidelity.compare import Thresholds, compare
     from replay.twin.stage import plan_stage, stage
     from traces.samples import sample
-    from traces.store import open_capture
+    from traces.store.reader import open_capture
     from traces.units import format_bytes, format_count
 
     files = sample(name)

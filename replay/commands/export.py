@@ -15,7 +15,7 @@ from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from profiler_merge.export.exported import Exported
-    from traces.store import Capture
+    from traces.store.reader import Capture
 
 STANDARD_OUTPUT = Path("-")
 
@@ -45,14 +45,14 @@ def _csv(source: Capture, output: Path, choices: Choices) -> Exported:
 
 
 def _darshan(source: Capture, output: Path, choices: Choices) -> Exported:
-    from profiler_merge.export.darshan_log import write_darshan
+    from profiler_merge.export.darshan_writer import write_darshan
 
     return write_darshan(source, output, dxt_version=choices.dxt_version)
 
 
 def _fio(source: Capture, output: Path, choices: Choices) -> Exported:
     from profiler_merge.export.fio import write_fio
-    from replay.layers import choose_layers
+    from replay.plan.layers import choose_layers
     from replay.twin.containment import resolve_target
     from replay.twin.data_set import twin_data_set
     from replay.twin.manifest import load_manifest

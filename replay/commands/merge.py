@@ -59,11 +59,11 @@ def command(
 
     LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
     """
-    from profiler_merge.job_logs import find_logs
+    from profiler_merge.darshan.job_logs import find_logs
     from profiler_merge.merge import MergeOptions, merge
     from replay.commands.output import print_json
     from replay.commands.progress import status
-    from replay.report import print_merge
+    from replay.show.terminal import print_merge
     from replay.twin.placement import parse_map
 
     found = [path for directory in profiles for path in _profiles_of(directory)]
@@ -88,7 +88,7 @@ def command(
 
 def _profiles_of(directory: Path) -> list[Path]:
     """Raises: ProfileError where there is none: who asks for a profile must not get a capture without one."""
-    from profiler_merge.xplane import find_profiles
+    from profiler_merge.profiles.xplane.decode import find_profiles
 
     found = find_profiles(directory)
     if not found:

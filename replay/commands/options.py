@@ -16,8 +16,8 @@ import click
 from traces.errors import DxtReplayError, TargetError, UsageError
 
 if TYPE_CHECKING:
-    from replay.comm import Communicator
-    from traces.store import Capture
+    from replay.ranks.comm import Communicator
+    from traces.store.reader import Capture
 
 LOG_SUFFIX = ".darshan"
 
@@ -78,8 +78,8 @@ def opened(path: Path, comm: Communicator | None = None, output: Path | None = N
     a replay is written is a place that all nodes share, unlike the system's temporary directory.
     Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated where a log was merged.
     """
-    from replay.comm import Solo, together
-    from traces.store import open_capture
+    from replay.ranks.comm import Solo, together
+    from traces.store.reader import open_capture
 
     comm = comm or Solo()
     if is_log(path):
@@ -91,7 +91,7 @@ def opened(path: Path, comm: Communicator | None = None, output: Path | None = N
 
 def check_order(source: Capture, replay: Capture) -> None:
     """Raises: UsageError when the two were given the wrong way round."""
-    from replay.result import is_replay_of
+    from replay.run.result import is_replay_of
 
     if is_replay_of(source, replay):
         raise UsageError(f"{source.path} is a replay of {replay.path}: give the recorded one first, then its replay")
@@ -100,9 +100,9 @@ def check_order(source: Capture, replay: Capture) -> None:
 @contextmanager
 def _merged(log: Path, comm: Communicator, output: Path | None) -> Iterator[Capture]:
     """The first process removes the directory, and so does any other that is about to end all."""
-    from replay.comm import first_does, is_known_to_all, together
-    from replay.stopping import unwind_on_signals
-    from traces.store import open_capture
+    from replay.ranks.comm import first_does, is_known_to_all, together
+    from replay.ranks.stopping import unwind_on_signals
+    from traces.store.reader import open_capture
 
     with unwind_on_signals():
         folder: Path = comm.broadcast(_temporary_name(output))

@@ -13,7 +13,7 @@ import click
 from traces.errors import DxtReplayError
 
 if TYPE_CHECKING:
-    from replay.comm import Communicator
+    from replay.ranks.comm import Communicator
 
 LAST_WORDS_S = 0.2
 """How long a process that ends all others waits for its message to reach the launcher."""
@@ -22,12 +22,12 @@ LAST_WORDS_S = 0.2
 @contextmanager
 def ending_together(comm: Communicator) -> Iterator[None]:
     """A known error is learnt by all processes and told by the first; anything else in one of them ends them all."""
-    from replay.stopping import Terminated
+    from replay.ranks.stopping import Terminated
 
     try:
         yield
     except DxtReplayError as error:
-        from replay.comm import is_known_to_all
+        from replay.ranks.comm import is_known_to_all
 
         if comm.rank and is_known_to_all(error):
             raise SystemExit(error.exit_status) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traces.units import format_bytes, format_count, format_duration, ns_to_seconds
 
 if TYPE_CHECKING:
-    from replay.process import Progress
+    from replay.run.process import Progress
 
 QUIET_S = 1.0
 _PERIOD_S = 0.2

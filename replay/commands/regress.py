@@ -14,11 +14,11 @@ from traces.errors import TargetError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from replay.pacing import Pace
+    from replay.plan.pacing import Pace
     from replay.regression.experiment import Experiment
-    from replay.run_options import RunOptions
-    from traces.ops import Source
-    from traces.store import Capture
+    from replay.run.options import RunOptions
+    from traces.schema import Source
+    from traces.store.reader import Capture
 
 
 @click.command()
@@ -116,17 +116,17 @@ def command(
 
     Exits 1 for a regression (and where it was stopped), with --fail-inconclusive without a verdict too; else 0.
     """
-    from replay.comm import connect, first_does, together
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.processes import ending_together
     from replay.commands.progress import byte_progress, experiment_progress
+    from replay.plan.selection import Selection
+    from replay.ranks.comm import connect, first_does, together
+    from replay.ranks.stopping import unwind_on_signals
     from replay.regression.experiment import plan_staging, run_experiment, stage_all
-    from replay.regression.sections import regression_sections
+    from replay.regression.regression_sections import regression_sections
     from replay.regression.verdict import Verdict
-    from replay.report import print_sections
-    from replay.selection import Selection
-    from replay.stopping import unwind_on_signals
+    from replay.show.terminal import print_sections
 
     comm = connect()
     with ExitStack() as stack:
@@ -169,7 +169,7 @@ def _experiment(source: Capture, sources: tuple[Source, ...], chosen: Mapping[st
     """From the options of the command line. `sources`: see `RunOptions`. Raises: UsageError."""
     import secrets
 
-    from replay.pacing import Pace
+    from replay.plan.pacing import Pace
     from replay.regression.experiment import Experiment, default_pace
     from replay.regression.verdict import Rule
 
@@ -189,10 +189,10 @@ def _experiment(source: Capture, sources: tuple[Source, ...], chosen: Mapping[st
 def _run_options(
     source: Capture, sources: tuple[Source, ...], chosen: Mapping[str, Any], side: str, pace: Pace
 ) -> RunOptions:
-    from replay.pacing import Pacing
-    from replay.plan import PlanOptions
-    from replay.process_files import IoOptions, mpi_hints
-    from replay.run_options import RunOptions
+    from replay.plan.lane_plan import PlanOptions
+    from replay.plan.pacing import Pacing
+    from replay.run.options import RunOptions
+    from replay.run.process_files import IoOptions, mpi_hints
     from replay.twin.placement import parse_map
 
     pacing = Pacing(

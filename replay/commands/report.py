@@ -12,8 +12,8 @@ from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from profiler_merge.analysis.filters import Filters
-    from replay.selection import Selection
-    from traces.store import Capture
+    from replay.plan.selection import Selection
+    from traces.store.reader import Capture
 
 
 @click.command()
@@ -52,7 +52,7 @@ def command(
     from profiler_merge.export.exported import replacing
     from replay.commands.output import print_json
     from replay.commands.progress import status
-    from replay.selection import Selection
+    from replay.plan.selection import Selection
 
     part = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
     filters = Filters(
@@ -81,7 +81,7 @@ def _page(capture: Path, replay: Path | None, part: Selection, filters: Filters)
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
     from replay.commands.options import check_order, opened
-    from replay.page.html import report_page
+    from replay.show.page.html import report_page
 
     with opened(capture) as source:
         part.check(source)
@@ -96,9 +96,9 @@ def _both(source: Capture, replay: Capture, filters: Filters, most_bars: int) ->
     """The page of two: of the source, what the replay replays."""
     from profiler_merge.analysis.overview import overview
     from replay.fidelity.compare import compare
-    from replay.page.data import lag_course
-    from replay.page.html import report_page
-    from replay.selection import as_replayed
+    from replay.plan.selection import as_replayed
+    from replay.show.page.data import lag_course
+    from replay.show.page.html import report_page
 
     part = as_replayed(source, replay)
     return report_page(

@@ -12,8 +12,8 @@ from replay.commands.options import capture_argument, is_log, selection_options
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from replay.result import RunResult
-    from replay.selection import Selection
+    from replay.plan.selection import Selection
+    from replay.run.result import RunResult
 
 
 @click.command()
@@ -95,19 +95,19 @@ def command(
     Under `mpiexec -n R` each process replays its share of the recorded ranks.
     Exits 1 when operations or closes failed or the run was stopped.
     """
-    from replay.comm import connect, together
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.processes import ending_together
     from replay.commands.progress import run_progress
-    from replay.pacing import Pace, Pacing
-    from replay.plan import PlanOptions
-    from replay.process_files import IoOptions, mpi_hints
-    from replay.repeat import Repeats, run_repeatedly
-    from replay.report import print_repeats, print_run
-    from replay.run_options import RunOptions
-    from replay.runner import run_replay
-    from replay.selection import Selection
+    from replay.plan.lane_plan import PlanOptions
+    from replay.plan.pacing import Pace, Pacing
+    from replay.plan.selection import Selection
+    from replay.ranks.comm import connect, together
+    from replay.run.options import RunOptions
+    from replay.run.process_files import IoOptions, mpi_hints
+    from replay.run.repeat import Repeats, run_repeatedly
+    from replay.run.runner import run_replay
+    from replay.show.terminal import print_repeats, print_run
     from replay.twin.placement import parse_map
 
     if explain:
@@ -171,12 +171,12 @@ def _check_profiled(capture: Path) -> None:
 def _explain(path: Path, selection: Selection, *, as_json: bool) -> None:
     """Print the causal model of all selected ranks."""
     from replay.causal.explain import explanation, model_sections
-    from replay.causal.steps import derive_steps
+    from replay.causal.paced_ranks import derive_steps
     from replay.commands.output import print_json
-    from replay.layers import choose_layers
-    from replay.report import print_sections
-    from replay.survey import survey_rank
-    from traces.store import open_capture
+    from replay.plan.layers import choose_layers
+    from replay.plan.survey import survey_rank
+    from replay.show.terminal import print_sections
+    from traces.store.reader import open_capture
 
     _check_profiled(path)
     capture = selection.of(open_capture(path))

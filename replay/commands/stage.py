@@ -50,7 +50,7 @@ def command(
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import byte_progress
-    from replay.selection import Selection
+    from replay.plan.selection import Selection
     from replay.twin import stage
     from replay.twin.placement import parse_map
 

@@ -15,9 +15,9 @@ from traces.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from profiler_merge.analysis.named_tables import Views
     from profiler_merge.analysis.rank_files import RankFiles
-    from profiler_merge.analysis.tables import StreamedTable
-    from profiler_merge.analysis.views import Views
+    from profiler_merge.analysis.table_formats import StreamedTable
     from replay.commands.output import StreamedRows
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
@@ -65,12 +65,12 @@ def command(
     """
     from profiler_merge.analysis.durations import VANIDL_EXCLUDES, DurationRule, recorded_durations, vanidl_durations
     from profiler_merge.analysis.filters import Filters
-    from profiler_merge.analysis.views import summary_table, views
+    from profiler_merge.analysis.named_tables import summary_table, views
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import status
-    from replay.report import print_summary
-    from replay.selection import Selection
+    from replay.plan.selection import Selection
+    from replay.show.terminal import print_summary
     from traces.units import parse_duration_ns
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
@@ -108,7 +108,7 @@ def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, 
 
 def _shown(found: Views) -> dict[str, Any]:
     """The JSON object, whose table "rank-files" has the largest rows only, `rows_in_all` says of how many."""
-    from replay.sections import MAX_GROUPS
+    from replay.show.run_sections import MAX_GROUPS
 
     result = found.as_json(lambda table: table.largest(MAX_GROUPS).to_pylist())
     result["rows_in_all"] = {name: table.num_rows for name, table in found.tables.items()}
@@ -116,7 +116,7 @@ def _shown(found: Views) -> dict[str, Any]:
 
 
 def _streamed(table: RankFiles) -> StreamedRows:
-    from profiler_merge.analysis.tables import json_members
+    from profiler_merge.analysis.table_formats import json_members
     from replay.commands.output import StreamedRows
 
     return StreamedRows(members=partial(json_members, table))
@@ -124,7 +124,7 @@ def _streamed(table: RankFiles) -> StreamedRows:
 
 def _write_csv(table: pa.Table | StreamedTable, csv_file: str) -> None:
     """Raises: TargetError when the file cannot be written."""
-    from profiler_merge.analysis.tables import write_csv
+    from profiler_merge.analysis.table_formats import write_csv
     from profiler_merge.export.exported import replacing
 
     if csv_file == STANDARD_OUTPUT:

@@ -15,17 +15,17 @@ from typing import Any
 
 from replay.fidelity.curves import BIN_NS, relative_difference_pct
 from replay.fidelity.exactness import Exactness, ExactnessCollector, FileNumbers
-from replay.fidelity.measures import Measures
+from replay.fidelity.side_measures import Measures
 from replay.fidelity.similarity import WEAKNESS, Similarity, similarity
 from replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
 from replay.fidelity.undertaken import Undertaken
-from replay.lane_times import matched_starts
-from replay.layers import API_CHOICES
-from replay.selection import as_replayed
-from traces.distribution import Distribution
+from replay.plan.layers import API_CHOICES
+from replay.plan.selection import as_replayed
 from traces.errors import UsageError
-from traces.ops import CaptureInfo
-from traces.store import Capture
+from traces.measures.distribution import Distribution
+from traces.measures.lane_times import matched_starts
+from traces.schema import CaptureInfo
+from traces.store.reader import Capture
 from traces.units import NS_PER_S, NS_PER_US
 
 PASS, FAIL, SKIPPED = "pass", "fail", "skipped"

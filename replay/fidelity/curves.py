@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.operation_rows import OperationRows
+from traces.measures.operation_rows import OperationRows
 from traces.units import NS_PER_MS
 
 BIN_NS = 100 * NS_PER_MS

@@ -13,10 +13,10 @@ import numpy as np
 
 from replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, mix_prints
 from replay.fidelity.undertaken import Undertaken
-from traces.operation_rows import OperationRows
-from traces.ops import OPS
-from traces.stable_order import stable_order
-from traces.store import Capture
+from traces.measures.operation_rows import OperationRows
+from traces.measures.stable_order import stable_order
+from traces.schema import OPS
+from traces.store.reader import Capture
 from traces.units import format_bytes, format_count
 
 MAX_DIFFERENCES = 5

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from traces.access_pattern import AccessCounts
-from traces.io_totals import IoTotals
+from traces.measures.access_pattern import AccessCounts
+from traces.measures.io_totals import IoTotals
 from traces.units import NS_PER_S
 
 WEAKNESS = "scale invariant, so weak: a replay slower by the same ratio in every factor still scores 1"

@@ -1,6 +1,6 @@
 """The rows of a capture that a replay undertakes: what a comparison looks at, on both sides.
 
-`replay.layers` decides; a replay's own rows all pass, because it issued nothing else.
+`replay.plan.layers` decides; a replay's own rows all pass, because it issued nothing else.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.layers import choose_layers
-from traces.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
-from traces.ops import READ, WRITE, codes
-from traces.store import Capture
+from replay.plan.layers import choose_layers
+from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
+from traces.schema import READ, WRITE, codes
+from traces.store.reader import Capture
 
 NOT_GIVEN = np.iinfo(np.int64).min
 """In `due_ns` where the capture has none."""
@@ -34,7 +34,7 @@ class UndertakenRows:
 
 
 class Undertaken:
-    """A capture as its replay sees it: see `replay.layers` for `api` and `reconstruct`, the choices of that replay.
+    """A capture as its replay sees it: see `replay.plan.layers` for `api` and `reconstruct`, which the replay chose.
 
     Raises: CaptureError when the capture is damaged; UsageError for an `api` that there is not.
     """

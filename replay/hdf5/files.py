@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from replay.hdf5.format import can_be_made
 from replay.hdf5.layout import Hdf5Layout, KnownDataset, NoLayout, layout_of
-from traces.ops import APIS, FORMATS, READ, WRITE, codes
-from traces.store import Capture
-from traces.usage import USAGE_COLUMNS, UsageCounter
+from traces.schema import APIS, FORMATS, READ, WRITE, codes
+from traces.store.reader import Capture
+from traces.store.usage import USAGE_COLUMNS, UsageCounter
 
 MAX_REQUESTS = 1 << 24
 """Distinct requests of a file beyond which its layout is not looked for: it would be larger than the rest of a plan."""

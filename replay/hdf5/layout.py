@@ -34,8 +34,8 @@ _UNEXPLAINED = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownDataset:
-    """What a capture knows of a dataset, one row of `traces.ops.HDF5_SCHEMA`. `chunk_shape`: slowest dimension first,
-    empty for a contiguous dataset, None where unknown. `filters` None: unknown.
+    """What a capture knows of a dataset, one row of `traces.schema.HDF5_SCHEMA`. `chunk_shape`: slowest dimension
+    first, empty for a contiguous dataset, None where unknown. `filters` None: unknown.
 
     `index`, `offset`, `size` int64[chunks]: number of the chunk in row-major order, where and how large it is stored;
     None where the file could not be looked at. A contiguous dataset has one chunk.

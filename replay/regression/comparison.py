@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from replay.regression.health import Health
-from replay.regression.measures import METRICS, MeasuredRun
+from replay.regression.run_metrics import METRICS, MeasuredRun
 from replay.regression.signed_rank import PairedRatio, holm, paired_ratio
 from replay.regression.verdict import Judgement, Rule, Verdict, judge
 

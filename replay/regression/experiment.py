@@ -17,23 +17,23 @@ from pathlib import Path
 
 import numpy as np
 
-from replay.comm import Communicator, first_does
-from replay.layers import choose_layers
-from replay.pacing import Pace
-from replay.process import Progress
+from replay.plan.layers import choose_layers
+from replay.plan.pacing import Pace
+from replay.ranks.comm import Communicator, first_does
 from replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
 from replay.regression.health import examine
-from replay.regression.measures import METRICS, MeasuredRun, measure_run, primary_metric
+from replay.regression.run_metrics import METRICS, MeasuredRun, measure_run, primary_metric
 from replay.regression.signed_rank import MAX_PAIRS
 from replay.regression.verdict import Rule
-from replay.result import RunResult
-from replay.run_options import RunOptions
-from replay.runner import run_replay
+from replay.run.options import RunOptions
+from replay.run.process import Progress
+from replay.run.result import RunResult
+from replay.run.runner import run_replay
 from replay.twin.stage import StagePlan, check_staged, plan_stage, stage
 from replay.twin.writer import sync_file_system
 from traces.errors import TargetError, UsageError
-from traces.ops import SPAN_KINDS, codes
-from traces.store import Capture, open_capture
+from traces.schema import SPAN_KINDS, codes
+from traces.store.reader import Capture, open_capture
 from traces.units import format_bytes
 
 Report = Callable[[str, Progress], None]

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from replay.regression.measures import MeasuredRun
+from replay.regression.run_metrics import MeasuredRun
 
 CACHE_DIFFERENCE_PCT = 10.0
 """Share of the data in the page cache by which the sides may differ."""

@@ -58,7 +58,7 @@ class PlainStager:
 
 
 STAGERS: Mapping[str, Stager] = {}
-"""Stagers of single formats (`traces.ops.FORMATS`); every other format is plain."""
+"""Stagers of single formats (`traces.schema.FORMATS`); every other format is plain."""
 
 _PLAIN = PlainStager()
 

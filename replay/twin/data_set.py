@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from replay.hdf5.files import Hdf5Files
-from replay.hdf5.twin import Hdf5Stager
 from replay.twin.content import Stager, stager_of
+from replay.twin.hdf5_twin import Hdf5Stager
 from replay.twin.manifest import CREATED_BY_RUN, Manifest, ManifestFile
 from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placement, place
 from traces.errors import CaptureError
-from traces.ops import FORMATS, OPS, READ, WRITE, codes
-from traces.store import Capture
+from traces.schema import FORMATS, OPS, READ, WRITE, codes
+from traces.store.reader import Capture
 
 READ_ROLE = "read"
 RENAME = OPS.index("rename")

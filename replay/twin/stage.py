@@ -41,7 +41,7 @@ from replay.twin.manifest import (
 from replay.twin.placement import PathMap, Placement
 from replay.twin.writer import Progress, foreign, make_directories, temporary_name, write_files
 from traces.errors import TargetError
-from traces.store import Capture
+from traces.store.reader import Capture
 from traces.units import format_bytes, format_count
 
 LARGEST_SHOWN = 5

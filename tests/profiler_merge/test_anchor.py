@@ -19,11 +19,10 @@ from profiler_merge.anchor import (
     RECORD_BYTES,
     AnchorRecord,
     anchor,
-    anchor_rank,
     parse_anchor_record,
-    profile_anchors,
 )
-from profiler_merge.xplane import read_profile
+from profiler_merge.clocks.anchors import anchor_rank, profile_anchors
+from profiler_merge.profiles.xplane.decode import read_profile
 from tests import xplane_writer as writer
 from tests.xplane_writer import START_NS, Event, Line
 

@@ -1,22 +1,20 @@
 """Merging real sources: the bundled captures, and every capture and log beside the checkout where there are any."""
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profiler_merge.darshan_log import open_log
-from profiler_merge.dxt import read_dxt
+from profiler_merge.darshan.dxt import read_dxt
+from profiler_merge.darshan.log import open_log
 from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.xplane import find_profiles
+from profiler_merge.profiles.xplane.decode import find_profiles
+from tests.places import SHARED
 from traces.errors import AlignmentError, LogError, UsageError
-from traces.ops import READ, codes
 from traces.samples import NAMES, sample
-from traces.store import open_capture
+from traces.schema import READ, codes
+from traces.store.reader import open_capture
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 CAPTURES = sorted((SHARED / "captures").glob("*/job.darshan"))
 THETA = SHARED / "theta" / "cosmictagger_8ranks.darshan"
 needs_captures = pytest.mark.skipif(not CAPTURES, reason="the captures are not beside the checkout")

@@ -15,9 +15,9 @@ import pytest
 from profiler_merge.analysis.overlap import Overlap, RankOverlap, overlap
 from profiler_merge.analysis.summary import summarise
 from profiler_merge.merge import merge
-from profiler_merge.xplane import find_profiles
+from profiler_merge.profiles.xplane.decode import find_profiles
 from tests import darshan_oracle
-from traces.store import Capture, open_capture
+from traces.store.reader import Capture, open_capture
 
 CAPTURES = darshan_oracle.SHARED / "captures"
 NAMES = ("candle", "climate", "cosmictagger", "cosmoflow", "ffn", "frnn", "imagenet", "l2hmc")

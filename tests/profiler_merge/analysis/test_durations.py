@@ -6,8 +6,8 @@ import pytest
 
 from profiler_merge.analysis.durations import recorded_durations, vanidl_durations
 from tests.capture_builder import build_capture, read
-from traces.operation_rows import OperationRows, operation_rows
-from traces.ops import CaptureInfo, Job, RankClock
+from traces.measures.operation_rows import OperationRows, operation_rows
+from traces.schema import CaptureInfo, Job, RankClock
 
 MS = 1_000_000
 

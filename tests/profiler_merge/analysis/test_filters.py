@@ -13,7 +13,7 @@ from profiler_merge.analysis.sizes import request_sizes
 from profiler_merge.analysis.summary import summarise
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from traces.errors import UsageError
-from traces.store import Capture
+from traces.store.reader import Capture
 
 
 def capture(tmp_path: Path) -> Capture:

@@ -11,7 +11,7 @@ from profiler_merge.analysis import thresholds
 from profiler_merge.analysis.finding import SEVERITIES, Finding
 from profiler_merge.analysis.findings import CODES, SCHEMA, findings, findings_table
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from traces.ops import CaptureInfo, Coverage, Job
+from traces.schema import CaptureInfo, Coverage, Job
 
 MIB = 1 << 20
 KIB = 1 << 10

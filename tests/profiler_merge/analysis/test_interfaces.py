@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
 from tests.capture_builder import File, build_capture, files_table, read, write
-from traces.access_pattern import AccessCounts
-from traces.operation_rows import operation_rows
+from traces.measures.access_pattern import AccessCounts
+from traces.measures.operation_rows import operation_rows
 
 OPS = [
     read(0, length=10, start_ns=0),

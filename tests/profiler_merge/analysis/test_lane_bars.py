@@ -9,7 +9,7 @@ from profiler_merge.analysis import lane_bars as module
 from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.lane_bars import lane_bars
 from tests.capture_builder import Op, build_capture, read, write
-from traces.store import Capture
+from traces.store.reader import Capture
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.overlap import overlap
-from profiler_merge.analysis.steps import CAUSES
+from profiler_merge.analysis.step_times import CAUSES
 from tests.capture_builder import Span, build_capture, read, write
-from traces import capture_writer
-from traces.store import Capture
+from traces.store import writer as capture_writer
+from traces.store.reader import Capture
 
 MS = 1_000_000
 

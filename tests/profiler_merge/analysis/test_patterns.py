@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.patterns import patterns
 from tests.capture_builder import File, Op, build_capture, read, write
-from traces import capture_writer
-from traces.access_pattern import AccessPattern
-from traces.operation_rows import operation_rows
-from traces.store import Capture
+from traces.measures.access_pattern import AccessPattern
+from traces.measures.operation_rows import operation_rows
+from traces.store import writer as capture_writer
+from traces.store.reader import Capture
 
 MIB = 1 << 20
 

@@ -19,11 +19,11 @@ from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.patterns import FILES_SCHEMA, RANKS_SCHEMA, patterns
 from profiler_merge.analysis.rank_files import COUNTS, RANK_FILES_SCHEMA, SUMMED
 from tests.capture_builder import File, Op, build_capture, files_table, spans_table
-from traces import capture_writer
-from traces.capture_writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
-from traces.intervals import BoundedUnion
-from traces.ops import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
-from traces.store import Capture, open_capture
+from traces.measures.intervals import BoundedUnion
+from traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
+from traces.store import writer as capture_writer
+from traces.store.reader import Capture, open_capture
+from traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
 
 RANKS, FILES = 4, 5
 SIZE, STRIPE = 400, 30

@@ -9,7 +9,7 @@ from profiler_merge.analysis.sizes import DARSHAN_BINS, request_sizes
 from profiler_merge.merge import merge
 from tests import darshan_oracle
 from tests.capture_builder import build_capture, read, write
-from traces.store import Capture, open_capture
+from traces.store.reader import Capture, open_capture
 
 CAPTURES = ("candle", "climate", "cosmictagger", "cosmoflow", "cosmoflow_threads", "ffn", "frnn", "imagenet", "l2hmc")
 

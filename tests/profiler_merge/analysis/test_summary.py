@@ -9,12 +9,12 @@ import pytest
 from profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
 from profiler_merge.analysis.summary import summarise
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from traces import capture_writer
-from traces.ops import CaptureInfo, Coverage, Job
-from traces.store import Capture, open_capture
+from tests.places import SHARED
+from traces.schema import CaptureInfo, Coverage, Job
+from traces.store import writer as capture_writer
+from traces.store.reader import Capture, open_capture
 from traces.units import MIB
 
-SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 MS = 1_000_000
 S = 1_000_000_000
 

@@ -11,9 +11,9 @@ from profiler_merge.analysis import timeline as module
 from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.timeline import ALL_RANKS, timeline
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces import capture_writer
 from traces.errors import UsageError
-from traces.store import Capture
+from traces.store import writer as capture_writer
+from traces.store.reader import Capture
 
 MS = 1_000_000
 

@@ -14,7 +14,7 @@ from profiler_merge.export import chrome
 from profiler_merge.export.chrome import write_chrome
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.errors import CaptureError, UsageError
-from traces.store import Capture
+from traces.store.reader import Capture
 
 
 def no_constant(name: str) -> float:

@@ -13,7 +13,7 @@ from profiler_merge.export import csv_rows
 from profiler_merge.export.csv_rows import COLUMNS, stream_csv, write_csv
 from tests.capture_builder import Op, build_capture, read, write
 from traces.errors import CaptureError, TargetError
-from traces.store import Capture
+from traces.store.reader import Capture
 
 AWKWARD = ["/plain", '/quo"te', "/com,ma", "/new\nline", "/cr\rhere", b"/odd\xff\xfe", "/ümläut \u2028", "/ space "]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.counter_layouts import NEWEST
+from profiler_merge.darshan.counter_layouts import NEWEST
 from profiler_merge.export.darshan_counters import (
     APIS_OF_MODULE,
     UNKNOWN_ALIGNMENT,
@@ -17,7 +17,7 @@ from profiler_merge.export.darshan_counters import (
     rows_of_module,
 )
 from profiler_merge.export.darshan_rows import RENAMED, ROW
-from traces.ops import APIS, OPS
+from traces.schema import APIS, OPS
 
 MIB = 1 << 20
 SIZES = {"0_100": 100, "100_1K": 1 << 10, "1K_10K": 10 << 10, "10K_100K": 100 << 10, "100K_1M": MIB, "1M_4M": 4 * MIB,

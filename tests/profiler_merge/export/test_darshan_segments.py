@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.darshan_log import open_log
-from profiler_merge.dxt import DxtBlock, read_dxt
+from profiler_merge.darshan.dxt import DxtBlock, read_dxt
+from profiler_merge.darshan.log import open_log
 from profiler_merge.export import darshan_segments
 from profiler_merge.export.darshan_container import LogRegions, encode_job
 from profiler_merge.export.darshan_rows import ROW

@@ -14,7 +14,7 @@ from profiler_merge.export import fio
 from profiler_merge.export.fio import write_fio
 from tests.capture_builder import Op, build_capture, read, write
 from traces.errors import CaptureError, TargetError
-from traces.ops import READ, WRITE, codes
+from traces.schema import READ, WRITE, codes
 
 FIO = shutil.which("fio")
 needs_fio = pytest.mark.skipif(FIO is None, reason="fio is not installed")

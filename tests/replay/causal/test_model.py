@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from replay.causal.check import course
 from replay.causal.explain import rank_model
-from replay.causal.items import FIRST_RANK_COUNTER
-from replay.causal.steps import Steps, derive_steps, expected_elapsed_ns, rank_batches
-from replay.items import ADD, READ, WAIT
-from replay.layers import choose_layers
-from replay.pacing import Pace, Pacing
-from replay.plan_row import PLAN_ROW
-from replay.selection import Selection
-from replay.survey import survey_rank
+from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns, rank_batches
+from replay.engine.items import ADD, READ, WAIT
+from replay.engine.wait_counters import FIRST_RANK_COUNTER
+from replay.plan.layers import choose_layers
+from replay.plan.pacing import Pace, Pacing
+from replay.plan.plan_row import PLAN_ROW
+from replay.plan.selection import Selection
+from replay.plan.survey import survey_rank
 from tests.capture_builder import Op, Span, build_capture, read
 from tests.simulated_application import FILES, MS, READ_BYTES, US, Application, Recorded, Storage, run
 from traces.errors import CaptureError, ReplayError
-from traces.ops import CaptureInfo, Job
-from traces.store import Capture
+from traces.schema import CaptureInfo, Job
+from traces.store.reader import Capture
 
 FAST = Storage(latency_ns=150 * US)
 SLOW = Storage(latency_ns=900 * US, bytes_per_ns=0.3)

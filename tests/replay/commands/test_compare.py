@@ -8,7 +8,7 @@ import pytest
 from replay.commands.main import main
 from replay.fidelity.compare import Thresholds, compare
 from tests.capture_builder import Op, build_capture, read
-from traces.store import Capture
+from traces.store.reader import Capture
 
 
 def operations(slower: int = 1) -> list[Op]:

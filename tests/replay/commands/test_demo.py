@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from profiler_merge.merge import merge
-from profiler_merge.xplane import find_profiles
+from profiler_merge.profiles.xplane.decode import find_profiles
 from replay.commands.main import main
 from replay.fidelity.compare import compare
 from replay.twin.stage import plan_stage, stage
-from traces.store import open_capture
+from tests.places import CAPTURES
+from traces.store.reader import open_capture
 
-CAPTURES = sorted((Path(__file__).resolve().parents[3].parent / "shared" / "captures").glob("*/job.darshan"))
+CAPTURES = sorted((CAPTURES).glob("*/job.darshan"))
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 EXACT = ("operations", "bytes", "files", "order")
 

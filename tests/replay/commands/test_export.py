@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.darshan_log import open_log
+from profiler_merge.darshan.log import open_log
 from replay.commands.export import WRITERS
 from replay.commands.main import EXIT_OUTPUT_CLOSED, main
 from replay.twin.stage import check_staged
 from tests.capture_builder import Span, build_capture, read, write
+from tests.places import ROOT
 from traces.samples import sample
-from traces.store import Capture
-
-ROOT = Path(__file__).resolve().parents[3]
+from traces.store.reader import Capture
 
 
 @pytest.fixture

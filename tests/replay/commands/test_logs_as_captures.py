@@ -17,10 +17,10 @@ import pytest
 from profiler_merge import merge as merging
 from replay.commands.main import main
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
+from tests.places import SHARED
 from traces.samples import sample
-from traces.store import Capture, open_capture
+from traces.store.reader import Capture, open_capture
 
-SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
 needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
@@ -269,7 +269,7 @@ def test_a_signal_while_merging_leaves_nothing(
 def test_a_stopped_run_keeps_its_part_and_leaves_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from replay.stopping import StopRelay
+    from replay.ranks.stopping import StopRelay
 
     reads = [(10 * i, 10, 60.0 * i, 60.0 * i + 0.001) for i in range(2)]
     job = JobSpec(nprocs=1, start_s=1000, end_s=1100)
@@ -302,7 +302,7 @@ import os, signal, sys, tempfile, threading, time
 from pathlib import Path
 from profiler_merge import merge as merging
 from replay.commands.main import main
-from replay.comm import connect
+from replay.ranks.comm import connect
 rank = connect().rank
 {first}
 sys.exit(main({arguments!r}))
@@ -388,7 +388,7 @@ if rank == {receiver}:
 def test_under_mpiexec_a_bug_leaves_nothing(log: Path, tmp_path: Path, broken: int) -> None:
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     first = f"""
-from replay import runner
+from replay.run import runner
 if rank == {broken}:
     runner.survey_rank = lambda *arguments: 1 / 0
 """

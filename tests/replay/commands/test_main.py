@@ -12,10 +12,9 @@ import pytest
 from replay.commands import main as main_module
 from replay.commands.main import COMMANDS, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, cli, main
 from tests.capture_builder import build_capture, read
+from tests.places import ROOT
 from traces.errors import CaptureError, DxtReplayError
 from traces.version import VERSION
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import json
 
 from replay.commands.main import main
 from traces.samples import sample
-from traces.store import open_capture
+from traces.store.reader import open_capture
 
 
 def test_merge_says_how_many_rows_are_reconstructed_and_leaves_them_out_on_demand(tmp_path, capsys):

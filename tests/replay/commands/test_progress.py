@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from replay.commands.progress import run_progress, run_text
-from replay.plan import LaneSource
-from replay.plan_row import PLAN_ROW
-from replay.process import Progress
-from replay.rank_lanes import FedLane
-from replay.recording import NoRecorder
+from replay.plan.lane_plan import LaneSource
+from replay.plan.plan_row import PLAN_ROW
+from replay.run.process import Progress
+from replay.run.rank_lanes import FedLane
+from replay.run.recording import NoRecorder
 from traces.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from replay.issue import Lane as LoopLane
-    from replay.items import Batch
+    from replay.engine.issue import Lane as LoopLane
+    from replay.engine.items import Batch
 
 
 def test_a_timed_run_says_how_late_it_is_and_how_long_it_will_take() -> None:

@@ -18,9 +18,9 @@ import pytest
 
 from replay.commands.main import main
 from replay.regression import experiment as experiment_module
-from replay.regression.measures import MeasuredRun
+from replay.regression.run_metrics import MeasuredRun
 from tests.capture_builder import Span, build_capture, read
-from traces.store import open_capture
+from traces.store.reader import open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 MS = 1_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replay.commands.main import main
-from tests.replay.page.pages import Elements, carried, training
+from tests.replay.show.page.pages import Elements, carried, training
 from traces.samples import sample
 
 

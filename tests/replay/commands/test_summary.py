@@ -9,15 +9,14 @@ import pytest
 
 from profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
 from profiler_merge.analysis.filters import Filters
+from profiler_merge.analysis.named_tables import views
 from profiler_merge.analysis.summary import summarise
-from profiler_merge.analysis.views import views
 from replay.commands.main import main
 from replay.commands.summary import TERMINAL_BINS, VIEWS
-from replay.sections import MAX_GROUPS
+from replay.show.run_sections import MAX_GROUPS
 from tests.capture_builder import Op, build_capture, read, write
-from traces.store import Capture
-
-SHARED = Path(__file__).resolve().parents[3].parent / "shared"
+from tests.places import SHARED
+from traces.store.reader import Capture
 
 
 @pytest.fixture
@@ -110,7 +109,8 @@ def printed_csv(capsysbinary: pytest.CaptureFixture[bytes], *argv: str) -> list[
 
 
 def test_choices_are_those_of_the_library() -> None:
-    from profiler_merge.analysis import breakdown, views
+    from profiler_merge.analysis import breakdown
+    from profiler_merge.analysis import named_tables as views
     from replay.commands import summary
 
     assert summary.VIEWS == views.VIEWS

@@ -13,9 +13,9 @@ import pytest
 
 from replay.fidelity.compare import Comparison, Thresholds, compare
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces import capture_writer
-from traces.ops import CaptureInfo, Job
-from traces.store import Capture
+from traces.schema import CaptureInfo, Job
+from traces.store import writer as capture_writer
+from traces.store.reader import Capture
 
 MS = 1_000_000
 S = 1_000_000_000

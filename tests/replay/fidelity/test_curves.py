@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from replay.fidelity import curves
 from replay.fidelity.curves import BIN_NS, CurveCollector, relative_difference_pct
-from traces.operation_rows import OperationRows
+from traces.measures.operation_rows import OperationRows
 
 OPERATION = st.tuples(st.integers(0, 5 * BIN_NS), st.integers(0, 3 * BIN_NS), st.integers(0, 10_000))
 

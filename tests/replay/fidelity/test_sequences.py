@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.fidelity.sequences import LANE_BITS, RankSequences, SequenceCollector, operation_prints
-from traces.operation_rows import OperationRows
-from traces.ops import READ, WRITE
+from traces.measures.operation_rows import OperationRows
+from traces.schema import READ, WRITE
 
 # op, file, offset, length, lane
 OPERATION = st.tuples(

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.fidelity.similarity import similarity
+from tests.places import SHARED
 
-SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 AMOUNTS = st.floats(1e-9, 1e12)
 
 

@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-from replay.backends.base import Backend
-from replay.backends.hdf5 import Hdf5Backend, make_byte_space
+from replay.engine.backends.base import Backend
+from replay.engine.backends.hdf5 import Hdf5Backend, make_byte_space
 from tests.contract import DATA, BackendContract
 
 RNG = np.random.default_rng(5)

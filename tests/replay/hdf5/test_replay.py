@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from profiler_merge.hdf5_datasets import hdf5_facts
+from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.merge import merge
-from replay.backends.hdf5 import Hdf5Backend
 from replay.commands.main import cli
+from replay.engine.backends.hdf5 import Hdf5Backend
 from replay.hdf5.files import Hdf5Files, hdf5_files
 from replay.twin.stage import check_staged, describe, plan_stage, stage
 from tests.capture_builder import File, Op, build_capture, read, write
-from traces.capture_writer import write_hdf5
+from tests.places import CAPTURES
 from traces.errors import TargetError
-from traces.ops import APIS, READ, codes
 from traces.samples import sample
-from traces.store import Capture, open_capture
+from traces.schema import APIS, READ, codes
+from traces.store.reader import Capture, open_capture
+from traces.store.writer import write_hdf5
 
 Request = tuple[int, int]
-CAPTURES = Path(__file__).resolve().parents[3].parent / "shared" / "captures"
 MOST_MORE = 0.05
 """The share by which the number of all requests may differ from the source's; those for data may not at all."""
 

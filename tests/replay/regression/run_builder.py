@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from replay.regression.comparison import BASELINE, CANDIDATE
-from replay.regression.measures import MeasuredRun
+from replay.regression.run_metrics import MeasuredRun
 
 _CHOICES = [field.name for field in dataclasses.fields(MeasuredRun)]
 

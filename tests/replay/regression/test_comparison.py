@@ -7,8 +7,8 @@ import pytest
 
 from replay.regression.comparison import BASELINE, Regression, compare_sides
 from replay.regression.health import Health
-from replay.regression.measures import MeasuredRun
-from replay.regression.sections import regression_sections
+from replay.regression.regression_sections import regression_sections
+from replay.regression.run_metrics import MeasuredRun
 from replay.regression.verdict import Rule, Verdict
 from tests.replay.regression.run_builder import pairs, run
 

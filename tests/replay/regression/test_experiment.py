@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from replay.comm import Solo
-from replay.pacing import Pace, Pacing
-from replay.plan import PlanOptions
-from replay.process import Progress
+from replay.plan.lane_plan import PlanOptions
+from replay.plan.pacing import Pace, Pacing
+from replay.ranks.comm import Solo
 from replay.regression import experiment as experiment_module
 from replay.regression.comparison import BASELINE, CANDIDATE
 from replay.regression.experiment import (
@@ -26,14 +25,15 @@ from replay.regression.experiment import (
     schedule,
     stage_all,
 )
-from replay.regression.measures import MeasuredRun
+from replay.regression.run_metrics import MeasuredRun
 from replay.regression.verdict import Verdict
-from replay.result import RunResult
-from replay.run_options import RunOptions
+from replay.run.options import RunOptions
+from replay.run.process import Progress
+from replay.run.result import RunResult
 from replay.twin.stage import check_staged
 from tests.capture_builder import Span, build_capture, read, write
 from traces.errors import TargetError, UsageError
-from traces.store import Capture, open_capture
+from traces.store.reader import Capture, open_capture
 
 
 def source_of(folder: Path) -> Capture:

@@ -13,7 +13,7 @@ import pytest
 from replay.twin.placement import TWIN_ROOT
 from replay.twin.stage import StagePlan, plan_stage, stage
 from tests.capture_builder import File, Op, build_capture, read, write
-from traces.store import Capture
+from traces.store.reader import Capture
 
 
 def tree(directory: Path) -> dict[str, bytes | None]:

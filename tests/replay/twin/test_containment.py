@@ -20,7 +20,7 @@ from replay.twin.placement import TWIN_ROOT
 from replay.twin.stage import check_staged, plan_stage, prepare_run, stage, unstage
 from tests.capture_builder import build_capture, read, write
 from traces.errors import TargetError
-from traces.store import Capture
+from traces.store.reader import Capture
 
 HOSTILE = [
     b"/etc/passwd",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.twin.content import BLOCK_BYTES, PlainStager, make_noise, stager_of
-from traces.ops import FORMATS
+from traces.schema import FORMATS
 
 record_ids = st.integers(0, 2**64 - 1)
 

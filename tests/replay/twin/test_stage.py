@@ -16,7 +16,7 @@ from replay.twin.writer import SYNC_BYTES
 from tests.capture_builder import File, Op, build_capture, read, write
 from tests.replay.twin.staging import capture_fixture, free_space, staged, target_fixture, tree, twin  # noqa: F401
 from traces.errors import CaptureError, TargetError, UsageError
-from traces.store import Capture
+from traces.store.reader import Capture
 from traces.units import MIB
 
 

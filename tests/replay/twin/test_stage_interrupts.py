@@ -15,12 +15,11 @@ from replay.twin.placement import TWIN_ROOT
 from replay.twin.stage import plan_stage, stage, unstage
 from replay.twin.writer import temporary_name
 from tests.capture_builder import build_capture, read
+from tests.places import ROOT
 from tests.replay.twin.staging import capture_fixture, failing, staged, target_fixture, tree, twin  # noqa: F401
 from traces.errors import TargetError
-from traces.store import Capture
+from traces.store.reader import Capture
 from traces.units import MIB
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class TestInterrupts:
@@ -40,7 +39,7 @@ class TestInterrupts:
         )
         program = (
             "import os, sys; from pathlib import Path; from replay.twin.stage import plan_stage, stage;"
-            "from traces.store import open_capture;"
+            "from traces.store.reader import open_capture;"
             "plan = plan_stage(open_capture(sys.argv[1]), Path(sys.argv[2]));"
             "stage(plan, workers=1, progress=lambda done, total: os._exit(9) if done > 3_000_000 else None)"
         )

@@ -21,7 +21,7 @@ from replay.twin.stage import StagePlan, describe, plan_stage, stage, unstage
 from tests.capture_builder import File, build_capture, read
 from tests.replay.twin.staging import capture_fixture, failing, free_space, staged, target_fixture, twin  # noqa: F401
 from traces.errors import TargetError
-from traces.store import Capture
+from traces.store.reader import Capture
 from traces.units import MIB
 
 

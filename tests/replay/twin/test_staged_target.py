@@ -12,7 +12,7 @@ from replay.twin.stage import check_staged, plan_stage, prepare_run, unstage
 from tests.capture_builder import build_capture, read, write
 from tests.replay.twin.staging import capture_fixture, sizes, staged, target_fixture, tree, twin  # noqa: F401
 from traces.errors import TargetError
-from traces.store import Capture
+from traces.store.reader import Capture
 
 
 class TestSharedTarget:

@@ -1,0 +1,136 @@
+"""The tables of the analysis by name, as `dxt-replay summary` offers them: one pass for all that are asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from profiler_merge.analysis.analyse import Analysis, analyse
+from profiler_merge.analysis.breakdown import GroupTotals
+from profiler_merge.analysis.contents import contents
+from profiler_merge.analysis.durations import DurationRule, recorded_durations
+from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.findings import findings_of, findings_table
+from profiler_merge.analysis.rank_files import RankFiles
+from profiler_merge.analysis.summary import Summary, summarise
+from profiler_merge.analysis.table_formats import flat_table, table_of
+from profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
+from traces.store.reader import Capture
+
+TOTALS = "totals"
+GROUPS = "groups"
+TIMELINE = "timeline"
+CONTENTS = ("tfrecords", "datasets")
+"""Views for which the recorded files are opened."""
+
+GROUPS_SCHEMA = pa.schema(
+    [
+        pa.field("group", pa.string()),
+        *(pa.field(name, pa.int64()) for name in ("reads", "writes", "bytes_read", "bytes_written")),
+        pa.field("io_time_s", pa.float64()),
+    ]
+)
+"""One row per `GroupTotals`."""
+
+_FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
+    "findings": lambda found: findings_table(findings_of(found)),
+    "overlap": lambda found: found.overlap.ranks_table(),
+    "steps": lambda found: found.overlap.steps,
+    "sizes": lambda found: found.sizes.powers(),
+    "darshan-sizes": lambda found: found.sizes.darshan_bins(),
+    "exact-sizes": lambda found: found.sizes.exact(),
+    "files": lambda found: found.patterns.files,
+    "ranks": lambda found: found.patterns.ranks,
+    "rank-files": lambda found: found.patterns.rank_files,
+}
+
+VIEWS = (*_FROM_ANALYSIS, TIMELINE, *CONTENTS)
+"""Names of the tables that can be asked for beside the totals and their groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Views:
+    """`tables`: by name, where "rank-files" is read from the capture when it is used; `shares`: those of
+    `Overlap.shares`, None unless a table of the analysis was asked for; `unread`: of `Contents`, None unless one of
+    CONTENTS was asked for."""
+
+    summary: Summary
+    tables: dict[str, pa.Table | RankFiles]
+    shares: dict[str, float | None] | None
+    unread: Mapping[str, str] | None = None
+
+    def as_json(
+        self, rank_files: Callable[[RankFiles], Any] = lambda table: table.table().to_pylist()
+    ) -> dict[str, Any]:
+        """The object that `dxt-replay summary --json` prints: the summary's keys, `tables`, `overlap`, `unread`.
+
+        `rank_files`: what stands for the table "rank-files", all rows as dictionaries (2 kB each) unless given.
+        Raises: CaptureError when the capture is damaged.
+        """
+        result = self.summary.as_json()
+        if self.shares is not None:
+            result["overlap"] = self.shares
+        if self.tables:
+            result["tables"] = {
+                name: rank_files(table) if isinstance(table, RankFiles) else _rows(name, table)
+                for name, table in self.tables.items()
+            }
+        if self.unread is not None:
+            result["unread"] = dict(self.unread)
+        return result
+
+
+def views(
+    capture: Capture,
+    names: Collection[str],
+    *,
+    filters: Filters = EVERYTHING,
+    by: str | None = None,
+    durations: DurationRule = recorded_durations,
+    bin_ns: int | None = None,
+    bins: int = DEFAULT_BINS,
+) -> Views:
+    """The summary and the tables `names` (of VIEWS). Arguments as of `summarise` and `timeline`.
+
+    Raises: CaptureError when the capture is damaged; UsageError for too many bins.
+    """
+    found, shares = None, None
+    if any(name in _FROM_ANALYSIS for name in names):
+        found = analyse(capture, filters=filters, by=by, durations=durations)
+        summary, shares = found.summary, found.overlap.shares()
+    else:
+        summary = summarise(capture, filters=filters, by=by, durations=durations)
+    tables = {}
+    inside = contents(capture, filters) if any(name in CONTENTS for name in names) else None
+    for name in names:
+        if name == TIMELINE:
+            tables[name] = timeline(capture, filters=filters, bin_ns=bin_ns, bins=bins).table
+        elif name in CONTENTS:
+            tables[name] = getattr(inside, name)
+        elif found is not None:
+            tables[name] = _FROM_ANALYSIS[name](found)
+    return Views(summary=summary, tables=tables, shares=shares, unread=None if inside is None else inside.unread)
+
+
+def summary_table(summary: Summary) -> pa.Table:
+    """The breakdown where one was asked for (`GROUPS_SCHEMA`), else every total as a row of name and value."""
+    if summary.groups is not None:
+        return groups_table(summary.groups)
+    return flat_table(summary.as_json())
+
+
+def groups_table(groups: Iterable[GroupTotals]) -> pa.Table:
+    """`GROUPS_SCHEMA`."""
+    return table_of(({**dataclasses.asdict(group), "group": str(group.group)} for group in groups), GROUPS_SCHEMA)
+
+
+def _rows(name: str, table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    if name != "findings":
+        return rows
+    return [{**row, "values": json.loads(row["values"]), "files": row["files"].splitlines()} for row in rows]

@@ -1,0 +1,154 @@
+"""Where the time of each training step went, and why a step was slow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.analysis.loops import RankLoop
+from traces.measures.intervals import Intervals
+from traces.measures.operation_rows import OperationRows
+from traces.schema import WRITE
+
+STEPS_SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.int32()),
+        pa.field("step", pa.int32()),
+        *(
+            pa.field(f"{name}_ns", pa.int64())
+            for name in (
+                "start", "duration", "compute", "input_wait", "collective", "checkpoint", "rest", "io", "io_hidden",
+                "io_exposed", "io_in_wait", "gap", "gap_checkpoint",
+            )
+        ),
+        *(pa.field(name, pa.int64()) for name in ("operations", "bytes_read", "bytes_written", "excess_ns")),
+        pa.field("why", pa.string()),
+        pa.field("why_excess_ns", pa.int64()),
+    ]
+)  # fmt: skip
+"""One row per step. compute + input_wait + collective + checkpoint + rest == duration. `io`: union of the reads and
+writes within the step, of which `io_hidden` inside compute and `io_in_wait` inside input wait. `gap`: from the step's
+end to the start of the next (0 for the last), of which `gap_checkpoint` was saving. Operations and bytes are of the
+operations that start in the step. `excess_ns`: duration above the median of the rank's steps. `why`: the part that is
+furthest above its own median, by `why_excess_ns`; null where none is. The parts are those of `CAUSES`."""
+
+CAUSES = ("compute", "exposed I/O", "input wait", "checkpoint", "collective", "rest")
+"""What a step can be slow by. They add up to its duration: exposed I/O is that within input wait and within what has
+no span, input wait the part of it without I/O, rest what has neither a span nor I/O."""
+
+
+class StepTotals:
+    """Collects the rows of `STEPS_SCHEMA` of one rank."""
+
+    def __init__(self, loop: RankLoop) -> None:
+        self._loop = loop
+        count = len(loop.step)
+        self._io = {name: np.zeros(count, dtype=np.int64) for name in ("io", "compute", "wait", "idle")}
+        self._operations = {name: np.zeros(count, dtype=np.int64) for name in ("operations", "read", "written")}
+        spans = loop.wait.union(loop.collective).union(loop.checkpoint).union(loop.compute)
+        self._spans = spans
+
+    def add(self, rows: OperationRows, starts: np.ndarray, ends: np.ndarray) -> None:
+        """Traced reads and writes, and the disjoint ascending times that they add to the union of I/O."""
+        self._count(rows)
+        if not len(starts):
+            return
+        starts, ends = self._cut_at_steps(starts, ends)
+        step = self._step_at(starts)
+        inside = step >= 0
+        starts, ends, step = starts[inside], ends[inside], step[inside]
+        if not len(starts):
+            return
+        for name, covered in (
+            ("io", ends - starts),
+            ("compute", self._loop.compute.covered_within(starts, ends)),
+            ("wait", self._loop.wait.covered_within(starts, ends)),
+            ("idle", ends - starts - self._spans.covered_within(starts, ends)),
+        ):
+            np.add.at(self._io[name], step, covered)
+
+    def _count(self, rows: OperationRows) -> None:
+        step = self._step_at(rows.start_ns)
+        inside = step >= 0
+        written = rows.op == WRITE
+        for name, amount in (
+            ("operations", np.ones(len(rows), dtype=np.int64)),
+            ("read", rows.length * ~written),
+            ("written", rows.length * written),
+        ):
+            np.add.at(self._operations[name], step[inside], amount[inside])
+
+    def _cut_at_steps(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same times, cut where a step begins or ends."""
+        loop = self._loop
+        bounds = np.unique(np.concatenate((loop.start_ns, loop.end_ns)))
+        bounds = bounds[np.searchsorted(bounds, starts[0]) : np.searchsorted(bounds, ends[-1], side="right")]
+        place = np.searchsorted(starts, bounds, side="left") - 1
+        inner = bounds[(place >= 0) & (bounds < ends[np.maximum(place, 0)])]
+        if not len(inner):
+            return starts, ends
+        return np.sort(np.concatenate((starts, inner))), np.sort(np.concatenate((ends, inner)))
+
+    def _step_at(self, instants: np.ndarray) -> np.ndarray:
+        """Row of the step that holds each instant, -1 for none; steps of a rank do not overlap."""
+        row = np.searchsorted(self._loop.start_ns, instants, side="right") - 1
+        inside = (row >= 0) & (instants < self._loop.end_ns[np.maximum(row, 0)])
+        return np.where(inside, row, -1)
+
+    def table(self, rank: int) -> pa.Table:
+        """`STEPS_SCHEMA` of this rank."""
+        loop = self._loop
+        if not len(loop.step):
+            return STEPS_SCHEMA.empty_table()
+        compute, wait, collective, checkpoint = (
+            self._within(times) for times in (loop.compute, loop.wait, loop.collective, loop.checkpoint)
+        )
+        rest = loop.steps_ns - compute - wait - collective - checkpoint
+        exposed = self._io["wait"] + self._io["idle"]
+        following = np.append(loop.start_ns[1:], loop.end_ns[-1])
+        causes = compute, exposed, wait - self._io["wait"], checkpoint, collective, rest - self._io["idle"]
+        why, why_excess = _why(np.stack(causes))
+        return pa.table(
+            {
+                "rank": np.full(len(loop.step), rank, dtype=np.int32),
+                "step": loop.step.astype(np.int32),
+                "start_ns": loop.start_ns,
+                "duration_ns": loop.steps_ns,
+                "compute_ns": compute,
+                "input_wait_ns": wait,
+                "collective_ns": collective,
+                "checkpoint_ns": checkpoint,
+                "rest_ns": rest,
+                "io_ns": self._io["io"],
+                "io_hidden_ns": self._io["compute"],
+                "io_exposed_ns": self._io["io"] - self._io["compute"],
+                "io_in_wait_ns": self._io["wait"],
+                "gap_ns": following - loop.end_ns,
+                "gap_checkpoint_ns": loop.checkpoint.covered_within(loop.end_ns, following),
+                "operations": self._operations["operations"],
+                "bytes_read": self._operations["read"],
+                "bytes_written": self._operations["written"],
+                "excess_ns": _above_median(loop.steps_ns),
+                "why": why,
+                "why_excess_ns": why_excess,
+            },
+            schema=STEPS_SCHEMA,
+        )
+
+    def _within(self, times: Intervals) -> np.ndarray:
+        return times.covered_within(self._loop.start_ns, self._loop.end_ns)
+
+
+def _above_median(values: np.ndarray) -> np.ndarray:
+    """int64: how much each of a row exceeds the row's median."""
+    excess: np.ndarray = values - np.median(values, axis=-1, keepdims=True).astype(np.int64)
+    return excess
+
+
+def _why(causes: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    """Of each step the name of the cause (causes, steps) that is furthest above its median, and by how much."""
+    excess = _above_median(causes)
+    largest = excess.argmax(axis=0)
+    by = np.take_along_axis(excess, largest[None, :], axis=0)[0]
+    names = np.array(CAUSES, dtype=object)[largest]
+    return pa.array(np.where(by > 0, names, None), pa.string()), np.maximum(by, 0)

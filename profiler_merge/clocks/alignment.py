@@ -1,0 +1,130 @@
+"""Which evidence relates a rank's log to its profile: anchors, nesting, the wall clock, or the user's word."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from profiler_merge.anchor import RECORD_BYTES, is_anchor_file
+from profiler_merge.clocks.anchors import profile_anchors
+from profiler_merge.clocks.nesting import WINDOW_NS, NestingEvents, align_nesting, nesting_events
+from profiler_merge.clocks.offsets import (
+    Alignment,
+    align_anchors,
+    align_seconds,
+    align_wall,
+    line_ids_of_threads,
+)
+from profiler_merge.darshan.log import DarshanLog
+from profiler_merge.darshan.rank_segments import RankSegments
+from profiler_merge.profiles.event_table import Profile
+from traces.errors import AlignmentError, UsageError
+
+AUTO, ANCHORS, NESTING, WALL = "auto", "anchors", "nesting", "wall"
+_LONGEST_S = 1e9
+
+
+def parse_method(text: str) -> str | float:
+    """`--align`: the name of a method, or the seconds to add to the log's times.
+
+    Raises: UsageError for anything else.
+    """
+    if text in (AUTO, ANCHORS, NESTING, WALL):
+        return text
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not abs(seconds) <= _LONGEST_S:
+        raise UsageError(f"--align {text!r}: give auto, anchors, nesting, wall, or a number of seconds")
+    return seconds
+
+
+def align_rank(
+    segments: RankSegments, log: DarshanLog, profile: Profile | None, method: str | float
+) -> tuple[Alignment, list[str]]:
+    """The offset of one rank's log and what to warn of.
+
+    `auto` takes the first that answers: anchors, nesting, wall. A rank without a profile has its wall clock alone.
+    Raises: AlignmentError when a method that was asked for by name cannot answer.
+    """
+    if isinstance(method, float):
+        return align_seconds(method), []
+    start_ns, has_nsec = log.job.start_ns, log.job.has_nsec
+    if profile is None:
+        if method in (ANCHORS, NESTING):
+            raise AlignmentError(f"rank {segments.rank} has no profile, so that --align {method} has nothing to go by")
+        return align_wall(start_ns, has_nsec), []
+    if method == WALL:
+        return align_wall(start_ns, has_nsec), []
+    reasons = []
+    for name, attempt in ((ANCHORS, _by_anchors), (NESTING, _by_nesting)):
+        if method not in (AUTO, name):
+            continue
+        try:
+            return attempt(segments, log, profile), []
+        except AlignmentError as error:
+            if method == name:
+                raise AlignmentError(f"rank {segments.rank}: {error}") from error
+            reasons.append(str(error))
+    if profile.epoch_start_ns is None:
+        raise AlignmentError(f"rank {segments.rank}: the profile has no date, and {reasons[-1]}")
+    return align_wall(start_ns, has_nsec), [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"]
+
+
+def anchor_segments(segments: RankSegments, log: DarshanLog) -> np.ndarray:
+    """Rows of the segments that are an anchor's write."""
+    files = [record for record in np.unique(segments.record_id).tolist() if is_anchor_file(log.names.get(record, b""))]
+    mine = np.isin(segments.record_id, np.array(files, dtype=np.uint64))
+    whole = (segments.length == RECORD_BYTES) & (segments.offset >= 0) & (segments.offset % RECORD_BYTES == 0)
+    return np.flatnonzero(mine & segments.is_write & whole)
+
+
+def _by_anchors(segments: RankSegments, log: DarshanLog, profile: Profile) -> Alignment:
+    rows = anchor_segments(segments, log)
+    marks = profile_anchors(profile)
+    return align_anchors(
+        segments.offset[rows] // RECORD_BYTES,
+        segments.start_ns[rows] + log.job.start_ns,
+        segments.end_ns[rows] + log.job.start_ns,
+        marks.i,
+        marks.start_ns,
+        marks.end_ns,
+    )
+
+
+def _by_nesting(segments: RankSegments, log: DarshanLog, profile: Profile) -> Alignment:
+    """The class of events whose answer has the least width; nothing but reads is looked at."""
+    answers, reasons = [], []
+    for events in nesting_events(profile):
+        try:
+            answers.append(nest(segments, log, profile, events))
+        except AlignmentError as error:
+            reasons.append(str(error))
+    if not answers:
+        raise AlignmentError(reasons[0] if reasons else "the profile has no events that hold reads: use --align wall")
+    return min(answers, key=lambda answer: answer.residual_ns)
+
+
+def nest(segments: RankSegments, log: DarshanLog, profile: Profile, events: NestingEvents) -> Alignment:
+    """The offset that nests the reads of one rank in one class of events. Raises: AlignmentError when it is weak."""
+    reads = ~segments.is_write
+    threads = None
+    if segments.thread is not None:
+        threads = line_ids_of_threads(segments.thread[reads], profile.line_ids)
+    return align_nesting(
+        segments.start_ns[reads] + log.job.start_ns,
+        segments.end_ns[reads] + log.job.start_ns,
+        events.start_ns,
+        events.end_ns,
+        segment_thread=threads,
+        event_thread=events.line_id,
+        window_ns=None if profile.epoch_start_ns is None else _window(log),
+    )
+
+
+def _window(log: DarshanLog) -> tuple[int, int]:
+    """Offsets worth searching: a log with whole seconds may have started up to a second later than it says."""
+    low, high = WINDOW_NS
+    return (low, high) if log.job.has_nsec else (low, high + 1_000_000_000)

@@ -1,0 +1,189 @@
+"""Which rank each profile belongs to: an XSpace holds host names, but neither rank nor pid.
+
+Rules in the order of their trust: anchors, thread ids, the STDIO record of the profile's own file, the path,
+nesting. Each profile gets at most one rank and each rank at most one profile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from profiler_merge.anchor import ANCHOR_FILE
+from profiler_merge.clocks.alignment import anchor_segments, nest
+from profiler_merge.clocks.anchors import anchor_rank
+from profiler_merge.clocks.nesting import nesting_events
+from profiler_merge.clocks.offsets import line_ids_of_threads
+from profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from profiler_merge.darshan.log import DarshanLog
+from profiler_merge.darshan.rank_segments import RankSegments, read_rank_segments
+from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.xplane.decode import read_profile
+from traces.errors import AlignmentError, ProfileError
+
+_RANK_IN_PATH = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
+_PATH_TAIL = 4
+"""Components of `<run>/.../<host>.xplane.pb` that must agree: plugins/profile/<run>/<host>."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRanks:
+    """The profile of each rank that has one."""
+
+    by_rank: dict[int, Path]
+    warnings: tuple[str, ...]
+
+
+def map_profiles(profiles: Sequence[Path], job: JobLogs, *, gather: bool = False) -> ProfileRanks:
+    """Give each profile its rank. A profile that no rule places is left out and named in the warnings.
+
+    `gather`: as for `rank_stream.read_rank_segments`.
+
+    Raises: ProfileError when a profile cannot be read, or several are of the same rank.
+    """
+    mapper = _Mapper(job, gather)
+    warnings: list[str] = []
+    by_rank: dict[int, Path] = {}
+    if len(profiles) == 1 and job.nprocs == 1:
+        return ProfileRanks(by_rank={0: profiles[0]}, warnings=())
+    for path in profiles:
+        rank = mapper.rank_of(path, frozenset(by_rank))
+        if rank is None:
+            warnings.append(f"no rank was found for the profile {path}: it is left out")
+        elif rank in by_rank:
+            raise ProfileError(f"{by_rank[rank]} and {path} are both of rank {rank}: give the profiles of one run")
+        else:
+            by_rank[rank] = path
+    warnings += mapper.warnings
+    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traits:
+    """What tells a rank: the pids whose anchor files it wrote, and its pthread ids (uint64, None where not logged)."""
+
+    anchor_pids: frozenset[int]
+    threads: np.ndarray | None
+
+
+@dataclass(slots=True)
+class _Mapper:
+    """The rules over one job. What the rules need of the log is read when the first of them asks for it."""
+
+    job: JobLogs
+    gather: bool = False
+    warnings: list[str] = field(default_factory=list)
+    _traits: dict[int, _Traits] | None = None
+
+    def rank_of(self, path: Path, taken: frozenset[int]) -> int | None:
+        profile = read_profile(path)
+        rules: tuple[Callable[[Path, Profile, frozenset[int]], int | None], ...] = (
+            self._by_anchor,
+            self._by_threads,
+            self._by_stdio_record,
+            self._by_path,
+            self._by_nesting,
+        )
+        for rule in rules:
+            rank = rule(path, profile, taken)
+            if rank is not None:
+                return rank
+        return None
+
+    def _by_anchor(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
+        """The rank whose trace wrote the anchor file of the profile's pid, else the rank that the anchors name."""
+        found = anchor_rank(profile)
+        if found is None:
+            return None
+        rank, pid = found
+        wrote = [candidate for candidate, traits in self._ranks().items() if pid in traits.anchor_pids]
+        if wrote:
+            return wrote[0]
+        return rank if 0 <= rank < self.job.nprocs else None
+
+    def _by_threads(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
+        """The rank with most threads in the profile: chance hits among 64-bit hashes do not happen."""
+        overlaps = {}
+        for rank, traits in self._ranks().items():
+            if traits.threads is not None:
+                hashes = line_ids_of_threads(traits.threads, profile.line_ids)
+                overlaps[rank] = int(np.isin(hashes, profile.line_ids).sum())
+        best = max(overlaps, key=overlaps.__getitem__, default=None)
+        return best if best is not None and overlaps[best] else None
+
+    def _by_stdio_record(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
+        """The rank that wrote the profile, as Darshan's STDIO module saw it."""
+        tail = path.resolve().parts[-_PATH_TAIL:]
+        for process in self.job.processes:
+            records = read_counters(process.log, "STDIO")
+            if records is None:
+                continue
+            for record, rank in zip(records.record_ids.tolist(), records.ranks.tolist(), strict=True):
+                name = PurePosixPath(process.log.names.get(record, b"").decode("utf-8", "replace"))
+                if name.parts[-_PATH_TAIL:] != tail:
+                    continue
+                if rank == SHARED_RANK:
+                    self.warnings.append(f"all ranks wrote {name}: the profiles of all but one of them were lost")
+                    return None
+                return rank if process.rank is None else process.rank
+        return None
+
+    def _by_path(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
+        """`rank3`, `rank_3` or `rank-3` in the path, the innermost first."""
+        for part in reversed(path.resolve().parts):
+            found = _RANK_IN_PATH.search(part)
+            if found and int(found.group(1)) < self.job.nprocs:
+                return int(found.group(1))
+        return None
+
+    def _by_nesting(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
+        """The free rank whose reads nest in the profile's events, if it is alone or three times better."""
+        scores: dict[int, int] = {}
+        classes = nesting_events(profile)
+        for process, segments in self._segments() if classes else ():
+            rank = self._rank(process, segments)
+            if rank in taken:
+                continue
+            for events in classes:
+                try:
+                    nested = int(nest(segments, process.log, profile, events).evidence["nested"])
+                except AlignmentError:
+                    continue
+                scores[rank] = max(scores.get(rank, 0), nested)
+        ordered = sorted(scores.values(), reverse=True)
+        if not ordered or (len(ordered) > 1 and ordered[0] < 3 * ordered[1]):
+            return None
+        return max(scores, key=scores.__getitem__)
+
+    def _ranks(self) -> dict[int, _Traits]:
+        """What the rules look at, of each rank; the log is read once for all profiles, a rank at a time."""
+        if self._traits is None:
+            self._traits = {}
+            for process, segments in self._segments():
+                names = (process.log.names.get(record, b"") for record in self._anchor_files(process.log, segments))
+                matches = (ANCHOR_FILE.fullmatch(name.decode("utf-8", "replace")) for name in names)
+                self._traits[self._rank(process, segments)] = _Traits(
+                    anchor_pids=frozenset(int(match["pid"]) for match in matches if match is not None),
+                    threads=None if segments.thread is None else np.unique(segments.thread),
+                )
+        return self._traits
+
+    def _segments(self) -> Iterator[tuple[ProcessLog, RankSegments]]:
+        for process in self.job.processes:
+            if not process.worker:
+                for segments in read_rank_segments(process.log, gather=self.gather):
+                    yield process, segments
+
+    @staticmethod
+    def _anchor_files(log: DarshanLog, segments: RankSegments) -> list[int]:
+        found: list[int] = np.unique(segments.record_id[anchor_segments(segments, log)]).tolist()
+        return found
+
+    @staticmethod
+    def _rank(process: ProcessLog, segments: RankSegments) -> int:
+        return segments.rank if process.rank is None else process.rank

@@ -1,0 +1,263 @@
+"""DXT modules of a Darshan log -> columns, one row per traced read or write.
+
+Layout: darshan-dxt-log-format.h. A record is a header of 104 bytes, its write segments, its read segments. A segment
+has 32 bytes, or 40 with a pthread id (DXT_POSIX version 2, DXT_MPIIO version 3): only the module version tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from profiler_merge.darshan.dxt_stretches import Stretch, stretches
+from profiler_merge.darshan.job import text
+from profiler_merge.darshan.log import DarshanLog
+from profiler_merge.darshan.regions import DamagedLogError
+from traces.errors import LogError, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DXT_MODULES = ("DXT_POSIX", "DXT_MPIIO")
+
+_HAS_PTHREAD = {
+    ("DXT_POSIX", 1): False, ("DXT_POSIX", 2): True,
+    ("DXT_MPIIO", 1): False, ("DXT_MPIIO", 2): False, ("DXT_MPIIO", 3): True,
+}  # fmt: skip
+"""The versions that this release reads."""
+
+_WITHOUT_OFFSETS = ("DXT_MPIIO", 1)
+UNKNOWN_OFFSET = -1
+_LEAST_OFFSET = {"DXT_POSIX": 0, "DXT_MPIIO": UNKNOWN_OFFSET}
+_MAX_RANK = (1 << 31) - 1
+# Beyond these a sum of offset and length, or a time in ns, would not fit 64 bits.
+_MAX_BYTES = (1 << 62) - 1
+_MAX_SECONDS = 4e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DxtBlock:
+    """Records of one rank or several, and their segments in file order: of each record first the writes.
+
+    Per record (n_records): `record_ids` uint64; `ranks`, `write_counts`, `read_counts` int64; `host_fields` S64.
+    Per segment (n_segments): `record` int32, the index into the records; `is_write` bool; `offset`, `length` int64
+    bytes; `start_s`, `end_s` float64, seconds on the rank's own clock; `pthread_id` uint64, None for 32-byte segments.
+    An offset of -1 is unknown (MPI-IO only). A length of 0 is
+    a read at the end of the file.
+    """
+
+    record_ids: np.ndarray
+    ranks: np.ndarray
+    host_fields: np.ndarray
+    write_counts: np.ndarray
+    read_counts: np.ndarray
+    record: np.ndarray
+    is_write: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+    pthread_id: np.ndarray | None
+
+    @property
+    def hostnames(self) -> tuple[str, ...]:
+        """The host of each record."""
+        fields = self.host_fields.tolist()
+        hosts = {field: text(field.partition(b"\0")[0]) for field in set(fields)}
+        return tuple(hosts[field] for field in fields)
+
+
+def read_dxt(log: DarshanLog, module: str = "DXT_POSIX", *, skip_damaged: bool = False) -> Iterator[DxtBlock]:
+    """The module's records in file order, some 8 MiB at a time; nothing when the log has no such module.
+
+    A record is split only when it alone is larger than that: each of its blocks then has a row for it, whose counts
+    are those of the block. With `skip_damaged` (or a log opened so), damaged segments and records are left out, and
+    everything from the first unreadable byte on; `log.warnings` then says what.
+    Raises: UsageError for a name that is no DXT module; LogError for an unknown module version; unless damage is
+    skipped, DamagedLogError for a damaged region, record or segment, possibly after good blocks.
+    """
+    if module not in DXT_MODULES:
+        raise UsageError(f"{module!r} is no DXT module: choose {' or '.join(DXT_MODULES)}")
+    if module not in log.modules:
+        return
+    skip_damaged = skip_damaged or log.skip_damaged
+    layout = _layout(log, module)
+    place = f"{module} of {log.path}"
+    try:
+        for stretch in stretches(log.chunks(module), layout.segment.itemsize, log.byte_order, place=place):
+            block = _decode(stretch, layout)
+            if not _is_sound(block, module):
+                defects = _defects(block, module)
+                problem = _first_defect(block, defects, stretch.earlier, log, module)
+                if not skip_damaged:
+                    raise DamagedLogError(problem)
+                bad = np.logical_or.reduce(list(defects.values()))
+                log.add_warning(f"{problem}: left out, with all like it ({np.count_nonzero(bad)} segments)")
+                block = _without(block, bad)
+            yield block
+    except DamagedLogError as error:
+        if not skip_damaged:
+            raise
+        log.add_warning(f"{error.problem}: what follows is left out")
+
+
+def dxt_frame(log: DarshanLog, module: str = "DXT_POSIX", *, skip_damaged: bool = False) -> pd.DataFrame:
+    """All segments of a module as one DataFrame, in file order; empty when the log has no such module.
+
+    Columns: rank int32, record_id uint64, op (category: read, write), offset and length int64 bytes, start_s and end_s
+    float64, and pthread_id uint64 where the log has it. Takes 45 bytes a segment (53 with pthread_id).
+    Raises: as read_dxt.
+    """
+    import pandas as pd
+
+    parts = {name: [empty] for name, empty in _EMPTY_COLUMNS.items()}
+    for block in read_dxt(log, module, skip_damaged=skip_damaged):
+        counts = block.write_counts + block.read_counts
+        parts["rank"].append(np.repeat(block.ranks.astype(np.int32), counts))
+        parts["record_id"].append(np.repeat(block.record_ids, counts))
+        parts["op"].append(block.is_write.view(np.int8))
+        for name in ("offset", "length", "start_s", "end_s"):
+            parts[name].append(getattr(block, name))
+        if block.pthread_id is not None:
+            parts.setdefault("pthread_id", []).append(block.pthread_id)
+    columns: dict[str, Any] = {}
+    for name in list(parts):
+        columns[name] = np.concatenate(parts.pop(name))
+    columns["op"] = pd.Categorical.from_codes(columns["op"], categories=["read", "write"])
+    return pd.DataFrame(columns, copy=False)
+
+
+_EMPTY_COLUMNS: Mapping[str, np.ndarray] = {
+    "rank": np.empty(0, np.int32),
+    "record_id": np.empty(0, np.uint64),
+    "op": np.empty(0, np.int8),
+    "offset": np.empty(0, np.int64),
+    "length": np.empty(0, np.int64),
+    "start_s": np.empty(0, np.float64),
+    "end_s": np.empty(0, np.float64),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """NumPy layouts of a header and a segment as the log has them, and whether it knows offsets."""
+
+    header: np.dtype
+    segment: np.dtype
+    has_offsets: bool
+
+
+def _layout(log: DarshanLog, module: str) -> _Layout:
+    version = log.modules[module].version
+    has_pthread = _HAS_PTHREAD.get((module, version))
+    if has_pthread is None:
+        known = ", ".join(str(number) for name, number in _HAS_PTHREAD if name == module)
+        raise LogError(f"{log.path} has {module} version {version}; this release reads {known}: update dxt-replay")
+    header = [("id", "u8"), ("rank", "i8"), ("shared", "i8"), ("host", "S64"), ("writes", "i8"), ("reads", "i8")]
+    segment = [("offset", "i8"), ("length", "i8"), ("start_s", "f8"), ("end_s", "f8")]
+    if has_pthread:
+        segment.append(("pthread_id", "u8"))
+    return _Layout(
+        header=np.dtype(header).newbyteorder(log.byte_order),
+        segment=np.dtype(segment).newbyteorder(log.byte_order),
+        has_offsets=(module, version) != _WITHOUT_OFFSETS,
+    )
+
+
+def _decode(stretch: Stretch, layout: _Layout) -> DxtBlock:
+    headers = stretch.headers.view(layout.header)[:, 0]
+    segments = stretch.segments.view(layout.segment)[:, 0]
+    writes, reads = stretch.writes, stretch.reads
+    return DxtBlock(
+        record_ids=_column(headers, "id"),
+        ranks=_column(headers, "rank"),
+        host_fields=_column(headers, "host"),
+        write_counts=writes,
+        read_counts=reads,
+        record=np.repeat(np.arange(len(headers), dtype=np.int32), writes + reads),
+        is_write=np.repeat(np.tile([True, False], len(headers)), np.stack([writes, reads], axis=1).ravel()),
+        offset=_column(segments, "offset") if layout.has_offsets else np.full(len(segments), UNKNOWN_OFFSET),
+        length=_column(segments, "length"),
+        start_s=_column(segments, "start_s"),
+        end_s=_column(segments, "end_s"),
+        pthread_id=_column(segments, "pthread_id") if "pthread_id" in (segments.dtype.names or ()) else None,
+    )
+
+
+def _column(records: np.ndarray, name: str) -> np.ndarray:
+    """A field on its own: every later pass over it then reads a quarter of the memory, and the records can go."""
+    field = records[name]
+    return np.ascontiguousarray(field, dtype=field.dtype.newbyteorder("="))
+
+
+def _is_sound(block: DxtBlock, module: str) -> bool:
+    """Whether no record and no segment is damaged: reductions only, for this is the hot path."""
+    if len(block.ranks) and not (block.ranks.min() >= 0 and block.ranks.max() <= _MAX_RANK):
+        return False
+    if not len(block.record):
+        return True
+    # A time that is not a number fails the first comparison.
+    return bool(
+        (block.end_s >= block.start_s).all()
+        and block.start_s.min() >= -_MAX_SECONDS
+        and block.end_s.max() <= _MAX_SECONDS
+        and block.length.min() >= 0
+        and block.length.max() <= _MAX_BYTES
+        and block.offset.min() >= _LEAST_OFFSET[module]
+        and block.offset.max() <= _MAX_BYTES
+    )
+
+
+def _defects(block: DxtBlock, module: str) -> dict[str, np.ndarray]:
+    """What is wrong with which segments: masks of n_segments rows."""
+    start, end, rank = block.start_s, block.end_s, block.ranks[block.record]
+    with np.errstate(invalid="ignore"):
+        possible = (np.abs(start) <= _MAX_SECONDS) & (np.abs(end) <= _MAX_SECONDS)
+        return {
+            "has an impossible rank": (rank < 0) | (rank > _MAX_RANK),
+            "has an impossible time": ~possible,
+            "ends before it starts": possible & (end < start),
+            "has an impossible length": (block.length < 0) | (block.length > _MAX_BYTES),
+            "has an impossible offset": (block.offset < _LEAST_OFFSET[module]) | (block.offset > _MAX_BYTES),
+        }
+
+
+def _first_defect(block: DxtBlock, defects: dict[str, np.ndarray], earlier: int, log: DarshanLog, module: str) -> str:
+    """The damage that comes first, as the start of a message."""
+    impossible = (block.ranks < 0) | (block.ranks > _MAX_RANK)
+    if impossible.any():
+        record = int(impossible.argmax())
+        where = f"({log.describe(int(block.record_ids[record]))} in {log.path})"
+        return f"{module} has a record of the impossible rank {block.ranks[record]} {where}"
+    position, defect = min((int(mask.argmax()), name) for name, mask in defects.items() if mask.any())
+    record = int(block.record[position])
+    number = position - int(np.searchsorted(block.record, record)) + (earlier if record == 0 else 0)
+    where = f"({log.describe(int(block.record_ids[record]))} in {log.path})"
+    return f"{module} segment {number} of rank {block.ranks[record]} {defect} {where}"
+
+
+def _without(block: DxtBlock, bad: np.ndarray) -> DxtBlock:
+    """The block without the segments of a mask, and without the records of impossible ranks."""
+    good = ~bad
+    kept_records = (block.ranks >= 0) & (block.ranks <= _MAX_RANK)
+    count = len(block.ranks)
+    writes = np.bincount(block.record[good & block.is_write], minlength=count)
+    reads = np.bincount(block.record[good & ~block.is_write], minlength=count)
+    index = np.cumsum(kept_records, dtype=np.int32) - 1
+    return DxtBlock(
+        record_ids=block.record_ids[kept_records],
+        ranks=block.ranks[kept_records],
+        host_fields=block.host_fields[kept_records],
+        write_counts=writes[kept_records],
+        read_counts=reads[kept_records],
+        record=index[block.record[good]],
+        is_write=block.is_write[good],
+        offset=block.offset[good],
+        length=block.length[good],
+        start_s=block.start_s[good],
+        end_s=block.end_s[good],
+        pthread_id=None if block.pthread_id is None else block.pthread_id[good],
+    )

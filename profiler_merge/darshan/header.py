@@ -1,0 +1,194 @@
+"""The header of a Darshan log: version, byte order, compression, and where each region lies.
+
+Layout: `struct darshan_header` in darshan-log-format.h; before log version 3.41 `header_3_00` in darshan-logutils.c.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from profiler_merge.darshan.job import text
+from profiler_merge.darshan.regions import COMPRESSIONS, DamagedLogError
+from traces.errors import LogError
+
+ByteOrder = Literal["<", ">"]
+
+MODULE_NAMES = (
+    "NULL", "POSIX", "MPI-IO", "H5F", "H5D", "PNETCDF_FILE", "PNETCDF_VAR", "BG/Q", "LUSTRE", "STDIO",
+    "DXT_POSIX", "DXT_MPIIO", "MDHIM", "APXC", "APMPI", "HEATMAP", "DFS", "DAOS",
+)  # fmt: skip
+"""By module id of log version 3.41 (`DARSHAN_MODULE_IDS`)."""
+
+MAX_HEADER_BYTES = 1328
+
+_MAGIC = 6567223
+_H5D = MODULE_NAMES.index("H5D")
+_PNETCDF_VAR = MODULE_NAMES.index("PNETCDF_VAR")
+_COMPRESSION_AT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What differs between log versions.
+
+    `added_later`: modules that had no id yet, so that later ids were lower. `wide`: 64 module slots and a 64-bit
+    partial flag instead of 16 and 32. `counted_names`: names carry a length instead of a terminator.
+    """
+
+    added_later: tuple[int, ...]
+    wide: bool = False
+    has_nsec: bool = False
+    counted_names: bool = False
+
+    @property
+    def slots(self) -> int:
+        """Entries of the module table."""
+        return 64 if self.wide else 16
+
+    @property
+    def header_bytes(self) -> int:
+        """Size of the header; the job record follows it."""
+        return self.maps_at + 16 * (1 + self.slots) + 4 * self.slots
+
+    @property
+    def maps_at(self) -> int:
+        """Offset of the region table, which is led by the name table's entry."""
+        return 32 if self.wide else 24
+
+    @property
+    def partial(self) -> tuple[int, str]:
+        """Offset and `struct` code of the partial flag."""
+        return (24, "Q") if self.wide else (20, "I")
+
+    def module_id(self, slot: int) -> int:
+        """The id of log version 3.41 for a slot of this version's table."""
+        for added in self.added_later:
+            slot += slot >= added
+        return slot
+
+
+CONTAINERS: Mapping[str, Container] = {
+    "3.00": Container(added_later=(_H5D, _PNETCDF_VAR), counted_names=True),
+    "3.10": Container(added_later=(_H5D, _PNETCDF_VAR)),
+    "3.20": Container(added_later=(_PNETCDF_VAR,)),
+    "3.21": Container(added_later=(_PNETCDF_VAR,)),
+    "3.41": Container(added_later=(), wide=True, has_nsec=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A module that the log holds data of. `offset` and `length` are compressed bytes in the file.
+
+    `partial`: the module ran out of memory on some rank, so its records are incomplete; which ones is not recorded.
+    """
+
+    name: str
+    version: int
+    offset: int
+    length: int
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """A decoded header. `job` and `names` are (offset, compressed length) in the file, length 0 when absent."""
+
+    version: str
+    container: Container
+    byte_order: ByteOrder
+    compression: str
+    job: tuple[int, int]
+    names: tuple[int, int]
+    modules: Mapping[str, Module]
+    warnings: tuple[str, ...]
+
+
+def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> Header:
+    """The header from the first MAX_HEADER_BYTES bytes of a file of `size` bytes.
+
+    Regions that reach outside the file are an error, or with `skip_damaged` cut or dropped, with a warning.
+    Raises: LogError when it is no Darshan log, has an unknown container version or compression, or is damaged.
+    """
+    byte_order = _byte_order(head, path)
+    version, container = _container(head, path)
+    table = struct.unpack_from(f"{byte_order}{2 + 2 * container.slots}Q", head, container.maps_at)
+    versions = struct.unpack_from(f"{byte_order}{container.slots}I", head, container.maps_at + 8 * len(table))
+    partial_at, partial_code = container.partial
+    partial = struct.unpack_from(byte_order + partial_code, head, partial_at)[0]
+    warnings: list[str] = []
+
+    def region(name: str, offset: int, length: int) -> tuple[int, int]:
+        if not length or container.header_bytes <= offset <= offset + length <= size:
+            return offset, length
+        problem = f"{name} of {path} lies outside the file (bytes {offset} to {offset + length} of {size})"
+        if not skip_damaged:
+            raise DamagedLogError(problem)
+        warnings.append(f"{problem}: what is there is used")
+        return (offset, size - offset) if container.header_bytes <= offset < size else (0, 0)
+
+    names = region("the name table", table[0], table[1])
+    modules: dict[str, Module] = {}
+    for slot in range(container.slots):
+        name = _module_name(container.module_id(slot))
+        is_partial = bool(partial >> slot & 1)
+        offset, length = region(name, *table[2 + 2 * slot : 4 + 2 * slot])
+        if length:
+            modules[name] = Module(name=name, version=versions[slot], offset=offset, length=length, partial=is_partial)
+        warnings += _module_warnings(name, bool(length), is_partial, path)
+    # The job has no entry of its own: it fills the space up to the name table, or else up to the first module.
+    job_end = min(names[0] or min((module.offset for module in modules.values()), default=size), size)
+    return Header(
+        version=version,
+        container=container,
+        byte_order=byte_order,
+        compression=COMPRESSIONS[head[_COMPRESSION_AT]],
+        job=(container.header_bytes, job_end - container.header_bytes),
+        names=names,
+        modules=MappingProxyType(modules),
+        warnings=tuple(warnings),
+    )
+
+
+def _byte_order(head: bytes, path: Path) -> ByteOrder:
+    if not head:
+        raise LogError(f"{path} is empty: the log was never written")
+    orders: tuple[ByteOrder, ...] = ("<", ">")
+    for byte_order in orders:
+        if head[8:16] == struct.pack(byte_order + "q", _MAGIC):
+            return byte_order
+    if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh":
+        raise LogError(f"{path} is not a log of Darshan 3 but compressed as a whole, as Darshan 1 and 2 did")
+    raise LogError(f"{path} is not a Darshan log: its magic number is missing")
+
+
+def _container(head: bytes, path: Path) -> tuple[str, Container]:
+    version = text(head[:8].partition(b"\0")[0])
+    container = CONTAINERS.get(version)
+    if container is None:
+        known = ", ".join(CONTAINERS)
+        raise LogError(f"{path} is a Darshan log of version {version!r}; this release reads {known}")
+    if len(head) < container.header_bytes:
+        raise LogError(f"{path} ends inside its header: the log is damaged")
+    if head[_COMPRESSION_AT] >= len(COMPRESSIONS):
+        raise LogError(f"{path} is compressed by method {head[_COMPRESSION_AT]}, which this release does not know")
+    return version, container
+
+
+def _module_name(module_id: int) -> str:
+    return MODULE_NAMES[module_id] if module_id < len(MODULE_NAMES) else f"module {module_id}"
+
+
+def _module_warnings(name: str, present: bool, partial: bool, path: Path) -> list[str]:
+    warnings = []
+    if partial:
+        have = "is incomplete" if present else "has no data"
+        warnings.append(f"{name} of {path} {have}: it ran out of memory while recording (its partial flag is set)")
+    if present and name not in MODULE_NAMES:
+        warnings.append(f"{name} of {path} is unknown to this release and is not read")
+    return warnings

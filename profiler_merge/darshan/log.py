@@ -1,0 +1,192 @@
+"""A Darshan log: job, names, mounts, and the decompressed bytes of each module, without the Darshan library.
+
+Reads log versions 3.00 to 3.41 of either byte order. A log is never held whole: regions are read when asked for.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+from profiler_merge.darshan.header import MAX_HEADER_BYTES, ByteOrder, Header, Module, decode_header
+from profiler_merge.darshan.job import UNKNOWN_MOUNT, JobRecord, LogJob, Mount, decode_job, text
+from profiler_merge.darshan.regions import DamagedLogError, pieces
+from traces.errors import LogError
+
+__all__ = ["DarshanLog", "LogJob", "Module", "Mount", "open_log"]
+
+JOB_RECORD_BYTES = 4096
+"""`DARSHAN_JOB_RECORD_SIZE`: Darshan writes and reads no more."""
+
+_ID_BYTES = 8
+_COUNTED_HEAD_BYTES = 12
+
+
+class DarshanLog:
+    """One Darshan log, opened by `open_log`.
+
+    Attributes: `path`; `version` of the container, as "3.41"; `byte_order`, "<" or ">"; `compression`; `job`;
+    `modules`, only those present, by name; `skip_damaged`: what is readable of a damaged log is used, with a warning.
+    """
+
+    def __init__(self, *, path: Path, header: Header, record: JobRecord, skip_damaged: bool) -> None:
+        self.path = path
+        self.version: str = header.version
+        self.byte_order: ByteOrder = header.byte_order
+        self.compression: str = header.compression
+        self.modules: Mapping[str, Module] = header.modules
+        self.job: LogJob = record.job
+        self.skip_damaged = skip_damaged
+        self._header = header
+        self._mounts = record.mounts
+        self._warnings = [*header.warnings, *record.warnings]
+
+    @cached_property
+    def names(self) -> Mapping[int, bytes]:
+        """Record id -> path, the bytes exactly as the application gave them. Includes `<STDIN>`, `heatmap:POSIX` ...
+
+        Raises: DamagedLogError when the name table is damaged and damage is not skipped.
+        """
+        found: dict[int, bytes] = {}
+        try:
+            self._read_names(found)
+        except DamagedLogError as error:
+            if not self.skip_damaged:
+                raise
+            self.add_warning(f"{error.problem}: the names after that are unknown")
+        return MappingProxyType(found)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know: partial and unknown modules, an odd job record, damage that was skipped so far."""
+        if self.skip_damaged:
+            len(self.names)  # Reading them is what finds their damage.
+        return tuple(self._warnings)
+
+    def add_warning(self, message: str) -> None:
+        """Note damage that a reader of this log has skipped, once."""
+        if message not in self._warnings:
+            self._warnings.append(message)
+
+    def chunks(self, module: str) -> Iterator[bytes]:
+        """Decompressed bytes of a module in file order, at most 4 MiB at a time; nothing when it is absent.
+
+        A chunk never spans two ranks' streams, but a record may span chunks.
+        Raises: DamagedLogError, after all chunks that could be had, when the region is damaged.
+        """
+        region = self.modules.get(module)
+        if region is None:
+            return iter(())
+        return pieces(self.path, region.offset, region.length, self.compression, region=region.name)
+
+    def mount_of(self, path: bytes) -> Mount:
+        """The mount with the longest path that `path` lies under, or one whose fields are `UNKNOWN`."""
+        for prefix, mount in self._mounts:
+            if path.startswith(prefix) and (prefix.endswith(b"/") or path[len(prefix) :][:1] in (b"", b"/")):
+                return mount
+        return UNKNOWN_MOUNT
+
+    def describe(self, record_id: int) -> str:
+        """The path of a record for a message, or its id where the log has no readable name. Never raises."""
+        try:
+            name = self.names.get(record_id)
+        except LogError:
+            name = None
+        return text(name) if name else f"record {record_id}"
+
+    def _read_names(self, found: dict[int, bytes]) -> None:
+        offset, length = self._header.names
+        parts: list[bytes] = []
+        damage: DamagedLogError | None = None
+        try:
+            parts.extend(pieces(self.path, offset, length, self.compression, region="the name table"))
+        except DamagedLogError as error:
+            damage = error
+        data = b"".join(parts)
+        parse = _counted_names if self._header.container.counted_names else _terminated_names
+        used = parse(data, self.byte_order, found)
+        if damage is not None:
+            raise damage
+        if data[used:].strip(b"\0"):
+            raise DamagedLogError(f"the name table of {self.path} ends inside a name")
+
+
+def open_log(path: str | Path, *, skip_damaged: bool = False) -> DarshanLog:
+    """Open a Darshan log of version 3.00 to 3.41. `skip_damaged` keeps what is readable and adds warnings instead.
+
+    Raises: LogError when `path` cannot be read, is no Darshan log, has an unknown container version, or its header
+    points outside the file or its job record is damaged.
+    """
+    path = Path(path)
+    head, size = _read_head(path)
+    header = decode_header(head, size, path, skip_damaged=skip_damaged)
+    data, damage = _job_bytes(path, header)
+    if damage is not None and not skip_damaged:
+        raise damage
+    record = decode_job(
+        data, header.byte_order, has_nsec=header.container.has_nsec, place=str(path), skip_damaged=skip_damaged
+    )
+    log = DarshanLog(path=path, header=header, record=record, skip_damaged=skip_damaged)
+    if damage is not None:
+        log.add_warning(f"{damage.problem}: what comes before is used")
+    return log
+
+
+def _read_head(path: Path) -> tuple[bytes, int]:
+    try:
+        status = path.stat()
+        # Opening a FIFO would wait for its writer.
+        if not stat.S_ISREG(status.st_mode):
+            raise LogError(f"{path} is not a regular file: name a .darshan log")
+        with path.open("rb") as file:
+            return file.read(MAX_HEADER_BYTES), status.st_size
+    except (OSError, ValueError) as error:
+        raise LogError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _job_bytes(path: Path, header: Header) -> tuple[bytes, DamagedLogError | None]:
+    """The job record, or what comes before damage, and that damage."""
+    offset, length = header.job
+    data = b""
+    try:
+        for piece in pieces(path, offset, max(0, length), header.compression, region="the job record"):
+            data += piece
+            if len(data) >= JOB_RECORD_BYTES:
+                break
+    except DamagedLogError as error:
+        return data, error
+    return data[:JOB_RECORD_BYTES], None
+
+
+def _terminated_names(data: bytes, byte_order: str, found: dict[int, bytes]) -> int:
+    """Add the names of `u64 id, path, NUL` records to `found`; returns the bytes that whole records filled."""
+    read_id = struct.Struct(byte_order + "Q").unpack_from
+    used = 0
+    while (end := data.find(b"\0", used + _ID_BYTES)) >= 0:
+        _add_name(found, read_id(data, used)[0], data[used + _ID_BYTES : end])
+        used = end + 1
+    return used
+
+
+def _counted_names(data: bytes, byte_order: str, found: dict[int, bytes]) -> int:
+    """The same for `u64 id, u32 length, path` records, the form of log version 3.00."""
+    read_head = struct.Struct(byte_order + "QI").unpack_from
+    used = 0
+    while used + _COUNTED_HEAD_BYTES <= len(data):
+        record_id, length = read_head(data, used)
+        end = used + _COUNTED_HEAD_BYTES + length
+        if end > len(data):
+            break
+        _add_name(found, record_id, data[used + _COUNTED_HEAD_BYTES : end])
+        used = end
+    return used
+
+
+def _add_name(found: dict[int, bytes], record_id: int, name: bytes) -> None:
+    # Every rank writes the names that it knows; one that knew only the id wrote an empty one.
+    if not found.get(record_id):
+        found[record_id] = name

@@ -1,0 +1,326 @@
+"""A capture as a Darshan log (container 3.41, as Darshan 3.5 writes): for everything that reads Darshan logs.
+
+Traced POSIX and MPI-IO reads and writes become DXT segments; the counters of POSIX, MPI-IO and STDIO and the HEATMAP
+are computed from all operations. Records are per rank, as with DARSHAN_DISABLE_SHARED_REDUCTION.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.darshan.counters import SHARED_RANK
+from profiler_merge.darshan.job import UNKNOWN_MOUNT
+from profiler_merge.darshan.record_id import record_id
+from profiler_merge.export.darshan_container import LogRegions, encode_job, encode_names
+from profiler_merge.export.darshan_counters import (
+    APIS_OF_MODULE,
+    UNKNOWN_ALIGNMENT,
+    VERSIONS,
+    Values,
+    encode_counters,
+    module_counters,
+    rows_of_module,
+)
+from profiler_merge.export.darshan_heatmap import VERSION as HEATMAP_VERSION
+from profiler_merge.export.darshan_heatmap import Heatmap, heatmap_bins
+from profiler_merge.export.darshan_lustre import VERSION as LUSTRE_VERSION
+from profiler_merge.export.darshan_lustre import encode_lustre
+from profiler_merge.export.darshan_rows import RENAME, RENAMED, ROW, RowsByFile
+from profiler_merge.export.darshan_segments import DXT_VERSIONS, encode_segments
+from profiler_merge.export.exported import Exported, ExportedFile, replacing
+from traces.errors import CaptureError, UsageError
+from traces.schema import APIS, READ, TRACED, WRITE, codes
+from traces.store.reader import Capture
+from traces.units import NS_PER_S, seconds_to_ns
+from traces.version import VERSION
+
+WRITER_KEY = "writer"
+"""Job metadata that tells such a log from one that Darshan recorded."""
+
+FAILED = "failed"
+HDF5 = "hdf5"
+
+_LIB_VERSION = "3.5.0"
+_DXT_OF_MODULE = {"POSIX": "DXT_POSIX", "MPI-IO": "DXT_MPIIO"}
+_HEATMAP_OF_MODULE = {"POSIX": "heatmap:POSIX", "MPI-IO": "heatmap:MPIIO", "STDIO": "heatmap:STDIO"}
+_COLUMNS = ("op", "api", "origin", "lane", "file_id", "offset", "length", "start_ns", "end_ns", "result")
+_SUMMED_COUNTERS = {
+    "POSIX": {
+        "opens", "reads", "writes", "seeks", "stats", "fsyncs", "fdsyncs", "bytes_read", "bytes_written", "seq_reads",
+        "seq_writes", "consec_reads", "consec_writes",
+    },
+    "STDIO": {"opens", "reads", "writes", "seeks", "flushes", "bytes_read", "bytes_written"},
+}  # fmt: skip
+"""Columns of the files table, without the module's prefix, that are counters of the same name."""
+
+
+def write_darshan(capture: Capture, output: Path, *, dxt_version: int = 1) -> Exported:
+    """Write `capture` to the log `output`.
+
+    `dxt_version` 1: DXT_POSIX 1 and DXT_MPIIO 2, which released tools read. 2: DXT_POSIX 2 and DXT_MPIIO 3, with a
+    pthread id per lane, so that lanes survive. Memory: a row group, or the operations of one rank on one file where
+    those are more. Disk beside `output`: 48 bytes per operation of the largest rank.
+    Raises: UsageError for an unknown version; CaptureError when the capture is damaged; TargetError when the file
+    cannot be written.
+    """
+    if dxt_version not in DXT_VERSIONS:
+        raise UsageError(f"--dxt-version {dxt_version}: choose {' or '.join(map(str, DXT_VERSIONS))}")
+    with replacing(output) as log, LogRegions(output.parent) as regions:
+        writer = _Writer(capture, regions, dxt_version)
+        for rank in capture.ranks:
+            writer.write_rank(rank)
+        writer.write_counted_only()
+        writer.write_stripes()
+        whole = writer.finish(log)
+    left_out = {reason: count for reason, count in sorted(writer.left_out.items()) if count}
+    return Exported(
+        format="darshan",
+        output=str(output),
+        operations=capture.operation_count() - sum(left_out.values()),
+        files=(ExportedFile(path=str(output), entries=writer.segments, bytes=output.stat().st_size),),
+        left_out=left_out,
+        notes=tuple(_notes(capture, writer, dxt_version, whole)),
+    )
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One pass over the ranks. `counted[module]`: by file_id, whether a record of it was written."""
+
+    capture: Capture
+    regions: LogRegions
+    dxt_version: int
+    segments: int = 0
+    not_traced: int = 0
+    early: int = 0
+    collective: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    heatmaps: set[str] = field(default_factory=set)
+    record_ids: np.ndarray = field(init=False)
+    block_sizes: np.ndarray = field(init=False)
+    end_ns: int = field(init=False)
+    counted: dict[str, np.ndarray] = field(init=False)
+
+    def __post_init__(self) -> None:
+        files = self.capture.files
+        self.record_ids = _record_ids(self.capture)
+        self.block_sizes = np.array([_block_size(fs_type) for fs_type in files["fs_type"].to_pylist()], dtype=np.int64)
+        self.end_ns = max(self.capture.time_span_ns[1], _job_end_ns(self.capture) - _job_start_ns(self.capture))
+        self.counted = {module: np.zeros(files.num_rows, dtype=bool) for module in VERSIONS}
+
+    def write_rank(self, rank: int) -> None:
+        """Append everything of one rank to the regions."""
+        heatmaps = {module: Heatmap(*heatmap_bins(self.end_ns)) for module in VERSIONS}
+        with RowsByFile(self.regions.folder) as by_file:
+            for batch in self.capture.operations(rank, columns=list(_COLUMNS)):
+                rows = self._rows(batch, rank)
+                by_file.add(rows)
+                by_file.add(self._new_names(rows, rank))
+                for module, heatmap in heatmaps.items():
+                    mine = rows[np.isin(rows["api"], APIS_OF_MODULE[module]) & np.isin(rows["op"], (READ, WRITE))]
+                    heatmap.add(mine["length"], mine["start_ns"], mine["end_ns"], mine["op"] == WRITE)
+            for group in by_file.groups():
+                for module in VERSIONS:
+                    self._write_group(rank, module, group)
+        for module, heatmap in heatmaps.items():
+            if data := heatmap.encode(record_id(_HEATMAP_OF_MODULE[module]), rank):
+                self.heatmaps.add(_HEATMAP_OF_MODULE[module])
+                self.regions.append("HEATMAP", HEATMAP_VERSION, data)
+        self.regions.end_streams()
+
+    def _rows(self, batch: pa.RecordBatch, rank: int) -> np.ndarray:
+        """The rows of a batch that a Darshan log has a place for; the others are counted by reason."""
+        rows = np.empty(batch.num_rows, dtype=ROW)
+        for name in ("lane", "file_id", "offset", "length", "start_ns", "end_ns"):
+            rows[name] = batch.column(name).to_numpy()
+        rows["op"], rows["api"] = codes(batch, "op"), codes(batch, "api")
+        is_data = np.isin(rows["op"], (READ, WRITE))
+        _check(rows, rank, self.capture.files.num_rows)
+        posix = rows["api"] == APIS.index("POSIX")
+        dxt = np.isin(rows["api"], APIS_OF_MODULE["POSIX"] + APIS_OF_MODULE["MPI-IO"])
+        # DXT_POSIX has no way to say that an offset is not known
+        rows["traced"] = is_data & dxt & (codes(batch, "origin") == TRACED) & ~(posix & (rows["offset"] < 0))
+        failed = batch.column("result").fill_null(0).to_numpy() < 0
+        hdf5 = ~failed & (rows["api"] == APIS.index("HDF5"))
+        self.left_out[FAILED] += int(failed.sum())
+        self.left_out[HDF5] += int(hdf5.sum())
+        kept = rows[~failed & ~hdf5]
+        self.segments += int(kept["traced"].sum())
+        self.not_traced += int((~kept["traced"]).sum())
+        self.early += int((kept["start_ns"] < 0).sum())
+        self.collective += int((kept["traced"] & (kept["api"] == APIS.index("MPIIO_COLL"))).sum())
+        return kept
+
+    def _new_names(self, rows: np.ndarray, rank: int) -> np.ndarray:
+        """The other side of each rename in `rows`: a rename is counted at both names."""
+        found = rows[rows["op"] == RENAME]
+        sources = found["file_id"].copy()
+        found["file_id"], found["op"] = found["offset"], RENAMED
+        _check(found, rank, self.capture.files.num_rows)
+        found["offset"] = self.record_ids[sources].view(np.int64)
+        return found
+
+    def _write_group(self, rank: int, module: str, group: np.ndarray) -> None:
+        """Counter and DXT records of one rank's files at one module."""
+        mine = rows_of_module(group, module)
+        if not mine.files:
+            return
+        self.counted[module][mine.file_ids] = True
+        ids = self.record_ids[mine.file_ids]
+        values = module_counters(module, mine, self.block_sizes[mine.file_ids])
+        self.regions.append(module, VERSIONS[module], encode_counters(module, ids, rank, values))
+        if module in _DXT_OF_MODULE:
+            traced = mine.rows["traced"]
+            pieces = encode_segments(
+                mine.file[traced],
+                mine.rows["op"][traced] == WRITE,
+                mine.rows[traced],
+                ids,
+                rank,
+                threads=self.dxt_version > 1,
+            )
+            dxt = _DXT_OF_MODULE[module]
+            for piece in pieces:
+                self.regions.append(dxt, DXT_VERSIONS[self.dxt_version][dxt], piece)
+
+    def write_counted_only(self) -> None:
+        """Records of what the files table counts and no operation shows; which rank did it is not known there."""
+        rank = SHARED_RANK if self.capture.info.job.nprocs > 1 else 0
+        sizes = np.maximum(self.capture.files["size"].to_numpy(), 1)
+        for module, names in _SUMMED_COUNTERS.items():
+            columns = {
+                f"{module}_{name.upper()}": self.capture.files[f"{module.lower()}_{name}"].fill_null(0).to_numpy()
+                for name in sorted(names)
+            }
+            mine = np.flatnonzero(~self.counted[module] & np.any([column > 0 for column in columns.values()], axis=0))
+            values: Values = {name: column[mine] for name, column in columns.items()}
+            for moved in ("READ", "WRITTEN"):
+                # the table has one size of a file, whichever way the bytes went
+                some = values[f"{module}_BYTES_{moved}"] > 0
+                values[f"{module}_MAX_BYTE_{moved}"] = np.where(some, sizes[mine] - 1, 0)
+            data = encode_counters(module, self.record_ids[mine], rank, values)
+            self.regions.append(module, VERSIONS[module], data)
+        self.regions.end_streams()
+
+    def write_stripes(self) -> None:
+        """A LUSTRE record of each file whose stripes are known."""
+        sizes, counts = (self.capture.files[name].to_pylist() for name in ("stripe_size", "stripe_count"))
+        for record, size, count in zip(self.record_ids.tolist(), sizes, counts, strict=True):
+            if size is not None and count is not None:
+                self.regions.append("LUSTRE", LUSTRE_VERSION, encode_lustre(record, size, count))
+        self.regions.end_streams()
+
+    def finish(self, log: IO[bytes]) -> bool:
+        """Write the log; whether the job record had room for all that it should hold."""
+        info = self.capture.info
+        metadata = {
+            "lib_ver": _LIB_VERSION,
+            **{key: value for key, value in info.job.metadata.items() if "\n" not in key + value},
+            WRITER_KEY: f"dxt-replay {VERSION}",
+        }
+        files = self.capture.files
+        mounts = {
+            (fs_type, path)
+            for path, fs_type in zip(files["mount"].to_pylist(), files["fs_type"].to_pylist(), strict=True)
+            if path.startswith("/") and path != UNKNOWN_MOUNT.path and fs_type
+        }
+        job, whole = encode_job(
+            start_ns=_job_start_ns(self.capture),
+            end_ns=_job_end_ns(self.capture),
+            nprocs=max(info.job.nprocs, 1, *(rank + 1 for rank in self.capture.ranks)),
+            job_id=info.job.job_id,
+            exe=info.job.exe,
+            metadata=metadata,
+            mounts=sorted(mounts),
+        )
+        names = [*zip(self.record_ids.tolist(), _exact_paths(self.capture), strict=True)]
+        names += [(record_id(name), name.encode()) for name in sorted(self.heatmaps)]
+        partial = [*_DXT_OF_MODULE, *_DXT_OF_MODULE.values()] if _is_partial(self.capture) else []
+        self.regions.write(log, job=job, names=encode_names(names), partial=partial)
+        return whole
+
+
+def _record_ids(capture: Capture) -> np.ndarray:
+    """uint64 by file_id: as recorded where every file has its own, else from the paths, as Darshan makes them."""
+    recorded = capture.files["record_id"].to_numpy()
+    if len(np.unique(recorded)) == len(recorded) and not np.any(recorded == 0):
+        return recorded
+    made = np.array([record_id(path) for path in _exact_paths(capture)], dtype=np.uint64)
+    if len(np.unique(made)) < len(made):
+        raise CaptureError(f"{capture.path}: two files have the same path and no record ids: merge again")
+    return made
+
+
+def _exact_paths(capture: Capture) -> list[bytes]:
+    shown, exact = capture.files["path"].to_pylist(), capture.files["path_bytes"].to_pylist()
+    return [(path.encode() if raw is None else raw).replace(b"\0", b"") for path, raw in zip(shown, exact, strict=True)]
+
+
+def _block_size(fs_type: str) -> int:
+    """What Darshan takes as a file's alignment: 1 MiB on Lustre, else the block size, which nearly always is 4 KiB."""
+    if fs_type in ("", UNKNOWN_MOUNT.fs_type):
+        return UNKNOWN_ALIGNMENT
+    return 1 << 20 if fs_type == "lustre" else 1 << 12
+
+
+def _job_start_ns(capture: Capture) -> int:
+    """The capture's zero. One that has no date gets the second after the epoch: 0 would say that it is not known."""
+    zero_ns = capture.info.job.zero_ns
+    return zero_ns if zero_ns > 0 else NS_PER_S
+
+
+def _job_end_ns(capture: Capture) -> int:
+    """End of the job: its run time after the start, which old logs have a second longer."""
+    job = capture.info.job
+    return max(job.end_ns, _job_start_ns(capture) + max(1, seconds_to_ns(job.run_time_s)))
+
+
+def _is_partial(capture: Capture) -> bool:
+    coverage = capture.info.coverage
+    return capture.info.partial or any(
+        share is not None and share < 1 for share in (coverage.bytes, coverage.operations)
+    )
+
+
+def _check(rows: np.ndarray, rank: int, files: int) -> None:
+    if not len(rows):
+        return
+    if rows["file_id"].min() < 0 or rows["file_id"].max() >= files:
+        raise CaptureError(f"an operation of rank {rank} names a file that files.parquet does not have: merge again")
+    if np.any(rows["end_ns"] < rows["start_ns"]) or np.any(rows["length"] < 0):
+        raise CaptureError(
+            f"an operation of rank {rank} ends before it starts, or has a negative length: the capture is damaged, "
+            "merge or run again"
+        )
+
+
+def _notes(capture: Capture, writer: _Writer, dxt_version: int, whole: bool) -> list[str]:
+    """What a Darshan log cannot hold of this capture."""
+    notes = []
+    if capture.spans.num_rows:
+        notes.append(f"{capture.spans.num_rows} spans and the steps are not kept: a Darshan log has no place for them")
+    if dxt_version == 1 and writer.segments:
+        notes.append("lanes are not kept: --dxt-version 2 keeps them, as thread ids, but few tools read it yet")
+    if writer.not_traced:
+        notes.append(
+            f"{writer.not_traced} operations are in the counters alone: DXT holds reads and writes of POSIX and MPI-IO"
+        )
+    if writer.left_out[FAILED]:
+        notes.append(f"{writer.left_out[FAILED]} operations that failed are left out: Darshan does not record them")
+    if writer.left_out[HDF5]:
+        notes.append(f"{writer.left_out[HDF5]} operations at HDF5 are left out: its datasets are not in a capture")
+    if capture.hdf5.num_rows:
+        notes.append(f"{capture.hdf5.num_rows} HDF5 datasets are not kept: their counters are not those of operations")
+    if writer.collective:
+        notes.append(f"{writer.collective} collective operations are told by the counters alone: DXT has one MPI-IO")
+    if writer.early:
+        notes.append(f"{writer.early} operations begin before the job's start: their times are negative")
+    if not whole:
+        notes.append("the command line, the mounts or the metadata are cut: a job record has 4096 bytes")
+    return notes

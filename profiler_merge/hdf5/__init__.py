@@ -1,0 +1,1 @@
+"""HDF5 datasets and chunks, from Darshan's records or from the files themselves."""

@@ -1,0 +1,386 @@
+"""Profile events to spans: steps, input wait, compute, collectives, checkpoints, pipeline work. Pure.
+
+The names are those of TensorFlow 2.3 to 2.21, and `next_batch`, `allreduce` and `checkpoint` as annotations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profiler_merge.profiles.event_table import Profile
+from traces.measures.intervals import Intervals
+from traces.schema import NO_STEP, SPAN_KINDS, UNION_THREAD
+
+STEP, COMPUTE, INPUT_WAIT, PIPELINE, CHECKPOINT, COLLECTIVE, OTHER = (
+    SPAN_KINDS.index(kind)
+    for kind in ("step", "compute", "input_wait", "pipeline", "checkpoint", "collective", "other")
+)
+
+# Regular expressions over whole event names. A kernel is `op_name:OpType`, an eager operation
+# `EagerLocalExecute: OpType`; an annotation of the application is whatever it was called.
+_KERNEL = r"[^:$]+:_?[A-Z]\w*"
+_EAGER = r"EagerLocalExecute: .+"
+_GET_NEXT = r"IteratorGetNext\w*::DoCompute"
+_GET_NEXT_OP = r"(?:.*:|EagerLocalExecute: )(?:IteratorGetNext\w*|MultiDeviceIteratorGetNextFromShard)"
+_INPUT_LABEL = r"next_batch"
+_COLLECTIVE_OPS = r"(?:Horovod|Collective|_?Nccl)(?:All|Reduce|Broadcast|Bcast|Gather|Grouped|Allreduce)\w*"
+_COLLECTIVE = rf"allreduce|(?:.*:|EagerLocalExecute: ){_COLLECTIVE_OPS}|nccl(?:Dev)?Kernel\w*"
+_SAVE_LABEL = r"checkpoint"
+_SAVE = rf"{_SAVE_LABEL}|(?:.*:|EagerLocalExecute: )(?:SaveV2|SaveSlices|MergeV2Checkpoints)"
+_RESTORE = r"(?:.*:|EagerLocalExecute: )(?:RestoreV2|RestoreSlice)"
+_PRODUCE = rf"Iterator::.*|\w+Produce|ParallelInterleaveInitializeInput|ExecutorState::Process|{_KERNEL}"
+_INTERNAL = (
+    r"\$.*|.*::.*|_send_.*|tf\..*|convert_to_tensor|Eager.*|TFE_.*|ValidateInputTypeAndPlacement|FunctionRun|SessionRun"
+    rf"|ExecutorDoneCallback|\w+Allocation|\w+Deallocation|\w+Produce|\w+Consume|TfOpRun.*|RunGraph.*|{_KERNEL}"
+)
+_MOST_PER_STEP = 4
+"""Annotations that occur more often, and more than 64 times in all, are details of the code, not phases of a loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpanColumns:
+    """Spans of one rank, sorted by start; all arrays have one row per span.
+
+    `thread` (int64): the line's id, or UNION_THREAD where several threads take part. `kind` (int8): code of
+    SPAN_KINDS. `name` (int32): row of `vocabulary`, whose texts are valid UTF-8. `step` (int32): the step that
+    the span starts in, or NO_STEP. `start_ns`, `end_ns` (int64): on the profile's clock.
+    """
+
+    thread: np.ndarray
+    kind: np.ndarray
+    name: np.ndarray
+    vocabulary: tuple[str, ...]
+    step: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of spans."""
+        return len(self.start_ns)
+
+    @property
+    def names(self) -> np.ndarray:
+        """str objects, one per span."""
+        return np.array(self.vocabulary, dtype=object)[self.name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTable:
+    """One row per step, in order: its number (int32), bounds and where its time went (int64 ns).
+
+    wait + collective + checkpoint + compute + rest == end - start: each instant counts once, for the first of these
+    that it belongs to. `rest` is Python and runtime.
+    """
+
+    step: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    wait_ns: np.ndarray
+    collective_ns: np.ndarray
+    checkpoint_ns: np.ndarray
+    compute_ns: np.ndarray
+    rest_ns: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Part:
+    """Spans of one kind: one row each; `thread` as in SpanColumns, `name` texts by row of the profile's names."""
+
+    kind: int
+    start: np.ndarray
+    end: np.ndarray
+    thread: np.ndarray
+    name: np.ndarray
+
+    @property
+    def intervals(self) -> Intervals:
+        return Intervals.union_of(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Loop:
+    """The training loop: steps with their numbers, and what its thread did. All but `steps` are sets of intervals."""
+
+    numbers: np.ndarray
+    steps: _Part
+    wait: _Part
+    collective: _Part
+    checkpoint: _Part
+    restore: _Part
+    compute: Intervals
+
+
+def main_line(profile: Profile) -> int:
+    """Row of `profile.lines` that runs the training loop: the one with most step markers.
+
+    Without any step it is the busiest line that TensorFlow did not name, such as `python`.
+    """
+    rows, _ = profile.stat("step_num")
+    if len(rows) == 0:
+        rows = np.flatnonzero(profile.lines_matching(r"(?!tf_|Stream).*")[profile.line])
+    return int(np.argmax(np.bincount(profile.line[rows], minlength=len(profile.lines))))
+
+
+def profile_spans(profile: Profile) -> SpanColumns:
+    """All spans of one rank's profile.
+
+    `input_wait` is named after the iterator operation that the loop waited for; where it has the annotation's name,
+    the training thread read or made the batch itself. `compute` is the exact busy union of kernels, eager
+    operations, Eigen regions and GPU streams outside of the other kinds, cut at step bounds. `checkpoint` spans
+    named `restore` read. `pipeline` holds the outermost events of each tf.data thread, back-pressure included.
+    """
+    loop = _loop(profile)
+    texts = [*profile.names, "compute", "restore"]
+    compute_name, restore_name = len(texts) - 2, len(texts) - 1
+    start, end = _cut(loop.compute, np.unique(np.concatenate([loop.steps.start, loop.steps.end])))
+    parts = [
+        loop.steps,
+        loop.wait,
+        loop.collective,
+        loop.checkpoint,
+        replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
+        _Part(
+            kind=COMPUTE,
+            start=start,
+            end=end,
+            thread=np.full(len(start), UNION_THREAD),
+            name=np.full(len(start), compute_name),
+        ),
+        _pipeline(profile),
+        _other(profile, loop),
+    ]
+    kind = np.concatenate([np.full(len(part.start), part.kind, np.int8) for part in parts])
+    start, end, thread, name = (
+        np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end", "thread", "name")
+    )
+    order = np.lexsort((kind, -end, start))
+    used, rows = np.unique(name, return_inverse=True)
+    return SpanColumns(
+        thread=thread[order].astype(np.int64),
+        kind=kind[order],
+        name=rows[order].astype(np.int32),
+        vocabulary=tuple(_printable(texts[row]) for row in used),
+        step=_step_at(loop, start[order]),
+        start_ns=start[order],
+        end_ns=end[order],
+    )
+
+
+def step_table(profile: Profile) -> StepTable:
+    """Where the time of each step went; empty when the profile has no step markers."""
+    loop = _loop(profile)
+    start, end = loop.steps.start, loop.steps.end
+    wait = loop.wait.intervals
+    collective = loop.collective.intervals.minus(wait)
+    checkpoint = loop.checkpoint.intervals.union(loop.restore.intervals).minus(wait).minus(collective)
+    wait_ns, collective_ns, checkpoint_ns, compute_ns = (
+        times.covered_within(start, end) for times in (wait, collective, checkpoint, loop.compute)
+    )
+    return StepTable(
+        step=loop.numbers,
+        start_ns=start,
+        end_ns=end,
+        wait_ns=wait_ns,
+        collective_ns=collective_ns,
+        checkpoint_ns=checkpoint_ns,
+        compute_ns=compute_ns,
+        rest_ns=end - start - wait_ns - collective_ns - checkpoint_ns - compute_ns,
+    )
+
+
+def _printable(name: str) -> str:
+    """Arrow stores UTF-8 only: bytes that are not become `\\xNN`, as in the contract's paths."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _step_at(loop: _Loop, instant: np.ndarray) -> np.ndarray:
+    """int32 number of the step that holds each instant, or NO_STEP."""
+    start, end = loop.steps.start, loop.steps.end
+    if len(start) == 0:
+        return np.full(len(instant), NO_STEP, np.int32)
+    index = np.searchsorted(start, instant, side="right") - 1
+    inside = (index >= 0) & (instant < end[np.maximum(index, 0)])
+    return np.where(inside, loop.numbers[np.maximum(index, 0)], NO_STEP).astype(np.int32)
+
+
+def _loop(profile: Profile) -> _Loop:
+    main = main_line(profile)
+    is_main = np.arange(len(profile.lines)) == main
+    is_pipeline = profile.lines_matching(r"tf_data_(?!iterator_get_next).*")
+    numbers, steps = _steps(profile, main)
+    wait_rows = np.concatenate([_rows(profile, _GET_NEXT, ~is_pipeline), _rows(profile, _INPUT_LABEL, is_main)])
+    wait = _joined(profile, INPUT_WAIT, wait_rows, name_from=_GET_NEXT)
+    collective = _joined(profile, COLLECTIVE, _rows(profile, _COLLECTIVE, ~is_pipeline))
+    checkpoint = _joined(profile, CHECKPOINT, _rows(profile, _SAVE, ~is_pipeline))
+    restore = _joined(profile, CHECKPOINT, _rows(profile, _RESTORE, ~is_pipeline))
+    compute = _busy(profile, is_main)
+    for part in (wait, collective, checkpoint, restore):
+        compute = compute.minus(part.intervals)
+    return _Loop(
+        numbers=numbers,
+        steps=steps,
+        wait=wait,
+        collective=collective,
+        checkpoint=checkpoint,
+        restore=restore,
+        compute=compute,
+    )
+
+
+def _rows(profile: Profile, pattern: str, lines: np.ndarray, but: str = "(?!)") -> np.ndarray:
+    """Events on the lines marked in `lines` whose whole name matches `pattern` and not `but`."""
+    names = profile.names_matching(pattern) & ~profile.names_matching(but)
+    return np.flatnonzero(names[profile.name] & lines[profile.line])
+
+
+def _steps(profile: Profile, main: int) -> tuple[np.ndarray, _Part]:
+    """Numbers and intervals of the steps: events of the main line with `step_num`, never nested.
+
+    Markers of several names (a loop's own inside Keras's) compete: the most frequent name wins, then the longest.
+    The number is `step_num` when it rises from step to step, else the position (training and validation both from 0).
+    A marker in which the loop only met the end of its data is no step.
+    """
+    rows, values = profile.stat("step_num")
+    keep = (profile.line[rows] == main) & (profile.duration_ns[rows] > 0)
+    rows, values = rows[keep], values[keep]
+    start, end = profile.start_ns[rows], profile.end_ns[rows]
+    names, codes, counts = np.unique(profile.name[rows], return_inverse=True, return_counts=True)
+    total = np.bincount(codes, weights=end - start, minlength=len(names))
+    chosen = np.empty(0, np.int64)
+    for code in np.lexsort((-total, -counts)):
+        own = _outermost(start, end, np.flatnonzero(codes == code))
+        chosen = np.sort(np.concatenate([chosen, own[~_overlaps(start, end, own, chosen)]]))
+    chosen = chosen[~_met_the_end(profile, main, values[chosen], start[chosen], end[chosen])]
+    rows, values = rows[chosen], values[chosen]
+    rising = len(values) == 0 or (values[0] >= 0 and values[-1] < 1 << 31 and bool((np.diff(values) > 0).all()))
+    numbers = values if rising else np.arange(len(values))
+    thread = np.full(len(rows), profile.lines[main].id, np.int64)
+    part = _Part(kind=STEP, start=start[chosen], end=end[chosen], thread=thread, name=profile.name[rows])
+    return numbers.astype(np.int32), part
+
+
+def _met_the_end(profile: Profile, main: int, numbers: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """bool per marker: it asked an iterator for a batch, ran no operation, and its number is used again or is the last.
+
+    So looks the attempt to take a batch after the last of an epoch. Where such markers are not few, they say nothing.
+    """
+    lines = (np.arange(len(profile.lines)) == main) | profile.lines_matching("tf_Compute")
+    asked = _times(profile, _rows(profile, f"{_GET_NEXT}|{_GET_NEXT_OP}", lines))
+    # Without Eigen's regions, in which tf.data works too.
+    but = "|".join((_GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
+    worked = _times(profile, _rows(profile, rf"{_KERNEL}|{_EAGER}", lines, but=but))
+    found: np.ndarray = (asked.covered_within(start, end) > 0) & (worked.covered_within(start, end) == 0)
+    found &= np.append(numbers[1:] == numbers[:-1], True)[: len(numbers)]
+    return found if 4 * np.count_nonzero(found) <= len(found) else np.zeros(len(found), bool)
+
+
+def _times(profile: Profile, rows: np.ndarray) -> Intervals:
+    return Intervals.union_of(profile.start_ns[rows], profile.end_ns[rows])
+
+
+def _outermost(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Those of `rows` (sorted by start, outer first) that lie in no earlier one."""
+    if len(rows) == 0:
+        return rows
+    reach = np.maximum.accumulate(end[rows])
+    return rows[np.append(True, start[rows][1:] >= reach[:-1])]
+
+
+def _overlaps(start: np.ndarray, end: np.ndarray, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """bool per row: it shares an instant with one of `others`, which are disjoint and sorted."""
+    if len(others) == 0:
+        return np.zeros(len(rows), bool)
+    following = np.searchsorted(end[others], start[rows], side="right")
+    begin = np.append(start[others], np.iinfo(np.int64).max)
+    return begin[following] < end[rows]
+
+
+def _joined(profile: Profile, kind: int, rows: np.ndarray, name_from: str = "(?!)") -> _Part:
+    """The union of events, each interval with its thread and name: of an event in it that matches `name_from`,
+    else of the one that opens it."""
+    rows = rows[profile.duration_ns[rows] > 0]
+    rows = rows[np.lexsort((-profile.duration_ns[rows], profile.start_ns[rows]))]
+    merged = Intervals.union_of(profile.start_ns[rows], profile.end_ns[rows])
+    interval = np.searchsorted(merged.starts, profile.start_ns[rows], side="right") - 1
+    opener = rows[np.searchsorted(interval, np.arange(len(merged)))]
+    name = profile.name[opener].astype(np.int64)
+    thread = profile.line_ids[profile.line[opener]]
+    thread[interval[profile.line[rows] != profile.line[opener][interval]]] = UNION_THREAD
+    preferred = profile.names_matching(name_from)[profile.name[rows]]
+    name[interval[preferred]] = profile.name[rows[preferred]]
+    return _Part(kind=kind, start=merged.starts, end=merged.ends, thread=thread, name=name)
+
+
+def _busy(profile: Profile, is_main: np.ndarray) -> Intervals:
+    """Instants at which some thread or GPU stream of the rank runs an operation of the training loop."""
+    compute_lines = is_main | profile.lines_matching("tf_Compute")
+    not_compute = "|".join((_GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
+    rows = np.concatenate(
+        [
+            _rows(profile, rf"{_KERNEL}|{_EAGER}", compute_lines, but=not_compute),
+            _rows(profile, ".*", profile.lines_matching("Stream.*"), but=not_compute),
+        ]
+    )
+    regions = [_eigen_regions(profile, int(line)) for line in np.flatnonzero(profile.lines_matching(".*Eigen"))]
+    return Intervals.union_of(
+        np.concatenate([profile.start_ns[rows], *(region.starts for region in regions)]),
+        np.concatenate([profile.end_ns[rows], *(region.ends for region in regions)]),
+    )
+
+
+def _cut(times: Intervals, cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(start, end) of the pieces into which the distinct instants `cuts` divide the intervals."""
+    inner = cuts[times.covered_before(cuts + 1) - times.covered_before(cuts - 1) == 2]
+    return np.sort(np.concatenate([times.starts, inner])), np.sort(np.concatenate([times.ends, inner]))
+
+
+def _eigen_regions(profile: Profile, line: int) -> Intervals:
+    """Busy intervals of a thread of the intra-op pool, which only marks where they start and stop."""
+    lines = np.arange(len(profile.lines)) == line
+    starts = profile.names_matching("ThreadpoolListener::StartRegion")
+    marks = _rows(profile, "ThreadpoolListener::St(?:art|op)Region", lines)
+    if len(marks) < 2:
+        return Intervals()
+    opens = starts[profile.name[marks]]
+    pairs = np.flatnonzero(opens[:-1] & ~opens[1:])
+    return Intervals.union_of(profile.start_ns[marks[pairs]], profile.end_ns[marks[pairs + 1]])
+
+
+def _pipeline(profile: Profile) -> _Part:
+    """Outermost producer events of every tf.data thread: iterators, and the map functions of its private pool."""
+    rows = _rows(profile, _PRODUCE, profile.lines_matching(r"tf_data_(?!iterator_get_next).*"))
+    rows = rows[profile.duration_ns[rows] > 0]
+    start, end, line = profile.start_ns, profile.end_ns, profile.line[rows]
+    bounds = np.flatnonzero(np.append(True, line[1:] != line[:-1])) if len(rows) else np.empty(0, np.int64)
+    outer = [_outermost(start, end, group) for group in np.split(rows, bounds[1:])]
+    return _events_part(profile, PIPELINE, np.concatenate(outer))
+
+
+def _other(profile: Profile, loop: _Loop) -> _Part:
+    """Annotations of the main thread that are none of the other kinds, outermost but for the steps around them."""
+    main = np.arange(len(profile.lines)) == main_line(profile)
+    rows = _rows(profile, ".*", main, but=r"\$.*")
+    rows = rows[~np.isin(rows, profile.stat("step_num")[0]) & (profile.duration_ns[rows] > 0)]
+    rows = _outermost(profile.start_ns, profile.end_ns, rows)
+    known = "|".join((_INTERNAL, _INPUT_LABEL, _GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
+    rows = rows[~profile.names_matching(known)[profile.name[rows]]]
+    rows = rows[~np.isin(rows, profile.stat("tf_function_call")[0])]
+    counts = np.bincount(profile.name[rows], minlength=len(profile.names))
+    rare = counts <= max(64, _MOST_PER_STEP * len(loop.numbers))
+    return _events_part(profile, OTHER, rows[rare[profile.name[rows]]])
+
+
+def _events_part(profile: Profile, kind: int, rows: np.ndarray) -> _Part:
+    return _Part(
+        kind=kind,
+        start=profile.start_ns[rows],
+        end=profile.end_ns[rows],
+        thread=profile.line_ids[profile.line[rows]],
+        name=profile.name[rows],
+    )

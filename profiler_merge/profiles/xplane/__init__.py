@@ -1,0 +1,1 @@
+"""XPlane, the profiles of TensorFlow and JAX."""

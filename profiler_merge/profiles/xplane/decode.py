@@ -1,0 +1,119 @@
+"""XPlane files to `Profile`, without TensorFlow. Chooses between the compiled core and its Python twin."""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from profiler_merge.profiles.event_table import STATS, Profile, ProfileLine
+from profiler_merge.profiles.xplane import proto as _xplane_proto
+from profiler_merge.profiles.xplane.columns import assemble
+from profiler_merge.profiles.xplane.format import DamageError, Decoder
+from traces.errors import ProfileError
+
+_compiled: Decoder | None
+try:
+    from profiler_merge.profiles.xplane.compiled import decode as _compiled
+except ImportError:  # installed without a C compiler
+    _compiled = None
+
+__all__ = ["Profile", "ProfileLine", "core_name", "find_profiles", "read_profile"]
+
+SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+MAX_BYTES = (1 << 31) - 1
+"""Protobuf's own limit for one message, hence also the most that a compressed profile may unpack to."""
+
+_WANTED = tuple(key.encode() for key in STATS)
+
+
+def find_profiles(directory: Path) -> list[Path]:
+    """Every `*.xplane.pb[.gz]` below `directory` (or the file itself), sorted; several runs are all listed.
+
+    A compressed copy beside the plain file is left out. Raises: ProfileError for a path that does not exist, or a
+    folder in it that cannot be listed.
+    """
+    directory = Path(directory)
+    if directory.is_file():
+        return [directory]
+    if not directory.is_dir():
+        raise ProfileError(f"{directory} does not exist: give the profiler's log directory or an .xplane.pb file")
+    found = {
+        Path(parent) / name
+        for parent, _, names in os.walk(directory, onerror=_refuse)
+        for name in names
+        if name.endswith(SUFFIXES)
+    }
+    return sorted(path for path in found if path.suffix != ".gz" or path.with_suffix("") not in found)
+
+
+def _refuse(error: OSError) -> None:
+    raise ProfileError(f"{error.filename} cannot be listed: {error.strerror}") from error
+
+
+def core_name() -> str:
+    """`compiled` or `python`: the core that `read_profile` uses now. DXT_REPLAY_CORE=python forces the second."""
+    return "python" if _compiled is None or os.environ.get("DXT_REPLAY_CORE") == "python" else "compiled"
+
+
+def read_profile(path: Path) -> Profile:
+    """All events of one .xplane.pb or .xplane.pb.gz file. A plain file is memory mapped.
+
+    Raises: ProfileError for a file that is missing, damaged, cut off or without events. Damage that turns one
+    valid number into another (a flipped bit of a duration) leaves no trace in the format and cannot be seen;
+    damage that looks like a field of a later version is counted in `skipped_fields`.
+    """
+    path = Path(path)
+    decode = _compiled if _compiled is not None and core_name() == "compiled" else _xplane_proto.decode
+    with _opened(path) as buffer:
+        try:
+            planes, hostnames, skipped = decode(buffer, _is_wanted_plane, _WANTED)
+            return assemble(path, planes, hostnames, skipped)
+        except DamageError as error:
+            raise ProfileError(
+                f"{path} is damaged, cut off or not an XPlane profile: {error}. Copy or record it again"
+            ) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[memoryview]:
+    """The bytes of the profile, unpacked. Raises: ProfileError."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ProfileError(f"{path} is not a file: give the .xplane.pb file itself")
+        if status.st_size == 0:
+            raise ProfileError(f"{path} is empty: the profiler did not finish writing it")
+        if status.st_size > MAX_BYTES:
+            raise ProfileError(f"{path} is larger than 2 GiB, which no XPlane profile can be")
+        with path.open("rb") as file:
+            if file.read(2) == b"\x1f\x8b":
+                yield memoryview(_unpacked(path))
+                return
+            # Left to the garbage collector: the traceback of an error may still hold parts of the view.
+            yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    chunks, size = [], 0
+    try:
+        with gzip.open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_BYTES:
+                    raise ProfileError(f"{path} unpacks to more than 2 GiB, which no XPlane profile can be")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ProfileError(f"{path} is a damaged gzip file ({error}): copy it again") from error
+    return b"".join(chunks)
+
+
+def _is_wanted_plane(name: bytes) -> bool:
+    return name.startswith((b"/host:", b"/device:GPU:"))

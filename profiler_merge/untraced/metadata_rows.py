@@ -1,0 +1,346 @@
+"""Opens, closes, stats, seeks and syncs of files, placed by what counters and traced operations tell. Pure.
+
+How many there are is what the counters say. Where: the first open and the last close (of a record of one rank also the
+last open and the first close) at their recorded times; an open between where an offset returns to the start of the
+file; a close at the end of the pass before; a stat after an open; a seek before an operation that does not go on where
+the last one ended, or after an open; a sync after the writes, evenly. Durations share out the recorded metadata time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
+from profiler_merge.untraced.timeline_slots import AT_BEGIN, AT_END, CLOSE_EVENT, OPEN_EVENT, Events, lay, numbered
+from traces.schema import OPS
+
+OPEN, CLOSE, STAT, SYNC, SEEK = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek"))
+NO_OFFSET = -1
+_AFTER_WRITE, _AFTER_OPEN, _AFTER_STAT, _LAST = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileOperations:
+    """Reads and writes sorted by (file, start), int64 (n,) but for `is_write`; `file`: index into the counted files."""
+
+    file: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    is_write: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of operations."""
+        return len(self.file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MadeRows:
+    """Reconstructed rows (n,), in no order: `op` int8, `file` index into the counted files, the rest int64.
+
+    `tie` orders the rows of one file that start together.
+    """
+
+    op: np.ndarray
+    file: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    tie: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.op)
+
+
+def made_rows(
+    op: int | np.ndarray,
+    file: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    *,
+    offset: np.ndarray | int = NO_OFFSET,
+    length: np.ndarray | int = 0,
+    tie: np.ndarray | int = 0,
+) -> MadeRows:
+    """Rows (n,); scalars are repeated."""
+
+    def column(value: np.ndarray | int, dtype: type = np.int64) -> np.ndarray:
+        return np.broadcast_to(np.asarray(value, dtype=dtype), len(file))
+
+    return MadeRows(
+        op=column(op, np.int8), file=file, offset=column(offset), length=column(length), start=start, end=end,
+        tie=column(tie),
+    )  # fmt: skip
+
+
+def no_rows() -> MadeRows:
+    """No rows at all."""
+    return made_rows(OPEN, *(np.empty(0, dtype=np.int64) for _ in range(3)))
+
+
+def concatenated(parts: list[MadeRows]) -> MadeRows:
+    """All rows of the parts."""
+    names = [each.name for each in fields(MadeRows)]
+    return MadeRows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def metadata_rows(files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray) -> MadeRows:
+    """The rows of all `files`. `unknown_ns` (files,): where what nothing dates is placed, one after the other."""
+    if not len(files):
+        return no_rows()
+    return _Placement(files, operations, unknown_ns).rows()
+
+
+class _Placement:
+    """The steps of `metadata_rows` and what they hand on; all files at once, a column each."""
+
+    def __init__(self, files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray) -> None:
+        self.files, self.ops, self.unknown_ns = files, operations, unknown_ns
+        every = np.arange(len(files))
+        self.first = np.searchsorted(operations.file, every)
+        self.used = np.searchsorted(operations.file, every, side="right") > self.first
+        self.made: list[MadeRows] = []
+        self.waiting: list[tuple[np.ndarray, ...]] = []
+        self.begin = self._of_first(operations.start, NOT_SEEN)
+        self.finish = self._reduced(np.maximum, operations.end)
+        last_start = self._reduced(np.maximum, operations.start)
+        closes = np.where(files.close_end != NOT_SEEN, files.opens, 0)
+        # What is read after the last close was read through a descriptor that stayed open to the end.
+        self.left_open = self.used & (last_start > files.close_end) & (closes > 1)
+        self.closes = closes - self.left_open
+        self.rows_counted = files.opens + self.closes + files.stats + files.seeks
+        self.each_ns = files.meta_ns // np.maximum(self.rows_counted, 1)
+
+    def _of_first(self, column: np.ndarray, otherwise: int) -> np.ndarray:
+        values = np.full(len(self.files), otherwise, dtype=np.int64)
+        values[self.used] = column[self.first[self.used]]
+        return values
+
+    def _reduced(self, by: np.ufunc, column: np.ndarray) -> np.ndarray:
+        values = np.full(len(self.files), NOT_SEEN, dtype=np.int64)
+        if self.used.any():
+            values[self.used] = by.reduceat(column, self.first[self.used])
+        return values
+
+    def rows(self) -> MadeRows:
+        files = self.files
+        self._pin()
+        self._place_opens()
+        self._place_closes()
+        budget = np.maximum(files.meta_ns - self.pinned_ns, 0) // np.maximum(self.rows_counted - self.pinned, 1)
+        self._attach(STAT, files.stats, _AFTER_OPEN)
+        self._place_seeks()
+        self._place_syncs()
+        self._lay(budget)
+        return concatenated(self.made)
+
+    def _pin(self) -> None:
+        """The opens and closes whose times are recorded become events between the operations."""
+        pins = [*_open_pins(self), *_close_pins(self)]
+        file, start, end, kind = (np.concatenate(column) for column in zip(*pins, strict=True))
+        self.events = Events.of((self.ops.file, self.ops.start, self.ops.end), (file, start, end, kind))
+        self.open_pins = self.events.of_pin[kind == OPEN_EVENT]
+        tie = self.events.order_of_events(self.events.of_pin)
+        self.made.append(made_rows(np.where(kind == OPEN_EVENT, OPEN, CLOSE), file, start, end, tie=tie))
+        count = len(self.files)
+        self.pinned = np.bincount(file, minlength=count)
+        self.pinned_ns = np.zeros(count, dtype=np.int64)
+        np.add.at(self.pinned_ns, file, end - start)
+        self.pinned_opens = np.bincount(file[kind == OPEN_EVENT], minlength=count)
+        self.pinned_closes = np.bincount(file[kind == CLOSE_EVENT], minlength=count)
+
+    def _place_opens(self) -> None:
+        """The opens between: where a pass over the file begins, the widest gaps first; any left over evenly."""
+        files, ops = self.files, self.ops
+        missing = files.opens - self.pinned_opens
+        candidates = np.flatnonzero((missing[ops.file] > 0) & (np.arange(len(ops)) > self.first[ops.file]))
+        file = ops.file[candidates]
+        between = (ops.start[candidates] > files.open_start[file]) & (
+            ~files.own[file] | (ops.start[candidates] < files.open_end[file])
+        )
+        candidates, file = candidates[between], file[between]
+        before = candidates - 1
+        returns = (ops.offset[candidates] < ops.offset[before] + ops.length[before]) & (
+            ops.offset[candidates] <= ops.offset[self.first[file]]
+        )
+        gap = ops.start[candidates] - ops.end[before]
+        order = np.lexsort((-gap, ~returns, file))
+        number = _number_in_group(file[order])
+        chosen = np.sort(candidates[order[number < missing[file[order]]]])
+        self.begins_pass = chosen
+        event = self.events.of_operation[chosen]
+        self._wait(OPEN, ops.file[chosen], event, AT_END, 0)
+        left = missing - np.bincount(ops.file[chosen], minlength=len(files))
+        self._spread(OPEN, left, files.open_start, files.open_end)
+
+    def _place_closes(self) -> None:
+        """A close for each pass that ended: before the open of the next one; any left over evenly."""
+        files, events = self.files, self.events
+        event = np.sort(np.concatenate((events.of_operation[self.begins_pass], self.open_pins)))
+        file = events.file[event]
+        # The first open ends no pass; where the first close is recorded, the second open's is taken as well.
+        wanted = _number_in_group(file) >= 1 + (self.pinned_closes[file] > 1)
+        event, file = event[wanted], file[wanted]
+        missing = np.maximum(self.closes - self.pinned_closes, 0)
+        chosen = _number_in_group(file) < missing[file]
+        self._wait(CLOSE, file[chosen], event[chosen], AT_BEGIN, _LAST)
+        left = missing - np.bincount(file[chosen], minlength=len(files))
+        self._spread(CLOSE, left, files.close_start, files.close_end)
+
+    def _place_seeks(self) -> None:
+        ops, files = self.ops, self.files
+        if not files.seeks.any():
+            return
+        event = self.events.of_operation
+        opened = np.zeros(len(ops), dtype=bool)
+        opened[self.begins_pass] = True
+        if len(ops):
+            before = np.maximum(event - 1, 0)
+            opened |= (event > 0) & (self.events.kind[before] == OPEN_EVENT) & (self.events.file[before] == ops.file)
+        is_first = np.arange(len(ops)) == self.first[ops.file]
+        goes_on_at = np.where(opened | is_first, 0, np.roll(ops.offset + ops.length, 1))
+        jumps = np.flatnonzero((files.seeks[ops.file] > 0) & (ops.offset != goes_on_at))
+        chosen = jumps[_number_in_group(ops.file[jumps]) < files.seeks[ops.file[jumps]]]
+        self._wait(SEEK, ops.file[chosen], event[chosen], AT_END, _AFTER_STAT, ops.offset[chosen])
+        left = files.seeks - np.bincount(ops.file[chosen], minlength=len(files))
+        self._attach(SEEK, left, _AFTER_STAT, offset=0)
+
+    def _place_syncs(self) -> None:
+        """The j-th of n syncs after the j-th n-th of the writes; before the close where none was traced."""
+        files, ops, events = self.files, self.ops, self.events
+        if not files.syncs.any():
+            return
+        written = np.flatnonzero(ops.is_write)
+        writes = np.bincount(ops.file[written], minlength=len(files))
+        first_write = np.cumsum(writes) - writes
+        file, number = numbered(np.where(writes > 0, files.syncs, 0))
+        share = ((number + 1) * writes[file] - 1) // np.maximum(files.syncs[file], 1)
+        after = events.of_operation[written[first_write[file] + share]]
+        self._wait(SYNC, file, events.slot_after(after), AT_BEGIN, _AFTER_WRITE)
+        self._attach(SYNC, np.where(writes == 0, files.syncs, 0), _LAST)
+
+    def _attach(self, op: int, counts: np.ndarray, rank: int, offset: int = NO_OFFSET) -> None:
+        """Rows that follow the opens of their file, in equal shares; without opens the first operation follows them."""
+        if not counts.any():
+            return
+        events = self.events
+        pass_event = events.of_operation[self.begins_pass]
+        opens = np.concatenate((self.open_pins, pass_event))
+        slot = np.concatenate((events.slot_after(self.open_pins), pass_event))
+        side = np.repeat([AT_BEGIN, AT_END], [len(self.open_pins), len(pass_event)])
+        order = np.argsort(opens)
+        of_file = np.bincount(events.file[opens], minlength=len(self.files))
+        first_open = np.cumsum(of_file) - of_file
+        file, number = numbered(np.where(of_file > 0, counts, 0))
+        chosen = order[first_open[file] + number * of_file[file] // np.maximum(counts[file], 1)]
+        self._wait(op, file, slot[chosen], side[chosen], rank, offset)
+        file, _ = numbered(np.where((of_file == 0) & self.used, counts, 0))
+        self._wait(op, file, events.of_operation[self.first[file]], AT_END, rank, offset)
+        file, _ = numbered(np.where((of_file == 0) & ~self.used, counts, 0))
+        sync_ns = self.files.write_ns // np.maximum(self.files.syncs, 1)
+        budget = np.where(op == SYNC, sync_ns, self.each_ns)[file]
+        start = self.unknown_ns[file] + _number_and_time(file, self.unknown_ns, budget)
+        self.made.append(made_rows(op, file, start, start + budget, offset=offset))
+
+    def _spread(self, op: int, counts: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
+        """Rows at equal distances inside a recorded window."""
+        if not counts.any():
+            return
+        file, number = numbered(counts)
+        width = (end - begin)[file] - self.each_ns[file]
+        place = np.floor(np.maximum(width, 0) * ((number + 1) / (counts[file] + 1))).astype(np.int64)
+        undated = np.where(self.used, self.begin, self.unknown_ns)[file] + number * self.each_ns[file]
+        start = np.where(begin[file] == NOT_SEEN, undated, begin[file] + place)
+        self.made.append(made_rows(op, file, start, start + self.each_ns[file]))
+
+    def _wait(
+        self,
+        op: int,
+        file: np.ndarray,
+        slot: np.ndarray,
+        side: np.ndarray | int,
+        rank: int,
+        offset: np.ndarray | int = NO_OFFSET,
+    ) -> None:
+        """Note rows for a slot; they are laid together at the end."""
+        if not len(file):
+            return
+        constants = (np.broadcast_to(np.int64(value), len(file)) for value in (op, rank))
+        places = (np.broadcast_to(np.asarray(value, dtype=np.int64), len(file)) for value in (side, offset))
+        self.waiting.append((file, slot, *constants, *places))
+
+    def _lay(self, budget_ns: np.ndarray) -> None:
+        if not self.waiting:
+            return
+        file, slot, op, rank, side, offset = (np.concatenate(column) for column in zip(*self.waiting, strict=True))
+        written = self.ops.is_write
+        spent = np.zeros(len(self.files), dtype=np.int64)
+        np.add.at(spent, self.ops.file[written], (self.ops.end - self.ops.start)[written])
+        # fsync counts as write time.
+        sync_ns = np.maximum(self.files.write_ns - spent, 0) // np.maximum(self.files.syncs, 1)
+        duration = np.where(op == SYNC, sync_ns[file], budget_ns[file])
+        start, end = lay(self.events, slot, side, rank, duration)
+        tie = self.events.order_of_slots(slot, side) + rank
+        self.made.append(made_rows(op, file, start, end, offset=offset, tie=tie))
+
+
+def _open_pins(placed: _Placement) -> list[tuple[np.ndarray, ...]]:
+    """(file, start, end, kind) of the first open of each file, and of the last where its time is known."""
+    files, used, each = placed.files, placed.used, placed.each_ns
+    dated = files.open_start != NOT_SEEN
+    opened = np.flatnonzero((files.opens > 0) & (dated | used))
+    first_operation = np.where(used, placed.begin, np.iinfo(np.int64).max)
+    # A reduced record has the first open of any rank: this rank's own is as late as its first operation allows.
+    followers = -(-(files.stats + files.seeks) // np.maximum(files.opens, 1))
+    latest = np.where(used, placed.begin - each * (1 + followers), files.open_start)
+    start = np.where(files.own & dated, files.open_start, np.maximum(files.open_start, latest))
+    whole = files.own & dated & (files.opens == 1)
+    end = np.where(whole, files.open_end, start + each)
+    end = np.maximum(np.minimum(end, first_operation), start)
+    pins = [(opened, start[opened], end[opened], np.full(len(opened), OPEN_EVENT))]
+    several = np.flatnonzero((files.opens > 1) & files.own & dated)
+    last_end = np.maximum(files.open_end, end)[several]
+    last_start = np.maximum(last_end - each[several], end[several])
+    return [*pins, (several, last_start, last_end, np.full(len(several), OPEN_EVENT))]
+
+
+def _close_pins(placed: _Placement) -> list[tuple[np.ndarray, ...]]:
+    """(file, start, end, kind) of the last close of each file, and of the first where its time is known."""
+    files, each, closes = placed.files, placed.each_ns, placed.closes
+    closed = np.flatnonzero(closes > 0)
+    after = np.where(placed.used & ~placed.left_open, placed.finish, files.close_start)
+    alone = files.own & (closes == 1)
+    reduced_start = np.maximum(files.close_start, after)
+    start = np.where(alone, files.close_start, np.where(files.own, files.close_end - each, reduced_start))
+    start = np.maximum(start, files.close_start)
+    end = np.where(files.own, np.maximum(files.close_end, start), start + each)
+    pins = [(closed, start[closed], end[closed], np.full(len(closed), CLOSE_EVENT))]
+    several = np.flatnonzero((closes > 1) & files.own)
+    first_start = files.close_start[several]
+    first_end = np.maximum(np.minimum(first_start + each[several], start[several]), first_start)
+    return [*pins, (several, first_start, first_end, np.full(len(several), CLOSE_EVENT))]
+
+
+def _number_in_group(group: np.ndarray) -> np.ndarray:
+    """Number of each item within its run of equal values, from 0; `group` is sorted."""
+    if not len(group):
+        return np.empty(0, dtype=np.int64)
+    first = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
+    return np.arange(len(group)) - np.repeat(first, np.diff(np.append(first, len(group))))
+
+
+def _number_and_time(file: np.ndarray, unknown_ns: np.ndarray, duration_ns: np.ndarray) -> np.ndarray:
+    """ns after its undated time at which each row starts: those of one undated time follow one another."""
+    _, group = np.unique(unknown_ns[file], return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    reached = np.cumsum(duration_ns[order])
+    first = np.flatnonzero(_number_in_group(group[order]) == 0)
+    before = (reached - duration_ns[order])[first] if len(first) else reached
+    offsets = np.empty(len(file), dtype=np.int64)
+    offsets[order] = reached - duration_ns[order] - (np.repeat(before, np.diff(np.append(first, len(file)))))
+    return offsets

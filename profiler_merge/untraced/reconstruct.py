@@ -1,0 +1,279 @@
+"""The rows that no trace holds: metadata operations and C streams of one process, from its counters. Pure.
+
+What is made here is as good as its evidence: numbers and bytes are the counters', times lie in the windows that the
+counters give, and everything between is inferred. All rows are marked as reconstructed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiler_merge.darshan.lanes import lanes_beside
+from profiler_merge.darshan.record_id import record_id
+from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, FileOperations, MadeRows, metadata_rows
+from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
+from profiler_merge.untraced.renames import Rename, WrittenFile, checkpoint_renames, final_name, merged_shard
+from profiler_merge.untraced.stdio_rows import stream_operations, stream_rows
+from traces.schema import APIS, OPS
+
+MOST_ROWS = 1 << 24
+"""Rows made for one process, at most: files with the most are left out before memory is."""
+
+_POSIX, _STDIO = APIS.index("POSIX"), APIS.index("STDIO")
+_RENAME = OPS.index("rename")
+_AFTER_ALL = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TracedRows:
+    """Traced operations of one process in start order; (n,), `record_id` uint64, `is_write` bool, else integers."""
+
+    record_id: np.ndarray
+    api: np.ndarray
+    is_write: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    lane: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReconstructedRows:
+    """Rows (n,) in start order, columns as in `traces.schema.OPS_SCHEMA` but for `record_id` and `target_id` (uint64).
+
+    `target_id`: record id of the new name for a rename, else 0. `tie` orders rows that start together.
+    `names`: record id -> path of new names that the log does not know. `left_out`: rows beyond MOST_ROWS.
+    """
+
+    op: np.ndarray
+    api: np.ndarray
+    record_id: np.ndarray
+    target_id: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    tie: np.ndarray
+    lane: np.ndarray
+    names: Mapping[int, bytes]
+    left_out: int
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.op)
+
+
+def reconstruct(
+    traced: TracedRows, posix: CountedFiles, stdio: CountedFiles, names: Mapping[int, bytes]
+) -> ReconstructedRows:
+    """The rows of one process. All times on the clock of `traced`; `names`: paths of the log's record ids."""
+    (posix, stdio), left_out = _bounded(posix, stdio)
+    begin_ns = _first_time(traced, posix, stdio)
+    renames = _renames(posix, stdio, names, begin_ns)
+    operations, rows = operations_of(traced, posix)
+    lane = traced.lane[rows]
+    posix_rows = metadata_rows(posix, operations, _undated(posix, stdio, renames, begin_ns))
+    unknown_ns = np.full(len(stdio), begin_ns, dtype=np.int64)
+    data = stream_rows(stdio, unknown_ns)
+    stream = metadata_rows(stdio, stream_operations(data), unknown_ns)
+    columns = _columns([(_POSIX, posix, posix_rows), (_STDIO, stdio, data), (_STDIO, stdio, stream)], renames)
+    wanted = _wanted_lanes(columns, posix, operations, lane)
+    _follow_renames(columns["record_id"], wanted, renames, names)
+    if len(traced.lane) and not traced.lane.any():
+        # One thread did all that was traced: what it did untraced stays in order with that.
+        wanted[wanted < 0] = 0
+    lanes = lanes_beside(
+        wanted, columns["start_ns"], columns["end_ns"], traced.lane, traced.start_ns, traced.end_ns
+    )  # fmt: skip
+    return ReconstructedRows(**columns, lane=lanes, names=renames.names, left_out=left_out)
+
+
+def _columns(parts: list[tuple[int, CountedFiles, MadeRows]], renames: _Renames) -> dict[str, np.ndarray]:
+    """The columns of rows of (api, files, rows) and of renames, in start order."""
+    columns = {
+        "op": np.concatenate([rows.op for _, _, rows in parts] + [np.full(len(renames), _RENAME, dtype=np.int8)]),
+        "api": np.repeat([*(api for api, _, _ in parts), _POSIX], [*(len(r) for _, _, r in parts), len(renames)]),
+        "record_id": np.concatenate([files.record_id[rows.file] for _, files, rows in parts] + [renames.source]),
+        "target_id": np.concatenate([np.zeros(sum(len(r) for _, _, r in parts), dtype=np.uint64), renames.target]),
+        "start_ns": np.concatenate([rows.start for _, _, rows in parts] + [renames.at_ns]),
+        "end_ns": np.concatenate([rows.end for _, _, rows in parts] + [renames.at_ns]),
+    }
+    for name, of_rename in (("offset", 0), ("length", 0), ("tie", _AFTER_ALL)):
+        of_renames = np.full(len(renames), of_rename, dtype=np.int64)
+        columns[name] = np.concatenate([getattr(rows, name) for _, _, rows in parts] + [of_renames])
+    # Of what starts together, what takes no time comes first: it must not follow an operation that ends later.
+    lasts = columns["end_ns"] > columns["start_ns"]
+    order = np.lexsort((columns["tie"], -columns["end_ns"], lasts, columns["start_ns"]))
+    columns = {name: values[order] for name, values in columns.items()}
+    columns["api"] = columns["api"].astype(np.int8)
+    return columns
+
+
+def _bounded(posix: CountedFiles, stdio: CountedFiles) -> tuple[tuple[CountedFiles, CountedFiles], int]:
+    """Without the files that have the most rows, where there are more than MOST_ROWS in all."""
+    rows = np.concatenate([2 * f.opens + f.stats + f.seeks + f.syncs for f in (posix, stdio)])
+    rows[len(posix) :] += stdio.reads + stdio.writes
+    if rows.sum() <= MOST_ROWS:
+        return (posix, stdio), 0
+    order = np.argsort(rows, kind="stable")
+    kept = np.zeros(len(rows), dtype=bool)
+    kept[order[np.cumsum(rows[order].astype(np.float64)) <= MOST_ROWS]] = True
+    return (posix.select(kept[: len(posix)]), stdio.select(kept[len(posix) :])), int(rows[~kept].sum())
+
+
+def _first_time(traced: TracedRows, *counted: CountedFiles) -> int:
+    """The first instant that anything is known of, 0 when nothing is."""
+    times = [getattr(files, name) for files in counted for name in COUNTED_TIMES] + [traced.start_ns]
+    seen = [int(values[values != NOT_SEEN].min()) for values in times if (values != NOT_SEEN).any()]
+    return min(seen, default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Renames:
+    """Record ids uint64 (n,), instants int64 (n,), and the names that the log does not have."""
+
+    source: np.ndarray
+    target: np.ndarray
+    at_ns: np.ndarray
+    names: Mapping[int, bytes]
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+
+def _renames(posix: CountedFiles, stdio: CountedFiles, names: Mapping[int, bytes], begin_ns: int) -> _Renames:
+    """Those that counters tell of, and those of temporary files of checkpoints."""
+    closed, opened, written = _closed_opened_written((posix, stdio), names)
+    found = checkpoint_renames(written, closed, opened)
+    pairs = {(rename.source, rename.target) for rename in found}
+    counted = np.flatnonzero(posix.renamed_from)
+    for target, source in zip(posix.record_id[counted].tolist(), posix.renamed_from[counted].tolist(), strict=True):
+        old, new = names.get(source), names.get(target)
+        if old is None or new is None or (old, new) in pairs:
+            continue
+        at_ns = closed.get(old, opened.get(new, begin_ns))
+        found.append(Rename(source=old, target=new, at_ns=at_ns))
+    # The ids of a log whose names are obfuscated are those of the true names.
+    known = {path: record for record, path in names.items()} if found else {}
+    ids = {
+        path: known[path] if path in known else record_id(path)
+        for rename in found
+        for path in (rename.source, rename.target)
+    }
+    return _Renames(
+        source=np.array([ids[rename.source] for rename in found], dtype=np.uint64),
+        target=np.array([ids[rename.target] for rename in found], dtype=np.uint64),
+        at_ns=np.array([rename.at_ns for rename in found], dtype=np.int64),
+        names={ids[rename.target]: rename.target for rename in found if ids[rename.target] not in names},
+    )
+
+
+def _closed_opened_written(
+    layers: tuple[CountedFiles, ...], names: Mapping[int, bytes]
+) -> tuple[dict[bytes, int], dict[bytes, int], list[WrittenFile]]:
+    """Last close and first open by name, and the temporary files that were written."""
+    closed: dict[bytes, int] = {}
+    opened: dict[bytes, int] = {}
+    written = []
+    for files in layers:
+        columns = (files.record_id, files.close_end, files.open_start, files.writes)
+        for record, close, opening, writes in zip(*(column.tolist() for column in columns), strict=True):
+            path = names.get(record)
+            if path is None:
+                continue
+            if close != NOT_SEEN:
+                closed[path] = max(close, closed.get(path, close))
+            if opening != NOT_SEEN:
+                opened[path] = min(opening, opened.get(path, opening))
+            if writes and close != NOT_SEEN and final_name(path) is not None:
+                written.append(WrittenFile(path=path, closed_ns=close))
+    return closed, opened, written
+
+
+def _undated(posix: CountedFiles, stdio: CountedFiles, renames: _Renames, begin_ns: int) -> np.ndarray:
+    """When files without any recorded time were looked at: after they were written or got their name, if they were."""
+    known: dict[int, int] = dict(zip(renames.target.tolist(), renames.at_ns.tolist(), strict=True))
+    closed = stdio.close_end != NOT_SEEN
+    known |= dict(zip(stdio.record_id[closed].tolist(), stdio.close_end[closed].tolist(), strict=True))
+    return np.array([known.get(record, begin_ns) for record in posix.record_id.tolist()], dtype=np.int64)
+
+
+def operations_of(traced: TracedRows, files: CountedFiles) -> tuple[FileOperations, np.ndarray]:
+    """The traced POSIX operations of counted files, by file and start, and which rows of `traced` they are."""
+    by_id = np.argsort(files.record_id)
+    known = files.record_id[by_id]
+    place = np.minimum(np.searchsorted(known, traced.record_id), max(len(known) - 1, 0))
+    mine = (traced.api == _POSIX) & (known[place] == traced.record_id) if len(known) else np.zeros(len(place), bool)
+    rows = np.flatnonzero(mine)
+    file = by_id[place[rows]]
+    # Stable, and the rows are in the order of their start.
+    order = np.argsort(file, kind="stable")
+    rows, file = rows[order], file[order]
+    return (
+        FileOperations(
+            file=file,
+            start=traced.start_ns[rows],
+            end=traced.end_ns[rows],
+            offset=traced.offset[rows],
+            length=traced.length[rows],
+            is_write=traced.is_write[rows],
+        ),
+        rows,
+    )
+
+
+def _wanted_lanes(
+    rows: Mapping[str, np.ndarray], files: CountedFiles, operations: FileOperations, lane: np.ndarray
+) -> np.ndarray:
+    """Lane of the traced operation of the same file that comes next, or came last for a close or a sync; else -1."""
+    wanted = np.full(len(rows["op"]), -1, dtype=np.int32)
+    if not len(operations):
+        return wanted
+    by_id = np.argsort(files.record_id)
+    place = np.minimum(np.searchsorted(files.record_id[by_id], rows["record_id"]), len(by_id) - 1)
+    file = by_id[place]
+    first = np.searchsorted(operations.file, np.arange(len(files)))
+    last = np.searchsorted(operations.file, np.arange(len(files)), side="right")
+    used = (files.record_id[file] == rows["record_id"]) & (last[file] > first[file])
+    begin, end = first[file[used]], last[file[used]]
+    following = _bisect(operations.start, begin, end, rows["start_ns"][used])
+    after = np.isin(rows["op"][used], (CLOSE, SYNC))
+    wanted[used] = lane[np.clip(following - after, begin, end - 1)]
+    return wanted
+
+
+def _follow_renames(record: np.ndarray, wanted: np.ndarray, renames: _Renames, names: Mapping[int, bytes]) -> None:
+    """Gives rows (n,) without a lane the one that works on what their file became, or on the rest of its checkpoint.
+
+    What was written under another name and is read then must come first, whatever the storage does in a replay.
+    """
+    with_lane = np.flatnonzero(wanted >= 0)
+    lanes = dict(zip(record[with_lane].tolist(), wanted[with_lane].tolist(), strict=True))
+    paths = {**names, **renames.names}
+    ids = {path: known for known, path in paths.items()} if len(renames) else {}
+    for source, target in reversed(list(zip(renames.source.tolist(), renames.target.tolist(), strict=True))):
+        shard = merged_shard(paths[source])
+        chain = [source, target]
+        if shard is not None:
+            chain += [ids[path] for path in (shard.part_index, shard.index) if path in ids]
+        lane = next((lanes[each] for each in chain[1:] if each in lanes), -1)
+        if lane >= 0:
+            for each in chain:
+                lanes.setdefault(each, lane)
+    followed = np.fromiter((lanes.get(each, -1) for each in record.tolist()), np.int32, len(record))
+    np.copyto(wanted, followed, where=wanted < 0)
+
+
+def _bisect(ascending: np.ndarray, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """For each row: the first place in ascending[begin:end] that is not below its value."""
+    low, high = begin.copy(), end.copy()
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        below = open_ & (ascending[np.minimum(middle, len(ascending) - 1)] < value)
+        low = np.where(below, middle + 1, low)
+        high = np.where(open_ & ~below, middle, high)
+    return low

@@ -1,0 +1,213 @@
+"""The pace `steps` for the ranks of one process: their causal models, tied to each other, and what tells about them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replay.causal.check import course
+from replay.causal.items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
+from replay.causal.model import LoopModel, derive_model
+from replay.causal.training_loop import TrainingLoop, training_loop
+from replay.engine.items import SLEEP, SPIN
+from replay.engine.wait_counters import FIRST_RANK_COUNTER
+from replay.plan.layers import LayerChoice
+from replay.plan.pacing import Pace, Pacing
+from replay.plan.plan_row import PLAN_ROW, OperationBatch
+from replay.plan.survey import RankSurvey
+from replay.ranks.comm import Communicator, SharedCounters
+from replay.ranks.meeting_relay import MeetingRelay
+from traces.errors import CaptureError
+from traces.schema import codes
+from traces.store.reader import Capture
+
+MAX_CHECKED_OPERATIONS = 5_000_000
+"""Beyond, a model is not run through without a clock to be explained: a second per million operations."""
+
+OUTSIDE_SHARE = 0.1
+"""Of the bytes of the loop's files: from here on it is told how many belong to steps that the profile does not show."""
+
+_COLUMNS = ["lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "origin"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Steps:
+    """The models by rank, and the meetings of all ranks of the replay."""
+
+    models: Mapping[int, LoopModel]
+    surveys: Mapping[int, RankSurvey]
+    meetings: Meetings
+    origin_ns: int
+    warnings: tuple[str, ...]
+
+    def counters(self, base: int) -> dict[int, RankCounters]:
+        """The counters of each rank, from number `base` on."""
+        placed = {}
+        for rank, survey in self.surveys.items():
+            placed[rank] = RankCounters(base=base, lanes=survey.lanes)
+            base += placed[rank].count
+        return placed
+
+    @property
+    def counter_count(self) -> int:
+        """How many counters the ranks need."""
+        return sum(counters.count for counters in self.counters(0).values())
+
+    def lanes(self, rank: int, counters: RankCounters, pacing: Pacing) -> CausalLanes:
+        """What makes a rank's operations into items of its lanes."""
+        return CausalLanes(self.models[rank], counters, pacing, self.surveys[rank].lane_operations, self.origin_ns)
+
+    def pipeline(self, rank: int, counters: RankCounters, pacing: Pacing) -> np.ndarray:
+        """What makes a rank's batches ready, as items; empty where nothing is known of it."""
+        return ready_rows(self.models[rank], counters, pacing)
+
+    def script(self, rank: int, counters: RankCounters, pacing: Pacing, compute: str = "sleep") -> np.ndarray:
+        """The training thread of a rank as items. `compute`: sleep, spin, or skip: empty busy stretches."""
+        busy_kind = SPIN if compute == "spin" else SLEEP
+        rows = script_rows(self.models[rank], counters, pacing, busy_kind, self.meetings)
+        if compute == "skip":
+            rows["length"][(rows["kind"] == busy_kind) & (rows["file_id"] < 0)] = 0
+        return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ties:
+    """What ties the lanes of one process in a run: its models, and the counters that all its lanes share."""
+
+    steps: Steps
+    shared: SharedCounters
+    counters: Mapping[int, RankCounters]
+
+    @classmethod
+    def of(cls, steps: Steps, comm: Communicator) -> Ties:
+        """Collective: every process takes part."""
+        shared = comm.counters(steps.counter_count, FIRST_RANK_COUNTER)
+        return cls(steps=steps, shared=shared, counters=steps.counters(shared.base))
+
+    @contextmanager
+    def relayed(self) -> Iterator[None]:
+        """While the run lasts, arrivals at collectives travel between the nodes."""
+        if self.shared.leaders is None:
+            yield
+            return
+        relay = MeetingRelay(self.shared.leaders, self.shared.counters, self.steps.meetings.ranks)
+        relay.start()
+        try:
+            yield
+        finally:
+            relay.stop()
+
+
+def derive_steps(capture: Capture, surveys: Sequence[RankSurvey], origin_ns: int) -> Steps:
+    """The models of the surveyed ranks; the collectives of all ranks of the capture are looked at.
+
+    Raises: CaptureError when a rank has no training steps, or a part is damaged.
+    """
+    loops = {rank: _loop(capture, rank, origin_ns) for rank in capture.ranks}
+    durations = [loop.end_ns[loop.collectives] - loop.begin_ns[loop.collectives] for loop in loops.values()]
+    meetings = Meetings.of(durations)
+    warnings = []
+    if any(map(len, durations)) and not len(meetings.cost_ns):
+        counts = sorted({len(each) for each in durations})
+        warnings.append(
+            f"the ranks took part in {counts[0]} to {counts[-1]} collectives: they are replayed as they were recorded, "
+            "and no rank waits for another"
+        )
+    if not all(loop.input_waits for loop in loops.values()):
+        warnings.append("the profile has no input waits: a step takes its batch when it begins")
+    models = {}
+    for survey in surveys:
+
+        def batches(survey: RankSurvey = survey) -> Iterable[OperationBatch]:
+            return rank_batches(capture, survey.rank, survey.layers)
+
+        models[survey.rank] = derive_model(
+            loops[survey.rank],
+            batches,
+            capture.files.num_rows,
+            threads_known=capture.info.lanes == "pthread_id",
+        )
+    warnings += _outside(models)
+    return Steps(
+        models=models,
+        surveys={survey.rank: survey for survey in surveys},
+        meetings=meetings,
+        origin_ns=origin_ns,
+        warnings=tuple(warnings),
+    )
+
+
+def _outside(models: Mapping[int, LoopModel]) -> list[str]:
+    """A warning where much was read for steps that the profile does not show, with the rank of most."""
+    shares = {rank: model.outside_bytes / model.loop_bytes for rank, model in models.items() if model.loop_bytes}
+    most = max(shares, key=lambda rank: shares[rank], default=None)
+    if most is None or shares[most] < OUTSIDE_SHARE:
+        return []
+    steps = models[most].loop.step_number
+    return [
+        f"rank {most}: the profile shows steps {steps[0]} to {steps[-1]}, and {100 * shares[most]:.0f} % of what the "
+        "loop reads belongs to others: before and after, each thread keeps its think times, as if no read were hidden "
+        f"behind compute; --steps {steps[0]}-{steps[-1]} replays the profiled part alone"
+    ]
+
+
+def _loop(capture: Capture, rank: int, origin_ns: int) -> TrainingLoop:
+    try:
+        return training_loop(capture.spans.filter(pc.equal(capture.spans["rank"], rank)), origin_ns)
+    except CaptureError as error:
+        raise CaptureError(
+            f"{capture.path}: rank {rank}: {error}; merge with a profile, or replay with --pace think or timed"
+        ) from error
+
+
+def rank_batches(capture: Capture, rank: int, layers: LayerChoice) -> Iterator[OperationBatch]:
+    """The operations of a rank that a replay issues. Raises: CaptureError when a part is damaged."""
+    for batch in capture.operations(rank, columns=_COLUMNS):
+        mine = layers.undertaken(batch)
+        if mine.any():
+            yield _operations(batch, mine)
+
+
+def _operations(batch: pa.RecordBatch, mine: np.ndarray) -> OperationBatch:
+    def column(name: str) -> np.ndarray:
+        values: np.ndarray = batch.column(name).to_numpy()[mine]
+        return values
+
+    return OperationBatch(
+        lane=column("lane"),
+        op=codes(batch, "op")[mine],
+        file_id=column("file_id"),
+        length=column("length"),
+        start_ns=column("start_ns"),
+        end_ns=column("end_ns"),
+    )
+
+
+def expected_elapsed_ns(capture: Capture, steps: Steps) -> int | None:
+    """What the model comes to with the recorded durations of the operations, without a clock; None when too many.
+
+    Only for all ranks of the capture together: they wait for each other.
+    """
+    if sum(survey.operations for survey in steps.surveys.values()) > MAX_CHECKED_OPERATIONS:
+        return None
+    pacing = Pacing(pace=Pace.STEPS)
+    lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+    for rank, counters in steps.counters(base=FIRST_RANK_COUNTER).items():
+        causal = steps.lanes(rank, counters, pacing)
+        parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
+            for lane, items, durations in causal.split(np.zeros(len(batch.lane), dtype=PLAN_ROW), batch):
+                parts.setdefault(lane, []).append((items, durations))
+        for lane, made in parts.items():
+            items, durations = (np.concatenate(columns) for columns in zip(*made, strict=True))
+            lanes[rank, str(lane)] = (items, durations)
+        script = steps.script(rank, counters, pacing)
+        ready = steps.pipeline(rank, counters, pacing)
+        lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
+        lanes[rank, "training"] = (script, np.zeros(len(script), dtype=np.int64))
+    return max(int(each.end_ns[-1]) for each in course(lanes).values() if len(each.end_ns))

@@ -1,0 +1,161 @@
+# A lane, what it is given and what it gives back, and the file and the buffer that it holds: see replay.engine.lane_files.
+
+cdef struct Item:
+    uint8_t kind
+    int32_t slot
+    int64_t offset
+    int64_t length
+    int64_t due
+
+cdef struct Stamps:
+    int64_t due
+    int64_t begin
+    int64_t end
+    int64_t result
+
+cdef union Record:
+    Item item           # until the item is done
+    Stamps stamps       # afterwards
+
+cdef struct Place:
+    # One place of the ring. `state` hands the rest over between feeder and lane.
+    int64_t state
+    int64_t count
+    int64_t done
+    Record *records     # of the array in `CompiledLane.records`
+
+cdef struct Call:
+    int64_t begin
+    int64_t end
+    int64_t result
+
+cdef struct State
+
+# What only some lanes do is called through pointers: inlined, it would cost every read and write some instructions.
+cdef struct Rare:
+    int (*prepare_other)(State *lane, int kind, int64_t slot, int64_t offset) noexcept nogil
+    Call (*call_other)(State *lane, int kind, int64_t slot, int64_t offset, int error) noexcept nogil
+    Call (*call_counter)(
+        State *lane, int kind, int64_t slot, int64_t amount, int64_t multiple, int64_t begin
+    ) noexcept nogil
+    int (*prepare_special)(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil
+    int64_t (*transfer_special)(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil
+
+cdef struct State:
+    # Shared with the feeder.
+    Place ring[C_RING_BATCHES]
+    int64_t no_more
+    int64_t run_ended
+    int64_t starved_ns
+    int64_t items_done
+    int64_t not_direct
+    # The lane's own.
+    Rare rare
+    Table *table
+    const int64_t *start
+    const int64_t *stop
+    int64_t *counters
+    int64_t counter_count
+    int pace
+    int64_t t0
+    int64_t previous_end
+    int64_t held        # slot, -1 for none
+    int64_t left_before # uses of the held slot that were left when it was taken up
+    int64_t left        # and now, as far as this lane knows; below 0 where the plan did not say
+    # Of the held slot:
+    int error
+    bint moves_data
+    bint special
+    int fd
+    int buffered_fd
+    Stream *stream      # NULL for a descriptor
+    int64_t room        # what a read's buffer needs beyond its length
+    iovec *pieces
+    int piece_count     # of the next request
+    int64_t size
+    char *buffer
+    int64_t capacity
+    int64_t ready       # bytes of the buffer whose pages are there, less `room`
+    const char *payload
+    int64_t payload_bytes
+
+
+cdef void release_file(State *lane) noexcept nogil:
+    """Give the held file back; when all its uses are done, this closes it."""
+    cdef File *file
+    if 0 <= lane.held < lane.table.count and lane.table.files[lane.held].backend != NULL_IO:
+        file = &lane.table.files[lane.held]
+        pthread_mutex_lock(&file.lock)
+        file.holders -= 1
+        file.remaining -= lane.left_before - lane.left
+        if file.remaining <= 0 or file.detached:
+            close_unheld(file)
+        pthread_mutex_unlock(&file.lock)
+    lane.held, lane.error = -1, EBADF
+    lane.left_before = lane.left = 0
+
+
+cdef void hold_file(State *lane, int64_t slot) noexcept nogil:
+    """Change over to another file, opening it if it is not."""
+    cdef File *file
+    release_file(lane)
+    lane.held = slot
+    lane.moves_data = lane.special = False
+    if slot < 0 or slot >= lane.table.count:
+        return
+    file = &lane.table.files[slot]
+    if file.backend == NULL_IO:
+        lane.error = 0
+        return
+    lane.moves_data, lane.special = True, file.special
+    pthread_mutex_lock(&file.lock)
+    if file.handle < 0 and file.open_error == 0:
+        open_file(lane.table, file)
+    file.holders += 1
+    lane.stream = stream_of(file.handle) if file.backend == STDIO else NULL
+    lane.fd = <int>file.handle if file.backend == POSIX else -1
+    lane.buffered_fd, lane.size, lane.error = file.buffered_fd, file.size, file.open_error
+    lane.left_before = lane.left = file.remaining
+    pthread_mutex_unlock(&file.lock)
+
+
+cdef int make_room(State *lane, int64_t asked, int64_t available) noexcept nogil:
+    """Grow the read buffer, and touch what the read can fill: page faults are no part of a latency. 0 or ENOMEM."""
+    cdef int64_t capacity, reach
+    cdef void *memory = NULL
+    asked += lane.room
+    if asked > lane.capacity:
+        capacity = PAGE_BYTES
+        while capacity < asked:
+            capacity *= 2
+        free(lane.buffer)
+        lane.buffer, lane.capacity, lane.ready = NULL, 0, -lane.room
+        if posix_memalign(&memory, PAGE_BYTES, capacity) != 0:
+            return ENOMEM
+        lane.buffer, lane.capacity = <char *>memory, capacity
+    reach = asked if asked < available + lane.room else available + lane.room
+    if reach > lane.ready + lane.room:
+        memset(lane.buffer + lane.ready + lane.room, 0, reach - lane.ready - lane.room)
+        lane.ready = reach - lane.room
+    return 0
+
+
+cdef void consume(State *lane, int64_t asked) noexcept nogil:
+    """Write to each cache line that the next read fills first, as an application that has just used its data would."""
+    cdef int64_t place = 0, reach = lane.ready
+    if reach > asked:
+        reach = asked
+    if reach > C_CONSUMED_BYTES:
+        reach = C_CONSUMED_BYTES
+    while place < reach:
+        lane.buffer[place] += 1
+        place += C_CACHE_LINE_BYTES
+
+
+cdef int find_payload(State *lane, int64_t asked) noexcept nogil:
+    """Let the lane write from a payload of at least `asked` bytes. 0 or ENOMEM."""
+    cdef Payload *payload = payload_of(lane.table, asked)
+    if payload == NULL:
+        return ENOMEM
+    lane.payload, lane.payload_bytes = payload.data, payload.bytes
+    return 0

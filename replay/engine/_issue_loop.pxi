@@ -1,0 +1,208 @@
+# The loop of a lane, and its items that are no operations: see replay.engine.issue.
+
+cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t now) noexcept nogil:
+    """The clock after a look that found a counter at `least` or more, -1 when stopped. Spins first, then sleeps."""
+    cdef int64_t spun_until = now + C_WINDOW_NS
+    cdef int64_t seen
+    while True:
+        seen = load_acquire(cell)
+        now = now_ns()  # after the look: an end before the addition that it waited for would be a lie
+        if seen >= least:
+            return now
+        if load_relaxed(lane.stop):
+            return -1
+        if now >= spun_until:
+            sleep_while_counter_is(cell, seen, C_PIECE_NS)
+
+
+cdef inline int64_t due_time(State *lane, int64_t due_in) noexcept nogil:
+    if lane.pace == C_ABSOLUTE:
+        return lane.t0 + due_in
+    if lane.pace == C_THINK:
+        return lane.previous_end + due_in
+    return lane.previous_end
+
+
+cdef Call call_counter(
+    State *lane, int kind, int64_t slot, int64_t amount, int64_t multiple, int64_t begin
+) noexcept nogil:
+    """A WAIT or ADD item; its end is -1 when it was given up for a stop."""
+    cdef Call call
+    cdef int64_t *counter
+    call.begin = call.end = begin
+    call.result = 0
+    if not 0 <= slot < lane.counter_count:
+        call.result = -EINVAL
+        return call
+    counter = &lane.counters[slot * COUNTER_WORDS]
+    if kind == C_ADD:
+        add_and_wake(counter, amount, multiple, begin)
+        call.end = now_ns()
+    elif await_counter(lane, counter, amount, begin) < 0:
+        call.end = -1
+    else:
+        # Not when this lane woke up: what follows is due after what it waited for.
+        call.end = reached_ns(counter, amount, multiple)
+        if call.end < begin:
+            call.end = begin
+    return call
+
+
+cdef void issue(State *lane, Place *batch) noexcept nogil:
+    """Do the items of a batch, or those before a stop. One read of the clock per item when nothing is waited for."""
+    cdef int64_t i, slot, offset, length, asked, due, begin, end, result
+    cdef int64_t now = 0, t0 = lane.t0, items_before = lane.items_done
+    cdef int kind, error
+    cdef Record *record
+    cdef Call call
+    cdef bint moves_data = lane.moves_data, special = lane.special  # of the held file
+    cdef bint stale = True  # something took time since `now` was read
+    batch.done = batch.count
+    for i in range(batch.count):
+        if load_relaxed(lane.stop):
+            batch.done = i
+            break
+        record = &batch.records[i]
+        kind, offset, length = record.item.kind, record.item.offset, record.item.length
+        error = 0
+        asked = length
+        if kind <= C_WRITE:
+            slot = record.item.slot
+            if slot != lane.held:
+                hold_file(lane, slot)
+                moves_data, special = lane.moves_data, lane.special
+                stale = True
+            error = lane.error
+            if error == 0 and (offset < 0 or length < 0):
+                error = EINVAL
+            if error == 0 and moves_data:
+                if asked > C_MAX_TRANSFER_BYTES:
+                    asked = C_MAX_TRANSFER_BYTES
+                if kind == C_READ:
+                    if length == 0 and lane.size <= offset:
+                        asked = C_END_OF_FILE_READ_BYTES
+                    if asked > lane.ready:
+                        error = make_room(lane, asked, lane.size - offset)
+                        stale = True
+                elif asked > lane.payload_bytes:
+                    error = find_payload(lane, asked)
+                    stale = True
+                if special and error == 0:
+                    error = lane.rare.prepare_special(lane, kind, asked, offset)
+                    stale = True
+        elif kind < C_SLEEP:
+            error = lane.rare.prepare_other(lane, kind, record.item.slot, offset)
+            moves_data, special = lane.moves_data, lane.special
+            stale = True
+        due = due_time(lane, record.item.due)
+        if stale:
+            now = now_ns()
+            stale = False
+        if due - now > C_WINDOW_NS and kind == C_READ and moves_data and error == 0:
+            now = sleep_near(due, now, lane.stop)
+            if now >= 0:
+                consume(lane, asked)
+                now = now_ns()
+        if 0 <= now < due:
+            now = wait_until(due, now, lane.stop)
+        if now < 0:
+            batch.done = i
+            break
+        begin = now
+        if lane.pace == C_NONE:
+            due = begin
+        if kind <= C_WRITE:
+            if error:
+                result = -error
+            elif not moves_data:
+                result = length
+            elif not special:
+                result = transfer(lane, kind, asked, offset)
+            else:
+                result = lane.rare.transfer_special(lane, kind, asked, offset)
+            end = now_ns()
+            lane.left -= 1
+            if lane.left == 0:
+                release_file(lane)
+                stale = True
+        elif kind >= C_WAIT:
+            call = lane.rare.call_counter(lane, kind, record.item.slot, length, offset, begin)
+            end, result = call.end, call.result
+            if end < 0:
+                batch.done = i
+                break
+            stale = True
+        elif kind < C_SLEEP:
+            call = lane.rare.call_other(lane, kind, record.item.slot, offset, error)
+            begin, end, result = call.begin, call.end, call.result
+            if lane.pace == C_NONE:
+                due = begin
+            stale = True
+        else:
+            result = 0
+            # After another item compute is due with its end: a late wake-up does not lengthen it.
+            end = compute(lane, kind, begin, length + (due - begin if lane.pace == C_THINK else 0))
+            if end < 0:
+                batch.done = i
+                break
+        record.stamps.due = due - t0
+        record.stamps.begin = begin - t0
+        record.stamps.end = end - t0
+        record.stamps.result = result
+        lane.previous_end = now = end
+        store_relaxed(&lane.items_done, items_before + i + 1)
+
+
+cdef int64_t compute(State *lane, int kind, int64_t begin, int64_t length) noexcept nogil:
+    """End of a SLEEP, SPIN or MARK item, -1 when it was given up for a stop."""
+    if length > 0 and kind == C_SLEEP:
+        return wait_until(begin + length, begin, lane.stop)
+    if length > 0 and kind == C_SPIN:
+        return spin_until(begin + length, begin, lane.stop)
+    return begin
+
+
+cdef Place *next_batch(State *lane, Place *place) noexcept nogil:
+    """`place` once the feeder has filled it; NULL when nothing more comes or the lane is stopped."""
+    cdef int64_t waiting_since = -1, now, could_begin, no_more
+    while True:
+        no_more = load_acquire(&lane.no_more)  # before the state: a batch is queued before finish()
+        if load_acquire(&place.state) == READY:
+            break
+        if no_more or load_relaxed(lane.stop):
+            return NULL
+        now = now_ns()
+        if waiting_since < 0:
+            waiting_since = now
+        sleep_until_ns(now + min(max(C_FEED_POLL_NS, (now - waiting_since) >> 3), C_MAX_FEED_POLL_NS))
+    if waiting_since >= 0:
+        could_begin = due_time(lane, place.records[0].item.due)
+        if could_begin < waiting_since:
+            could_begin = waiting_since
+        now = now_ns()
+        if now > could_begin:
+            store_relaxed(&lane.starved_ns, lane.starved_ns + now - could_begin)
+    return place
+
+
+cdef void run_lane(State *lane) noexcept nogil:
+    cdef long slack = get_timer_slack()
+    cdef Place *batch
+    cdef int head = 0
+    set_timer_slack(1)
+    lane.t0 = load_acquire(lane.start)
+    while lane.t0 == 0 and not load_relaxed(lane.stop):
+        sleep_until_ns(now_ns() + C_GATE_POLL_NS)
+        lane.t0 = load_acquire(lane.start)
+    lane.previous_end = lane.t0
+    while not load_relaxed(lane.stop):
+        batch = next_batch(lane, &lane.ring[head])
+        if batch == NULL:
+            break
+        issue(lane, batch)
+        store_release(&batch.state, FINISHED)
+        head = (head + 1) % C_RING_BATCHES
+    release_file(lane)
+    if slack > 0:
+        set_timer_slack(slack)
+    store_release(&lane.run_ended, 1)

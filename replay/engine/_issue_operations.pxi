@@ -1,0 +1,175 @@
+# Operations beside read and write: see replay.engine.lane_files.
+
+cdef inline bint has_slot(State *lane, int64_t slot) noexcept nogil:
+    return 0 <= slot < lane.table.count
+
+
+cdef void count_use(State *lane, int64_t slot) noexcept nogil:
+    """Count an operation on a file that is not held for it."""
+    cdef File *file
+    if not has_slot(lane, slot):
+        return
+    file = &lane.table.files[slot]
+    pthread_mutex_lock(&file.lock)
+    file.remaining -= 1
+    if file.remaining <= 0:
+        close_unheld(file)
+    pthread_mutex_unlock(&file.lock)
+
+
+cdef void detach(File *file) noexcept nogil:
+    """Close a file whose name is about to mean another; where lanes hold it, the last of them does."""
+    pthread_mutex_lock(&file.lock)
+    file.open_error = 0
+    file.detached = file.holders > 0
+    close_unheld(file)
+    pthread_mutex_unlock(&file.lock)
+
+
+cdef int prepare_other(State *lane, int kind, int64_t slot, int64_t offset) noexcept nogil:
+    """All that is outside of the latency; errno that refuses the item, 0 for none."""
+    release_file(lane)
+    if not has_slot(lane, slot):
+        return EBADF
+    if kind == C_RENAME:
+        if not has_slot(lane, offset):
+            return EBADF
+        if not (lane.table.files[slot].flags & lane.table.files[offset].flags & O_RDWR):
+            return EROFS
+        detach(&lane.table.files[slot])
+        detach(&lane.table.files[offset])
+        return 0
+    if kind == C_SEEK and offset < 0:
+        return EINVAL
+    if kind == C_STAT or kind == C_OPEN:
+        return 0
+    hold_file(lane, slot)
+    return lane.error
+
+
+cdef Handle another(File *file) noexcept nogil:
+    """A further handle on the same open file, or -errno."""
+    cdef Stream *stream = NULL
+    cdef int made
+    if file.backend == STDIO:
+        made = duplicate_stream(stream_of(file.handle), &stream)
+        return made if made else <Handle><uintptr_t>stream
+    made = c_fcntl(<int>file.handle, F_DUPFD_CLOEXEC, 0)
+    return made if made >= 0 else -errno
+
+
+cdef Handle take(State *lane, int64_t slot) noexcept nogil:
+    """Give up the held file and get a handle of it to close, or -errno: see `PythonFiles.take`."""
+    cdef File *file = &lane.table.files[slot]
+    cdef Handle handle
+    pthread_mutex_lock(&file.lock)
+    file.holders -= 1
+    if file.spare_count > 0:
+        file.spare_count -= 1
+        handle = file.spares[file.spare_count]
+    elif file.holders > 0:
+        handle = another(file)
+        while lacks_descriptors(handle) and close_idle(lane.table, file):
+            handle = another(file)
+    else:
+        handle = file.handle
+        file.handle = -1
+        give_up_buffered(file)
+    pthread_mutex_unlock(&file.lock)
+    lane.held, lane.error = -1, EBADF
+    lane.left_before = lane.left = 0
+    return handle
+
+
+cdef void keep_open(File *file, Handle handle) noexcept nogil:
+    """Keep what an OPEN item made: as the file's own when it has none, else beside it."""
+    cdef int64_t room
+    cdef void *grown
+    pthread_mutex_lock(&file.lock)
+    file.open_error = 0
+    if file.spare_count == file.spare_room:
+        room = 2 * file.spare_room + 4
+        grown = realloc(file.spares, room * sizeof(Handle))
+        if grown != NULL:
+            file.spares, file.spare_room = <Handle *>grown, room
+    if file.handle < 0:
+        own_handle(file, handle)
+    elif file.spare_count < file.spare_room:
+        file.spares[file.spare_count] = handle
+        file.spare_count += 1
+    else:
+        give_up(file, handle)  # no memory to keep it in
+    pthread_mutex_unlock(&file.lock)
+
+
+cdef int call_on_path(File *file, File *renamed_to) noexcept nogil:
+    """STAT, or RENAME where there is another file; 0 or -errno. The same calls for descriptors and streams."""
+    cdef stat status
+    cdef int result
+    if renamed_to == NULL:
+        result = fstatat(AT_FDCWD, file.path, &status, AT_SYMLINK_NOFOLLOW if file.flags & O_RDWR else 0)
+    else:
+        result = rename(file.path, renamed_to.path)
+    return -errno if result < 0 else 0
+
+
+cdef int call_on_handle(State *lane, int kind, int64_t offset) noexcept nogil:
+    """SYNC or SEEK on the held file; 0 or -errno."""
+    cdef bint failed
+    if lane.stream != NULL:
+        return flush_stream(lane.stream) if kind == C_SYNC else seek_stream(lane.stream, offset)
+    if kind == C_SYNC:
+        failed = fsync(lane.fd) != 0
+        while failed and errno == EINTR:
+            failed = fsync(lane.fd) != 0
+    else:
+        failed = lseek(lane.fd, offset, SEEK_SET) < 0
+    return -errno if failed else 0
+
+
+cdef Call call_open(State *lane, File *file) noexcept nogil:
+    """OPEN, once more from its beginning for each idle file that had to be closed for it."""
+    cdef Call call
+    cdef Handle handle
+    while True:
+        call.begin = now_ns()
+        handle = open_handle(file)
+        call.end = now_ns()
+        if not lacks_descriptors(handle) or not close_idle(lane.table, NULL):
+            break
+    call.result = handle if handle < 0 else 0
+    if handle >= 0:
+        keep_open(file, handle)
+    return call
+
+
+cdef Call call_other(State *lane, int kind, int64_t slot, int64_t offset, int error) noexcept nogil:
+    """The one call of an item that moves no data, unless `error` refuses it."""
+    cdef Call call
+    cdef File *file = &lane.table.files[slot] if has_slot(lane, slot) else NULL
+    cdef Handle taken
+    if error or file.backend == NULL_IO:
+        call.begin = now_ns()
+        call.end = now_ns()
+        call.result = -error
+    elif kind == C_OPEN:
+        call = call_open(lane, file)
+    else:
+        taken = take(lane, slot) if kind == C_CLOSE else 0
+        call.begin = now_ns()
+        if kind == C_CLOSE:
+            call.result = taken if taken < 0 else close_handle(file, taken)
+        elif kind == C_SYNC or kind == C_SEEK:
+            call.result = call_on_handle(lane, kind, offset)
+        else:
+            call.result = call_on_path(file, &lane.table.files[offset] if kind == C_RENAME else NULL)
+        call.end = now_ns()
+    if lane.held == slot and slot >= 0:
+        lane.left -= 1
+        if lane.left == 0:
+            release_file(lane)
+    else:
+        count_use(lane, slot)
+        if kind == C_RENAME and not error:
+            count_use(lane, offset)
+    return call

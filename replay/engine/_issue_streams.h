@@ -1,0 +1,196 @@
+/* A libc stream that lanes share: the compiled twin of replay.engine.backends.stdio, which says what it promises.
+ *
+ * The plain calls (fread, not fread_unlocked or a chosen buffer), because whoever traces an application's streams
+ * wraps those. All results are bytes, 0 or -errno.
+ */
+#ifndef DXT_REPLAY_ISSUE_STREAMS_H
+#define DXT_REPLAY_ISSUE_STREAMS_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Everything but `file` itself is read and written under the file's own lock (flockfile). */
+typedef struct {
+    FILE *file;
+    int64_t position; /* -1 where nobody knows it */
+    int wrote;        /* the direction of the last use */
+} Stream;
+
+/* Some failures of the library leave errno as it is; callers clear it before the call. */
+static int stream_error(void) { return errno ? -errno : -EIO; }
+
+static int refuse_link(const char *path)
+{
+    struct stat named;
+    if (lstat(path, &named) != 0)
+        return -errno;
+    return S_ISLNK(named.st_mode) ? -ELOOP : 0;
+}
+
+static int fopen_as(const char *path, const char *mode, FILE **file)
+{
+    errno = 0;
+    *file = fopen(path, mode);
+    return *file ? 0 : stream_error();
+}
+
+/* An existing file for reading and writing. fopen knows no O_NOFOLLOW: what it opened must be what the name is. */
+static int fopen_unlinked(const char *path, FILE **file)
+{
+    struct stat opened, named;
+    int error = refuse_link(path);
+    if (error == 0)
+        error = fopen_as(path, "r+e", file);
+    if (error != 0)
+        return error;
+    if (fstat(fileno(*file), &opened) != 0 || lstat(path, &named) != 0)
+        error = -errno;
+    else if (opened.st_dev != named.st_dev || opened.st_ino != named.st_ino)
+        error = -ELOOP;
+    if (error != 0)
+        fclose(*file);
+    return error;
+}
+
+static int fopen_path(const char *path, int writable, int create, FILE **file)
+{
+    int error;
+    if (!writable)
+        return fopen_as(path, "re", file);
+    for (;;) {
+        error = fopen_unlinked(path, file);
+        if (error != -ENOENT || !create)
+            return error;
+        error = fopen_as(path, "w+xe", file);
+        if (error != -EEXIST)
+            return error;
+        error = refuse_link(path); /* else another process has just made it */
+        if (error != 0)
+            return error;
+    }
+}
+
+static int make_stream(FILE *file, Stream **stream)
+{
+    *stream = (Stream *)calloc(1, sizeof(Stream));
+    if (*stream == NULL) {
+        fclose(file);
+        return -ENOMEM;
+    }
+    (*stream)->file = file;
+    return 0;
+}
+
+static int open_stream(const char *path, int writable, int create, Stream **stream)
+{
+    FILE *file;
+    int error = fopen_path(path, writable, create, &file);
+    return error ? error : make_stream(file, stream);
+}
+
+/* A stream on a duplicate of the descriptor, to be closed. */
+static int duplicate_stream(Stream *of, Stream **stream)
+{
+    FILE *file;
+    int error, fd = fcntl(fileno(of->file), F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    errno = 0;
+    file = fdopen(fd, "r");
+    if (file != NULL)
+        return make_stream(file, stream);
+    error = stream_error();
+    close(fd);
+    return error;
+}
+
+static int close_stream(Stream *stream)
+{
+    int error = 0;
+    errno = 0;
+    if (fclose(stream->file) != 0)
+        error = stream_error();
+    free(stream);
+    return error;
+}
+
+/* Bytes of the file, without what the stream still keeps. */
+static int64_t size_of_stream(Stream *stream)
+{
+    struct stat status;
+    return fstat(fileno(stream->file), &status) == 0 ? (int64_t)status.st_size : -errno;
+}
+
+/* The caller has the file's lock. */
+static int move_stream(Stream *stream, int64_t offset)
+{
+    errno = 0;
+    if (fseeko(stream->file, (off_t)offset, SEEK_SET) != 0) {
+        int error = stream_error();
+        stream->position = -1;
+        return error;
+    }
+    stream->position = offset;
+    return 0;
+}
+
+static int seek_stream(Stream *stream, int64_t offset)
+{
+    int error;
+    flockfile(stream->file);
+    error = move_stream(stream, offset);
+    funlockfile(stream->file);
+    return error;
+}
+
+static int flush_stream(Stream *stream)
+{
+    int error = 0;
+    flockfile(stream->file);
+    errno = 0;
+    if (fflush(stream->file) != 0)
+        error = stream_error();
+    funlockfile(stream->file);
+    return error;
+}
+
+/* After a short count: nothing at the end of the file, an error that nothing came before. The caller has the lock. */
+static int64_t check_stream(Stream *stream, int64_t count)
+{
+    int error = stream_error(), failed = ferror(stream->file);
+    clearerr(stream->file);
+    if (!failed)
+        return count;
+    stream->position = -1;
+    return count ? count : error;
+}
+
+/* One fread or fwrite, after an fseeko only where the stream is elsewhere or the direction changes (C11 7.21.5.3). */
+static int64_t transfer_stream(Stream *stream, int writes, char *data, int64_t length, int64_t offset)
+{
+    int64_t count = 0;
+    flockfile(stream->file);
+    if (stream->position != offset || stream->wrote != writes)
+        count = move_stream(stream, offset);
+    if (count == 0) {
+        stream->wrote = writes;
+        errno = 0;
+        count = (int64_t)(writes ? fwrite(data, 1, (size_t)length, stream->file)
+                                 : fread(data, 1, (size_t)length, stream->file));
+        stream->position += count;
+        if (count < length)
+            count = check_stream(stream, count);
+    }
+    funlockfile(stream->file);
+    return count;
+}
+
+#endif

@@ -1,0 +1,211 @@
+"""MPI-IO through mpi4py: MPI.File with read_at and write_at, or their collective forms.
+
+Independent files are opened by each process for itself (COMM_SELF), so that no process waits for another. Collective
+ones are opened by all processes of the run together, before it starts and in one order, and each call on one waits for
+the same call of all others: who may use them is decided in `replay.plan.collectives`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_modes
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from replay.engine.backends.base import FileSlot
+from traces.errors import MissingDependencyError, ReplayError
+
+_TOLD_BY_TEXT = (errno.EMFILE, errno.ENFILE, errno.EISDIR, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What ROMIO has no class for: its message ends in the system's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiFile:
+    """An open file: mpi4py's object, and the name that it was opened by."""
+
+    file: Any
+    path: bytes
+
+
+class MpiioBackend:
+    """Handles are `MpiFile`. `hints`: the Info of every open. A write never follows a link at the last component.
+
+    Where the MPI library does not let threads call it at the same time (MPI_THREAD_MULTIPLE), lanes take turns. A lane
+    whose turn it is may wait for other processes in a collective call; they wait for no other lane of this one.
+    Raises: MissingDependencyError without mpi4py or an MPI library.
+    """
+
+    name = "mpiio"
+    moves_data = True
+
+    def __init__(self, hints: Mapping[str, str] | None = None) -> None:
+        self._mpi = _mpi()
+        self._hints = dict(hints or {})
+        self.takes_turns = self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE
+        self._turn = threading.Lock() if self.takes_turns else nullcontext()
+
+    def open(self, path: bytes, *, writable: bool, create: bool) -> MpiFile:
+        """One MPI_File_open of this process alone. Raises: OSError."""
+        return self._open(self._mpi.COMM_SELF, path, writable=writable, create=create)
+
+    def _open(self, comm: Any, path: bytes, *, writable: bool, create: bool) -> MpiFile:
+        mpi = self._mpi
+        mode = mpi.MODE_RDONLY
+        if writable:
+            mode = mpi.MODE_RDWR | (mpi.MODE_CREATE if create else 0)
+            _refuse_link(path)
+        with self._calling():
+            info = mpi.Info.Create(self._hints) if self._hints else mpi.INFO_NULL
+            try:
+                return MpiFile(file=mpi.File.Open(comm, os.fsdecode(path), mode, info), path=path)
+            finally:
+                if self._hints:
+                    info.Free()
+
+    def size(self, handle: MpiFile) -> int:
+        """Bytes now. Raises: OSError."""
+        with self._calling():
+            return int(handle.file.Get_size())
+
+    def read(self, handle: MpiFile, offset: int, length: int, buffer: memoryview) -> int:
+        """One MPI_File_read_at. Raises: OSError."""
+        return self._transfer(handle.file.Read_at, offset, buffer[:length])
+
+    def write(self, handle: MpiFile, offset: int, length: int, data: memoryview) -> int:
+        """One MPI_File_write_at. Raises: OSError."""
+        return self._transfer(handle.file.Write_at, offset, data[:length])
+
+    def _transfer(self, call: Any, offset: int, view: memoryview) -> int:
+        mpi = self._mpi
+        status = mpi.Status()
+        with self._calling():
+            call(offset, [view, mpi.BYTE], status)
+            return int(status.Get_count(mpi.BYTE))
+
+    def close(self, handle: MpiFile) -> None:
+        """One MPI_File_close. Raises: OSError."""
+        with self._calling():
+            handle.file.Close()
+
+    def another(self, handle: MpiFile) -> MpiFile:
+        """The file opened once more, for reading. Raises: OSError."""
+        return self._open(self._mpi.COMM_SELF, handle.path, writable=False, create=False)
+
+    def stat(self, path: bytes, *, follow: bool) -> None:
+        """One fstatat: MPI has no call of its own. Raises: OSError."""
+        os.stat(path, follow_symlinks=follow)
+
+    def sync(self, handle: MpiFile) -> None:
+        """One MPI_File_sync; a file that is open for reading has nothing to hand on (EROFS). Raises: OSError."""
+        with self._calling():
+            handle.file.Sync()
+
+    def seek(self, handle: MpiFile, offset: int) -> None:
+        """One MPI_File_seek of the individual pointer. Raises: OSError."""
+        with self._calling():
+            handle.file.Seek(offset, self._mpi.SEEK_SET)
+
+    def rename(self, path: bytes, new_path: bytes) -> None:
+        """One rename: MPI has no call of its own. Raises: OSError."""
+        os.rename(path, new_path)
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """One call of the library, whose errors become OSError."""
+        with self._turn:
+            try:
+                yield
+            except self._mpi.Exception as error:
+                number = _errno(self._mpi, error)
+                raise OSError(number, f"{os.strerror(number)} (MPI: {error.Get_error_string()})") from error
+
+
+class CollectiveMpiioBackend(MpiioBackend):
+    """Files that all processes of the run have open together; every read and write is made by all of them.
+
+    `open_together` comes first, on all processes, outside of the lanes; `open` then only finds what it opened, and
+    `close` leaves it open until `close_together`, because both wait for the other processes.
+    """
+
+    def __init__(self, hints: Mapping[str, str] | None = None) -> None:
+        super().__init__(hints)
+        self._opened: dict[bytes, MpiFile] = {}
+
+    def open_together(self, files: Sequence[FileSlot]) -> None:
+        """Open all files in the order given, which must be the same on all processes.
+
+        Raises: ReplayError on all of them where one cannot open a file: MPI_File_open agrees on its outcome.
+        """
+        for slot in files:
+            try:
+                self._opened[slot.path] = self._open(
+                    self._mpi.COMM_WORLD, slot.path, writable=slot.writable, create=slot.create
+                )
+            except OSError as error:
+                raise ReplayError(f"{os.fsdecode(slot.path)} cannot be opened by all processes: {error}") from error
+
+    def close_together(self) -> list[tuple[bytes, int]]:
+        """Close all files, in the order in which they were opened; path and errno of those that reported an error."""
+        failed = []
+        while self._opened:
+            path = next(iter(self._opened))
+            try:
+                super().close(self._opened.pop(path))
+            except OSError as error:
+                failed.append((path, error.errno or errno.EIO))
+        return failed
+
+    def open(self, path: bytes, *, writable: bool, create: bool) -> MpiFile:
+        """What `open_together` opened. Raises: OSError for any other file."""
+        if path not in self._opened:
+            raise OSError(errno.EBADF, "not opened by all processes", path)
+        return self._opened[path]
+
+    def read(self, handle: MpiFile, offset: int, length: int, buffer: memoryview) -> int:
+        """One MPI_File_read_at_all. Raises: OSError."""
+        return self._transfer(handle.file.Read_at_all, offset, buffer[:length])
+
+    def write(self, handle: MpiFile, offset: int, length: int, data: memoryview) -> int:
+        """One MPI_File_write_at_all. Raises: OSError."""
+        return self._transfer(handle.file.Write_at_all, offset, data[:length])
+
+    def close(self, handle: MpiFile) -> None:
+        """Nothing yet."""
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise MissingDependencyError(
+            f"mpi4py with an MPI library ({error})", "a replay through MPI-IO", "pip install 'dxt-replay[mpich]'"
+        ) from error
+    return MPI
+
+
+def _errno(mpi: Any, error: Any) -> int:
+    text = error.Get_error_string()
+    for number in _TOLD_BY_TEXT:
+        if os.strerror(number) in text:
+            return number
+    numbers = {
+        mpi.ERR_NO_SUCH_FILE: errno.ENOENT,
+        mpi.ERR_FILE_EXISTS: errno.EEXIST,
+        mpi.ERR_ACCESS: errno.EACCES,
+        mpi.ERR_READ_ONLY: errno.EROFS,
+        mpi.ERR_NO_SPACE: errno.ENOSPC,
+        mpi.ERR_QUOTA: errno.EDQUOT,
+        mpi.ERR_BAD_FILE: errno.EINVAL,
+    }
+    return numbers.get(error.Get_error_class(), errno.EIO)
+
+
+def _refuse_link(path: bytes) -> None:
+    """MPI knows no O_NOFOLLOW. Raises: OSError for a link; a file that is not there yet is no link."""
+    with suppress(FileNotFoundError):
+        if stat_modes.S_ISLNK(os.lstat(path).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

@@ -1,0 +1,205 @@
+"""POSIX: one pread or pwrite per operation, or one preadv or pwritev. `DirectPosixBackend` goes past the page cache.
+
+The compiled loop does the same by itself; this is its Python twin.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replay.engine.backends.base import PAGE_BYTES
+from traces.errors import TargetError, UsageError
+
+BLOCK_BYTES = PAGE_BYTES
+"""What a direct request begins and ends on: a multiple of every common device's logical block, and the page that
+network file systems go by (open(2), O_DIRECT)."""
+
+MAX_PIECES = 1024
+"""IOV_MAX of Linux (readv(2))."""
+
+
+class PosixBackend:
+    """Handles are file descriptors. A write never follows a symbolic link at the last component (ELOOP).
+
+    `pieces`: buffers of a request, as equal as they come; 0 is a plain pread or pwrite. Darshan records a readv as one
+    segment and does not tell it apart, so that only the user can know.
+    Raises: UsageError for more than MAX_PIECES.
+    """
+
+    name = "posix"
+    moves_data = True
+
+    def __init__(self, *, pieces: int = 0) -> None:
+        if not 0 <= pieces <= MAX_PIECES:
+            raise UsageError(f"{pieces} buffers a request: Linux takes 1 to {MAX_PIECES}")
+        self.pieces = pieces
+
+    def open(self, path: bytes, *, writable: bool, create: bool) -> int:
+        """Read-only unless `writable`. Raises: OSError."""
+        return os.open(path, open_flags(writable=writable, create=create), 0o666)
+
+    def size(self, handle: int) -> int:
+        """Bytes now. Raises: OSError."""
+        return os.fstat(handle).st_size
+
+    def read(self, handle: int, offset: int, length: int, buffer: memoryview) -> int:
+        """One request; a short count is returned as it is. Raises: OSError."""
+        return os.preadv(handle, self._split(buffer[:length], 1), offset)
+
+    def write(self, handle: int, offset: int, length: int, data: memoryview) -> int:
+        """One request; a short count is returned as it is. Raises: OSError."""
+        if self.pieces:
+            return os.pwritev(handle, self._split(data[:length], 1), offset)
+        return os.pwrite(handle, data[:length], offset)
+
+    def close(self, handle: int) -> None:
+        """Raises: OSError, for example when a network file system could not write its data back."""
+        os.close(handle)
+
+    def another(self, handle: int) -> int:
+        """A duplicate of the descriptor. Raises: OSError."""
+        return os.dup(handle)
+
+    def stat(self, path: bytes, *, follow: bool) -> None:
+        """One fstatat. Raises: OSError."""
+        os.stat(path, follow_symlinks=follow)
+
+    def sync(self, handle: int) -> None:
+        """One fsync. Raises: OSError."""
+        os.fsync(handle)
+
+    def seek(self, handle: int, offset: int) -> None:
+        """One lseek. Raises: OSError."""
+        os.lseek(handle, offset, os.SEEK_SET)
+
+    def rename(self, path: bytes, new_path: bytes) -> None:
+        """One rename. Raises: OSError."""
+        os.rename(path, new_path)
+
+    def _split(self, view: memoryview, align: int) -> list[memoryview]:
+        """`pieces` parts of a buffer, each but the last of one size that is a multiple of `align`."""
+        if self.pieces < 2 or not len(view):
+            return [view]
+        size = piece_bytes(len(view), self.pieces, align)
+        return [view[begin : begin + size] for begin in range(0, len(view), size)]
+
+
+def open_flags(*, writable: bool, create: bool) -> int:
+    """Flags of open(2) for a file of the replay."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0) if writable else os.O_RDONLY
+    return flags | os.O_CLOEXEC
+
+
+def piece_bytes(length: int, pieces: int, align: int) -> int:
+    """Size of all parts but the last, so that there are at most `pieces`."""
+    return -(-length // (pieces * align)) * align
+
+
+@dataclass(slots=True)
+class DirectFile:
+    """`fd` has O_DIRECT; `buffered_fd`, opened by `prepare_buffered` under `lock`, has not, and is -1 before."""
+
+    fd: int
+    path: bytes
+    writable: bool
+    buffered_fd: int = -1
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class DirectPosixBackend(PosixBackend):
+    """POSIX with O_DIRECT.
+
+    A read is widened to whole blocks, and counts what was asked; its data begin in the buffer at offset % BLOCK_BYTES,
+    and the buffer must have room for two blocks more. A write that is not of whole blocks would change its neighbours
+    and is made through the page cache instead (`goes_direct`).
+    """
+
+    name = "posix"
+
+    def open(self, path: bytes, *, writable: bool, create: bool) -> DirectFile:  # type: ignore[override]
+        """Raises: OSError; EINVAL where the file system has no direct I/O."""
+        flags = open_flags(writable=writable, create=create) | os.O_DIRECT
+        return DirectFile(os.open(path, flags, 0o666), path, writable)
+
+    @staticmethod
+    def prepare_buffered(handle: DirectFile) -> None:
+        """Open the file once more, for writes that do not go direct. Raises: OSError."""
+        with handle.lock:
+            if handle.buffered_fd < 0:
+                handle.buffered_fd = os.open(handle.path, open_flags(writable=handle.writable, create=False))
+
+    def size(self, handle: DirectFile) -> int:  # type: ignore[override]
+        """Bytes now. Raises: OSError."""
+        return os.fstat(handle.fd).st_size
+
+    def read(self, handle: DirectFile, offset: int, length: int, buffer: memoryview) -> int:  # type: ignore[override]
+        """One request of whole blocks. Raises: OSError."""
+        before = offset % BLOCK_BYTES
+        reach = -(-(before + length) // BLOCK_BYTES) * BLOCK_BYTES
+        moved = os.preadv(handle.fd, self._split(buffer[:reach], BLOCK_BYTES), offset - before)
+        return min(max(moved - before, 0), length)
+
+    def write(self, handle: DirectFile, offset: int, length: int, data: memoryview) -> int:  # type: ignore[override]
+        """One request. Raises: OSError."""
+        if not self.goes_direct(offset, length):
+            return PosixBackend.write(self, handle.buffered_fd, offset, length, data)
+        return os.pwritev(handle.fd, self._split(data[:length], BLOCK_BYTES), offset)
+
+    @staticmethod
+    def goes_direct(offset: int, length: int) -> bool:
+        """Whether a write is one of whole blocks."""
+        return not (offset | length) % BLOCK_BYTES
+
+    def close(self, handle: DirectFile) -> None:  # type: ignore[override]
+        """Raises: OSError."""
+        try:
+            if handle.buffered_fd >= 0:
+                os.close(handle.buffered_fd)
+        finally:
+            os.close(handle.fd)
+
+    def another(self, handle: DirectFile) -> DirectFile:  # type: ignore[override]
+        """Raises: OSError."""
+        return DirectFile(os.dup(handle.fd), handle.path, writable=False)
+
+    def sync(self, handle: DirectFile) -> None:  # type: ignore[override]
+        """Raises: OSError."""
+        os.fsync(handle.fd)
+
+    def seek(self, handle: DirectFile, offset: int) -> None:  # type: ignore[override]
+        """Raises: OSError."""
+        os.lseek(handle.fd, offset, os.SEEK_SET)
+
+
+def check_direct(target: Path, paths: list[bytes]) -> None:
+    """Try direct I/O: one file a file system of those of `paths` that there are, or a nameless one in `target`.
+
+    Raises: TargetError where a file system does not know it.
+    """
+    tried: set[int] = set()
+    for path in paths:
+        try:
+            device = os.stat(path).st_dev
+        except OSError:
+            continue  # a file that the run makes
+        if device not in tried:
+            tried.add(device)
+            _try_direct(path, os.O_RDONLY)
+    if not tried:
+        _try_direct(os.fsencode(target), os.O_RDWR | os.O_TMPFILE)
+
+
+def _try_direct(path: bytes, flags: int) -> None:
+    try:
+        os.close(os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            return  # no nameless files here, or no permission: the run itself will tell
+        raise TargetError(
+            f"the file system of {os.fsdecode(path)} has no direct I/O (O_DIRECT): leave --direct out, or choose a "
+            "target on another one"
+        ) from error

@@ -1,0 +1,393 @@
+"""The timed issue loop: what a lane does with its operations, in Python; and the choice of core.
+
+`PythonLane` specifies the loop and runs every back end; `replay.engine._issue.CompiledLane` does the same for POSIX,
+STDIO and null without the interpreter lock. One process has one table of files (`make_files`) and a lane (`make_lane`)
+for each recorded thread; a lane's `run` is the body of a thread, and one feeder thread calls the rest of it.
+
+All stamps are CLOCK_MONOTONIC, as ns from the run's start t0. For each item, in order:
+1. prepare: open the file at its first use and make room for the data. This is outside of the latency; when it
+   takes long, the item begins late. What the operations beside read and write do is said in `replay.engine.lane_files`.
+2. wait until the item is due. One that is late already begins at once. Shortly before a read that was waited for, its
+   buffer is touched: an application uses the data of one read before the next, so its buffer is in the cache.
+3. begin = the last read of the clock before the call; the call; end = the clock directly after it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from replay.engine.backends.base import Backend, FileFailure, FileSlot, PythonFiles
+from replay.engine.backends.null import NullBackend
+from replay.engine.backends.posix import DirectPosixBackend, PosixBackend
+from replay.engine.backends.stdio import StdioBackend
+from replay.engine.clock import (
+    STOPPED,
+    WINDOW_NS,
+    Clock,
+    MonotonicClock,
+    StartGate,
+    StopFlag,
+    fine_timer_slack,
+    sleep_near,
+    wait_until,
+)
+from replay.engine.items import ADD, MARK, READ, RING_BATCHES, SLEEP, WAIT, WRITE, Batch, Completed, Pace
+from replay.engine.lane_files import LaneFiles
+from replay.engine.wait_counters import Counters
+from traces.errors import ReplayError, UsageError
+
+FEED_POLL_NS, MAX_FEED_POLL_NS = 50_000, 4_000_000
+"""How often a lane without items looks for some: after an eighth of the time that it has waited. Hundreds of lanes
+would leave the feeder no processor if they looked as often as one may."""
+
+GATE_POLL_NS = 5_000_000
+"""How often a lane looks whether the start is known, which it is for longer before it comes."""
+
+COUNTER_POLL_NS = 50_000
+"""How often a Python lane looks at a counter that it waits for; a compiled one is woken."""
+
+CORE_VARIABLE = "DXT_REPLAY_CORE"
+
+
+class FileTable(Protocol):
+    """The files of one process, shared by its lanes; what it holds open is described in `PythonFiles`."""
+
+    @property
+    def core(self) -> str:
+        """compiled or python: in what the lanes over it run."""
+
+    def __len__(self) -> int: ...
+
+    def prepare_payload(self, length: int) -> None:
+        """Make the data for writes of up to `length` bytes, which would otherwise be made when they are due."""
+
+    def close_all(self) -> None:
+        """Close every file that no lane holds; the others when their lane gives them back."""
+
+    def failures(self) -> list[FileFailure]:
+        """Opens and closes that failed so far, by slot."""
+
+
+class Lane(Protocol):
+    """One thread's operations. `run` in a thread of its own, everything else from the one feeder thread."""
+
+    def submit(self, batch: Batch) -> bool:
+        """Queue a batch; False when RING_BATCHES are queued or not collected. Never blocks."""
+
+    def finish(self) -> None:
+        """No more batches will come."""
+
+    def collect(self) -> Completed | None:
+        """The next batch that is finished or, after a stop, begun; None when it is not there (yet).
+
+        Raises: in the Python lane, what a back end raised beside OSError, once all that was done is collected.
+        """
+
+    def run(self) -> None:
+        """Wait for the start, then do all items. Returns after `finish` or a stop. May be called once."""
+
+    @property
+    def done(self) -> bool:
+        """`run` has ended; what `collect` has not returned by its next None, it will never."""
+
+    @property
+    def items_done(self) -> int:
+        """Items done so far, for a display of progress."""
+
+    @property
+    def starved_ns(self) -> int:
+        """Time in which the lane had nothing queued although its next item was due: the feeder's fault."""
+
+    @property
+    def not_direct(self) -> int:
+        """Writes of a direct back end that went through the page cache, because they are not of whole blocks."""
+
+
+class PythonLane:
+    """The specification of a lane, over any back end. Needs 2 to 5 us per item; holds the interpreter lock.
+
+    Reads the clock anew before each call, where the compiled lane, which spends some ns between two items, takes
+    the previous item's end.
+    """
+
+    def __init__(
+        self,
+        files: PythonFiles,
+        *,
+        pace: Pace,
+        start: StartGate,
+        stop: StopFlag,
+        counters: Counters | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._counters = counters or Counters.of(0)
+        self._pace = pace
+        self._start = start
+        self._stop = stop
+        self._clock = clock or MonotonicClock()
+        self._files = LaneFiles(files, self._clock)
+        self._queue: deque[Batch] = deque()
+        self._finished: deque[Completed] = deque()
+        self._uncollected = 0
+        self._no_more = False
+        self._failure: BaseException | None = None
+        self._previous_end = 0
+        self.began = False
+        self.done = False
+        self.items_done = 0
+        self.starved_ns = 0
+
+    def submit(self, batch: Batch) -> bool:
+        """See `Lane`."""
+        if self._no_more:
+            raise RuntimeError("a batch was submitted after finish()")
+        if self._uncollected == RING_BATCHES:
+            return False
+        self._uncollected += 1
+        self._queue.append(batch)
+        return True
+
+    def finish(self) -> None:
+        """See `Lane`."""
+        self._no_more = True
+
+    def collect(self) -> Completed | None:
+        """See `Lane`."""
+        done = self.done
+        if self._finished:
+            self._uncollected -= 1
+            return self._finished.popleft()
+        if done and self._failure is not None:
+            raise self._failure
+        return None
+
+    def run(self) -> None:
+        """See `Lane`."""
+        if self.began:
+            raise RuntimeError("a lane runs once")
+        self.began = True
+        try:
+            with fine_timer_slack():
+                self._run()
+        except BaseException as error:  # a bug in a back end, or the end of the program: the feeder must see it
+            self._failure = error
+        finally:
+            self._files.release()
+            self.done = True
+
+    @property
+    def not_direct(self) -> int:
+        """See `Lane`."""
+        return self._files.not_direct
+
+    def _run(self) -> None:
+        clock, stop = self._clock, self._stop
+        while not self._start.t0_ns:
+            if stop.is_set():
+                return
+            clock.sleep_until(clock.now() + GATE_POLL_NS)
+        self._previous_end = self._start.t0_ns
+        while not stop.is_set() and (batch := self._next_batch()) is not None:
+            self._issue(batch)
+
+    def _next_batch(self) -> Batch | None:
+        waiting_since = None
+        while True:
+            no_more = self._no_more  # read before the queue: a batch is queued before finish()
+            if self._queue:
+                break
+            if no_more or self._stop.is_set():
+                return None
+            now = self._clock.now()
+            waiting_since = now if waiting_since is None else waiting_since
+            self._clock.sleep_until(now + min(max(FEED_POLL_NS, (now - waiting_since) >> 3), MAX_FEED_POLL_NS))
+        batch = self._queue.popleft()
+        if waiting_since is not None:
+            could_begin = max(waiting_since, self._due(int(batch.due_ns[0])))
+            self.starved_ns += max(0, self._clock.now() - could_begin)
+        return batch
+
+    def _due(self, due_ns: int) -> int:
+        if self._pace is Pace.NONE:
+            return self._previous_end
+        return due_ns + (self._start.t0_ns if self._pace is Pace.ABSOLUTE else self._previous_end)
+
+    def _issue(self, batch: Batch) -> None:
+        """Do the items of a batch, or those before a stop."""
+        clock, files, stop, t0 = self._clock, self._files, self._stop, self._start.t0_ns
+        rows: list[tuple[int, int, int, int]] = []
+        items = (batch.kind, batch.slot, batch.offset, batch.length, batch.due_ns)
+        try:
+            for kind, slot, offset, length, due_ns in zip(*(column.tolist() for column in items), strict=True):
+                if stop.is_set():
+                    break
+                error = files.prepare(kind, slot, offset, length) if kind < SLEEP else 0
+                due = self._due(due_ns)
+                begin = clock.now()
+                if due - begin > WINDOW_NS and kind == READ and not error and files.moves_data:
+                    begin = sleep_near(clock, due, begin, stop)
+                    if begin != STOPPED:
+                        files.consume(kind, offset, length)
+                        begin = clock.now()
+                if begin != STOPPED and begin < due:
+                    begin = wait_until(clock, due, begin, stop)
+                if begin == STOPPED:
+                    break
+                if kind <= WRITE:
+                    result = -error if error else files.transfer(kind, offset, length)
+                    end = clock.now()
+                    files.after_transfer(kind, offset, length, error)
+                elif kind < SLEEP:
+                    begin, end, result = files.call(kind, slot, offset, error)
+                elif kind >= WAIT and not 0 <= slot < len(self._counters):
+                    result, end = -errno.EINVAL, begin
+                elif kind == WAIT:
+                    if self._await(slot, length, begin) == STOPPED:
+                        break
+                    # Not when this lane woke up: what follows is due after what it waited for.
+                    result, end = 0, max(begin, self._counters.reached_ns(slot, length, offset))
+                elif kind == ADD:
+                    self._counters.add(slot, length, offset, begin)
+                    result, end = 0, clock.now()
+                else:
+                    # After another item compute is due with its end: a late wake-up does not lengthen it.
+                    late = begin - due if self._pace is Pace.THINK else 0
+                    result, end = 0, self._compute(kind, begin, length - late)
+                    if end == STOPPED:
+                        break
+                if self._pace is Pace.NONE:
+                    due = begin
+                rows.append((due - t0, begin - t0, end - t0, result))
+                self._previous_end = end
+                self.items_done += 1
+        finally:
+            table = np.array(rows, dtype=np.int64).reshape(len(rows), 4).T.copy()
+            self._finished.append(
+                Completed(batch=batch, due_ns=table[0], begin_ns=table[1], end_ns=table[2], result=table[3])
+            )
+
+    def _await(self, counter: int, least: int, begin: int) -> int:
+        """The clock after a look that found a counter at `least` or more, or STOPPED: looks on at first, then polls."""
+        while True:
+            enough = self._counters.value(counter) >= least
+            now = self._clock.now()  # after the look: an end before the addition that it waited for would be a lie
+            if enough:
+                return now
+            if self._stop.is_set():
+                return STOPPED
+            if now - begin >= WINDOW_NS:
+                self._clock.sleep_until(now + COUNTER_POLL_NS)
+
+    def _compute(self, kind: int, begin: int, length: int) -> int:
+        """End of a SLEEP, SPIN or MARK item, or STOPPED."""
+        if kind == MARK or length <= 0:
+            return begin
+        if kind == SLEEP:
+            return wait_until(self._clock, begin + length, begin, self._stop)
+        now = begin
+        while now < begin + length:
+            if self._stop.is_set():
+                return STOPPED
+            now = self._clock.now()
+        return now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """`name`: compiled or python. `warning`: what to tell the user, None when this is the best there is."""
+
+    name: str
+    warning: str | None = None
+
+
+def choose_core(wanted: str = "auto") -> Core:
+    """The core that runs POSIX, STDIO and null lanes and the jitter probe: compiled where it is installed.
+
+    `wanted`: auto, compiled or python; the environment's DXT_REPLAY_CORE decides in place of auto.
+    Raises: UsageError for another word; ReplayError when compiled is asked for and not installed.
+    """
+    wanted = os.environ.get(CORE_VARIABLE) or "auto" if wanted == "auto" else wanted
+    if wanted not in ("auto", "compiled", "python"):
+        raise UsageError(f"there is no core {wanted!r}: {CORE_VARIABLE} is auto, compiled or python")
+    if wanted == "python":
+        return Core(name="python")
+    try:
+        import replay.engine._issue  # noqa: F401
+    except ImportError as error:
+        if wanted == "compiled":
+            raise ReplayError(
+                f"the compiled issue loop is not installed ({error}): install again with a C compiler present"
+            ) from error
+        return Core(
+            name="python",
+            warning="the compiled issue loop is not installed, the Python loop issues late and holds back other "
+            "lanes: install again with a C compiler present",
+        )
+    return Core(name="compiled")
+
+
+def make_files(
+    slots: Sequence[FileSlot], *, backend: Backend | Sequence[Backend] | None = None, core: str = "auto"
+) -> FileTable:
+    """The table of a process's files; `backend`: one for all, or one a slot; None is POSIX. It fixes the lanes' core.
+
+    Lanes are compiled where `runs_compiled` says yes to all of them, and those of POSIX are alike. Raises the process's
+    soft limit of open files towards its hard limit when there are more slots.
+    Raises: as `choose_core`; ValueError where there is not one back end a slot.
+    """
+    chosen = choose_core(core)
+    allow_open_files(len(slots))
+    one = () if isinstance(backend, Sequence) else (backend or PosixBackend(),)
+    each = list(backend) if isinstance(backend, Sequence) else [*one] * len(slots)
+    kinds = {*one, *each}
+    posix = {(type(kind), kind.pieces) for kind in kinds if isinstance(kind, PosixBackend)}
+    if chosen.name == "compiled" and len(posix) <= 1 and all(map(runs_compiled, kinds)):
+        from replay.engine._issue import CompiledFiles
+
+        made, pieces = next(iter(posix), (PosixBackend, 0))
+        names = [kind.name for kind in each]
+        return CompiledFiles(slots, backends=names, direct=made is DirectPosixBackend, pieces=pieces)
+    return PythonFiles(slots, each)
+
+
+def runs_compiled(backend: Backend) -> bool:
+    """Whether the compiled core does what this back end does: POSIX, direct or not, STDIO, and null."""
+    return type(backend) in (PosixBackend, DirectPosixBackend, StdioBackend, NullBackend)
+
+
+def make_lane(
+    files: FileTable, *, pace: Pace, start: StartGate, stop: StopFlag, counters: Counters | None = None
+) -> Lane:
+    """A lane over `files`, in the core of the table. `counters`: what its WAIT and ADD items name."""
+    if isinstance(files, PythonFiles):
+        return PythonLane(files, pace=pace, start=start, stop=stop, counters=counters)
+    from replay.engine._issue import CompiledFiles, CompiledLane
+
+    if not isinstance(files, CompiledFiles):
+        raise TypeError(f"{type(files).__name__} does not come from make_files")
+    return CompiledLane(files, pace=pace, start=start, stop=stop, counters=None if counters is None else counters.cells)
+
+
+def core_of(lane: Lane) -> str:
+    """compiled or python."""
+    return "python" if isinstance(lane, PythonLane) else "compiled"
+
+
+def allow_open_files(count: int) -> None:
+    """Raise the process's soft limit of open files towards its hard limit, to hold `count` beside its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 256  # what the program itself has open
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        with suppress(OSError, ValueError):  # the kernel's own limit (fs.nr_open) is lower: files are closed earlier
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,95 @@
+"""What a lane is given and what it gives back: batches of items, and what became of them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.errors import ReplayError
+
+READ, WRITE, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD = range(13)
+"""Kinds of an item: operations (below SLEEP; `replay.engine.lane_files` tells of those beside read and write); compute
+for `length` ns, asleep or busy; a stamp (begin = end); then, on the counters that the lanes share, with the counter's
+index in `slot`: wait until it is at least `length`; add `length` to it, and wake those who wait for it when a
+multiple of `offset` is reached. `offset` is the same in all items of a counter, and divides what is waited for. A
+wait ends when the counter reached the sum, though its lane may wake up later."""
+
+BATCH_ITEMS = 8192
+RING_BATCHES = 8
+"""Batches of one lane that are submitted and not yet collected, at most."""
+
+MAX_TIME_NS = 1 << 61
+"""Limit of due times and compute: 73 years, so that sums stay in int64."""
+
+
+class Pace(enum.IntEnum):
+    """When an item is due.
+
+    ABSOLUTE: at t0 + due_ns. THINK: due_ns after the previous item of the lane ended (the first: t0 + due_ns).
+    NONE: at once, so that the recorded due is the begin.
+    """
+
+    ABSOLUTE = 0
+    THINK = 1
+    NONE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """1 to BATCH_ITEMS items of one lane, in order; contiguous arrays, not to be changed once submitted.
+
+    kind uint8; slot int32, index of the file or counter, -1 for none; offset int64; length int64, bytes or ns of
+    compute; due_ns int64, see `Pace`. A read of length 0 met the end of its file: it asks for 4096 bytes where the
+    file ends at or before `offset`, else for 0 bytes.
+    Raises: ReplayError for times beyond MAX_TIME_NS; ValueError for arrays of the wrong shape, type or kind.
+    """
+
+    kind: np.ndarray
+    slot: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    due_ns: np.ndarray
+
+    def __post_init__(self) -> None:
+        count = len(self.kind)
+        if not 0 < count <= BATCH_ITEMS:
+            raise ValueError(f"a batch holds 1 to {BATCH_ITEMS} items, not {count}")
+        for name, dtype in (
+            ("kind", np.uint8), ("slot", np.int32), ("offset", np.int64), ("length", np.int64), ("due_ns", np.int64),
+        ):  # fmt: skip
+            array = getattr(self, name)
+            if array.shape != (count,) or array.dtype != dtype or not array.flags.c_contiguous:
+                raise ValueError(f"{name} of a batch is no contiguous {np.dtype(dtype)}[{count}]")
+        highest = self.kind.max()
+        if highest > ADD:
+            raise ValueError(f"a batch holds an item of unknown kind {highest}")
+        longest = self.length[self.kind >= SLEEP].max() if highest >= SLEEP else 0
+        if highest >= WAIT and self.offset[self.kind >= WAIT].min() < 1:
+            raise ValueError("the items of a counter have a multiple of 1 or more")
+        if self.due_ns.min() < -MAX_TIME_NS or max(self.due_ns.max(), longest) > MAX_TIME_NS:
+            raise ReplayError("an operation is due more than 73 years from the start: the capture's times are damaged")
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """What became of `batch`: its first `count` items (all but after a stop), int64[count] each, ns from t0.
+
+    `due_ns`: when the item was due in fact. `result`: bytes transferred or -errno; 0 for what is no operation,
+    -EINVAL for a counter that there is not.
+    """
+
+    batch: Batch
+    due_ns: np.ndarray
+    begin_ns: np.ndarray
+    end_ns: np.ndarray
+    result: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Items done, < len(batch) when the lane was stopped."""
+        return len(self.result)

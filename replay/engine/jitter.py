@@ -1,0 +1,133 @@
+"""The jitter probe: how late this machine wakes a thread that does nothing but wait.
+
+It waits for the multiples of a period with the very wait of the issue loop, beside the lanes and during the run. A
+lag that the probe has too is the machine's; what is above it is the replayer's or the storage's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from replay.engine.clock import STOPPED, Clock, MonotonicClock, StopFlag, fine_timer_slack, wait_until
+from replay.engine.issue import choose_core
+from traces.errors import UsageError
+from traces.measures.distribution import Distribution
+from traces.units import NS_PER_S, NS_PER_US
+
+DEFAULT_RATE_PER_S = 500
+
+SUB_BUCKET_BITS = 6
+EXACT_BUCKETS = 2 << SUB_BUCKET_BITS
+"""Times below 128 ns have a bucket each; above, each power of two has 64: a percentile is right to 1.6 %."""
+
+BUCKETS = ((62 - SUB_BUCKET_BITS) << SUB_BUCKET_BITS) + EXACT_BUCKETS
+"""Enough for every int64: 30 KB, however long the probe runs."""
+
+
+class JitterProbe:
+    """Measures between `start` and `stop`, in a thread of its own; `core` as in `choose_core`.
+
+    A time that is missed because the machine stood still is counted with its lateness, as an operation's would be.
+    Raises: UsageError for a rate that is not between 10 and 100,000 per second.
+    """
+
+    def __init__(
+        self, *, rate_per_s: float = DEFAULT_RATE_PER_S, core: str = "auto", clock: Clock | None = None
+    ) -> None:
+        if not 10 <= rate_per_s <= 100_000:
+            raise UsageError(f"a jitter probe waits 10 to 100,000 times a second, not {rate_per_s}")
+        self._period_ns = round(NS_PER_S / rate_per_s)
+        self._compiled = clock is None and choose_core(core).name == "compiled"
+        self._clock = clock or MonotonicClock()
+        self._stop = StopFlag()
+        self._counts = np.zeros(BUCKETS, dtype=np.int64)
+        self._max_ns = 0
+        self._thread = threading.Thread(target=self._run, name="jitter probe", daemon=True)
+
+    @property
+    def count(self) -> int:
+        """Waits so far."""
+        return int(self._counts.sum())
+
+    def start(self) -> None:
+        """Begin. Raises: RuntimeError the second time."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after one wait at the least: within a period. Does nothing the second time."""
+        self._stop.set()
+        self._thread.join()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure while the context lasts."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def lateness_ns(self) -> Distribution:
+        """How late each wait ended; that of several nodes adds. After `stop`."""
+        found = np.flatnonzero(self._counts)
+        middles = bucket_middle_ns(found)
+        middles[-1:] = self._max_ns  # known exactly
+        counts = self._counts[found]
+        return Distribution(
+            values=middles,
+            counts=counts,
+            total=float(middles @ counts),
+            minimum=float(middles[0]) if len(found) else 0.0,
+            maximum=float(self._max_ns),
+            exact=False,
+        )
+
+    def result(self) -> dict[str, float]:
+        """Lateness in microseconds: p50, p90, p99, max. After `stop`."""
+        lateness = self.lateness_ns()
+        shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+        return {name: lateness.quantile(share) / NS_PER_US for name, share in shares.items()}
+
+    def _run(self) -> None:
+        if self._compiled:
+            from replay.engine._issue import record_lateness
+
+            self._max_ns = record_lateness(self._counts, self._stop.cell, self._period_ns)
+            return
+        with fine_timer_slack():
+            self._max_ns = self._record_lateness()
+
+    def _record_lateness(self) -> int:
+        """The specification of `replay.engine._issue.record_lateness`."""
+        latest = 0
+        heeded = StopFlag()  # never set: one wait is made whatever comes
+        now = self._clock.now()
+        due = now
+        while True:
+            due += self._period_ns
+            now = wait_until(self._clock, due, now, heeded)
+            if now == STOPPED:
+                return latest
+            self._counts[bucket_of(now - due)] += 1
+            latest = max(latest, now - due)
+            if self._stop.is_set():
+                return latest
+            heeded = self._stop
+
+
+def bucket_of(value_ns: int) -> int:
+    """Index of the bucket that counts `value_ns` (0 <= value < 2**63)."""
+    shift = max(0, value_ns.bit_length() - SUB_BUCKET_BITS - 1)
+    return (shift << SUB_BUCKET_BITS) + (value_ns >> shift)
+
+
+def bucket_middle_ns(buckets: np.ndarray) -> np.ndarray:
+    """float64 times that stand for buckets (int64 indices): the middle of what each counts."""
+    shift = np.maximum(0, (buckets >> SUB_BUCKET_BITS) - 1)
+    lowest = (buckets - (shift << SUB_BUCKET_BITS)) << shift
+    middle: np.ndarray = lowest + ((1 << shift) - 1) / 2
+    return middle

@@ -1,0 +1,254 @@
+"""What one Python lane has of its process's files: the file that it holds, its buffer, and how an item becomes a call.
+
+Reads and writes go to explicit offsets of the held file. The other operations make exactly the one call of their
+kind, timed like a read:
+
+- OPEN makes a new handle each time, with the slot's access. It becomes the file's own when that is not open, and else
+  stays beside it until a CLOSE.
+- CLOSE closes one handle of the file and never one that another lane is using: see `PythonFiles.take`.
+- STAT looks at the path, whether the file is open or not.
+- SYNC, SEEK and CLOSE on a file that is not open open it first, outside of the latency, as a read does.
+- RENAME gives the slot's file the name of the slot in `offset`. Both must be writable (EROFS), so that no data that is
+  only read is ever moved. Both are closed first, outside of the latency; the next use opens what has the name then.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+
+from replay.engine.backends.base import (
+    MAX_TRANSFER_BYTES,
+    NO_DESCRIPTORS,
+    NO_FILE,
+    FileSlot,
+    Handle,
+    PythonFiles,
+    page_aligned,
+)
+from replay.engine.backends.posix import BLOCK_BYTES, DirectPosixBackend
+from replay.engine.clock import Clock
+from replay.engine.items import CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WRITE
+
+CONSUMED_BYTES = 1 << 19
+"""Of a read's buffer, touched before it is due: about what a core's own cache holds, and done within the window."""
+
+CACHE_LINE_BYTES = 64
+
+END_OF_FILE_READ_BYTES = 4096
+"""Asked of a read that is recorded with length 0 at the end of its file."""
+
+
+class LaneFiles:
+    """The files as one lane sees them. `not_direct`: writes of a direct back end that went through the page cache."""
+
+    def __init__(self, files: PythonFiles, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+        self._held = -1
+        self._uses = 0
+        self._file = NO_FILE
+        self._buffer = memoryview(bytearray())
+        self._ready = 0
+        self.not_direct = 0
+
+    @property
+    def moves_data(self) -> bool:
+        """Whether reads of the held file fill the buffer."""
+        return self._file.backend.moves_data
+
+    def prepare(self, kind: int, slot: int, offset: int, length: int) -> int:
+        """All that is outside of an item's latency and may come before its wait; errno that refuses it, 0 for none."""
+        if kind > WRITE:
+            return self._prepare_other(kind, slot, offset)
+        if slot != self._held:
+            self._hold(slot)
+        if self._file.error:
+            return self._file.error
+        if offset < 0 or length < 0:
+            return errno.EINVAL
+        if not self._file.backend.moves_data:
+            return 0
+        asked = self._asked(kind, offset, length)
+        try:
+            if kind == WRITE:
+                self._files.payload(asked)
+                return self._prepare_write(offset, asked)
+            room = 2 * BLOCK_BYTES if isinstance(self._file.backend, DirectPosixBackend) else 0
+            self._make_room(asked + room, self._file.size - offset + room)
+        except MemoryError:
+            return errno.ENOMEM
+        return 0
+
+    def _prepare_write(self, offset: int, asked: int) -> int:
+        backend = self._file.backend
+        if not isinstance(backend, DirectPosixBackend) or backend.goes_direct(offset, asked):
+            return 0
+        while True:
+            try:
+                backend.prepare_buffered(self._file.handle)
+            except OSError as error:
+                if error.errno in NO_DESCRIPTORS and self._files.close_one_idle():
+                    continue
+                return error.errno or errno.EIO
+            return 0
+
+    def _prepare_other(self, kind: int, slot: int, offset: int) -> int:
+        self.release()
+        mine = self._files.slot(slot)
+        if mine is None:
+            return errno.EBADF
+        if kind == RENAME:
+            return self._prepare_rename(slot, mine, offset)
+        if kind == SEEK and offset < 0:
+            return errno.EINVAL
+        if kind in (CLOSE, SYNC, SEEK):
+            self._hold(slot)
+            return self._file.error
+        return 0
+
+    def _prepare_rename(self, slot: int, mine: FileSlot, new: int) -> int:
+        other = self._files.slot(new)
+        if other is None:
+            return errno.EBADF
+        if not (mine.writable and other.writable):
+            return errno.EROFS
+        self._files.detach(slot)
+        self._files.detach(new)
+        return 0
+
+    def consume(self, kind: int, offset: int, length: int) -> None:
+        """Write to each cache line that the next read fills first, as an application that just used its data would."""
+        asked = self._asked(kind, offset, length)
+        np.asarray(self._buffer)[: min(asked, self._ready, CONSUMED_BYTES) : CACHE_LINE_BYTES] += 1
+
+    def transfer(self, kind: int, offset: int, length: int) -> int:
+        """One request to the back end; bytes or -errno."""
+        backend, handle, asked = self._file.backend, self._file.handle, self._asked(kind, offset, length)
+        try:
+            if kind == READ:
+                return backend.read(handle, offset, asked, self._buffer)
+            data = self._files.payload(asked) if backend.moves_data else self._buffer
+            return backend.write(handle, offset, asked, data)
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+
+    def after_transfer(self, kind: int, offset: int, length: int, error: int) -> None:
+        """Count an operation on the held file; the last of all closes it."""
+        backend = self._file.backend
+        if kind == WRITE and not error and isinstance(backend, DirectPosixBackend):
+            self.not_direct += not backend.goes_direct(offset, self._asked(kind, offset, length))
+        self._uses += 1
+        if self._uses == self._file.left:
+            self.release()
+
+    def call(self, kind: int, slot: int, offset: int, error: int) -> tuple[int, int, int]:
+        """The call of an item that moves no data, unless `error` refuses it: begin, end, 0 or -errno."""
+        if error:
+            return self._refused(slot, error)
+        if kind == OPEN:
+            return self._call_open(slot)
+        if kind == CLOSE:
+            return self._call_close(slot)
+        backend, mine = self._files.backend(slot), self._files.slot(slot)
+        new = self._files.slot(offset) if kind == RENAME else None
+        result = 0
+        begin = self._clock.now()
+        try:
+            if kind == STAT and mine is not None:
+                backend.stat(mine.path, follow=not mine.writable)
+            elif kind == SYNC:
+                backend.sync(self._file.handle)
+            elif kind == SEEK:
+                backend.seek(self._file.handle, offset)
+            elif mine is not None and new is not None:
+                backend.rename(mine.path, new.path)
+        except OSError as met:
+            result = -(met.errno or errno.EIO)
+        end = self._clock.now()
+        self._count(slot)
+        if kind == RENAME:
+            self._files.count_use(offset)
+        return begin, end, result
+
+    def _refused(self, slot: int, error: int) -> tuple[int, int, int]:
+        begin = self._clock.now()
+        end = self._clock.now()
+        if self._files.slot(slot) is not None:
+            self._count(slot)
+        return begin, end, -error
+
+    def _count(self, slot: int) -> None:
+        """Count an operation, whether its file is held or not."""
+        if self._held == slot:
+            self._uses += 1
+            if self._uses == self._file.left:
+                self.release()
+        else:
+            self._files.count_use(slot)
+
+    def _call_open(self, slot: int) -> tuple[int, int, int]:
+        backend, mine = self._files.backend(slot), self._files.slot(slot)
+        assert mine is not None
+        handle: Handle = None
+        while True:
+            result = 0
+            begin = self._clock.now()
+            try:
+                handle = backend.open(mine.path, writable=mine.writable, create=mine.create)
+            except OSError as met:
+                result = -(met.errno or errno.EIO)
+            end = self._clock.now()
+            if -result not in NO_DESCRIPTORS or not self._files.close_one_idle():
+                break
+        if not result:
+            self._files.adopt(slot, handle)
+        self._files.count_use(slot)
+        return begin, end, result
+
+    def _call_close(self, slot: int) -> tuple[int, int, int]:
+        backend = self._files.backend(slot)
+        result, handle, taken = 0, None, True
+        try:
+            handle = self._files.take(slot)
+        except OSError as met:
+            result, taken = -(met.errno or errno.EIO), False
+        self._held, self._uses, self._file = -1, 0, NO_FILE
+        begin = self._clock.now()
+        if taken:
+            try:
+                backend.close(handle)
+            except OSError as met:
+                result = -(met.errno or errno.EIO)
+        end = self._clock.now()
+        self._files.count_use(slot)
+        return begin, end, result
+
+    def release(self) -> None:
+        """Give the held file back; when all its uses are done, this closes it."""
+        self._files.release(self._held, self._uses)
+        self._held, self._uses, self._file = -1, 0, NO_FILE
+
+    def _hold(self, slot: int) -> None:
+        self.release()
+        self._held, self._file = slot, self._files.hold(slot)
+
+    def _make_room(self, asked: int, available: int) -> None:
+        """Grow the read buffer, and touch what the read can fill: page faults are no part of a latency."""
+        if asked > len(self._buffer):
+            self._ready = 0
+            self._buffer = memoryview(bytearray())  # the old one goes first: both need not fit
+            self._buffer = page_aligned(1 << max(asked - 1, 4095).bit_length())
+        reach = min(asked, available)
+        if reach > self._ready:
+            np.asarray(self._buffer)[self._ready : reach] = 0
+            self._ready = reach
+
+    def _asked(self, kind: int, offset: int, length: int) -> int:
+        """Bytes to ask for."""
+        if not self._file.backend.moves_data:
+            return length
+        if kind == READ and length == 0 and 0 <= self._file.size <= offset:
+            return END_OF_FILE_READ_BYTES
+        return min(length, MAX_TRANSFER_BYTES)

@@ -1,0 +1,98 @@
+"""Everything that a comparison measures on one of its two captures, collected in one pass."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from replay.fidelity.curves import CurveCollector
+from replay.fidelity.sequences import RankSequences, SequenceCollector
+from replay.fidelity.similarity import factors
+from replay.fidelity.undertaken import NOT_GIVEN, Undertaken, UndertakenRows, first_start_ns
+from traces.measures.access_pattern import AccessPattern
+from traces.measures.distribution import Distribution, DistributionCollector
+from traces.measures.io_totals import IoCollector, IoTotals
+from traces.measures.lane_times import LaneTimeCollector
+from traces.measures.span_times import union_by_rank
+
+
+class Measures:
+    """Collects the measures of one capture, rank by rank. `numbers`: the file numbering that both captures share."""
+
+    def __init__(self, undertaken: Undertaken, numbers: np.ndarray) -> None:
+        capture = undertaken.capture
+        files = capture.files.num_rows
+        self._undertaken = undertaken
+        self._numbers = numbers
+        self._compute = union_by_rank(capture.spans, "compute")
+        self._io = IoCollector(files, self._compute)
+        self._pattern = AccessPattern(files)
+        self._latency = DistributionCollector()
+        self._lag = DistributionCollector()
+        self._limits_ns: tuple[int, int] | None = None
+        self.lanes = LaneTimeCollector()
+        self.curves = CurveCollector(first_start_ns(capture))
+        self.failed = 0
+        self.operations = 0
+
+    def add_rank(self, rank: int) -> RankSequences:
+        """Measure one rank and return what it did. Raises: CaptureError when a part is damaged."""
+        sequences = SequenceCollector()
+        if rank in self._undertaken.capture.ranks:
+            for part in self._undertaken.rows(rank):
+                self._add(part)
+                sequences.add(part.rows, self._numbers[part.rows.file_id])
+                sequences.add_others(part.others, self._numbers[part.others.file_id])
+        return sequences.sequences()
+
+    def _add(self, part: UndertakenRows) -> None:
+        rows = part.rows
+        self.failed += int(part.others_failed.sum())
+        if not len(rows):
+            return
+        duration_ns = rows.duration_ns
+        self._io.add(rows, duration_ns)
+        self._pattern.add(rows)
+        self._latency.add(duration_ns)
+        self.lanes.add(rows)
+        self.curves.add(rows)
+        due = part.due_ns != NOT_GIVEN
+        self._lag.add(rows.start_ns[due] - part.due_ns[due])
+        self.failed += int(part.failed.sum())
+        self.operations += len(rows)
+        first, last = int(rows.start_ns[0]), int(rows.end_ns.max())
+        before = self._limits_ns or (first, last)
+        self._limits_ns = min(first, before[0]), max(last, before[1])
+
+    def limits_ns(self) -> tuple[int, int] | None:
+        """First start and last end of the operations; None without any."""
+        return self._limits_ns
+
+    @cached_property
+    def totals(self) -> IoTotals:
+        """Totals of all ranks; to be asked for after the last one."""
+        return self._io.totals()
+
+    def factors(self) -> dict[str, float]:
+        """The paper's ten factors."""
+        ranks = max(self._undertaken.capture.info.job.nprocs, len(self._undertaken.capture.ranks))
+        return factors(self.totals, self._pattern.counts, ranks)
+
+    def lag_ns(self) -> Distribution:
+        """Begin - due of each operation that was due."""
+        return self._lag.distribution()
+
+    def distributions(self) -> dict[str, Distribution]:
+        """Transfer sizes in bytes, gaps between starts and latencies in ns."""
+        return {
+            "transfer_size": self.totals.size_bytes,
+            "inter_arrival": self.lanes.gaps_ns(),
+            "latency": self._latency.distribution(),
+        }
+
+    def overlap_pct(self) -> float | None:
+        """Share of the I/O time (union per rank) that lies inside compute-busy, over the ranks where that is known."""
+        ranks = [rank for rank in self.totals.ranks if rank.rank in self._compute]
+        union_ns = sum(rank.union_ns for rank in ranks)
+        return 100 * sum(rank.hidden_ns for rank in ranks) / union_ns if union_ns else None

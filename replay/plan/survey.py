@@ -1,0 +1,94 @@
+"""Before the run: which lanes and files a rank has, and through which back ends (see `replay.plan.layers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from replay.plan.layers import BACKENDS, LayerChoice
+from traces.errors import CaptureError
+from traces.schema import OPS, READ, WRITE, codes
+from traces.store.reader import Capture
+
+RENAME = OPS.index("rename")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotUse:
+    """One file of a rank through one back end (code of `replay.plan.layers.BACKENDS`), and its operations there."""
+
+    file_id: int
+    backend: int
+    uses: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSurvey:
+    """What one rank does. `lane_operations`: lane -> operations to replay, ascending by lane; `uses`: the same by file.
+
+    `reads`, `writes`: the files that it does so to; a renamed file, and one of the new name, are written. `slots`: by
+    file and back end. `lane_backends`: what each lane needs. `left_out`: its operations that are not replayed, because
+    their file is replayed at another layer, or reconstructed rows are not wanted.
+    """
+
+    rank: int
+    lane_operations: Mapping[int, int]
+    uses: Mapping[int, int]
+    reads: frozenset[int]
+    writes: frozenset[int]
+    slots: tuple[SlotUse, ...]
+    lane_backends: Mapping[int, frozenset[int]]
+    layers: LayerChoice
+    operations: int
+    left_out: int
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The lanes that have anything to replay, ascending."""
+        return tuple(self.lane_operations)
+
+
+def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
+    """From the counts of a rank (`Capture.usage`).
+
+    Raises: CaptureError when a part is damaged.
+    """
+    everything = capture.usage(rank)
+    used = layers.usage(capture, rank)
+    used = used.filter(pa.array(layers.undertaken(used)))
+    op, file_id, lane = codes(used, "op"), used["file_id"].to_numpy(), used["lane"].to_numpy()
+    number, new_name = used["operations"].to_numpy(), used["other_file_id"].to_numpy()
+    backend = layers.backends(codes(used, "api"), file_id)
+    renames = op == RENAME
+    if renames.any() and not 0 <= new_name[renames].min() <= new_name[renames].max() < capture.files.num_rows:
+        raise CaptureError(f"{capture.path}: a rename names a file that files.parquet lacks: merge again")
+    # A rename uses both of its names.
+    files = np.concatenate((file_id, new_name[renames]))
+    uses = np.concatenate((number, number[renames]))
+    keys = files.astype(np.int64) * len(BACKENDS) + np.concatenate((backend, backend[renames]))
+    lanes, operations = _sums(lane, number)
+    written = (op == WRITE) | renames
+    return RankSurvey(
+        rank=rank,
+        lane_operations=dict(zip(lanes, operations, strict=True)),
+        uses=dict(zip(*_sums(files, uses), strict=True)),
+        reads=frozenset(file_id[op == READ].tolist()),
+        writes=frozenset([*file_id[written].tolist(), *new_name[renames].tolist()]),
+        slots=tuple(
+            SlotUse(file_id=key // len(BACKENDS), backend=key % len(BACKENDS), uses=count)
+            for key, count in zip(*_sums(keys, uses), strict=True)
+        ),
+        lane_backends={one: frozenset(np.unique(backend[lane == one]).tolist()) for one in lanes},
+        layers=layers,
+        operations=sum(operations),
+        left_out=int(everything["operations"].to_numpy().sum()) - sum(operations),
+    )
+
+
+def _sums(keys: np.ndarray, number: np.ndarray) -> tuple[list[int], list[int]]:
+    """The different keys, ascending, and the sum of `number` for each."""
+    found, index = np.unique(keys, return_inverse=True)
+    return found.tolist(), np.bincount(index, weights=number, minlength=len(found)).astype(np.int64).tolist()

@@ -1,0 +1,347 @@
+"""The processes of one replay: alone, or the ranks of an MPI job. A run without MPI needs no MPI installed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from replay.engine.wait_counters import COUNTER_WORDS, Counters
+from replay.ranks.death_watch import DeathWatch
+from traces.errors import DxtReplayError, MissingDependencyError, ReplayError
+
+T = TypeVar("T")
+
+_LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PALS_RANKID")
+"""Set by the launchers of MPICH, Intel MPI, Cray and Open MPI in the processes that they start."""
+
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+
+_CLOCK_ROUNDS = 30
+
+WAIT_PERIOD_S = 0.01
+"""How often a process that waits for the first looks whether it is done."""
+
+
+class Communicator(Protocol):
+    """What a replay needs of its processes. Collective calls must be made by all of them."""
+
+    rank: int
+    size: int
+
+    def barrier(self) -> None: ...
+    def gather(self, value: Any) -> list[Any] | None:
+        """All processes' values by rank on process 0, None on the others."""
+
+    def broadcast(self, value: Any) -> Any:
+        """Process 0's value, on all."""
+
+    def agree(self, error: DxtReplayError | None) -> None:
+        """Raise on every process when one of them met an error: none waits for a process that has given up."""
+
+    def common_start_ns(self, margin_ns: int) -> int:
+        """One instant for all, `margin_ns` from now, on this process's CLOCK_MONOTONIC."""
+
+    def first_on_node(self) -> bool:
+        """Whether this is the lowest process of its node."""
+
+    def counters(self, own: int, common: int) -> SharedCounters:
+        """`own` counters of this process after `common` ones of all processes of its node, all at zero."""
+
+    def tell_stop(self) -> None:
+        """Let the others learn that the run is to stop; does not wait for them. At most once a run."""
+
+    def told_to_stop(self) -> bool:
+        """Whether another told so; does not wait."""
+
+    def arrive(self) -> Callable[[], bool]:
+        """Arrive at a barrier without waiting there: what is returned tells whether all have arrived. Collective.
+
+        A process that waits so can still be told to stop, by a signal or by another process.
+        """
+
+    def end_of_notices(self) -> bool:
+        """Whether any process told to stop. Forgets it, so that another run can follow. Collective."""
+
+    def watched(self) -> AbstractContextManager[None]:
+        """While it lasts, the death of a process is told by its name. Collective."""
+
+    def abort(self) -> None:
+        """End all processes at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCounters:
+    """The counters of a node. `base`: the first of this process's own. `leaders`: on the first process of each of
+    several nodes the mpi4py communicator of these, else None."""
+
+    counters: Counters
+    base: int
+    leaders: Any = None
+
+
+class Solo:
+    """One process."""
+
+    rank = 0
+    size = 1
+
+    def barrier(self) -> None:
+        return None
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def agree(self, error: DxtReplayError | None) -> None:
+        if error is not None:
+            raise _known_to_all(error)
+
+    def common_start_ns(self, margin_ns: int) -> int:
+        return time.monotonic_ns() + margin_ns
+
+    def first_on_node(self) -> bool:
+        return True
+
+    def counters(self, own: int, common: int) -> SharedCounters:
+        return SharedCounters(counters=Counters.of(common + own), base=common)
+
+    def tell_stop(self) -> None:
+        return None
+
+    def told_to_stop(self) -> bool:
+        return False
+
+    def arrive(self) -> Callable[[], bool]:
+        return lambda: True
+
+    def end_of_notices(self) -> bool:
+        return False
+
+    def watched(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def abort(self) -> None:
+        raise SystemExit(1)
+
+
+class MpiWorld:
+    """The processes of MPI_COMM_WORLD, through mpi4py.
+
+    Raises: MissingDependencyError without mpi4py or an MPI library.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise MissingDependencyError(
+                f"mpi4py with an MPI library ({error})", "a replay under mpiexec", "pip install 'dxt-replay[mpich]'"
+            ) from error
+        self._mpi = MPI
+        self._world = MPI.COMM_WORLD
+        self._notices = self._world.Dup()  # a notice must not be taken for what a collective call sends
+        self._sent: list[Any] = []
+        self._told = False
+        self._window: Any = None
+        self.rank: int = self._world.Get_rank()
+        self.size: int = self._world.Get_size()
+
+    def barrier(self) -> None:
+        self._world.Barrier()
+
+    def gather(self, value: Any) -> list[Any] | None:
+        gathered: list[Any] | None = self._world.gather(value, root=0)
+        return gathered
+
+    def broadcast(self, value: Any) -> Any:
+        return self._world.bcast(value, root=0)
+
+    def agree(self, error: DxtReplayError | None) -> None:
+        messages: list[str | None] = self._world.allgather(None if error is None else str(error))
+        if error is not None:
+            raise _known_to_all(error)
+        for process, message in enumerate(messages):
+            if message is not None:
+                raise _known_to_all(ReplayError(f"process {process}: {message}"))
+
+    def common_start_ns(self, margin_ns: int) -> int:
+        offset_ns = self._clock_offset_ns()
+        self.barrier()
+        start = self._world.bcast(time.monotonic_ns() + margin_ns if self.rank == 0 else None, root=0)
+        return int(start) + offset_ns
+
+    def first_on_node(self) -> bool:
+        nodes = self._world.allgather(_node_id())
+        return nodes.index(nodes[self.rank]) == self.rank
+
+    def counters(self, own: int, common: int) -> SharedCounters:
+        nodes = self._world.allgather(_node_id())
+        first = nodes.index(nodes[self.rank])
+        node: Any = self._world.Split(color=first, key=self.rank)
+        mine = own + (common if node.Get_rank() == 0 else 0)
+        line = COUNTER_WORDS * np.dtype(np.int64).itemsize
+        if self._window is not None:
+            self._window.Free()
+        self._window = self._mpi.Win.Allocate_shared(mine * line, line, comm=node)
+        sizes = node.allgather(mine)
+        memory, _ = self._window.Shared_query(0)  # the segments of a node follow each other
+        window: Any = self._mpi.buffer.fromaddress(memory.address, sum(sizes) * line)
+        cells = np.frombuffer(window, dtype=np.int64).reshape(-1, COUNTER_WORDS)
+        base = sum(sizes[: node.Get_rank()]) + (common if node.Get_rank() == 0 else 0)
+        cells[base - (common if node.Get_rank() == 0 else 0) : base + own] = 0
+        node.Barrier()
+        node.Free()
+        several = len(set(nodes)) > 1
+        leads = self._world.Split(color=0 if first == self.rank and several else self._mpi.UNDEFINED, key=self.rank)
+        return SharedCounters(
+            counters=Counters(cells, shared=self.size > 1),
+            base=base,
+            leaders=None if leads == self._mpi.COMM_NULL else leads,
+        )
+
+    def tell_stop(self) -> None:
+        if not self._sent:
+            others = (other for other in range(self.size) if other != self.rank)
+            self._sent = [self._notices.isend(None, dest=other) for other in others]
+
+    def told_to_stop(self) -> bool:
+        # The notice stays where it is until `end_of_notices`, which knows how many there are.
+        self._told = self._told or bool(self._notices.Iprobe(source=self._mpi.ANY_SOURCE))
+        return self._told
+
+    def arrive(self) -> Callable[[], bool]:
+        request = self._notices.Ibarrier()
+        return lambda: bool(request.Test())
+
+    def end_of_notices(self) -> bool:
+        tellers = self._world.allgather(bool(self._sent))
+        for teller, told in enumerate(tellers):
+            if told and teller != self.rank:
+                self._notices.recv(source=teller)
+        for request in self._sent:
+            request.wait()
+        self._sent, self._told = [], False
+        return any(tellers)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        mine = (_node_id(), os.getpid(), f"process {self.rank} of {self.size} (PID {os.getpid()})")
+        everyone = self._world.allgather(mine)
+        watch = None
+        if self.first_on_node():
+            watch = DeathWatch({pid: name for node, pid, name in everyone if node == mine[0]})
+        try:
+            yield
+        finally:
+            if watch is not None:
+                watch.dismiss()
+
+    def abort(self) -> None:
+        self._world.Abort(2)
+
+    def _clock_offset_ns(self) -> int:
+        """This process's CLOCK_MONOTONIC minus process 0's: 0 on one node, else by the quickest of some round trips."""
+        nodes = self._world.allgather(_node_id())
+        if self.rank == 0:
+            for other in range(1, self.size):
+                if nodes[other] != nodes[0]:
+                    for _ in range(_CLOCK_ROUNDS):
+                        self._world.recv(source=other)
+                        self._world.send(time.monotonic_ns(), dest=other)
+            return 0
+        if nodes[self.rank] == nodes[0]:
+            return 0
+        best_trip, offset = None, 0
+        for _ in range(_CLOCK_ROUNDS):
+            sent = time.monotonic_ns()
+            self._world.send(None, dest=0)
+            remote = self._world.recv(source=0)
+            received = time.monotonic_ns()
+            if best_trip is None or received - sent < best_trip:
+                best_trip, offset = received - sent, (sent + received) // 2 - remote
+        return offset
+
+
+def is_known_to_all(error: DxtReplayError) -> bool:
+    """Whether `agree` raised it, so that no process waits for this one."""
+    return getattr(error, "known_to_all", False)
+
+
+def _known_to_all(error: DxtReplayError) -> DxtReplayError:
+    error.known_to_all = True
+    return error
+
+
+def together(comm: Communicator, work: Callable[[], T]) -> T:
+    """What `work` returns here, once it has succeeded on every process.
+
+    Raises: DxtReplayError on all of them when it failed on one.
+    """
+    error: DxtReplayError | None = None
+    made: list[T] = []
+    try:
+        made.append(work())
+    except DxtReplayError as met:
+        error = met
+    comm.agree(error)
+    return made[0]
+
+
+def first_does(comm: Communicator, work: Callable[[], T]) -> T:
+    """What `work` returns on process 0, on all of them. The others sleep meanwhile: blocked in MPI they would take the
+    processor from it, and have no signals. Collective.
+
+    Raises: DxtReplayError on all of them when it failed there.
+    """
+    error: DxtReplayError | None = None
+    made: T | None = None
+    try:
+        made = work() if comm.rank == 0 else None
+    except DxtReplayError as met:
+        error = met
+    all_there = comm.arrive()
+    while not all_there():
+        time.sleep(WAIT_PERIOD_S)
+    comm.agree(error)
+    found: T = comm.broadcast(made)
+    return found
+
+
+def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
+    """MPI when this process was started by an MPI launcher, else alone.
+
+    Raises: MissingDependencyError when it was, and mpi4py or its MPI library is absent; ReplayError when the launcher
+    is of another MPI, so that each process would replay everything.
+    """
+    if not any(variable in environment for variable in _LAUNCHER_VARIABLES):
+        return Solo()
+    world = MpiWorld()
+    launched = [int(environment[name]) for name in _SIZE_VARIABLES if environment.get(name, "").isdigit()]
+    if launched and max(launched) != world.size:
+        raise ReplayError(
+            f"the launcher started {max(launched)} processes and MPI sees {world.size}: mpiexec and mpi4py are of "
+            "different MPIs; use the mpiexec that belongs to mpi4py's MPI library"
+        )
+    return world
+
+
+def share_of(ranks: Sequence[int], process: int, processes: int) -> tuple[int, ...]:
+    """The captured ranks that `process` replays: contiguous blocks whose sizes differ by at most one."""
+    quotient, rest = divmod(len(ranks), processes)
+    begin = process * quotient + min(process, rest)
+    return tuple(ranks[begin : begin + quotient + (process < rest)])
+
+
+def _node_id() -> str:
+    """What tells nodes apart; CLOCK_MONOTONIC is one clock within a boot of one kernel."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text() if boot.exists() else os.uname().nodename

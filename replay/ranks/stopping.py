@@ -1,0 +1,128 @@
+"""The end of a run before its time: signals set the process's stop flag, and the flags of all processes stay alike."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from replay.engine.clock import StopFlag
+from replay.ranks.comm import Communicator
+from traces.errors import DxtReplayError
+from traces.units import NS_PER_MS, NS_PER_S
+
+HEED_PERIOD_NS = 100 * NS_PER_MS
+"""How often a process looks whether another was told to stop."""
+
+MEET_PERIOD_S = 0.004
+
+ONE_SIGNAL_NS = NS_PER_S
+"""A second signal within this time is the first once more: a terminal and the launcher may both send it."""
+
+
+EXIT_SIGNALLED = 128
+"""Added to the number of the signal that ended a program, as a shell reports it."""
+
+
+class StopRelay:
+    """One process's part in stopping all: called by its feeder thread, which must never wait for another process."""
+
+    def __init__(self, stop: StopFlag, comm: Communicator) -> None:
+        self._stop = stop
+        self._comm = comm
+        self._known_to_all = False
+        self._next_ns = 0
+
+    def heed(self) -> None:
+        """Stop when another process was told to, and tell the others when this one was. Looks every 100 ms."""
+        now = time.monotonic_ns()
+        if self._known_to_all or now < self._next_ns:
+            return
+        self._next_ns = now + HEED_PERIOD_NS
+        if self._stop.is_set():
+            self._comm.tell_stop()
+            self._known_to_all = True
+        elif self._comm.told_to_stop():
+            self._stop.set()
+            self._known_to_all = True
+
+    def meet(self) -> None:
+        """Wait for the other processes to come here, and heed meanwhile: blocked in MPI, this one had no signals.
+
+        Collective. Afterwards the flags are alike.
+        """
+        all_there = self._comm.arrive()
+        while not all_there():
+            self.heed()
+            time.sleep(MEET_PERIOD_S)
+        if self._comm.end_of_notices():
+            self._stop.set()
+
+    def then_meet(self, work: Callable[[], None]) -> None:
+        """`meet` after the work, also when that failed by an error that `together` will tell the others."""
+        try:
+            work()
+        except DxtReplayError:
+            self.meet()
+            raise
+        self.meet()
+
+
+class Terminated(SystemExit):
+    """A signal other than Ctrl-C's ended the process; `code` is the exit status that a shell reports for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(EXIT_SIGNALLED + number)
+
+
+@contextmanager
+def stop_on_signals(stop: StopFlag) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the run in order; a second one, a second later, ends the process as usual."""
+    with _heeded((signal.SIGINT, signal.SIGTERM), lambda number: stop.set()):
+        yield
+
+
+@contextmanager
+def unwind_on_signals() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP raise, so that who holds something temporary can take it away. One that this
+    process ignores stays ignored; a second one, a second later, ends the process as usual.
+
+    Raises: KeyboardInterrupt; Terminated.
+    """
+
+    def unwind(number: int) -> None:
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with _heeded((number for number in ending if signal.getsignal(number) != signal.SIG_IGN), unwind):
+        yield
+
+
+@contextmanager
+def _heeded(numbers: Iterable[int], heed: Callable[[int], None]) -> Iterator[None]:
+    """Let the first of these signals call `heed`; one that comes more than a second later does what it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous: dict[int, Any] = {}
+    first_ns: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        first_ns.append(time.monotonic_ns())
+        if len(first_ns) == 1:
+            heed(number)
+        elif first_ns[-1] - first_ns[0] > ONE_SIGNAL_NS:
+            signal.signal(number, previous[number])
+            signal.raise_signal(number)
+
+    for number in map(int, numbers):
+        previous[number] = signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,207 @@
+"""What is measured of one run, from its replay capture and its totals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from replay.plan.pacing import Pace
+from replay.run.recording import Tally
+from replay.run.result import RunResult, percentiles_us
+from traces.measures.distribution import Distribution, DistributionCollector
+from traces.measures.intervals import StreamingUnion
+from traces.measures.io_totals import IoCollector, IoTotals
+from traces.measures.operation_rows import operation_rows
+from traces.measures.span_times import spans_by_rank
+from traces.schema import READ, WRITE
+from traces.store.reader import Capture
+from traces.units import MIB, NS_PER_S, NS_PER_US, ns_to_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """`meaning`: for a person. `unit`: of the values, as in the name."""
+
+    meaning: str
+    unit: str
+    more_is_better: bool = False
+
+
+METRICS: Mapping[str, Metric] = {
+    "elapsed_s": Metric(meaning="elapsed", unit="s"),
+    "total_s": Metric(meaning="whole replay", unit="s"),
+    "io_time_s": Metric(meaning="I/O time per rank (union)", unit="s"),
+    "metadata_time_s": Metric(meaning="metadata time per rank (union)", unit="s"),
+    "input_wait_per_step_s": Metric(meaning="input wait per step", unit="s"),
+    "latency_mean_us": Metric(meaning="latency, mean", unit="us"),
+    "response_mean_us": Metric(meaning="response, mean", unit="us"),
+    "read_latency_p50_us": Metric(meaning="read latency p50", unit="us"),
+    "read_latency_p99_us": Metric(meaning="read latency p99", unit="us"),
+    "write_latency_p50_us": Metric(meaning="write latency p50", unit="us"),
+    "write_latency_p99_us": Metric(meaning="write latency p99", unit="us"),
+    "bandwidth_mib_s": Metric(meaning="bandwidth while I/O is in flight", unit="MiB/s", more_is_better=True),
+}
+"""In the order in which they are shown. `elapsed_s`: training, from the first step's begin to the last one's end, under
+the pace `steps`; else the whole replay, from its start to its last operation's end, which is `total_s` there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """One run. `pair`: from 1, 0 for a run that does not count. `capture`: where it was kept. `metrics`: by name of
+    METRICS, those that the run has. `resident_pct`: of the files that it reads, in the page cache before it, None where
+    nobody can tell; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
+    `warnings`: what the run itself told. `failed_closes`: files whose close reported an error, so that what was
+    written may not be stored."""
+
+    side: str
+    pair: int
+    capture: Path | None
+    metrics: Mapping[str, float]
+    operations: int
+    failed: int
+    short: int
+    left_out: int
+    bytes_read: int
+    bytes_written: int
+    whole_s: float
+    starved_s: float
+    overhead_pct: float | None
+    lag_us: Mapping[str, float] | None
+    jitter_us: Mapping[str, float] | None
+    cache_policy: str
+    resident_pct: float | None
+    stopped: bool
+    warnings: tuple[str, ...] = ()
+    failed_closes: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """One of `runs` in the JSON of `dxt-replay regress`."""
+        return {
+            "side": self.side,
+            "pair": self.pair,
+            "warmup": self.pair == 0,
+            "capture": None if self.capture is None else str(self.capture),
+            "metrics": dict(self.metrics),
+            "operations": self.operations,
+            "failed": self.failed,
+            "failed_closes": self.failed_closes,
+            "short": self.short,
+            "left_out": self.left_out,
+            "bytes": {"read": self.bytes_read, "written": self.bytes_written},
+            "starved_s": self.starved_s,
+            "overhead_pct": self.overhead_pct,
+            "lag_us": None if self.lag_us is None else dict(self.lag_us),
+            "jitter_us": None if self.jitter_us is None else dict(self.jitter_us),
+            "cache": {"policy": self.cache_policy, "resident_before_pct": self.resident_pct},
+            "stopped": self.stopped,
+            "warnings": list(self.warnings),
+        }
+
+
+def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kept: bool) -> MeasuredRun:
+    """One pass over a replay. `kept`: whether its capture stays. Raises: CaptureError when a part is damaged."""
+    tally = result.tally
+    training = result.options.pacing.pace is Pace.STEPS
+    whole_s = ns_to_seconds(tally.last_end_ns)
+    return MeasuredRun(
+        side=side,
+        pair=pair,
+        capture=result.capture if kept else None,
+        metrics=measure(replay, tally, training=training),
+        operations=tally.operations,
+        failed=tally.failed,
+        failed_closes=sum(tally.close_errors.values()),
+        short=tally.short,
+        left_out=result.left_out,
+        bytes_read=tally.bytes_read,
+        bytes_written=tally.bytes_written,
+        whole_s=whole_s,
+        starved_s=ns_to_seconds(tally.starved_ns) / max(result.lanes, 1),
+        overhead_pct=result.overhead.as_json(tally.last_end_ns)["fraction_pct"],
+        lag_us=percentiles_us(tally.lag_ns),
+        jitter_us=result.jitter_us,
+        cache_policy=result.cache.policy,
+        resident_pct=result.cache.resident_before_pct,
+        stopped=result.stopped,
+        warnings=result.warnings,
+    )
+
+
+def measure(replay: Capture, tally: Tally, *, training: bool) -> dict[str, float]:
+    """The metrics of one run. `training`: whether the elapsed time is that of its steps. What it did none of, such as
+    writing, is left out. Raises: CaptureError when a part is damaged."""
+    window = training_window(replay) if training else None
+    found = _Rows(replay)
+    totals = found.io.totals()
+    whole_s = ns_to_seconds(max(tally.last_end_ns, window[1] if window else 0))
+    metrics = {"elapsed_s": whole_s if window is None else ns_to_seconds(window[1] - window[0])}
+    if window is not None:
+        metrics |= {"total_s": whole_s, **_input_wait(replay)}
+    ranks = max(len(replay.ranks), 1)
+    metrics["io_time_s"] = ns_to_seconds(totals.total("union_ns")) / ranks
+    metrics["metadata_time_s"] = ns_to_seconds(found.metadata_ns) / ranks
+    if tally.operations:
+        metrics["latency_mean_us"] = tally.latency_ns.mean / NS_PER_US
+        metrics["response_mean_us"] = tally.response_ns.mean / NS_PER_US
+    metrics |= _percentiles("read", found.reads.distribution()) | _percentiles("write", found.writes.distribution())
+    metrics |= _bandwidth(totals)
+    return {name: metrics[name] for name in METRICS if metrics.get(name, 0.0) > 0}
+
+
+def primary_metric(source: Capture, pace: Pace) -> str:
+    """The metric that decides. `timed` keeps the recorded times, so that only what operations take can show a slowdown:
+    the mean latency. Else the elapsed time, and where most of the bytes move before the first step (a data set that is
+    loaded whole), which training cannot show, the whole replay."""
+    if pace is Pace.TIMED:
+        return "latency_mean_us"
+    window = training_window(source) if pace is Pace.STEPS else None
+    if window is None:
+        return "elapsed_s"
+    before = moved = 0
+    for rows in operation_rows(source, without=("lane", "step")):
+        data = rows.where(rows.data)
+        moved += int(data.length.sum())
+        before += int(data.length[data.start_ns < window[0]].sum())
+    return "total_s" if 2 * before > moved else "elapsed_s"
+
+
+def training_window(replay: Capture) -> tuple[int, int] | None:
+    """First step's begin and last one's end over all ranks, ns; None without steps."""
+    steps = [(int(starts.min()), int(ends.max())) for _, _, starts, ends in spans_by_rank(replay.spans, "step")]
+    return (min(begin for begin, _ in steps), max(end for _, end in steps)) if steps else None
+
+
+class _Rows:
+    """What one pass over the op stream collects."""
+
+    def __init__(self, replay: Capture) -> None:
+        self.io = IoCollector(replay.files.num_rows, {})
+        self.reads, self.writes = DistributionCollector(), DistributionCollector()
+        metadata: dict[int, StreamingUnion] = {}
+        for rows in operation_rows(replay, without=("lane", "step")):
+            data, other = rows.where(rows.data), rows.where(~rows.data)
+            duration = data.duration_ns
+            self.io.add(data, duration)
+            self.reads.add(duration[data.op == READ])
+            self.writes.add(duration[data.op == WRITE])
+            metadata.setdefault(rows.rank, StreamingUnion()).add(other.start_ns, other.end_ns)
+        self.metadata_ns = sum(union.length_ns for union in metadata.values())
+
+
+def _input_wait(replay: Capture) -> dict[str, float]:
+    steps = sum(len(step) for _, step, _, _ in spans_by_rank(replay.spans, "step"))
+    waits = [int((ends - starts).sum()) for _, _, starts, ends in spans_by_rank(replay.spans, "input_wait")]
+    return {"input_wait_per_step_s": ns_to_seconds(sum(waits)) / steps} if waits and steps else {}
+
+
+def _percentiles(name: str, latency_ns: Distribution) -> dict[str, float]:
+    if not latency_ns.count:
+        return {}
+    return {f"{name}_latency_p{p}_us": latency_ns.quantile(p / 100) / NS_PER_US for p in (50, 99)}
+
+
+def _bandwidth(totals: IoTotals) -> dict[str, float]:
+    busy_ns = totals.busy.length_ns
+    return {"bandwidth_mib_s": totals.bytes_moved / MIB * NS_PER_S / busy_ns} if busy_ns else {}

@@ -1,0 +1,41 @@
+"""What is found out once for all processes before a run: is the target staged, what is replayed at which layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from replay.plan.layers import LayerChoice, choose_layers
+from replay.run.options import RunOptions
+from replay.run.process_files import check_io
+from replay.twin.placement import Placement
+from replay.twin.stage import check_staged, prepare_run
+from traces.errors import UsageError
+from traces.store.reader import Capture
+from traces.store.writer import begin_capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What one process found out for all of them."""
+
+    placements: Sequence[Placement]
+    layers: LayerChoice
+    working: Path
+    begin_ns: int
+    end_ns: int
+
+
+def prepare(capture: Capture, output: Path, options: RunOptions) -> Prepared:
+    """Look at the capture and the target, and make a working directory for the output."""
+    if output.exists() and output.samefile(capture.path):
+        raise UsageError(f"{output} is the capture to be replayed: give the replay another name")
+    layers = choose_layers(capture, api=options.api, reconstruct=options.reconstruct)
+    chunks = layers.chunks if options.api == "hdf5" else None
+    placements = check_staged(capture, options.target, options.maps, chunks)
+    check_io(options.io, options.target, [placement.path for placement in placements])
+    begin_ns, end_ns = capture.time_span_ns
+    working = begin_capture(output)
+    prepare_run(options.target, placements)
+    return Prepared(placements=placements, layers=layers, working=working, begin_ns=begin_ns, end_ns=end_ns)

@@ -1,0 +1,256 @@
+"""One process of the replay: its ranks, their lanes and files, and the loop that feeds them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from replay.causal.explain import rank_model
+from replay.causal.paced_ranks import Ties
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.descriptors import require_descriptors
+from replay.engine.issue import allow_open_files, choose_core, core_of
+from replay.plan.collectives import Collectives
+from replay.plan.lane_plan import batch_items_of, process_file_slots
+from replay.plan.pacing import Pace
+from replay.plan.row_queue import SpillFile
+from replay.plan.survey import RankSurvey
+from replay.ranks.stopping import StopRelay
+from replay.run.options import RunOptions
+from replay.run.prepared import Prepared
+from replay.run.process_files import ProcessFiles, per_operation_ns
+from replay.run.rank_lanes import FedLane, LaneBuffers, ReplayedRank
+from replay.run.recording import Tally, TimeCollector, rank_rows
+from replay.run.result import Overhead
+from replay.twin import page_cache
+from traces.errors import ReplayError
+from traces.schema import SPANS_SCHEMA
+from traces.store.reader import Capture
+from traces.store.writer import OpsWriter
+from traces.units import NS_PER_MS
+
+REPORT_PERIOD_NS = 50 * NS_PER_MS
+"""How often progress is reported, which looks at every lane."""
+
+FEED_PERIOD_S = 0.004
+"""How often the feeder looks after the lanes; a full ring lasts 60 ms at a million operations a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far this process has come: operations done of total, time since the start and as recorded.
+
+    `lag_ns`: how long the next operation of the lane that is furthest behind has been due; None without due times.
+    """
+
+    done: int
+    total: int
+    elapsed_ns: int
+    expected_ns: int
+    lag_ns: int | None = None
+
+
+class ReplayProcess:
+    """The ranks, lanes and files of one process of the replay."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        surveys: Sequence[RankSurvey],
+        prepared: Prepared,
+        options: RunOptions,
+        ties: Ties | None,
+    ) -> None:
+        self._capture = capture
+        self._options = options
+        self.stop = StopFlag()
+        self._gate = StartGate()
+        self.core = choose_core(options.core)
+        self.surveys = surveys
+        self.ties = ties
+        lanes = sum(len(survey.lanes) for survey in self.surveys)
+        # Each lane has its plan and its results.
+        self._buffers = LaneBuffers(
+            spill=SpillFile(prepared.working, queues=2 * lanes),
+            times=TimeCollector(),
+            batch_items=batch_items_of(lanes),
+        )
+        self._slots = process_file_slots(surveys, prepared.placements)
+        # Each rank reads a part.
+        allow_open_files(len(self._slots.slots) + len(surveys))
+        self.files = ProcessFiles(self._slots, options.io, self.core.name)
+        require_descriptors(lanes + len(surveys))
+        self._ranks: list[ReplayedRank] = [
+            ReplayedRank(capture, survey, self.files, numbers, self._buffers, options, self._gate, self.stop, ties)
+            for survey, numbers in zip(surveys, self._slots.numbers, strict=True)
+        ]
+        self._cost_ns = {core: per_operation_ns(core) for core in {core_of(lane.lane) for lane in self._lanes}}
+        sizes = capture.files["size"].to_numpy()
+        written = sorted({file for survey in surveys for file in survey.writes})
+        self.files.prepare_payload(int(sizes[written].max()) if written else 0)
+        read = {file for survey in surveys for file in survey.reads}
+        # Files that the run itself makes have no pages yet.
+        paths = (prepared.placements[file].path for file in sorted(read))
+        self._paths = [path for path in paths if os.path.exists(path)]
+        self._total = sum(survey.operations for survey in self.surveys)
+        self.expected_ns = options.plan.pacing.recorded_ns(prepared.end_ns - prepared.begin_ns)
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def left_out(self) -> int:
+        return sum(survey.left_out for survey in self.surveys)
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop.is_set()
+
+    @property
+    def _lanes(self) -> list[FedLane]:
+        return [lane for rank in self._ranks for lane in rank.lanes]
+
+    @property
+    def lane_count(self) -> int:
+        return sum(len(survey.lanes) for survey in self.surveys)
+
+    @property
+    def io_warnings(self) -> tuple[str, ...]:
+        turns = "the MPI library is not thread-safe (MPI_THREAD_MULTIPLE): lanes took turns in it"
+        notes = dict.fromkeys(note for survey in self.surveys for note in survey.layers.chunks.notes(self._capture))
+        model = () if self.ties is None else self.ties.steps.warnings
+        return (*((turns,) if self.files.turns else ()), *notes, *model, *self.files.close_warnings)
+
+    @property
+    def models(self) -> dict[int, dict[str, Any]] | None:
+        """The causal model of each rank in numbers; None for a pace without one."""
+        if self.ties is None:
+            return None
+        return {rank: rank_model(model) for rank, model in self.ties.steps.models.items()}
+
+    @property
+    def not_direct(self) -> int:
+        return sum(lane.lane.not_direct for lane in self._lanes)
+
+    @property
+    def python_lanes(self) -> int:
+        return sum(core_of(lane.lane) == "python" for lane in self._lanes)
+
+    @property
+    def overhead(self) -> Overhead:
+        lanes = [(self._cost_ns[core_of(lane.lane)], lane.lane.items_done) for lane in self._lanes]
+        return max(
+            (Overhead(per_operation_ns=cost, busiest_lane_ns=cost * items) for cost, items in lanes),
+            key=lambda overhead: overhead.busiest_lane_ns,
+            default=Overhead(),
+        )
+
+    def open_together(self, collectives: Collectives) -> None:
+        """Open what all processes open together; they all come here."""
+        written = np.zeros(len(self._slots.slots), dtype=bool)
+        for survey, numbers in zip(self.surveys, self._slots.numbers, strict=True):
+            for use in survey.slots:
+                written[numbers.of[use.backend][use.file_id]] = collectives.written[use.file_id]
+        self.files.open_together(written)
+
+    def drop_pages(self) -> tuple[str, ...]:
+        """Drop the pages of the files that this process reads; what could not be dropped."""
+        return page_cache.drop(self._paths).warnings
+
+    def residency(self) -> page_cache.Residency:
+        """How much of the files that this process reads is in the page cache."""
+        return page_cache.resident(self._paths)
+
+    def start(self) -> None:
+        """Fill the lanes and start their threads, which wait for the gate.
+
+        Raises: ReplayError when the system refuses a thread.
+        """
+        for lane in self._lanes:
+            lane.pump()
+        for lane in self._lanes:  # all are filled: threads that wait take time from the filling
+            thread = threading.Thread(target=lane.lane.run, name=f"lane-{lane.name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.stop.set()  # for those that wait already
+                raise ReplayError(
+                    f"this process needs a thread for each of its {len(self._lanes)} lanes, and the system refused "
+                    f"number {len(self._threads) + 1}: raise the limits (ulimit -u, pids.max), start more processes "
+                    "or choose fewer ranks (--ranks)"
+                ) from error
+            self._threads.append(thread)
+
+    def run(
+        self,
+        start_ns: int,
+        report_progress: Callable[[Progress], None],
+        relay: StopRelay,
+        *,
+        bound: bool = False,
+    ) -> None:
+        """Issue everything; returns when all lanes are done or stopped.
+
+        `bound`: lanes may wait for other processes in collective calls, which nothing but the end of the processes can
+        break off. Raises: ReplayError when it is stopped then, at once; the caller must end the others.
+        """
+        lanes = self._lanes
+        self._gate.open(start_ns)
+        try:
+            next_report_ns = 0
+            while any(thread.is_alive() for thread in self._threads):
+                for lane in lanes:
+                    lane.pump()
+                relay.heed()
+                if (now_ns := time.monotonic_ns()) >= next_report_ns:
+                    report_progress(self._progress(now_ns - start_ns))
+                    next_report_ns = now_ns + REPORT_PERIOD_NS
+                time.sleep(FEED_PERIOD_S)
+                if bound and self.stop.is_set():
+                    raise ReplayError("the replay was stopped amid collective operations: nothing of it is kept")
+        except BaseException:
+            self.stop.set()
+            raise
+        finally:
+            for thread in self._threads:
+                if not (bound and self.stop.is_set()):
+                    thread.join()
+        for lane in lanes:
+            lane.collect()  # after a stop, what was not issued is not read either
+        for lane in lanes:
+            lane.source.close()
+        self.files.close_all()
+
+    def _progress(self, elapsed_ns: int) -> Progress:
+        timed = self._options.plan.pacing.pace is Pace.TIMED
+        return Progress(
+            done=sum(rank.operations_done for rank in self._ranks),
+            total=self._total,
+            elapsed_ns=elapsed_ns,
+            expected_ns=self.expected_ns,
+            lag_ns=max((lane.behind_ns(elapsed_ns) for lane in self._lanes), default=0) if timed else None,
+        )
+
+    def write_operations(self, output: Path) -> int:
+        """Write the ops of this process's ranks; returns how many."""
+        with OpsWriter(output) as writer:
+            for rank in self._ranks:
+                for table in rank_rows(rank.survey.rank, [recorder.rows for recorder in rank.recorders]):
+                    writer.write(table)
+        self._buffers.spill.close()
+        return writer.rows
+
+    def tally(self) -> Tally:
+        """Totals of this process's ranks; after the files are closed."""
+        own = self._buffers.times.tally() + Tally(close_errors=self.files.close_errors)
+        return sum((rank.tally() for rank in self._ranks), own)
+
+    def spans(self) -> pa.Table:
+        tables = [rank.spans(self._capture, self._options.plan) for rank in self._ranks]
+        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *tables])

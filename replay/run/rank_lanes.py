@@ -1,0 +1,162 @@
+"""One captured rank in the replay: its lanes, what feeds them and what becomes of their results."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replay.causal.paced_ranks import Ties
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.issue import Lane, make_lane
+from replay.engine.items import Pace as LoopPace
+from replay.plan.lane_plan import (
+    ComputeSource,
+    LaneSource,
+    PlanOptions,
+    RankSource,
+    SlotNumbers,
+    batch_of,
+    compute_rows,
+)
+from replay.plan.pacing import Pace
+from replay.plan.row_queue import SpillFile
+from replay.plan.survey import RankSurvey
+from replay.run.options import RunOptions
+from replay.run.process_files import ProcessFiles
+from replay.run.recording import ComputeRecorder, ComputeStructure, LaneRecorder, NoRecorder, Tally, TimeCollector
+from traces.schema import SPAN_KINDS, codes
+from traces.store.reader import Capture
+
+LOOP_PACE = {
+    Pace.TIMED: LoopPace.ABSOLUTE,
+    Pace.THINK: LoopPace.THINK,
+    Pace.STEPS: LoopPace.THINK,
+    Pace.NONE: LoopPace.NONE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneBuffers:
+    """What the lanes of a process share, so that their number does not multiply its memory."""
+
+    spill: SpillFile
+    times: TimeCollector
+    batch_items: int
+
+
+class ReplayedRank:
+    """One captured rank in the replay: its I/O lanes and its compute lane, over the process's files."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        survey: RankSurvey,
+        files: ProcessFiles,
+        slots: SlotNumbers,
+        buffers: LaneBuffers,
+        options: RunOptions,
+        gate: StartGate,
+        stop: StopFlag,
+        ties: Ties | None,
+    ) -> None:
+        self.survey = survey
+        pacing = options.plan.pacing
+        causal = None if ties is None else ties.steps.lanes(survey.rank, ties.counters[survey.rank], pacing)
+        source = RankSource(capture, survey, slots, options.plan, buffers.spill, causal, buffers.batch_items)
+        self.recorders = [LaneRecorder(lane, buffers.spill, buffers.times) for lane in survey.lanes]
+        self.compute = ComputeRecorder()
+        pace = LOOP_PACE[pacing.pace]
+        counters = None if ties is None else ties.shared.counters
+
+        def make(backends: Iterable[int] = ()) -> Lane:
+            return make_lane(files.table(backends), pace=pace, start=gate, stop=stop, counters=counters)
+
+        self.lanes = [
+            FedLane(
+                make(survey.lane_backends[recorder.lane]),
+                source.lane(recorder.lane),
+                recorder,
+                f"{survey.rank}.{recorder.lane}",
+            )
+            for recorder in self.recorders
+        ]
+        if ties is None:
+            rows = compute_rows(capture.spans, survey.rank, options.plan)
+        else:
+            rows = ties.steps.script(survey.rank, ties.counters[survey.rank], pacing, options.plan.compute)
+            ready = ties.steps.pipeline(survey.rank, ties.counters[survey.rank], pacing)
+            if len(ready):
+                self.lanes.append(FedLane(make(), ComputeSource(ready), NoRecorder(), f"{survey.rank}.pipeline"))
+        if len(rows):
+            self.lanes.append(FedLane(make(), ComputeSource(rows), self.compute, f"{survey.rank}.compute"))
+
+    @property
+    def operations_done(self) -> int:
+        return sum(lane.lane.items_done for lane in self.lanes[: len(self.recorders)])
+
+    def tally(self) -> Tally:
+        starved = [lane.lane.starved_ns for lane in self.lanes]
+        totals = sum((recorder.tally(ns) for recorder, ns in zip(self.recorders, starved, strict=False)), Tally())
+        return totals + Tally(last_end_ns=self.compute.last_end_ns)
+
+    def spans(self, capture: Capture, plan: PlanOptions) -> pa.Table:
+        mine = capture.spans.filter(pc.equal(capture.spans["rank"], self.survey.rank))
+        busy = mine.filter(pa.array(codes(mine, "kind") == SPAN_KINDS.index("compute")))
+        structure = ComputeStructure(
+            starts=busy["start_ns"].to_numpy(), ends=busy["end_ns"].to_numpy(), speed=plan.pacing.of_compute
+        )
+        return self.compute.spans(self.survey.rank, structure)
+
+
+class FedLane:
+    """A lane of the loop, where its items come from and where its results go."""
+
+    def __init__(
+        self, lane: Lane, source: LaneSource, recorder: LaneRecorder | ComputeRecorder | NoRecorder, name: str
+    ) -> None:
+        self.lane = lane
+        self.source = source
+        self.name = name
+        self._recorder = recorder
+        self._in_flight: deque[np.ndarray] = deque()
+        self._collected = 0
+        self._waiting: np.ndarray | None = None
+        self._finished = False
+
+    def pump(self) -> None:
+        """Take what is done and fill the lane's ring."""
+        self.collect()
+        self._feed()
+
+    def collect(self) -> None:
+        """Take what is done."""
+        while (done := self.lane.collect()) is not None:
+            self._recorder.record(self._in_flight.popleft(), done)
+            self._collected += done.count
+
+    def _feed(self) -> None:
+        while not self._finished:
+            rows = self.source.next_rows() if self._waiting is None else self._waiting
+            if not len(rows):
+                self.lane.finish()
+                self._finished = True
+            elif self.lane.submit(batch_of(rows)):
+                self._in_flight.append(rows)
+                self._waiting = None
+            else:
+                self._waiting = rows
+                return
+
+    def behind_ns(self, elapsed_ns: int) -> int:
+        """How long the lane's next item has been due, under pace `timed`; 0 when it is not, or none is there."""
+        place = self.lane.items_done - self._collected
+        for rows in self._in_flight:
+            if place < len(rows):
+                return max(0, elapsed_ns - int(rows["due_ns"][place]))
+            place -= len(rows)
+        return 0

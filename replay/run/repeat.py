@@ -1,0 +1,61 @@
+"""The same replay several times: how much its elapsed time varies."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from replay.ranks.comm import Communicator
+from replay.run.options import RunOptions
+from replay.run.process import Progress
+from replay.run.result import RunResult
+from replay.run.runner import run_replay
+from traces.store.reader import Capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """The runs that were made, in order; a run that was stopped is the last."""
+
+    runs: tuple[RunResult, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay run --repeat N --json` prints: `runs` are what a single run prints."""
+        documents = [run.as_json() for run in self.runs]
+        elapsed = [document["elapsed_s"] for document in documents]
+        return {
+            "repeats": len(documents),
+            "elapsed_s": {"median": statistics.median(elapsed), "min": min(elapsed), "max": max(elapsed)},
+            "runs": documents,
+        }
+
+
+def output_of(output: Path, number: int) -> Path:
+    """Where the capture of a run goes, counted from 1: `OUT.2.capture` beside `OUT.capture`."""
+    return output.with_name(f"{output.stem}.{number}{output.suffix}")
+
+
+def run_repeatedly(
+    capture: Capture,
+    output: Path,
+    options: RunOptions,
+    comm: Communicator,
+    times: int,
+    report_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Repeats | None:
+    """Replay `times` times, each from the same state: files that a run creates are created anew, and `cold` drops the
+    twin's pages before each. The results on process 0, None on the others. A run that is stopped ends the row.
+
+    Raises: as `run_replay`; captures of the runs before stay.
+    """
+    runs: list[RunResult] = []
+    for number in range(1, times + 1):
+        result = run_replay(capture, output_of(output, number), options, comm, report_progress)
+        if result is not None:
+            runs.append(result)
+        if comm.broadcast(result is not None and result.stopped):
+            break
+    return Repeats(runs=tuple(runs)) if runs else None

@@ -1,0 +1,224 @@
+"""What a run says of itself: the JSON of `dxt-replay run`, and the `capture.json` of the replay."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from replay.engine.issue import Core
+from replay.plan.lane_plan import PlanOptions
+from replay.plan.pacing import Pace
+from replay.plan.selection import selection_of
+from replay.run.recording import Tally
+from traces.measures.distribution import Distribution
+from traces.schema import OPS, CaptureInfo, Job, Source
+from traces.store.reader import Capture
+from traces.units import NS_PER_MS, NS_PER_US, ns_to_seconds
+from traces.version import VERSION
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheState:
+    """The page cache before the run. `policy`: cold (dropped first) or as found; percent None where nobody can tell."""
+
+    policy: str
+    resident_before_pct: float | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IoResult:
+    """How the operations were made. `api`: as asked for; `backends`: those in use; `not_direct`: writes of a direct
+    replay that were not of whole blocks and went through the page cache; `vectored`: buffers of a request;
+    `python_lanes`: lanes that ran in the Python loop, as their back ends need it or there is no other."""
+
+    api: str = "auto"
+    reconstruct: bool = True
+    backends: tuple[str, ...] = ()
+    direct: bool = False
+    not_direct: int = 0
+    vectored: int | None = None
+    python_lanes: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """What the engine itself costs: of an operation, by the null back end in the same core shortly before the run; and
+    of the operations of the lane where that adds up to most.
+
+    It is the rate of a lane that has nothing else to do. Under a pace most of it lies in the time in which a lane
+    waits anyway, so that the fraction of the elapsed time is an upper bound of what the engine added.
+    """
+
+    per_operation_ns: float = 0.0
+    busiest_lane_ns: float = 0.0
+
+    def as_json(self, elapsed_ns: int) -> dict[str, float | None]:
+        """`fraction_pct` of the elapsed time, None without any, and `per_operation_ns`."""
+        fraction = 100 * self.busiest_lane_ns / elapsed_ns if elapsed_ns else None
+        return {"fraction_pct": fraction, "per_operation_ns": self.per_operation_ns}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One finished replay over all its processes. `recorded_ns`: how long what was replayed lasted at the source;
+    `left_out`: recorded rows not issued (see `replay.plan.survey`).
+
+    `models`: by rank the causal model in numbers (`replay.causal.explain`), None for a pace without one.
+    """
+
+    capture: Path
+    options: PlanOptions
+    tally: Tally
+    recorded_ns: int
+    jitter_us: Mapping[str, float] | None
+    cache: CacheState
+    processes: int
+    lanes: int
+    core: Core
+    left_out: int
+    stopped: bool
+    io: IoResult = IoResult()
+    overhead: Overhead = Overhead()
+    models: Mapping[int, Mapping[str, Any]] | None = None
+
+    @property
+    def expected_ns(self) -> int | None:
+        """The recorded time at the replay's speed; None where compute and I/O have different ones, or no pace."""
+        pacing = self.options.pacing
+        return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace is not Pace.NONE else None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the run came to its end and no operation and no close failed."""
+        return not (self.stopped or self.tally.failed or self.tally.close_errors)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the reader of the numbers must know."""
+        found = [self.core.warning] if self.core.warning else []
+        found += self.cache.warnings
+        found += self.io.warnings
+        if self.io.not_direct:
+            found.append(f"{self.io.not_direct} writes were not of whole blocks and went through the page cache")
+        if self.stopped:
+            found.append("the replay was stopped before its end")
+        if self.tally.failed:
+            found.append(f"{self.tally.failed} operations failed")
+        if self.tally.short:
+            found.append(f"{self.tally.short} operations moved fewer bytes than recorded")
+        return tuple(found)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay run --json` prints."""
+        tally = self.tally
+        return {
+            "capture": str(self.capture),
+            "pace": self.options.pacing.pace.value,
+            "speed": self.options.pacing.speed,
+            "compute_speed": self.options.pacing.of_compute,
+            "io_speed": self.options.pacing.of_io,
+            "compute": self.options.compute,
+            "operations": tally.operations,
+            "failed": tally.failed,
+            "errors": _by_name(tally.errors),
+            "close_errors": _by_name(tally.close_errors),
+            "short": tally.short,
+            "left_out": self.left_out,
+            "api": self.io.api,
+            "backends": list(self.io.backends),
+            "reconstruct": self.io.reconstruct,
+            "direct": self.io.direct,
+            "not_direct": self.io.not_direct,
+            "vectored": self.io.vectored,
+            "python_lanes": self.io.python_lanes,
+            "overhead": self.overhead.as_json(tally.last_end_ns),
+            "model": None if self.models is None else {str(rank): model for rank, model in self.models.items()},
+            "stopped": self.stopped,
+            "elapsed_s": ns_to_seconds(tally.last_end_ns),
+            "recorded_s": ns_to_seconds(self.recorded_ns),
+            "expected_s": None if self.expected_ns is None else ns_to_seconds(self.expected_ns),
+            "lag_us": percentiles_us(tally.lag_ns),
+            "jitter_us": dict(self.jitter_us) if self.jitter_us is not None else None,
+            "latency_us": percentiles_us(tally.latency_ns),
+            "latency_by_operation_us": {OPS[op]: percentiles_us(each) for op, each in tally.latency_by_op.items()},
+            "response_us": percentiles_us(tally.response_ns),
+            "bytes": {"read": tally.bytes_read, "written": tally.bytes_written},
+            "cache": {"policy": self.cache.policy, "resident_before_pct": self.cache.resident_before_pct},
+            "warnings": list(self.warnings),
+            "starved_ms": tally.starved_ns / NS_PER_MS,
+            "processes": self.processes,
+            "lanes": self.lanes,
+            "core": self.core.name,
+        }
+
+
+def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
+    """Counts by errno as counts by its name (ENOENT)."""
+    return {errno.errorcode.get(code, str(code)): count for code, count in sorted(counts.items())}
+
+
+def percentiles_us(nanoseconds: Distribution) -> dict[str, float] | None:
+    """p50, p90, p99 and max in us; None for an empty distribution."""
+    if not nanoseconds.count:
+        return None
+    return {name: nanoseconds.quantile(share) / NS_PER_US for name, share in PERCENTILES.items()}
+
+
+def replay_info(
+    source: Capture, result: RunResult, zero_ns: int, stored: int, sources: tuple[Source, ...] = ()
+) -> CaptureInfo:
+    """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and left `stored` operations. `sources`:
+    what `source` stands for where it will not last."""
+    elapsed_ns = result.tally.last_end_ns
+    selection = selection_of(source)
+    return CaptureInfo(
+        job=Job(
+            nprocs=source.info.job.nprocs,
+            run_time_s=ns_to_seconds(elapsed_ns),
+            start_ns=zero_ns,
+            end_ns=zero_ns + elapsed_ns,
+            zero_ns=zero_ns,
+            job_id=source.info.job.job_id,
+            exe=source.info.job.exe,
+        ),
+        ranks=source.info.ranks,
+        sources=sources or (_source(source),),
+        lanes="recorded",
+        warnings=result.warnings,
+        partial=result.stopped,
+        made_by={
+            "program": "dxt-replay",
+            "version": VERSION,
+            "command": "run",
+            "operations_stored": stored,
+            "api": result.io.api,
+            "reconstruct": result.io.reconstruct,
+            "pace": result.options.pacing.pace.value,
+            "speed": result.options.pacing.speed,
+            "compute_speed": result.options.pacing.of_compute,
+            "io_speed": result.options.pacing.of_io,
+            "selection": None if selection.is_everything else selection.as_json(),
+            "result": result.as_json(),
+        },
+    )
+
+
+def is_replay_of(capture: Capture, other: Capture) -> bool:
+    """Whether `capture` says that it is a replay of `other`, a recording, or of what that was merged from."""
+    if capture.info.made_by.get("command") != "run" or other.info.made_by.get("command") == "run":
+        return False
+    recorded = {_source(other).sha256, *(source.sha256 for source in other.info.sources)}
+    return any(source.sha256 in recorded for source in capture.info.sources)
+
+
+def _source(capture: Capture) -> Source:
+    document = (capture.path / "capture.json").read_bytes()
+    return Source(name=capture.path.name, sha256=hashlib.sha256(document).hexdigest(), kind="capture")

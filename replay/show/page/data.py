@@ -1,0 +1,174 @@
+"""The numbers behind the pictures of the HTML page, as plain JSON: bars of the timeline, and how late a replay was."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replay.show.page.html_tables import visible
+from traces.store.reader import Capture
+from traces.units import NS_PER_US
+
+if TYPE_CHECKING:
+    from profiler_merge.analysis.bars import Bars
+    from profiler_merge.analysis.lane_bars import LaneBars
+    from profiler_merge.analysis.overview import Overview
+
+MOST_ROWS = 64
+"""Rows of a timeline: ranks that would need more are left out of it, but never the first."""
+
+_LOOP_ROWS = {
+    "step": "steps",
+    "compute": "loop",
+    "input wait": "loop",
+    "collective": "loop",
+    "checkpoint": "loop",
+    "pipeline": "input",
+}
+"""Row of a rank that each kind of span is drawn in."""
+
+PATH_TAIL = 70
+"""Characters of a path that pointing at a bar shows: its end, which tells files of one data set apart."""
+
+LAG_BINS = 300
+
+
+def timeline_json(overview: Overview, origin_ns: int) -> dict[str, Any]:
+    """Rows and tracks of one timeline; times in ns from `origin_ns`, starts as differences to the one before.
+
+    A track without `operations`, `bytes` or `file` has one operation, no bytes or no file in each bar.
+    """
+    rows, places = _rows(overview)
+    drawn = drawn_lanes(overview)
+    tracks: list[dict[str, Any]] = []
+    for (rank, kind), bars in overview.loops.tracks.items():
+        if (rank, _LOOP_ROWS[kind]) in places:
+            tracks.append({"row": places[rank, _LOOP_ROWS[kind]], "kind": kind, **_columns(bars, origin_ns)})
+    for (rank, lane, kind), bars in drawn.tracks.items():
+        tracks.append({"row": places[rank, f"lane {lane}"], "kind": kind, **_columns(bars, origin_ns)})
+    ranks = sorted({rank for rank, _ in places})
+    first, last = overview.course.edges_ns()[[0, -1]].tolist()
+    return {
+        "axis": "time since the first event [s]" if origin_ns else "time of the capture [s]",
+        "rows": rows,
+        "ranks": ranks,
+        "tracks": tracks,
+        "from_ns": first - origin_ns,
+        "until_ns": last - origin_ns,
+        "files": {str(number): visible(overview.paths[number])[-PATH_TAIL:] for number in _files(drawn)},
+        "windows": [
+            {"name": window.name, "from_ns": window.from_ns - origin_ns, "until_ns": window.until_ns - origin_ns}
+            for window in overview.lanes.windows
+        ],
+    }
+
+
+def drawn_ranks(overview: Overview) -> tuple[int, ...]:
+    """Ranks of the rows of its timeline: the shown ones for which there is room."""
+    return tuple(sorted({rank for rank, _ in _rows(overview)[1]}))
+
+
+def drawn_lanes(overview: Overview) -> LaneBars:
+    """The bars of its timeline's lanes: those of `drawn_ranks`."""
+    ranks = set(drawn_ranks(overview))
+    tracks = {track: bars for track, bars in overview.lanes.tracks.items() if track[0] in ranks}
+    return dataclasses.replace(overview.lanes, tracks=tracks)
+
+
+def _rows(overview: Overview) -> tuple[list[str], dict[tuple[int, str], int]]:
+    """Labels of the rows from the top, and the row of each (rank, name)."""
+    names: dict[int, list[str]] = {}
+    for rank, kind in overview.loops.tracks:
+        names.setdefault(rank, []).append(_LOOP_ROWS[kind])
+    for rank, lane, _ in overview.lanes.tracks:
+        names.setdefault(rank, []).append(f"lane {lane}")
+    rows: list[str] = []
+    places: dict[tuple[int, str], int] = {}
+    for rank in sorted(names):
+        own = list(dict.fromkeys(names[rank]))
+        if rows and len(rows) + len(own) > MOST_ROWS:
+            break
+        for name in own:
+            places[rank, name] = len(rows)
+            rows.append(f"r{rank} {name}")
+    return rows, places
+
+
+def _columns(bars: Bars, origin_ns: int) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "start": np.diff(bars.start_ns, prepend=origin_ns).tolist(),
+        "length": (bars.end_ns - bars.start_ns).tolist(),
+    }
+    if (bars.operations != 1).any():
+        columns["operations"] = bars.operations.tolist()
+        columns["idle"] = np.maximum(bars.end_ns - bars.start_ns - bars.busy_ns, 0).tolist()
+    if bars.bytes.any():
+        columns["bytes"] = bars.bytes.tolist()
+    if (bars.file_id >= 0).any():
+        columns["file"] = bars.file_id.tolist()
+    if (bars.offset >= 0).any():
+        columns["offset"] = bars.offset.tolist()
+    return columns
+
+
+def _files(lanes: LaneBars) -> list[int]:
+    found = np.unique(np.concatenate([np.zeros(0, np.int64), *(bars.file_id for bars in lanes.tracks.values())]))
+    numbers: list[int] = found[found >= 0].tolist()
+    return numbers
+
+
+def totals_of(timeline: Mapping[str, Any], kinds: Sequence[str]) -> tuple[int, int]:
+    """(operations, bytes) of the bars of some kinds in what `timeline_json` returned."""
+    tracks = [track for track in timeline["tracks"] if track["kind"] in kinds]
+    operations = sum(sum(track["operations"]) if "operations" in track else len(track["start"]) for track in tracks)
+    return operations, sum(sum(track.get("bytes", ())) for track in tracks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LagCourse:
+    """How late operations began, in bins of `bin_ns` from `start_ns`: arrays (bins,), nan where none was due.
+    An operation counts in the bin in which it was due."""
+
+    start_ns: int
+    bin_ns: int
+    mean_us: np.ndarray
+    max_us: np.ndarray
+
+
+def lag_course(replay: Capture, bins: int = LAG_BINS) -> LagCourse | None:
+    """Lag (begin - due) of a replay over time; None where no operation had a due time. Two passes over two columns.
+
+    Raises: CaptureError when a part is damaged.
+    """
+    limits = [(int(due.min()), int(due.max())) for due, _ in _due_and_lag(replay)]
+    if not limits:
+        return None
+    first, last = min(low for low, _ in limits), max(high for _, high in limits)
+    width = (last - first) // bins + 1
+    count, total, most = np.zeros(bins), np.zeros(bins), np.full(bins, -np.inf)
+    for due, lag in _due_and_lag(replay):
+        place = (due - first) // width
+        count += np.bincount(place, minlength=bins)
+        total += np.bincount(place, weights=lag, minlength=bins)
+        np.maximum.at(most, place, lag)
+    with np.errstate(invalid="ignore"):
+        mean = total / np.where(count, count, np.nan)
+    return LagCourse(
+        start_ns=first,
+        bin_ns=width,
+        mean_us=mean / NS_PER_US,
+        max_us=np.where(count > 0, most, np.nan) / NS_PER_US,
+    )
+
+
+def _due_and_lag(replay: Capture) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    for batch in replay.operations(columns=["start_ns", "due_ns"]):
+        due = batch.column("due_ns")
+        if due.null_count < len(due):
+            known = due.is_valid().to_numpy(zero_copy_only=False)
+            times = due.fill_null(0).to_numpy()[known]
+            yield times, batch.column("start_ns").to_numpy()[known] - times

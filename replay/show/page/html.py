@@ -1,0 +1,75 @@
+"""The self-contained HTML page of `dxt-replay report`: plotly's bundle, this package's script and data in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from replay.show.page.body import Assets, figures_of, page, sides_of
+from replay.show.page.data import LagCourse
+from traces.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from profiler_merge.analysis.overview import Overview
+
+MOST_BYTES = 2_900_000
+"""What a page is kept below by shortening its tables; two thirds of it are plotly."""
+
+TABLE_ROWS = (300, 120, 40)
+"""Rows of the tables of ranks and files: the first that keeps the page small enough."""
+
+_SCRIPTS = ("timeline.js", "page.js")
+_STYLE = "page.css"
+
+
+def report_page(
+    source: Overview,
+    replay: Overview | None = None,
+    comparison: Mapping[str, Any] | None = None,
+    lag: LagCourse | None = None,
+) -> str:
+    """The page about a capture, or about a source and its replay side by side, as HTML that needs no network; about
+    MOST_BYTES at most.
+
+    `comparison`: `replay.fidelity.compare.compare(...).as_json()`; `lag`: `replay.show.page.data.lag_course(...)`.
+    Raises: MissingDependencyError without plotly.
+    """
+    assets = _assets()
+    text = ""
+    for most_rows in TABLE_ROWS:
+        text = page(source, replay, comparison, lag, assets, most_rows)
+        if len(text.encode("utf-8", "surrogatepass")) <= MOST_BYTES:
+            break
+    return text
+
+
+def figures(source: Overview, replay: Overview | None = None, lag: LagCourse | None = None) -> dict[str, Figure]:
+    """The page's figures by name (`course-source`, `sizes-source`, `heat-source`, `steps-source` ...), for notebooks.
+
+    Raises: MissingDependencyError without plotly.
+    """
+    try:
+        from plotly.graph_objects import Figure
+    except ImportError as error:
+        raise _missing() from error
+    return {name: Figure(figure) for name, figure in figures_of(sides_of(source, replay), None, lag).items()}
+
+
+def _assets() -> Assets:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise _missing() from error
+    folder = files("replay.show.page")
+    return Assets(
+        plotly=get_plotlyjs(),
+        script="\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        style=(folder / _STYLE).read_text(encoding="utf-8"),
+    )
+
+
+def _missing() -> MissingDependencyError:
+    return MissingDependencyError("plotly", "an HTML report", "pip install plotly")

@@ -1,0 +1,209 @@
+"""Parts of the HTML page that are words: the job, the health of a capture, figures at a glance, findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from replay.show.page.html_tables import CLOCKS, Whole, data_table, html_text, section_table
+from replay.show.run_sections import summary_sections
+from traces.schema import CaptureInfo
+from traces.units import NS_PER_S, format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from profiler_merge.analysis.finding import Finding
+    from profiler_merge.analysis.overview import Overview
+
+Check = tuple[str, str]
+"""State (ok, warn, bad or info) and sentence."""
+
+_STATE_WORDS = {"ok": "fine", "warn": "take care", "bad": "wrong", "info": "to know"}
+_LANES = {
+    "pthread_id": "lanes are the threads that the log names",
+    "overlap": "lanes are inferred: operations of a rank that overlap are on different ones",
+    "recorded": "lanes are those of the replayed capture",
+}
+_CLOCK_ERROR_NS = 1_000_000
+_SHOWN_FILES = 5
+_CLOCK_ROWS = 64
+
+
+def tiles(overview: Overview) -> str:
+    """The figures to know first."""
+    summary, shares = overview.analysis.summary, overview.analysis.overlap
+    facts = [
+        ("run time", format_duration(summary.job.run_time_s * NS_PER_S), f"{format_count(summary.job.nprocs)} ranks"),
+        ("read", format_bytes(summary.bytes.read), f"{format_count(summary.operations.read)} reads"),
+        ("written", format_bytes(summary.bytes.written), f"{format_count(summary.operations.write)} writes"),
+        ("I/O in flight", _percent(shares.io_of_run_pct), "of the run time, mean of the ranks (union)"),
+    ]
+    if shares.io_hidden_pct is not None:
+        facts.append(("I/O hidden", _percent(shares.io_hidden_pct), "of the I/O time lies inside compute"))
+    if shares.input_wait_pct is not None:
+        facts.append(("input wait", _percent(shares.input_wait_pct), "of the training loop"))
+    if summary.aggregate_bandwidth_mib_s is not None:
+        facts.append(("bandwidth", f"{summary.aggregate_bandwidth_mib_s:,.4g} MiB/s", "while any I/O was in flight"))
+    cards = "".join(
+        f"<div><dt>{escape(name)}</dt><dd><strong>{escape(value)}</strong><span>{escape(note)}</span></dd></div>"
+        for name, value, note in facts
+    )
+    return f'<dl class="tiles">{cards}</dl>'
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %" if value >= 0.1 or value == 0 else f"{value:.2g} %"
+
+
+def job(overview: Overview) -> str:
+    """What ran, and what the capture was made from."""
+    info = overview.info
+    rows = [
+        ("capture", overview.name),
+        ("program", info.job.exe or "-"),
+        ("job", str(info.job.job_id) if info.job.job_id else "-"),
+        ("began", _date(info.job.start_ns)),
+        (
+            "sources",
+            ", ".join(f"{source.name} ({source.kind}, {source.sha256[:12]})" for source in info.sources) or "-",
+        ),
+        ("made by", _made_by(info)),
+    ]
+    body = "".join(
+        f'<tr><th scope="row">{name}</th><td class="text">{html_text(text)}</td></tr>' for name, text in rows
+    )
+    return f'<div class="facts"><h4>Job and sources</h4><table><tbody>{body}</tbody></table></div>'
+
+
+def _date(start_ns: int) -> str:
+    if start_ns <= 0:
+        return "-"
+    return datetime.fromtimestamp(start_ns / NS_PER_S, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _made_by(info: CaptureInfo) -> str:
+    made = info.made_by
+    words = [str(made[name]) for name in ("program", "version") if made.get(name)]
+    words += [f"{name} {made[name]}" for name in ("command", "pace", "speed", "api") if made.get(name)]
+    return ", ".join(words) or "-"
+
+
+def health(overview: Overview) -> str:
+    """What the numbers can be trusted for."""
+    items = "".join(
+        f'<li class="{state}"><span class="mark {state}">{_STATE_WORDS[state]}</span> {html_text(text)}</li>'
+        for state, text in checks(overview)
+    )
+    return f'<ul class="health">{items}</ul>{_clock_table(overview.info)}'
+
+
+def checks(overview: Overview) -> Iterator[Check]:
+    """Coverage, clocks, profile and lanes of a capture, and its warnings."""
+    info, summary = overview.info, overview.analysis.summary
+    if info.partial or summary.partial:
+        yield "bad", "the capture is partial: it does not hold the whole run"
+    for what, share in (("bytes", info.coverage.bytes), ("operations", info.coverage.operations)):
+        if share is None:
+            yield "info", f"how many of the {what} were traced is not known: nothing counted them"
+        else:
+            yield "ok" if share >= 0.995 else "warn", f"{100 * share:.2f} % of the counted {what} were traced"
+    yield from _clock_checks(info)
+    profiled, ranks = summary.compute.profiled_ranks, len(overview.analysis.overlap.ranks)
+    if profiled == ranks and ranks:
+        yield "ok", "a profile of every rank: compute, input wait and steps are known"
+    elif profiled:
+        yield "warn", f"profiles of {profiled} of {ranks} ranks: shares of compute are of those"
+    else:
+        yield "info", "no profile: compute, input wait and steps are not known"
+    yield "info", _LANES.get(info.lanes, f"lanes: {info.lanes}")
+    rebuilt = summary.reconstructed
+    count = rebuilt.read + rebuilt.write + rebuilt.other
+    if count:
+        yield "info", f"{format_count(count)} operations are reconstructed from counters, and in no total"
+    for warning in summary.warnings:
+        yield "warn", warning
+
+
+def _clock_checks(info: CaptureInfo) -> Iterator[Check]:
+    if not info.clock:
+        yield "info", "one clock: nothing had to be aligned"
+        return
+    widest = max(clock.interval_ns[1] - clock.interval_ns[0] for clock in info.clock)
+    methods = ", ".join(sorted({clock.method for clock in info.clock}))
+    text = f"clocks of the ranks aligned by {methods}, known within {format_duration(widest)}"
+    yield ("ok" if widest <= _CLOCK_ERROR_NS else "warn"), text
+
+
+def _clock_table(info: CaptureInfo) -> str:
+    if not info.clock:
+        return ""
+    rows = [
+        {
+            "rank": clock.rank,
+            "method": clock.method,
+            "offset_ns": clock.offset_ns,
+            "interval_ns": clock.interval_ns[1] - clock.interval_ns[0],
+        }
+        for clock in info.clock
+    ]
+    return f"<details><summary>Clocks by rank</summary>{data_table('Clocks', CLOCKS, rows, _CLOCK_ROWS)}</details>"
+
+
+def totals(overview: Overview) -> str:
+    """The tables of `dxt-replay summary`."""
+    sections = [part for part in summary_sections(overview.analysis.summary.as_json()) if part.title != "Warnings"]
+    return f'<div class="columns">{"".join(section_table(section) for section in sections)}</div>'
+
+
+def findings(found: tuple[Finding, ...]) -> str:
+    """A card for each finding, the gravest first."""
+    if not found:
+        return '<p class="note">Nothing passed a threshold.</p>'
+    return "".join(_finding(finding) for finding in found)
+
+
+def _finding(finding: Finding) -> str:
+    files = "".join(f"<li>{html_text(path)}</li>" for path in finding.files[:_SHOWN_FILES])
+    left = len(finding.files) - _SHOWN_FILES
+    more = f"<li>and {format_count(left)} more</li>" if left > 0 else ""
+    listed = f'<ul class="paths">{files}{more}</ul>' if files else ""
+    return (
+        f'<article class="finding {escape(finding.severity)}"><h4><span class="mark {escape(finding.severity)}">'
+        f"{escape(finding.severity)}</span> {html_text(finding.title)}</h4><p>{html_text(finding.evidence)}</p>{listed}"
+        f'<p><b>What helps:</b> {html_text(finding.remedy)}</p><p class="note">Reported because: '
+        f"{html_text(finding.threshold)}</p></article>"
+    )
+
+
+def rank_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]], Whole]:
+    """Rows of `tables.RANKS`; where there are more than `most_rows`, those with the most I/O time first."""
+    overlap = {rank.rank: rank for rank in overview.analysis.overlap.ranks}
+    rows: list[dict[str, Any]] = overview.analysis.patterns.ranks.to_pylist()
+    for row in rows:
+        rank = overlap[row["rank"]]
+        row["union_ns"] = rank.io_ns
+        row.update({name: getattr(rank, name) for name in ("io_hidden_ns", "compute_ns", "input_wait_ns")})
+    whole = Whole(rows=len(rows), sums={name: sum(row[name] for row in rows) for name in rows[0]} if rows else {})
+    return (rows if len(rows) <= most_rows else sorted(rows, key=lambda row: -row["union_ns"])), whole
+
+
+def file_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]], Whole]:
+    """The `most_rows` rows of `tables.FILES` that moved most, the most first."""
+    files = overview.analysis.patterns.files
+    moved = sum(files[name].to_numpy() for name in ("bytes_read", "bytes_written", "reconstructed_bytes"))
+    most = np.argsort(-moved, kind="stable")[:most_rows]
+    rows: list[dict[str, Any]] = files.take(pa.array(most)).to_pylist()
+    return rows, Whole(rows=files.num_rows, sums={name: _sum_or_any(files[name]) for name in files.column_names})
+
+
+def _sum_or_any(column: pa.ChunkedArray) -> int | str | None:
+    """Sum of whole numbers, however large; of texts, any that there is."""
+    if pa.types.is_integer(column.type):
+        values = column.to_numpy().astype(np.int64)
+        return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+    texts = column.drop_null()
+    return texts[0].as_py() if len(texts) else None

@@ -1,0 +1,190 @@
+"""Merging written logs: repaired offsets, renames that counters tell, files that nothing was traced of, bounds."""
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from profiler_merge.darshan.record_id import record_id
+from profiler_merge.merge import MergeOptions, merge
+from profiler_merge.untraced import reconstruct as module
+from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
+from traces.store.reader import open_capture
+
+DATA, OTHER, PART = b"/data/whole.bin", b"/data/other.bin", b"/ckpt/m_temp/part-00000-of-00001"
+STAMPS = {"OPEN_START": 1.0, "OPEN_END": 1.1, "CLOSE_START": 9.0, "CLOSE_END": 9.1}
+
+
+def counters(module, path, *, rank=0, stamps=STAMPS, **values):
+    row = {"record_id": record_id(path), "rank": rank}
+    row |= {f"{module}_{name}": value for name, value in values.items()}
+    return row | {f"{module}_F_{name}_TIMESTAMP": value for name, value in stamps.items()}
+
+
+def log_of(tmp_path, *, posix=(), stdio=(), dxt=(), dxt_version=1, nprocs=1, names=()):
+    rows = {"POSIX": posix, "STDIO": stdio}
+    versions = {"POSIX": 4, "STDIO": 2}
+    modules = {
+        name: ModuleSpec(version=versions[name], streams=[encode_counters(name, given, versions[name])])
+        for name, given in rows.items()
+        if given
+    }
+    if dxt:
+        modules["DXT_POSIX"] = ModuleSpec(version=dxt_version, streams=[encode_dxt(dxt, "DXT_POSIX", dxt_version)])
+    known = {record_id(path): path for path in (DATA, OTHER, *names)}
+    return write_log(tmp_path / "x.darshan", job=JobSpec(nprocs=nprocs), names=known, modules=modules)
+
+
+def rows_of(tmp_path, log, **options):
+    merge([log], [], tmp_path / "c.capture", MergeOptions(align="0", **options))
+    capture = open_capture(tmp_path / "c.capture")
+    return capture, [row for batch in capture.operations() for row in batch.to_pylist()]
+
+
+def segments(lengths, threads=None):
+    offset = 0
+    found = []
+    for number, length in enumerate(lengths):
+        start = 2.0 + 0.1 * number
+        segment = (offset, length, start, start + 0.05)
+        found.append(segment if threads is None else (*segment, threads[number]))
+        offset += length
+    return found
+
+
+@pytest.mark.parametrize("reconstruct", [True, False])
+def test_offsets_of_two_descriptors_are_repaired_and_that_is_said(tmp_path, reconstruct):
+    """Measured with Darshan 3.5.0: read(a, 100), read(b, 100) three times gives the offsets 0, 100, 200 ..."""
+    lengths = [100, 100, 100, 100, 40, 40, 0, 0]
+    posix = [counters("POSIX", DATA, OPENS=2, READS=8, BYTES_READ=480, MAX_BYTE_READ=479)]
+    log = log_of(tmp_path, posix=posix, dxt=[DxtRecord(record_id=record_id(DATA), reads=segments(lengths))])
+    capture, rows = rows_of(tmp_path, log, reconstruct=reconstruct)
+    assert [row["offset"] for row in rows if row["op"] == "read"] == [0, 0, 100, 100, 200, 200, 240, 240]
+    assert capture.files.select(["size", "offsets"]).to_pylist() == [{"size": 240, "offsets": "repaired"}]
+    assert [text for text in capture.info.warnings if "8 operations were repaired" in text and DATA.decode() in text]
+
+
+def test_threads_tell_descriptors_apart(tmp_path):
+    threads = [5, 6, 6, 5, 5, 6, 6, 5]
+    posix = [counters("POSIX", DATA, OPENS=2, READS=8, BYTES_READ=480, MAX_BYTE_READ=479)]
+    record = DxtRecord(record_id=record_id(DATA), reads=segments([100, 100, 100, 100, 40, 40, 0, 0], threads))
+    _, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix, dxt=[record], dxt_version=2))
+    assert [(row["lane"], row["offset"]) for row in rows if row["op"] == "read"] == [
+        (0, 0), (1, 0), (1, 100), (0, 100), (0, 200), (1, 200), (1, 240), (0, 240),
+    ]  # fmt: skip
+
+
+def test_offsets_with_two_readings_are_flagged(tmp_path):
+    posix = [counters("POSIX", DATA, OPENS=2, READS=4, BYTES_READ=400, MAX_BYTE_READ=399)]
+    log = log_of(tmp_path, posix=posix, dxt=[DxtRecord(record_id=record_id(DATA), reads=segments([100] * 4))])
+    capture, rows = rows_of(tmp_path, log)
+    assert [row["offset"] for row in rows if row["op"] == "read"] == [0, 100, 200, 300]
+    assert capture.files.select(["size", "offsets"]).to_pylist() == [{"size": 400, "offsets": "suspect"}]
+    assert any("4 operations are suspect" in text for text in capture.info.warnings)
+
+
+def test_renames_that_darshan_counted(tmp_path):
+    source = np.uint64(record_id(DATA)).astype(np.int64)
+    posix = [
+        counters("POSIX", DATA, OPENS=1, RENAME_SOURCES=1),
+        counters("POSIX", OTHER, RENAME_TARGETS=1, RENAMED_FROM=int(source), stamps={}),
+    ]
+    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix))
+    paths = capture.paths()
+    assert [(row["op"], paths[row["file_id"]]) for row in rows] == [
+        ("open", DATA.decode()), ("close", DATA.decode()), ("rename", DATA.decode()),
+    ]  # fmt: skip
+    assert paths[rows[-1]["offset"]] == OTHER.decode()
+    assert rows[-1]["start_ns"] == rows[-1]["end_ns"] == 9_100_000_000
+
+
+def test_a_checkpoint_of_streams_is_written_and_renamed(tmp_path):
+    data, index = PART + b".data-00000-of-00001.tempstate12", b"/ckpt/m.index"
+    stamps = {"OPEN_START": 2.0, "OPEN_END": 2.1, "WRITE_START": 2.2, "WRITE_END": 3.0, "CLOSE_START": 3.1,
+              "CLOSE_END": 3.2}  # fmt: skip
+    late = {name: value + 3 for name, value in stamps.items()}
+    stdio = [
+        counters("STDIO", data, OPENS=1, WRITES=3, BYTES_WRITTEN=10, MAX_BYTE_WRITTEN=9, stamps=stamps),
+        counters("STDIO", index, OPENS=1, WRITES=1, BYTES_WRITTEN=5, MAX_BYTE_WRITTEN=4, FLUSHES=1, stamps=late),
+    ]
+    capture, rows = rows_of(tmp_path, log_of(tmp_path, stdio=stdio, names=(data, index)))
+    paths = capture.paths()
+    assert [(row["op"], row["api"]) for row in rows] == [
+        *[("open", "STDIO"), ("write", "STDIO"), ("write", "STDIO"), ("write", "STDIO"), ("close", "STDIO")],
+        ("rename", "POSIX"), ("rename", "POSIX"),
+        *[("open", "STDIO"), ("write", "STDIO"), ("sync", "STDIO"), ("close", "STDIO")],
+    ]  # fmt: skip
+    assert {row["lane"] for row in rows} == {0}
+    assert [paths[row["offset"]] for row in rows if row["op"] == "rename"] == [
+        PART.decode() + ".data-00000-of-00001", "/ckpt/m.data-00000-of-00001",
+    ]  # fmt: skip
+    named = {row["path"]: row for row in capture.files.to_pylist()}
+    assert named["/ckpt/m.data-00000-of-00001"]["size"] == 10
+    assert named["/ckpt/m.data-00000-of-00001"]["record_id"] == record_id("/ckpt/m.data-00000-of-00001")
+    assert capture.info.coverage.operations is None
+
+
+def test_a_checkpoint_is_written_on_the_lane_that_reads_its_index(tmp_path):
+    """In a replay the index must be there before it is read, however long the storage takes to write it."""
+    written = {
+        PART + b".data-00000-of-00001.tempstate12": 3.0,
+        PART + b".index.tempstate34": 4.0,
+        b"/ckpt/m.index": 6.0,
+    }
+    stdio = []
+    for path, at in written.items():
+        names = ("OPEN_START", "OPEN_END", "WRITE_START", "WRITE_END", "CLOSE_START", "CLOSE_END")
+        stamps = {name: at + 0.1 * place for place, name in enumerate(names)}
+        stdio.append(counters("STDIO", path, OPENS=1, WRITES=1, BYTES_WRITTEN=8, MAX_BYTE_WRITTEN=7, stamps=stamps))
+    index = PART + b".index"
+    stamps = {"OPEN_START": 5.0, "OPEN_END": 5.1, "CLOSE_START": 5.4, "CLOSE_END": 5.5}
+    posix = [
+        counters("POSIX", DATA, OPENS=1, READS=2, BYTES_READ=20, MAX_BYTE_READ=9),
+        counters("POSIX", index, OPENS=1, READS=1, BYTES_READ=8, MAX_BYTE_READ=7, stamps=stamps),
+    ]
+    reader, trainer = 5, 6
+    dxt = [
+        DxtRecord(record_id=record_id(DATA), reads=[(0, 10, 2.0, 2.1, reader), (0, 10, 7.0, 7.1, reader)]),
+        DxtRecord(record_id=record_id(index), reads=[(0, 8, 5.2, 5.3, trainer)]),
+    ]
+    log = log_of(tmp_path, posix=posix, stdio=stdio, dxt=dxt, dxt_version=2, names=(*written, index))
+    capture, rows = rows_of(tmp_path, log)
+    paths = capture.paths()
+    lanes = {(paths[row["file_id"]], row["lane"]) for row in rows}
+    assert {lane for path, lane in lanes if path.startswith("/ckpt")} == {1}
+    assert {lane for path, lane in lanes if path == DATA.decode()} == {0}
+    renamed = [paths[row["offset"]] for row in rows if row["op"] == "rename"]
+    assert renamed == [
+        PART.decode() + ".data-00000-of-00001", index.decode(), "/ckpt/m.data-00000-of-00001",
+    ]  # fmt: skip
+
+
+def test_ranks_that_nothing_was_traced_of_have_rows_too(tmp_path):
+    posix = [
+        counters("POSIX", DATA, rank=-1, OPENS=3, READS=1, BYTES_READ=8),
+        counters("POSIX", OTHER, rank=2, OPENS=1, STATS=2),
+    ]
+    record = DxtRecord(record_id=record_id(DATA), rank=1, reads=[(0, 8, 2.0, 2.5)])
+    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix, dxt=[record], nprocs=3))
+    ops = {rank: [row["op"] for row in rows if row["rank"] == rank] for rank in capture.ranks}
+    assert ops == {
+        0: ["open", "close"],
+        1: ["open", "read", "close"],
+        2: ["open", "open", "stat", "stat", "close", "close"],
+    }
+    assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
+
+
+def test_excluded_files_are_not_reconstructed(tmp_path):
+    posix = [counters("POSIX", DATA, OPENS=1), counters("POSIX", OTHER, OPENS=1)]
+    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix), exclude=("*other*",))
+    assert capture.paths() == [DATA.decode()]
+    assert len(rows) == 2
+
+
+def test_counts_beyond_reason_are_left_out_and_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS", 100)
+    posix = [counters("POSIX", DATA, OPENS=1, SEEKS=1 << 62), counters("POSIX", OTHER, OPENS=1, STATS=3)]
+    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix))
+    assert len(rows) == 5
+    assert any("not reconstructed" in text for text in capture.info.warnings)
+    assert pc.max(capture.files["posix_seeks"]).as_py() == 1 << 62

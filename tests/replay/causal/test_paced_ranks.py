@@ -1,0 +1,161 @@
+"""The pace `steps` in real runs: what waits for what, in one process and in several, on one node and on many."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from replay.plan.lane_plan import PlanOptions
+from replay.plan.pacing import Pace, Pacing
+from replay.ranks.comm import Solo
+from replay.run.options import RunOptions
+from replay.run.runner import run_replay
+from replay.twin.stage import plan_stage, stage
+from tests.capture_builder import build_capture
+from tests.places import ROOT
+from tests.simulated_application import FILES, MS, US, Application, Storage, run
+from traces.schema import SPAN_KINDS, codes
+from traces.store.reader import Capture, open_capture
+
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+SMALL = Application(
+    steps=12,
+    ranks=2,
+    compute_ns=MS,
+    jitter=0.5,
+    collective_ns=200 * US,
+    load_reads=3,
+    checkpoint_every=5,
+    checkpoint_writes=1,
+)
+STORAGE = Storage(latency_ns=50 * US)
+
+
+def source_of(folder: Path, application: Application) -> Capture:
+    """The staged capture of an application; the twin is `folder`/twin."""
+    recorded = run(application, STORAGE)
+    source = build_capture(folder, files=FILES, ops=recorded.ops, spans=recorded.spans, name="source")
+    stage(plan_stage(source, folder / "twin"))
+    return source
+
+
+def options(folder: Path, core: str = "auto", **pacing: Any) -> RunOptions:
+    plan = PlanOptions(pacing=Pacing(pace=Pace.STEPS, **pacing))
+    return RunOptions(target=folder / "twin", plan=plan, core=core)
+
+
+def spans_of(capture: Capture, rank: int, kind: str) -> list[tuple[int, int]]:
+    mine = capture.spans.filter(pa.compute.equal(capture.spans["rank"], rank))
+    chosen = codes(mine, "kind") == SPAN_KINDS.index(kind)
+    return sorted(
+        zip(mine["start_ns"].to_numpy()[chosen].tolist(), mine["end_ns"].to_numpy()[chosen].tolist(), strict=True)
+    )
+
+
+def operations_of(capture: Capture, rank: int) -> list[dict[str, Any]]:
+    return [row for batch in capture.operations(rank) for row in batch.to_pylist()]
+
+
+def assert_ranks_met(replay: Capture, count: int) -> None:
+    """Nobody left a collective before all had come."""
+    met = [spans_of(replay, rank, "collective") for rank in replay.ranks]
+    assert {len(each) for each in met} == {count}
+    for together in zip(*met, strict=True):
+        assert min(end for _, end in together) >= max(start for start, _ in together)
+
+
+@pytest.mark.parametrize("core", ["compiled", "python"])
+def test_reads_of_the_training_thread_wait_for_its_steps(tmp_path: Path, core: str) -> None:
+    source = source_of(tmp_path, SMALL)
+    result = run_replay(source, tmp_path / "replay.capture", options(tmp_path, core), Solo())
+    assert result is not None
+    assert result.as_json()["failed"] == 0
+    replay = open_capture(tmp_path / "replay.capture")
+    assert_ranks_met(replay, 12)
+    for rank in source.ranks:
+        waits, meetings = spans_of(replay, rank, "input_wait"), spans_of(replay, rank, "collective")
+        rows = operations_of(replay, rank)
+        reads = [row for row in rows if row["op"] == "read" and row["file_id"] == 0]
+        assert len(reads) == 36
+        for step, (begin, end) in enumerate(waits):
+            mine = reads[3 * step : 3 * step + 3]
+            assert all(begin <= row["start_ns"] and row["end_ns"] <= end for row in mine)
+            assert step == 0 or begin >= meetings[step - 1][1]
+        loads = [row["end_ns"] for row in rows if row["file_id"] == 1]
+        assert len(loads) == 3
+        assert max(loads) <= waits[0][0]
+        assert len(spans_of(replay, rank, "step")) == 12
+    checkpoints = spans_of(replay, 0, "checkpoint")
+    writes = [row for row in operations_of(replay, 0) if row["op"] == "write"]
+    assert len(checkpoints) == len(writes) == 2
+    for (begin, end), row in zip(checkpoints, writes, strict=True):
+        assert begin <= row["start_ns"] < row["end_ns"] <= end
+
+
+@pytest.mark.parametrize("core", ["compiled", "python"])
+def test_readers_run_ahead_no_further_than_they_did(tmp_path: Path, core: str) -> None:
+    application = dataclasses.replace(SMALL, ranks=1, depth=2, collective_ns=0, checkpoint_every=0, steps=20)
+    source = source_of(tmp_path, application)
+    run_replay(source, tmp_path / "replay.capture", options(tmp_path, core), Solo())
+    replay = open_capture(tmp_path / "replay.capture")
+    takes = np.array([end for _, end in spans_of(replay, 0, "input_wait")])
+    reads = [row for row in operations_of(replay, 0) if row["file_id"] == 0]
+    for batch in range(20):
+        mine = reads[3 * batch : 3 * batch + 3]
+        assert takes[batch] >= max(row["end_ns"] for row in mine)
+        if batch >= 2:
+            assert min(row["start_ns"] for row in mine) >= takes[batch - 2]
+
+
+def test_compute_can_be_left_out(tmp_path: Path) -> None:
+    source = source_of(tmp_path, SMALL)
+    chosen = options(tmp_path)
+    chosen = dataclasses.replace(chosen, plan=dataclasses.replace(chosen.plan, compute="skip"))
+    result = run_replay(source, tmp_path / "replay.capture", chosen, Solo())
+    assert result is not None
+    assert result.as_json()["failed"] == 0
+    assert_ranks_met(open_capture(tmp_path / "replay.capture"), 12)
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+@pytest.mark.parametrize("one_node_each", [False, True])
+def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) -> None:
+    pytest.importorskip("replay.engine._issue")
+    source = source_of(tmp_path, dataclasses.replace(SMALL, ranks=3))
+    program = (
+        "import sys\nimport replay.ranks.comm as comm\nfrom pathlib import Path\n"
+        "from tests.replay.causal.test_paced_ranks import options\nfrom replay.run.runner import run_replay\n"
+        "from traces.store.reader import open_capture\nworld = comm.connect()\n"
+        + ("comm._node_id = lambda: str(world.rank)\n" if one_node_each else "")
+        + f"folder = Path({str(tmp_path)!r})\n"
+        "source = open_capture(folder / 'source.capture')\n"
+        "run_replay(source, folder / 'replay.capture', options(folder), world)\n"
+    )
+    command = [str(MPIEXEC), "-n", "2", sys.executable, "-c", program]
+    root = ROOT
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=root, check=False)
+    assert done.returncode == 0, done.stderr
+    replay = open_capture(tmp_path / "replay.capture")
+    assert replay.ranks == source.ranks
+    assert_ranks_met(replay, 12)
+
+
+def test_the_command_line_tells_the_model_without_a_replay(tmp_path: Path) -> None:
+    source = source_of(tmp_path, SMALL)
+    command = [sys.executable, "-m", "replay.commands.main", "run", str(source.path), "--explain"]
+    told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    assert told["ranks"]["0"]["feed_rule"].startswith("depth 0")
+    assert told["meetings"] == {"ranks": 2, "count": 12, "cost_median_ms": 0.2}
+    assert abs(told["check"]["error_pct"]) < 0.1
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "depth 0: the training thread reads what the step needs" in text
+    assert max(map(len, text.splitlines())) <= 80

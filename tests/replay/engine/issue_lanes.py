@@ -1,0 +1,80 @@
+"""What tests of the issue loop share: each core, a file, and lanes that run in this thread."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.issue import make_lane
+from replay.engine.items import Pace
+from replay.engine.wait_counters import Counters
+from tests.fakes import make_batch
+
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.fixture(name="core", params=["python", "compiled"])
+def core_fixture(request):
+    """Each core in turn. Where the compiled one must be there (CI), its absence fails instead of skipping."""
+    if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
+        pytest.importorskip("replay.engine._issue")
+    return request.param
+
+
+@pytest.fixture(name="data")
+def data_fixture(tmp_path):
+    """A file of 10,000 bytes."""
+    path = tmp_path / "data"
+    path.write_bytes(np.random.default_rng(1).bytes(10_000))
+    return os.fsencode(path)
+
+
+def run_lane(files, *batches, pace=Pace.NONE, start=None, stop=None):
+    """Run all batches through one lane in this thread; its completed batches and the lane."""
+    if start is None:
+        start = StartGate()
+        start.open(time.monotonic_ns())
+    lane = make_lane(files, pace=pace, start=start, stop=stop or StopFlag())
+    for batch in batches:
+        assert lane.submit(batch)
+    lane.finish()
+    lane.run()
+    assert lane.done
+    return collect_all(lane), lane
+
+
+def collect_all(lane):
+    return list(iter(lane.collect, None))
+
+
+def results(files, *items, **options):
+    """Results of one batch."""
+    (completed,), _ = run_lane(files, make_batch(*items), **options)
+    assert completed.count == len(items)
+    return completed.result.tolist()
+
+
+def open_paths():
+    """Paths that this process has open."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.fsencode(os.readlink(f"/proc/self/fd/{name}")))
+        except OSError:
+            continue  # the descriptor of the listing itself is gone
+    return found
+
+
+def counters_of(count):
+    return Counters.of(count)
+
+
+def started():
+    """A gate that is open."""
+    start = StartGate()
+    start.open(time.monotonic_ns())
+    return start

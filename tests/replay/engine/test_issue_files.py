@@ -1,0 +1,135 @@
+"""Open files of the issue loop, over both cores: when they are opened and closed, and who shares them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+import time
+
+import pytest
+
+from replay.engine.backends.base import FileSlot
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.issue import make_files, make_lane
+from replay.engine.items import MARK, READ, Pace
+from tests.fakes import make_batch
+from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, open_paths, results  # noqa: F401
+from traces.errors import ReplayError
+
+
+def test_a_file_is_closed_with_its_last_use(core, tmp_path):
+    paths = [tmp_path / name for name in ("one", "two", "open")]
+    for path in paths:
+        path.write_bytes(b"0123456789")
+    slots = [FileSlot(path=bytes(path), uses=uses) for path, uses in zip(paths, (3, 2, 3), strict=True)]
+    files = make_files(slots, core=core)
+    assert results(files, *((READ, slot, 0, 4, 0) for slot in (0, 1, 0, 1, 2, 0, 2))) == [4] * 7
+    assert [bytes(path) in open_paths() for path in paths] == [False, False, True]
+    files.close_all()
+    assert bytes(paths[2]) not in open_paths()
+
+
+def test_the_last_use_closes_before_the_next_wait(core, data):
+    """A file is not held open over a pause, because on a network file system closing is when data is written back."""
+    stop, start = StopFlag(), StartGate()
+    start.open(time.monotonic_ns())
+    files = make_files([FileSlot(path=data, uses=1)], core=core)
+    lane = make_lane(files, pace=Pace.ABSOLUTE, start=start, stop=stop)
+    lane.submit(make_batch((READ, 0, 0, 10, 0), (MARK, -1, 0, 0, HOUR_NS)))
+    thread = threading.Thread(target=lane.run)
+    thread.start()
+    while data in open_paths() or lane.items_done < 1:
+        time.sleep(0)
+    stop.set()
+    thread.join()
+    assert collect_all(lane)[0].count == 1
+
+
+def test_the_time_of_an_open_is_lag_and_not_latency(core, tmp_path):
+    """A FIFO opens when somebody opens its other end, and then refuses a read at an offset."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    start = StartGate()
+    start.open(time.monotonic_ns())
+    lane = make_lane(
+        make_files([FileSlot(path=bytes(fifo))], core=core), pace=Pace.ABSOLUTE, start=start, stop=StopFlag()
+    )
+    lane.submit(make_batch((MARK, -1, 0, 0, 0), (READ, 0, 0, 1, 0)))
+    lane.finish()
+    thread = threading.Thread(target=lane.run)
+    thread.start()
+    while lane.items_done < 1:
+        time.sleep(0)
+    opened_ns = time.monotonic_ns() - start.t0_ns
+    with open(fifo, "wb"):
+        thread.join()
+    (completed,) = collect_all(lane)
+    assert completed.result.tolist() == [0, -errno.ESPIPE]
+    assert completed.due_ns[1] == 0
+    assert completed.begin_ns[1] >= opened_ns
+
+
+def test_too_small_a_count_of_uses_costs_another_open_only(core, data):
+    files = make_files([FileSlot(path=data, uses=1)], core=core)
+    assert results(files, *[(READ, 0, 0, 10, 0)] * 5) == [10] * 5
+    assert data not in open_paths()
+
+
+def test_files_beyond_the_limit_of_descriptors_are_closed_and_opened_again(core, tmp_path):
+    count = 60
+    paths = [tmp_path / f"f{i}" for i in range(count)]
+    for path in paths:
+        path.write_bytes(bytes(100))
+    files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], core=core)
+    items = [(READ, slot, 0, 50, 0) for slot in [*range(count), *range(count), *[0, 59, 0, 59]]]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open("/", os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 10, limits[1]))
+    try:
+        got = results(files, *items)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert got == [50] * len(items)
+    assert not files.failures()
+    files.close_all()
+    assert not set(open_paths()) & {bytes(path) for path in paths}
+
+
+def test_the_limit_of_descriptors_is_raised_for_many_slots(core):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, limits[1]))
+    try:
+        make_files([FileSlot(path=b"/none")] * 200, core=core)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 400
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_lanes_share_files(core, tmp_path):
+    paths = [tmp_path / f"f{i}" for i in range(3)]
+    for path in paths:
+        path.write_bytes(bytes(5000))
+    lanes, items = 6, 600
+    files = make_files([FileSlot(path=bytes(path), uses=lanes * items // 3) for path in paths], core=core)
+    start, stop = StartGate(), StopFlag()
+    running = [make_lane(files, pace=Pace.NONE, start=start, stop=stop) for _ in range(lanes)]
+    for number, lane in enumerate(running):
+        lane.submit(make_batch(*((READ, (i + number) % 3, i, 100, 0) for i in range(items))))
+        lane.finish()
+    threads = [threading.Thread(target=lane.run) for lane in running]
+    for thread in threads:
+        thread.start()
+    start.open(time.monotonic_ns())
+    for thread in threads:
+        thread.join()
+    assert all(completed.result.tolist() == [100] * items for lane in running for completed in collect_all(lane))
+    assert not set(open_paths()) & {bytes(path) for path in paths}
+
+
+@pytest.mark.parametrize("path", [b"", b"/a\0b"])
+def test_a_path_that_cannot_be_is_refused(path):
+    with pytest.raises(ReplayError, match="no path of a file"):
+        FileSlot(path=path)

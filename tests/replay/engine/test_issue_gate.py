@@ -1,0 +1,107 @@
+"""Start and stop of lanes, over both cores."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from replay.engine.backends.base import FileSlot
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.issue import make_files, make_lane
+from replay.engine.items import MARK, READ, SLEEP, SPIN, Pace
+from tests.fakes import make_batch
+from tests.replay.engine.issue_lanes import (  # noqa: F401
+    HOUR_NS,
+    collect_all,
+    core_fixture,
+    data_fixture,
+    open_paths,
+    run_lane,
+)
+
+
+def test_nothing_begins_before_the_start(core, data):
+    start = StartGate()
+    start.open(time.monotonic_ns() + 3_000_000)
+    files = make_files([FileSlot(path=data, uses=1)], core=core)
+    for pace in Pace:
+        (completed,), _ = run_lane(files, make_batch((READ, 0, 0, 1, 0)), pace=pace, start=start)
+        assert completed.begin_ns[0] >= completed.due_ns[0] >= 0
+
+
+def test_lanes_wait_for_the_gate(core, data):
+    start = StartGate()
+    files = make_files([FileSlot(path=data, uses=1)], core=core)
+    lane = make_lane(files, pace=Pace.NONE, start=start, stop=StopFlag())
+    lane.submit(make_batch((READ, 0, 0, 1, 0)))
+    lane.finish()
+    thread = threading.Thread(target=lane.run)
+    thread.start()
+    assert lane.collect() is None
+    start.open(time.monotonic_ns())
+    thread.join()
+    assert collect_all(lane)[0].begin_ns[0] >= 0
+
+
+def test_a_gate_opens_once():
+    start = StartGate()
+    with pytest.raises(RuntimeError):
+        start.open(0)
+    start.open(7)
+    with pytest.raises(RuntimeError):
+        start.open(8)
+    assert start.t0_ns == 7
+
+
+@pytest.mark.parametrize("where", ["gate", "feeder"])
+def test_a_stop_ends_a_lane_that_waits(core, where):
+    start, stop = StartGate(), StopFlag()
+    if where == "feeder":
+        start.open(time.monotonic_ns())
+    lane = make_lane(make_files([], core=core), pace=Pace.NONE, start=start, stop=stop)
+    thread = threading.Thread(target=lane.run)
+    thread.start()
+    assert not stop.is_set()
+    stop.set()
+    thread.join()
+    assert stop.is_set()
+    assert lane.done
+    assert collect_all(lane) == []
+
+
+@pytest.mark.parametrize(
+    "last", [(READ, 0, 0, 1, HOUR_NS), (SLEEP, -1, 0, HOUR_NS, 0), (SPIN, -1, 0, HOUR_NS, 0), (MARK, -1, 0, 0, HOUR_NS)]
+)
+def test_a_stop_leaves_what_was_done(core, data, last):
+    start, stop = StartGate(), StopFlag()
+    start.open(time.monotonic_ns())
+    files = make_files([FileSlot(path=data, uses=100)], core=core)
+    lane = make_lane(files, pace=Pace.ABSOLUTE, start=start, stop=stop)
+    batch = make_batch((READ, 0, 0, 5, 0), (READ, 0, 1, 6, 0), last, (READ, 0, 0, 7, 0))
+    lane.submit(batch)
+    lane.submit(batch)
+    thread = threading.Thread(target=lane.run)
+    thread.start()
+    while lane.items_done < 2:
+        time.sleep(0)
+    stop.set()
+    thread.join()
+    (completed,) = collect_all(lane)
+    assert completed.count == 2 < len(completed.batch)
+    assert completed.result.tolist() == [5, 6]
+    for times in (completed.due_ns, completed.begin_ns, completed.end_ns):
+        assert len(times) == 2
+    files.close_all()
+    assert data not in open_paths()
+
+
+def test_the_timer_slack_of_the_thread_is_as_before(core):
+    def slack():
+        return Path("/proc/self/timerslack_ns").read_text()
+
+    before = slack()
+    run_lane(make_files([], core=core))
+    assert slack() == before

@@ -1,0 +1,307 @@
+"""Operations beside read and write, and streams, over both cores; on the fake clock what is in their latency."""
+
+import errno
+import os
+import resource
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from replay.engine.backends.base import FileSlot, PythonFiles
+from replay.engine.backends.null import NullBackend
+from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
+from replay.engine.backends.stdio import StdioBackend
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.issue import PythonLane, make_files, make_lane
+from replay.engine.items import ADD, CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WAIT, WRITE, Pace
+from tests.fakes import FakeBackend, FakeClock, make_batch
+from tests.replay.engine.issue_lanes import core_fixture, counters_of, open_paths, results, started  # noqa: F401
+from traces.errors import TargetError
+
+T0 = 5_000_000_000
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(10_000))
+    return os.fsencode(path)
+
+
+@pytest.fixture(params=[PosixBackend(), StdioBackend()], ids=["posix", "stdio"])
+def backend(request):
+    """The back ends that both cores have, and whose handles are descriptors or have one."""
+    return request.param
+
+
+def opened(path):
+    return open_paths().count(path)
+
+
+def test_each_open_makes_a_descriptor_and_each_close_takes_one(core, backend, data):
+    files = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core)
+    counts = []
+    for kind in (OPEN, OPEN, OPEN, CLOSE, READ, CLOSE, CLOSE, READ, CLOSE):
+        assert results(files, (kind, 0, 0, 0, 0)) == [0]
+        counts.append(opened(data))
+    assert counts == [1, 2, 3, 2, 2, 1, 0, 1, 0]
+
+
+def test_a_close_of_a_file_that_is_not_open_opens_it_first(core, backend, data):
+    files = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core)
+    assert results(files, (CLOSE, 0, 0, 0, 0), (SYNC, 0, 0, 0, 0), (SEEK, 0, 7, 0, 0)) == [0, 0, 0]
+    assert opened(data) == 1
+
+
+def test_the_last_use_closes_all_descriptors(core, backend, data):
+    files = make_files([FileSlot(path=data, uses=4)], backend=backend, core=core)
+    assert results(files, *[(OPEN, 0, 0, 0, 0)] * 3) == [0] * 3
+    assert opened(data) == 3
+    assert results(files, (STAT, 0, 0, 0, 0)) == [0]
+    assert opened(data) == 0
+
+
+def test_an_open_can_succeed_where_an_earlier_one_failed(core, backend, tmp_path):
+    path = tmp_path / "late"
+    files = make_files([FileSlot(path=bytes(path), uses=100)], backend=backend, core=core)
+    assert results(files, (READ, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (STAT, 0, 0, 0, 0)) == [-errno.ENOENT] * 3
+    path.write_bytes(b"now")
+    assert results(files, (READ, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (READ, 0, 0, 9, 0)) == [-errno.ENOENT, 0, 3]
+
+
+def test_a_renamed_file_is_written_no_more(core, backend, tmp_path):
+    """The next write under the old name makes a new file, as the application's next checkpoint does."""
+    old, new = tmp_path / "model.tmp", tmp_path / "model"
+    slots = [FileSlot(path=bytes(path), writable=True, create=True, uses=100) for path in (old, new)]
+    files = make_files(slots, backend=backend, core=core)
+    rename = (RENAME, 0, 1, 0, 0)
+    assert results(files, (WRITE, 0, 0, 10, 0), rename, (WRITE, 0, 0, 30, 0), (READ, 1, 0, 99, 0)) == [10, 0, 30, 10]
+    files.close_all()
+    assert (old.stat().st_size, new.stat().st_size) == (30, 10)
+    assert results(files, rename, rename) == [0, -errno.ENOENT]
+    assert (old.exists(), new.stat().st_size) == (False, 30)
+
+
+@pytest.mark.parametrize("writable", [(False, True), (True, False), (False, False)])
+def test_what_is_only_read_is_never_renamed(core, backend, data, tmp_path, writable):
+    other = bytes(tmp_path / "other")
+    slots = [FileSlot(path=path, writable=may) for path, may in zip((data, other), writable, strict=True)]
+    files = make_files(slots, backend=backend, core=core)
+    assert results(files, (RENAME, 0, 1, 0, 0), (RENAME, 0, 5, 0, 0)) == [-errno.EROFS, -errno.EBADF]
+    assert os.path.exists(data)
+
+
+def test_a_rename_replaces_a_link_and_not_what_is_behind_it(core, backend, data, tmp_path):
+    behind, link = tmp_path / "behind", tmp_path / "link"
+    behind.write_bytes(b"precious")
+    link.symlink_to(behind)
+    slots = [FileSlot(path=path, writable=True) for path in (data, bytes(link))]
+    assert results(make_files(slots, backend=backend, core=core), (RENAME, 0, 1, 0, 0)) == [0]
+    assert behind.read_bytes() == b"precious"
+    assert not link.is_symlink()
+
+
+def test_a_close_leaves_other_lanes_their_file(core, backend, data):
+    """The other lane reads before and after: it holds the file all the while, and opens nothing anew."""
+    files, counters = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core), counters_of(2)
+    start, stop = started(), StopFlag()
+    reader, closer = (make_lane(files, pace=Pace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
+    reader.submit(make_batch((READ, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ, 0, 0, 9, 0)))
+    closer.submit(make_batch((WAIT, 0, 1, 1, 0), (CLOSE, 0, 0, 0, 0), (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
+    threads = [threading.Thread(target=lane.run) for lane in (reader, closer)]
+    for lane, thread in zip((reader, closer), threads, strict=True):
+        lane.finish()
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert reader.collect().result.tolist() == [9, 0, 0, 9]
+    assert closer.collect().result.tolist() == [0, 0, 0, 0]
+    assert opened(data) == 1
+
+
+def test_no_data_means_no_calls(core, tmp_path):
+    slots = [FileSlot(path=bytes(tmp_path / name), writable=True, create=True) for name in ("a", "b")]
+    files = make_files(slots, backend=NullBackend(), core=core)
+    items = [(kind, 0, 1, 0, 0) for kind in (OPEN, CLOSE, STAT, SYNC, SEEK, RENAME)]
+    assert results(files, *items, (OPEN, 9, 0, 0, 0), (SEEK, 0, -1, 0, 0)) == [0] * 6 + [-errno.EBADF, -errno.EINVAL]
+    assert not list(tmp_path.iterdir())
+
+
+def fake(*items, **options):
+    """Stamps of items over the fake back end, and its calls."""
+    clock = FakeClock(T0, read_ns=0)
+    backend = FakeBackend(clock, **options)
+    start = StartGate()
+    start.open(T0)
+    files = PythonFiles([FileSlot(path=b"/f%d" % i, writable=True, uses=100) for i in range(2)], backend)
+    lane = PythonLane(files, pace=Pace.NONE, start=start, stop=StopFlag(), clock=clock)
+    lane.submit(make_batch(*items))
+    lane.finish()
+    lane.run()
+    done = lane.collect()
+    return (done.end_ns - done.begin_ns).tolist(), done.result.tolist(), backend.calls
+
+
+def test_an_open_is_its_own_latency_and_what_a_sync_needs_is_not():
+    took, result, calls = fake((OPEN, 0, 0, 0, 0), (SYNC, 1, 0, 0, 0), open_ns=1000, transfer_ns=10)
+    assert (took, result) == ([1000, 10], [0, 0])
+    assert calls == [("open", b"/f0"), ("open", b"/f1"), ("sync", b"/f1")]
+
+
+def test_a_rename_closes_both_files_first():
+    took, _, calls = fake((READ, 0, 0, 1, 0), (READ, 1, 0, 1, 0), (RENAME, 0, 1, 0, 0), transfer_ns=7)
+    assert took == [7, 7, 7]
+    assert calls[-3:] == [("close", b"/f0"), ("close", b"/f1"), ("rename", b"/f0", b"/f1")]
+
+
+def test_a_missing_file_fails_in_its_own_time():
+    took, result, _ = fake((OPEN, 0, 0, 0, 0), (SEEK, 0, 5, 0, 0), open_ns=50, missing=frozenset({b"/f0"}))
+    assert (took, result) == ([50, 0], [-errno.ENOENT] * 2)
+
+
+@contextmanager
+def descriptors(count):
+    """At most so many more, as far as they are in a row."""
+    lowest_free = os.open("/", os.O_RDONLY)
+    os.close(lowest_free)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + count, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(core, backend, tmp_path):
+    """The other lane holds the first file, and all other descriptors are idle files' when a further one is needed."""
+    paths = [tmp_path / str(i) for i in range(20)]
+    for path in paths:
+        path.write_bytes(b"0123456789")
+    files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
+    counters, start, stop = counters_of(2), started(), StopFlag()
+    holder, closer = (make_lane(files, pace=Pace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
+    holder.submit(make_batch((READ, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ, 0, 0, 9, 0)))
+    idle = [(READ, i, 0, 9, 0) for i in range(1, 20)]
+    closer.submit(make_batch((WAIT, 0, 1, 1, 0), *idle, (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
+    threads = [threading.Thread(target=lane.run) for lane in (holder, closer)]
+    with descriptors(8):
+        for lane, thread in zip((holder, closer), threads, strict=True):
+            lane.finish()
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert holder.collect().result.tolist() == [9, 0, 0, 9]
+    assert closer.collect().result.tolist() == [0, *[9] * 19, 0, 0]
+
+
+def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(core, tmp_path):
+    try:
+        check_direct(tmp_path, [])
+    except TargetError as error:
+        pytest.skip(str(error))
+    slots = [FileSlot(path=bytes(tmp_path / str(i)), writable=True, create=True, uses=1000) for i in range(20)]
+    files = make_files(slots, backend=DirectPosixBackend(), core=core)
+    with descriptors(8):
+        assert results(files, *((WRITE, i, 100, 7, 0) for i in range(20))) == [7] * 20
+
+
+def test_without_descriptors_an_open_closes_what_is_idle(core, backend, tmp_path):
+    paths = [tmp_path / str(i) for i in range(20)]
+    for path in paths:
+        path.write_bytes(b"0123456789")
+    files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
+    with descriptors(8):
+        got = results(files, *((OPEN, i % 20, 0, 0, 0) for i in range(60)), (READ, 3, 0, 10, 0), (CLOSE, 4, 0, 0, 0))
+    assert got == [0] * 60 + [10, 0]
+    files.close_all()
+    assert not set(open_paths()) & {bytes(path) for path in paths}
+
+
+def test_a_stream_says_what_the_system_says(core, tmp_path):
+    """What is told at the write with a descriptor, a stream tells at its flush or close."""
+    link, to_data, data = (tmp_path / name for name in ("link", "to data", "data"))
+    link.symlink_to(tmp_path / "behind")
+    data.write_bytes(b"precious")
+    to_data.symlink_to(data)
+    slots = [
+        FileSlot(path=b"/dev/full", writable=True, uses=100),
+        FileSlot(path=bytes(link), writable=True, create=True, uses=100),
+        FileSlot(path=bytes(tmp_path), uses=100),
+        FileSlot(path=bytes(tmp_path / "missing"), writable=True, uses=100),
+        FileSlot(path=bytes(to_data), writable=True, uses=100),
+        FileSlot(path=bytes(to_data), uses=100),
+    ]
+    files = make_files(slots, backend=StdioBackend(), core=core)
+    full = [(WRITE, 0, 0, 5, 0), (SYNC, 0, 0, 0, 0), (WRITE, 0, 0, 5, 0), (CLOSE, 0, 0, 0, 0), (WRITE, 0, 0, 5, 0)]
+    assert results(files, *full) == [5, -errno.ENOSPC, 5, -errno.ENOSPC, 5]
+    others = [(WRITE, 1, 0, 5, 0), (OPEN, 1, 0, 0, 0), (READ, 2, 0, 5, 0), (WRITE, 3, 0, 5, 0)]
+    assert results(files, *others) == [-errno.ELOOP, -errno.ELOOP, -errno.EISDIR, -errno.ENOENT]
+    assert results(files, (WRITE, 4, 0, 5, 0), (WRITE, 5, 0, 5, 0), (READ, 5, 0, 99, 0)) == [
+        -errno.ELOOP,
+        -errno.EBADF,
+        len(b"precious"),
+    ]
+    files.close_all()
+    found = [(failure.slot, failure.call, failure.errno) for failure in files.failures()]
+    opens = [(1, "open", errno.ELOOP), (3, "open", errno.ENOENT), (4, "open", errno.ELOOP)]
+    assert found == [(0, "close", errno.ENOSPC), *opens]
+    assert not (tmp_path / "behind").exists()
+    assert data.read_bytes() == b"precious"
+
+
+def test_each_file_is_used_through_its_own_back_end(core, data, tmp_path):
+    """Also one that a lane holds since an operation that was no read or write."""
+    other, missing = tmp_path / "other", tmp_path / "missing"
+    other.write_bytes(bytes(50))
+    slots = [FileSlot(path=path, writable=True, uses=100) for path in (data, bytes(other), bytes(missing))]
+    backends = [PosixBackend(), StdioBackend(), NullBackend()]
+    files = make_files(slots, backend=backends, core=core)
+    for first in range(3):
+        for kind in (SYNC, SEEK, OPEN, CLOSE, STAT):
+            for second in range(3):
+                got = results(files, (READ, first, 0, 99, 0), (kind, second, 0, 0, 0), (READ, second, 0, 99, 0))
+                assert got == [(99, 50, 99)[first], 0, (99, 50, 99)[second]]
+    files.close_all()
+    assert not files.failures()
+    assert not missing.exists()
+
+
+def test_a_stream_keeps_small_writes_until_a_sync(core, tmp_path):
+    path = tmp_path / "log"
+    files = make_files(
+        [FileSlot(path=bytes(path), writable=True, create=True, uses=100)], backend=StdioBackend(), core=core
+    )
+    sizes = []
+    for item in ((WRITE, 0, 0, 100, 0), (WRITE, 0, 100, 100, 0), (SYNC, 0, 0, 0, 0), (WRITE, 0, 200, 100_000, 0)):
+        results(files, item)
+        sizes.append(path.stat().st_size)
+    assert sizes[:3] == [0, 0, 200]
+    assert sizes[3] > 90_000
+    files.close_all()
+    assert path.stat().st_size == 100_200
+
+
+def test_lanes_that_share_a_file_write_where_they_should(core, backend, tmp_path):
+    """A stream has one position: a lane between another's seek and write would move its data."""
+    path = tmp_path / "shared"
+    lanes, writes, size = 4, 400, 96
+    total = lanes * writes
+    slot = FileSlot(path=bytes(path), writable=True, create=True, uses=2 * total)
+    files = make_files([slot], backend=backend, core=core)
+    start, stop = started(), StopFlag()
+    each = [make_lane(files, pace=Pace.NONE, start=start, stop=stop) for _ in range(lanes)]
+    for number, lane in enumerate(each):
+        places = [(number + lanes * i) * size for i in range(writes)]
+        items = [(kind, 0, place, size, 0) for place in places for kind in (WRITE, READ)]
+        lane.submit(make_batch(*items))
+        lane.finish()
+    threads = [threading.Thread(target=lane.run) for lane in each]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((lane.collect().result == size).all() for lane in each)
+    written = path.read_bytes()
+    assert written == written[:size] * total
+    assert any(written[:size])

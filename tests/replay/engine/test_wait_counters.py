@@ -1,0 +1,64 @@
+"""Counters: what they stand at, when they reached it, the same in both cores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.engine.wait_counters import COUNTER_STAMPS, COUNTER_WORDS, Counters
+
+amounts = st.lists(st.integers(1, 20), min_size=1, max_size=30)
+
+
+@pytest.fixture(params=["python", "compiled"])
+def counters(request: pytest.FixtureRequest) -> Counters:
+    made = Counters.of(3)
+    if request.param == "compiled":
+        pytest.importorskip("replay.engine._issue")
+    else:
+        made._add = None
+    return made
+
+
+def test_a_counter_remembers_when_it_reached_its_latest_sums(counters: Counters) -> None:
+    for number in range(1, 21):
+        counters.add(1, 1, 1, 100 * number)
+    known = [counters.reached_ns(1, least, 1) for least in range(22)]
+    latest = 20 - (COUNTER_STAMPS - 2)
+    assert known[latest:21] == [100 * number for number in range(latest, 21)]
+    assert set(known[:latest]) == {0}
+    assert counters.cells[0].tolist() == counters.cells[2].tolist() == [0] * COUNTER_WORDS
+
+
+def test_of_those_who_meet_the_last_one_counts(counters: Counters) -> None:
+    for now in (30, 10, 20):
+        counters.add(0, 1, 3, now)
+    assert counters.reached_ns(0, 3, 3) == 30
+    counters.add(0, 1, 3, 40)  # one is at the next meeting already
+    assert counters.reached_ns(0, 3, 3) == 30
+
+
+def test_arrivals_told_together_may_belong_to_two_meetings(counters: Counters) -> None:
+    counters.add(0, 2, 3, 10)
+    counters.add(0, 2, 3, 50)
+    assert counters.reached_ns(0, 3, 3) == 50
+    counters.add(0, 2, 3, 70)
+    assert counters.reached_ns(0, 6, 3) == 70
+
+
+@given(amounts=amounts, multiple=st.integers(1, 4))
+def test_both_cores_keep_the_same_times(amounts: list[int], multiple: int) -> None:
+    pytest.importorskip("replay.engine._issue")
+    compiled, python = Counters.of(1), Counters.of(1)
+    python._add = None
+    for now, amount in enumerate(amounts, 1):
+        compiled.add(0, amount, multiple, now)
+        python.add(0, amount, multiple, now)
+    assert compiled.cells.tolist() == python.cells.tolist()
+
+
+def test_counters_are_rows_of_one_array() -> None:
+    with pytest.raises(ValueError, match=f"int64\\[n, {COUNTER_WORDS}\\]"):
+        Counters(np.zeros(4, dtype=np.int64))

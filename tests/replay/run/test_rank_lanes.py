@@ -1,0 +1,142 @@
+"""A lane between its source and its recorder: what is read ahead, and what is not after a stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replay.engine.items import READ, RING_BATCHES, Batch, Completed
+from replay.plan.lane_plan import LaneSource, PlanOptions, RankSource
+from replay.plan.pacing import Pacing
+from replay.plan.plan_row import PLAN_ROW
+from replay.ranks.comm import Solo
+from replay.run import process
+from replay.run.options import RunOptions
+from replay.run.rank_lanes import FedLane, NoRecorder
+from replay.run.runner import run_replay
+from replay.twin.stage import plan_stage, stage
+from tests.capture_builder import build_capture, read
+from traces.errors import ReplayError
+from traces.store.reader import Capture, open_capture
+
+HOUR_NS = 3600 * 10**9
+
+
+class Source(LaneSource):
+    """Gives so many batches of one read each, and counts them."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def next_rows(self) -> np.ndarray:
+        rows = np.zeros(min(self.left, 1), dtype=PLAN_ROW)
+        rows["kind"] = READ
+        self.left -= len(rows)
+        return rows
+
+
+class Ring:
+    """A lane that does nothing by itself."""
+
+    def __init__(self) -> None:
+        self.queued: list[Batch] = []
+        self.finished = False
+
+    def submit(self, batch: Batch) -> bool:
+        if len(self.queued) == RING_BATCHES:
+            return False
+        self.queued.append(batch)
+        return True
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def collect(self) -> Completed | None:
+        if not self.queued:
+            return None
+        none = np.zeros(1, dtype=np.int64)
+        return Completed(batch=self.queued.pop(0), due_ns=none, begin_ns=none, end_ns=none, result=none)
+
+
+def fed(batches: int) -> tuple[FedLane, Ring, Source]:
+    ring, source = Ring(), Source(batches)
+    lane: Any = ring
+    return FedLane(lane, source, NoRecorder(), "0.0"), ring, source
+
+
+def test_a_lane_is_filled_and_told_when_nothing_more_comes() -> None:
+    lane, ring, source = fed(RING_BATCHES + 1)
+    lane.pump()
+    assert (len(ring.queued), source.left, ring.finished) == (RING_BATCHES, 0, False)
+    lane.pump()
+    assert (len(ring.queued), ring.finished) == (1, True)
+
+
+def test_to_collect_is_not_to_feed() -> None:
+    lane, ring, source = fed(3 * RING_BATCHES)
+    lane.pump()
+    left = source.left
+    lane.collect()
+    assert (ring.queued, source.left) == ([], left)
+
+
+def two_lanes(folder: Path) -> Capture:
+    """The first operations are at once, the others in an hour."""
+    ops = [
+        read(0, lane=lane, offset=4096 * i, length=4096, start_ns=(HOUR_NS if i > 1 else 0) + 1000 * i + lane)
+        for lane in range(2)
+        for i in range(200)
+    ]
+    return build_capture(folder, ops=ops, files=["/data/train"], name="source")
+
+
+def options(target: Path, capture: Capture) -> RunOptions:
+    return RunOptions(target=target, plan=PlanOptions(pacing=Pacing(), origin_ns=capture.time_span_ns[0]))
+
+
+def test_a_stopped_run_keeps_what_was_done_and_reads_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = two_lanes(tmp_path)
+    stage(plan_stage(source, tmp_path / "twin"))
+    monkeypatch.setattr(process, "batch_items_of", lambda lanes: 2)
+    events: list[str] = []
+    pull, close = RankSource.pull, RankSource.close
+    monkeypatch.setattr(RankSource, "pull", lambda self, lane: (events.append("pull"), pull(self, lane))[1])
+    monkeypatch.setattr(RankSource, "close", lambda self: (events.append("close"), close(self))[1])
+
+    def stop_after_the_first(progress: process.Progress) -> None:
+        if progress.done == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    result = run_replay(
+        source, tmp_path / "r.capture", options(tmp_path / "twin", source), Solo(), stop_after_the_first
+    )
+    assert result is not None
+    assert (result.stopped, result.succeeded, result.tally.operations) == (True, False, 4)
+    assert open_capture(tmp_path / "r.capture").operation_count() == 4
+    assert "pull" not in events[events.index("close") :]
+
+
+def test_a_system_without_threads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = two_lanes(tmp_path)
+    stage(plan_stage(source, tmp_path / "twin"))
+    started: list[threading.Thread] = []
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            if started:
+                raise RuntimeError("can't start new thread")
+            started.append(self)
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Thread)
+    with pytest.raises(ReplayError, match=r"each of its 2 lanes, and the system refused number 2.*--ranks"):
+        run_replay(source, tmp_path / "r.capture", options(tmp_path / "twin", source), Solo())
+    started[0].join()
+    assert not (tmp_path / "r.capture").exists()

@@ -1,0 +1,142 @@
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.causal.training_loop import TAKE
+from replay.engine.items import ADD, MARK, READ, SLEEP, WAIT, WRITE, Batch, Completed
+from replay.plan.lane_plan import PLAN_ROW, batch_of
+from replay.plan.row_queue import RowQueue
+from replay.run.recording import (
+    RESULT_ROW,
+    ComputeRecorder,
+    ComputeStructure,
+    LaneRecorder,
+    Tally,
+    rank_rows,
+)
+from traces.schema import OPS, SPAN_KINDS, codes
+from traces.schema import READ as READ_OP
+
+
+def completed(rows, begin, end, result, due=None):
+    batch: Batch = batch_of(rows)
+    times = [np.array(values, dtype=np.int64) for values in (due if due is not None else begin, begin, end, result)]
+    return Completed(batch=batch, due_ns=times[0], begin_ns=times[1], end_ns=times[2], result=times[3])
+
+
+def plan_rows(**columns):
+    rows = np.zeros(len(next(iter(columns.values()))), dtype=PLAN_ROW)
+    for name, values in columns.items():
+        rows[name] = values
+    return rows
+
+
+def test_totals_count_failures_short_counts_and_times():
+    recorder = LaneRecorder(3)
+    rows = plan_rows(kind=[READ, WRITE, READ, READ], length=[10, 20, 30, 40], op=[READ_OP] * 4)
+    recorder.record(rows, completed(rows, [0, 20, 40, 60], [5, 30, 44, 61], [10, 20, 7, -2], due=[0, 15, 40, 50]))
+    tally = recorder.tally(starved_ns=9) + recorder.times.tally()
+    assert (tally.operations, tally.failed, tally.short, tally.errors) == (4, 1, 1, {2: 1})
+    assert (tally.bytes_read, tally.bytes_written, tally.last_end_ns, tally.starved_ns) == (17, 20, 61, 9)
+    assert (tally.lag_ns.quantile(1.0), tally.latency_ns.quantile(1.0), tally.response_ns.quantile(1.0)) == (10, 10, 15)
+    both = tally + tally
+    assert (both.operations, both.errors, both.last_end_ns, both.lag_ns.count) == (8, {2: 2}, 61, 8)
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 50)), min_size=1, max_size=6), max_size=5))
+def test_latencies_are_told_by_operation_and_together(batches):
+    recorder, expected = LaneRecorder(0), {}
+    for batch in batches:
+        rows = plan_rows(kind=[READ] * len(batch), op=[OPS.index(name) for name, _ in batch])
+        recorder.record(rows, completed(rows, [0] * len(batch), [time for _, time in batch], [0] * len(batch)))
+        for name, time in batch:
+            expected.setdefault(OPS.index(name), []).append(time)
+    tally = recorder.times.tally()
+    for total, times in ((tally, 1), (tally + tally, 2)):
+        found = {op: each.values.repeat(each.counts).tolist() for op, each in total.latency_by_op.items()}
+        assert found == {op: sorted(latencies * times) for op, latencies in expected.items()}
+        assert list(found) == sorted(expected)
+        assert total.latency_ns.count == times * sum(map(len, batches))
+
+
+def test_a_stopped_batch_counts_only_what_was_done():
+    recorder = LaneRecorder(0)
+    rows = plan_rows(kind=[READ, READ], length=[10, 10])
+    recorder.record(rows, completed(rows, [1], [2], [10]))
+    assert recorder.tally().operations == 1
+    (table,) = rank_rows(0, [recorder.rows])
+    assert table.num_rows == 1
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(st.integers(0, 1000), max_size=30).map(sorted), max_size=5), st.integers(1, 7))
+def test_lanes_are_merged_in_start_order_and_nothing_is_lost(lanes, chunk):
+    queues = []
+    for lane, begins in enumerate(lanes):
+        rows = np.zeros(len(begins), dtype=RESULT_ROW)
+        rows["begin_ns"], rows["lane"], rows["op"] = begins, lane, READ_OP
+        rows["result"] = np.arange(len(begins))
+        queue = RowQueue(RESULT_ROW)
+        for part in np.array_split(rows, range(chunk, len(rows), chunk)):
+            queue.append(part)
+        queues.append(queue)
+    tables = list(rank_rows(4, queues))
+    table = pa.concat_tables(tables) if tables else None
+    starts = table["start_ns"].to_pylist() if table else []
+    assert starts == sorted(begin for lane in lanes for begin in lane)
+    for lane, begins in enumerate(lanes):
+        if table:
+            mine = table.filter(pa.compute.equal(table["lane"], lane))
+            assert mine["start_ns"].to_pylist() == begins
+            assert mine["result"].to_pylist() == list(range(len(begins)))
+
+
+def test_a_failed_operation_moved_nothing():
+    recorder = LaneRecorder(0)
+    rows = plan_rows(kind=[READ], length=[10], op=[READ_OP])
+    recorder.record(rows, completed(rows, [5], [6], [-13], due=[3]))
+    (table,) = rank_rows(2, [recorder.rows])
+    row = table.to_pylist()[0]
+    assert (row["rank"], row["length"], row["result"], row["due_ns"], row["op"]) == (2, 0, -13, 3, "read")
+
+
+def test_steps_lie_between_their_marks_and_compute_moves_with_its_gap():
+    rows = plan_rows(
+        kind=[MARK, SLEEP, MARK],
+        step=[7, 7, 7],
+        file_id=[-1, -1, -1],
+        offset=[0, 1010, 1],
+        length=[0, 80, 0],
+        due_ns=[0, 10, 100],
+    )
+    recorder = ComputeRecorder()
+    recorder.record(rows, completed(rows, [2, 13, 104], [2, 94, 104], [0, 0, 0]))
+    structure = ComputeStructure(starts=np.array([1000, 1020, 1080]), ends=np.array([1015, 1030, 1200]))
+    spans = recorder.spans(1, structure)
+    kinds = codes(spans, "kind")
+    step = spans.filter(pa.array(kinds == SPAN_KINDS.index("step"))).to_pylist()
+    assert [(s["step"], s["start_ns"], s["end_ns"]) for s in step] == [(7, 2, 104)]
+    busy = spans.filter(pa.array(kinds == SPAN_KINDS.index("compute"))).to_pylist()
+    assert [(s["start_ns"], s["end_ns"]) for s in busy] == [(13, 18), (23, 33), (83, 94)]
+
+
+def test_a_take_is_over_when_it_is_told_not_when_all_are_awake():
+    rows = plan_rows(
+        kind=[ADD, WAIT, SLEEP, ADD],
+        op=[TAKE] * 4,
+        file_id=[5] * 4,
+        step=[7] * 4,
+        slot=[2, 4, -1, 3],
+        offset=[1, 1, 0, 1],
+        length=[1, 1, 9, 1],
+    )
+    recorder = ComputeRecorder()
+    recorder.record(rows, completed(rows, [10, 30, 50, 60], [30, 50, 60, 90], [0] * 4))
+    (span,) = recorder.spans(1, ComputeStructure(starts=np.array([]), ends=np.array([]))).to_pylist()
+    assert (span["kind"], span["step"], span["start_ns"], span["end_ns"]) == ("input_wait", 7, 10, 60)
+
+
+def test_nothing_adds_up_to_nothing():
+    total = sum([], Tally())
+    assert (total.operations, total.lag_ns.count) == (0, 0)

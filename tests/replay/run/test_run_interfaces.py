@@ -1,0 +1,250 @@
+"""Replays through each interface: what was recorded is done, whatever makes the calls."""
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replay.fidelity.compare import compare
+from replay.plan.lane_plan import PlanOptions
+from replay.plan.layers import API_CHOICES
+from replay.plan.pacing import Pace, Pacing
+from replay.ranks.comm import Solo
+from replay.run.options import RunOptions
+from replay.run.process_files import IoOptions, mpi_hints, per_operation_ns
+from replay.run.runner import run_replay
+from replay.twin.stage import plan_stage, stage
+from tests.capture_builder import File, Op, build_capture, read, write
+from traces.errors import TargetError, UsageError
+from traces.schema import CaptureInfo, Job
+from traces.store.reader import open_capture
+
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+MS = 1_000_000
+
+
+def made(op, file_id, at, **columns):
+    return Op(op, file_id, start_ns=at * MS, origin="reconstructed", **{"offset": -1, **columns})
+
+
+def checkpointing(folder):
+    """Reads of one file by two lanes; a checkpoint that is written to a stream, renamed, and read again."""
+    ops = [read(0, lane=i % 2, start_ns=i * MS, offset=4096 * i, length=4096) for i in range(10)]
+    ops += [
+        made("open", 0, 0.5),
+        made("seek", 0, 1.5, offset=5000),
+        made("stat", 3, 2.5),
+        made("open", 1, 11, api="STDIO"),
+        *(
+            write(1, start_ns=(12 + i) * MS, offset=1000 * i, length=1000, api="STDIO", origin="reconstructed")
+            for i in range(5)
+        ),
+        made("sync", 1, 18, api="STDIO"),
+        made("close", 1, 19, api="STDIO"),
+        made("rename", 1, 20, offset=2),
+        read(2, start_ns=21 * MS, length=5000),
+        made("close", 0, 22),
+    ]
+    files = [
+        "/data/train.bin", File("/ckpt/model.tmp", size=5000), File("/ckpt/model", size=5000), File("/data/x", size=7)
+    ]  # fmt: skip
+    return build_capture(folder, ops=ops, files=files, name="source")
+
+
+def collective(folder, *, second=(0, 1), lanes=(0, 0)):
+    """Two ranks that read two files together; `second`: the order in which rank 1 does so."""
+    ops = []
+    for rank in range(2):
+        for i, file in enumerate((0, 1) if rank == 0 else second):
+            for k in range(3):
+                columns = {"offset": 8192 * k + 4096 * rank, "length": 4096, "api": "MPIIO_COLL"}
+                ops += [read(file, rank=rank, lane=lanes[i], start_ns=(10 * i + k) * MS, **columns)]
+        ops.append(write(2, rank=rank, start_ns=50 * MS, offset=100 * rank, length=100, api="MPIIO_COLL"))
+        ops.append(read(0, rank=rank, start_ns=60 * MS, offset=0, length=10, api="MPIIO"))
+    return build_capture(folder, ops=ops, files=["/shared/a", "/shared/b", "/shared/out"], name="source")
+
+
+def options(target, capture, pace=Pace.THINK, **choices):
+    plan = PlanOptions(pacing=Pacing(pace=pace), origin_ns=capture.time_span_ns[0])
+    return RunOptions(target=target, plan=plan, **choices)
+
+
+def staged(source, folder):
+    target = folder / "twin"
+    stage(plan_stage(source, target))
+    return target
+
+
+def replayed(source, target, output, **choices):
+    result = run_replay(source, output, options(target, source, **choices), Solo())
+    return result.as_json(), open_capture(output)
+
+
+@pytest.mark.parametrize("core", ["compiled", "python"])
+@pytest.mark.parametrize("api", API_CHOICES)
+def test_every_interface_does_what_was_recorded_and_does_it_again(tmp_path, api, core):
+    if api in ("mpiio", "auto"):
+        pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+    source = checkpointing(tmp_path)
+    target = staged(source, tmp_path)
+    for number in range(2):
+        found, replay = replayed(source, target, tmp_path / f"{number}.capture", api=api, core=core)
+        used = {"auto": ["posix", "stdio"], "hdf5": ["posix", "stdio"]}.get(api, [api])
+        assert (found["api"], found["backends"]) == (api, used)
+        assert (found["failed"], found["short"], found["errors"]) == (0, 0, {})
+        assert found["left_out"] == (1 if api in ("posix", "mpiio") else 0), "without streams there is no flush"
+        assert compare(source, replay).exact.differences == ()
+    twin = sorted(path.name for path in target.rglob("ckpt/*"))
+    assert twin == ([] if api == "null" else ["model"])
+
+
+def test_what_is_reconstructed_can_be_left_out(tmp_path):
+    source = checkpointing(tmp_path)
+    ops = [read(0, start_ns=i * MS, offset=4096 * i, length=4096) for i in range(3)] + [made("open", 0, 1)]
+    source = build_capture(tmp_path, ops=ops, files=["/data/train.bin"], name="plain")
+    found, replay = replayed(source, staged(source, tmp_path), tmp_path / "out.capture", reconstruct=False)
+    assert (found["operations"], found["left_out"], found["reconstruct"]) == (3, 1, False)
+    assert compare(source, replay).exact.operations
+
+
+@pytest.mark.parametrize("core", ["compiled", "python"])
+def test_direct_and_vectored_requests_move_the_same(tmp_path, core):
+    ops = [read(0, start_ns=i * MS, offset=5000 * i + 7, length=5000) for i in range(9)]
+    ops += [write(1, start_ns=(20 + i) * MS, offset=4096 * i, length=4096 if i < 4 else 33) for i in range(5)]
+    source = build_capture(tmp_path, ops=ops, files=["/data/train.bin", "/out"], name="source")
+    target = staged(source, tmp_path)
+    choices = {"core": core, "io": IoOptions(direct=True, pieces=3)}
+    try:
+        found, replay = replayed(source, target, tmp_path / "out.capture", **choices)
+    except TargetError as error:
+        pytest.skip(str(error))
+    assert (found["failed"], found["short"], found["direct"], found["vectored"]) == (0, 0, True, 3)
+    assert found["not_direct"] == 1
+    assert any("1 writes were not of whole blocks" in text for text in found["warnings"])
+    assert compare(source, replay).exact.differences == ()
+
+
+@pytest.mark.parametrize("core", ["compiled", "python"])
+def test_what_a_stream_could_not_store_at_its_close_is_told(tmp_path, core):
+    beyond = 1 << 21
+    ops = [write(i, start_ns=i * MS, offset=beyond, length=100, api="STDIO") for i in range(2)]
+    ops.append(write(2, start_ns=3 * MS, length=100, api="STDIO"))
+    source = build_capture(tmp_path, ops=ops, files=["/out/a", "/out/b", "/out/c"], name="source")
+    target = staged(source, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (beyond, limits[1]))
+    try:
+        result = run_replay(source, tmp_path / "out.capture", options(target, source, core=core), Solo())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    found = result.as_json()
+    assert (found["failed"], found["bytes"]["written"]) == (0, 300), "the stream had taken all"
+    assert (found["close_errors"], result.succeeded) == ({"EFBIG": 2}, False)
+    (warning,) = (text for text in found["warnings"] if "at the close" in text)
+    assert warning.startswith("2 files, the first ")
+    assert "out/a, reported an error" in warning
+    replay = open_capture(tmp_path / "out.capture")
+    assert replay.info.made_by["result"]["close_errors"] == {"EFBIG": 2}
+
+
+def test_direct_is_for_posix_only(tmp_path):
+    source = checkpointing(tmp_path)
+    target = staged(source, tmp_path)
+    with pytest.raises(UsageError, match="--api posix"):
+        replayed(source, target, tmp_path / "out.capture", io=IoOptions(direct=True))
+    with pytest.raises(UsageError, match="1024"):
+        replayed(source, target, tmp_path / "out.capture", io=IoOptions(pieces=5000))
+
+
+def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):
+    ops = [read(0, start_ns=0, length=100), write(1, start_ns=MS, length=50), made("rename", 1, 2, offset=0)]
+    source = build_capture(tmp_path, ops=ops, files=["/state", "/state.tmp"], name="source")
+    plan = plan_stage(source, tmp_path / "twin")
+    assert [file.file_id for file in plan.to_write] == [0]
+    assert [file.file_id for file in plan.created_by_run] == [1]
+
+
+def test_the_engine_tells_what_it_costs_itself(tmp_path):
+    source = checkpointing(tmp_path)
+    found, _ = replayed(source, staged(source, tmp_path), tmp_path / "out.capture", api="null", pace=Pace.NONE)
+    assert found["overhead"]["per_operation_ns"] > 0
+    assert found["overhead"]["fraction_pct"] > 0
+    assert per_operation_ns("python") > 0
+
+
+def test_hints_come_from_the_log(tmp_path):
+    job = Job(nprocs=1, run_time_s=1, metadata={"h": "romio_no_indep_rw=true;cb_nodes=4; "})
+    capture = build_capture(tmp_path, ops=[read(0)], files=["/a"], info=CaptureInfo(job=job, ranks=(0,)))
+    assert mpi_hints(capture) == {"romio_no_indep_rw": "true", "cb_nodes": "4"}
+
+
+# ------------------------------------------------------------------------------------------------ collective MPI-IO
+
+
+def run_under_mpi(source, target, output, processes, *more):
+    command = [MPIEXEC, "-n", str(processes), sys.executable, "-m", "replay.commands.main", "run", str(source.path)]
+    command += ["--target", str(target), "-o", str(output), "--pace", "think", "--json", *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
+@pytest.mark.parametrize(
+    ("shape", "used", "warning"),
+    [
+        ({}, ["mpiio", "mpiio_collective"], None),
+        ({"second": (1, 0)}, ["mpiio"], "different orders"),
+        ({"second": (0, 0)}, ["mpiio", "mpiio_collective"], "different numbers"),
+        ({"lanes": (0, 1)}, ["mpiio"], "several threads"),
+    ],
+)
+def test_collective_operations_are_made_by_all_ranks_or_are_independent(tmp_path, shape, used, warning):
+    source = collective(tmp_path, **shape)
+    target = staged(source, tmp_path)
+    ended = run_under_mpi(source, target, tmp_path / "out.capture", 2)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["backends"] == used
+    assert (found["failed"], found["short"]) == (0, 0)
+    assert [warning in text for text in found["warnings"]] == [True] if warning else found["warnings"] == []
+    assert compare(source, open_capture(tmp_path / "out.capture")).exact.differences == ()
+
+
+def test_one_process_for_several_ranks_makes_collective_operations_independent(tmp_path):
+    pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+    source = collective(tmp_path)
+    found, replay = replayed(source, staged(source, tmp_path), tmp_path / "out.capture")
+    assert found["backends"] == ["mpiio"]
+    assert any("not each process replays one rank" in text for text in found["warnings"])
+    assert compare(source, replay).exact.differences == ()
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
+def test_a_process_that_fails_amid_collective_operations_ends_the_others(tmp_path):
+    """Rank 0 then waits in a call that nothing else could end."""
+    source = collective(tmp_path)
+    target = staged(source, tmp_path)
+    program = """
+import sys
+from replay.run import rank_lanes
+from replay.commands.main import main
+from traces.errors import ReplayError
+if MPI_RANK == 1:
+    pump = rank_lanes.FedLane.pump
+    def stopping(lane):
+        pump(lane)
+        if lane.lane.items_done:
+            raise ReplayError("no room on rank 1")
+    rank_lanes.FedLane.pump = stopping
+sys.exit(main(sys.argv[1:]))
+"""
+    script = tmp_path / "program.py"
+    script.write_text(program.replace("MPI_RANK", "int(__import__('os').environ['PMI_RANK'])"))
+    command = [MPIEXEC, "-n", "2", sys.executable, str(script), "run", str(source.path), "--target", str(target)]
+    ended = subprocess.run([*command, "-o", str(tmp_path / "out.capture")], capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0
+    assert "process 1: no room on rank 1" in ended.stderr
+    assert not (tmp_path / "out.capture").exists()

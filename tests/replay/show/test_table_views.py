@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiler_merge.analysis.named_tables import VIEWS, views
+from replay.show.run_sections import bar
+from replay.show.table_views import view_sections
+from replay.show.terminal import print_summary
+from tests.capture_builder import File, Span, build_capture, read, write
+from traces.store.reader import Capture
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    long = "/scratch/a/very/long/place/for/training/data/part-00000-of-01024.tfrecord"
+    return build_capture(
+        tmp_path,
+        files=[File(long, format="tfrecord"), "/b"],
+        ops=[
+            *(
+                read(0, offset=n * 4096, length=4096, start_ns=n * MS, end_ns=(n + 1) * MS, rank=rank)
+                for n in range(120)
+                for rank in range(2)
+            ),
+            write(1, length=1 << 40, start_ns=130 * MS, rank=1),
+        ],
+        spans=[
+            Span("step", start_ns=n * 10 * MS, end_ns=(n * 10 + 5 + n % 3) * MS, step=n, rank=rank)
+            for n in range(13)
+            for rank in range(2)
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "width", "expected"),
+    [(0, 4, ""), (1, 4, "████"), (0.5, 4, "██"), (0.6, 4, "██▌"), (1e-9, 4, "▌"), (7, 3, "███")],
+)
+def test_bars(share: float, width: int, expected: str) -> None:
+    assert bar(share, width) == expected
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_fits_80_columns(capture: Capture, capsys: pytest.CaptureFixture[str], view: str) -> None:
+    print_summary(views(capture, [view], bins=12).as_json())
+    printed = capsys.readouterr().out
+    assert printed.strip()
+    assert max(len(line) for line in printed.splitlines()) <= 80
+
+
+def test_contents_fit_80_columns_and_name_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset(
+            "train/images/of/detector", shape=(1000, 128, 128), chunks=(1, 128, 128), compression="gzip", dtype="f4"
+        )
+    (tmp_path / "b").write_bytes((3).to_bytes(8, "little") + bytes(11))
+    files = [
+        File(str(tmp_path / "a.h5"), format="hdf5"),
+        File(str(tmp_path / "b"), format="tfrecord"),
+        File("/gone", format="hdf5"),
+    ]
+    print_summary(views(build_capture(tmp_path, files=files), ["tfrecords", "datasets"]).as_json())
+    printed = capsys.readouterr().out
+    assert "64.0 KiB" in printed
+    assert "/gone: " in printed
+    assert max(len(line) for line in printed.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("by", ["rank", "file", "format", "step", "size"])
+def test_breakdowns_fit_80_columns(capture: Capture, capsys: pytest.CaptureFixture[str], by: str) -> None:
+    print_summary(views(capture, [], by=by).as_json())
+    printed = capsys.readouterr().out
+    assert "Breakdown" in printed
+    assert "█" in printed
+    assert max(len(line) for line in printed.splitlines()) <= 80
+
+
+def test_shares_are_printed_once_before_the_first_that_explains_them(capture: Capture) -> None:
+    found = views(capture, ["overlap", "steps"]).as_json()
+    titles = [section.title for section in view_sections(found["tables"], found["overlap"])]
+    assert titles == ["Shares", "Compute and I/O by rank", "Slowest steps"]
+
+
+def test_findings_say_so_when_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(views(build_capture(tmp_path), ["findings"]).as_json())
+    assert "nothing passed a threshold" in capsys.readouterr().out
+
+
+def test_findings_hold_evidence_threshold_and_remedy(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(views(capture, ["findings"]).as_json())
+    printed = capsys.readouterr().out
+    assert "Reads are smaller than a stripe" in printed
+    for word in ("evidence", "threshold", "remedy", "part-00000-of-01024"):
+        assert word in printed
+
+
+def test_many_rows_are_cut_with_a_note(tmp_path: Path) -> None:
+    ops = [read(n, length=1, start_ns=n) for n in range(50)]
+    capture = build_capture(tmp_path, files=[f"/{n}" for n in range(50)], ops=ops)
+    (section,) = view_sections(views(capture, ["files"]).as_json()["tables"], None)
+    assert len(section.rows) == 40
+    assert section.notes == ("and 10 more: --csv and --json have all",)
+
+
+def test_an_output_without_unicode_has_plain_bars(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    print_summary(views(capture, ["ranks"]).as_json())
+    out.flush()
+    assert b"##########" in out.buffer.getvalue()  # type: ignore[attr-defined]

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler_merge.analysis.summary import summarise
+from replay.fidelity.compare import compare
+from replay.show.run_sections import MAX_GROUPS, Section, comparison_sections, run_sections, summary_sections
+from replay.show.terminal import print_comparison, print_merge, print_run, print_sections, print_summary
+from tests.capture_builder import Op, Span, build_capture, read, write
+from traces.store.reader import Capture
+
+ESCAPE = "\x1b"
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    return build_capture(
+        tmp_path,
+        files=["/data/" + "deep/" * 30 + "train.tfrecord", "/evil\x1b[2J[red]file[/red]", b"/odd\xff"],
+        ops=[
+            read(0, length=262_144, start_ns=0, end_ns=1_000_000),
+            write(1, length=100, start_ns=2_000_000, end_ns=3_000_000),
+            read(2, length=0, start_ns=4_000_000, end_ns=4_000_000),
+            Op("close", 0, start_ns=5_000_000, end_ns=5_000_001, origin="reconstructed"),
+        ],
+        spans=[Span("step", 0, 6_000_000, step=0), Span("compute", 500_000, 2_500_000)],
+    )
+
+
+def text_of(capsys: pytest.CaptureFixture[str]) -> str:
+    text = capsys.readouterr().out
+    assert ESCAPE not in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    return text
+
+
+def rows(sections: list[Section]) -> dict[str, tuple[str, ...]]:
+    return {row[0]: row[1:] for section in sections for row in section.rows}
+
+
+def test_a_summary_fits_a_pipe(
+    capture: Capture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    print_summary(summarise(capture, by="file").as_json())
+    text = text_of(capsys)
+    assert "[red]file[/red]" in text, "paths are no markup"
+    assert "\\x1b[2J" in text
+    assert "/odd\\xff" in text
+
+
+def test_the_rows_of_a_summary(capture: Capture) -> None:
+    found = rows(summary_sections(summarise(capture).as_json()))
+    assert found["reads"] == ("2 of 256 KiB",)
+    assert found["writes"] == ("1 of 100 B",)
+    assert found["reconstructed, in no total"] == ("1 of 0 B",)
+    assert found["transfer size"] == ("0 B", "100 B", "85.4 KiB", "256 KiB")
+    assert found["steps"] == ("1, mean 6 ms",)
+    assert found["I/O time inside compute-busy"] == ("50.00 %",)
+    assert found["POSIX"] == ("2", "1", "256 KiB", "operations")
+
+
+def test_an_empty_capture_is_printed_with_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(summarise(build_capture(tmp_path)).as_json())
+    assert "nan" not in text_of(capsys).lower()
+
+
+def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
+    ops = [read(file, length=1, start_ns=file, end_ns=2 * file) for file in range(MAX_GROUPS + 9)]
+    found = summarise(build_capture(tmp_path, files=[f"/{file}" for file in range(len(ops))], ops=ops), by="file")
+    section = next(section for section in summary_sections(found.as_json()) if section.title == "Breakdown")
+    assert len(section.rows) == MAX_GROUPS
+    assert section.rows[0][0] == f"/{MAX_GROUPS + 8}"
+    assert section.notes == ("and 9 more with less I/O time: --json has all",)
+
+
+def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
+    capture: Capture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_comparison(compare(capture, capture).as_json())
+    text = text_of(capsys)
+    assert "scale invariant" in " ".join(text.split())
+    assert text.rstrip().endswith("passed")
+
+
+def test_the_rows_of_a_comparison(capture: Capture, tmp_path: Path) -> None:
+    other = build_capture(tmp_path, files=["/x"], ops=[read(0, length=100, result=-5, due_ns=0)], name="other")
+    sections = comparison_sections(compare(capture, other).as_json())
+    found = rows(sections)
+    assert found["bytes moved"] == ("256 KiB", "0 B", "+1.000")
+    assert found["operations per rank and file"] == ("DIFFERENT",)
+    assert found["failed operations"] == ("1",)
+    assert found["lag (begin - due)"] == ("0 ns",) * 4
+    assert sections[-1].notes[-1] == "FAILED"
+
+
+RUN: dict[str, Any] = {
+    "capture": "/tmp/a.capture",
+    "pace": "timed",
+    "speed": 1.0,
+    "operations": 1234567,
+    "failed": 0,
+    "elapsed_s": 1.5,
+    "recorded_s": 1.25,
+    "lag_us": {"p50": 1.0, "p90": 2.0, "p99": 30.0, "max": 4000.0},
+    "jitter_us": None,
+    "latency_us": {"p50": 10.0, "p90": 20.0, "p99": 300.0, "max": 40000.0},
+    "response_us": {"p50": 11.0, "p90": 22.0, "p99": 330.0, "max": 44000.0},
+    "bytes": {"read": 4096, "written": 0},
+    "cache": {"policy": "cold", "resident_before_pct": None},
+}
+
+
+def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(RUN)
+    text = text_of(capsys)
+    assert "1,234,567" in text
+    found = rows(run_sections(RUN))
+    assert found["lag (begin - due)"] == ("1 us", "2 us", "30 us", "4 ms")
+    assert found["page cache"] == ("cold, - resident before",)
+    assert found["elapsed"] == ("1.500 s (recorded 1.250 s)",)
+    faster = rows(run_sections({**RUN, "expected_s": 0.25}))
+    two = {"read": RUN["latency_us"], "write": RUN["response_us"]}
+    by_operation = rows(run_sections({**RUN, "latency_by_operation_us": two}))
+    assert (by_operation["read"], by_operation["write"][0]) == (("10 us", "20 us", "300 us", "40 ms"), "11 us")
+    one = run_sections({**RUN, "latency_by_operation_us": {"read": RUN["latency_us"]}})
+    assert [section.title for section in one] == ["Replayed", "Times"], "one operation says it all"
+    assert faster["elapsed"] == ("1.500 s (recorded 1.250 s, 250 ms at this speed)",)
+    assert "this machine's jitter" not in found
+
+
+def test_a_merge_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = {"rank": 0, "method": "nesting", "offset_ns": -2_000_000, "residual_ns": 5, "interval_ns": [0, 1500]}
+    print_merge(
+        {
+            "capture": "/tmp/a.capture",
+            "ranks": 1,
+            "operations": {"traced": 10, "reconstructed": 2},
+            "files": 3,
+            "spans": 0,
+            "coverage": {"bytes": 0.5, "operations": None},
+            "clock": [clock] * (MAX_GROUPS + 1),
+            "warnings": ["only half of the bytes were traced"],
+        }
+    )
+    text = text_of(capsys)
+    for part in ("nesting", "-2 ms", "1.5 us", "50.00 %", "and 1 more ranks", "only half of the bytes"):
+        assert part in text
+
+
+def test_sections_are_set_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    print_sections([Section(title="One", rows=(("a", "b"),)), Section(title="Two", rows=(("c",),), notes=("d",))])
+    assert [line.rstrip() for line in text_of(capsys).splitlines()] == ["One", "a  b", "", "Two", "c", "d"]

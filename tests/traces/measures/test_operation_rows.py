@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.capture_builder import Op, build_capture, read, write
+from traces.errors import CaptureError
+from traces.measures.operation_rows import operation_rows, read_ahead
+from traces.schema import OPS
+
+
+def test_rows_come_rank_by_rank_in_start_order(tmp_path: Path) -> None:
+    capture = build_capture(
+        tmp_path,
+        files=["/a", "/b"],
+        ops=[read(1, rank=1, start_ns=5, length=7), write(0, rank=0, start_ns=9, lane=3), read(0, rank=0, start_ns=2)],
+        ranks=[2],
+    )
+    batches = list(operation_rows(capture))
+    assert [rows.rank for rows in batches] == [0, 1]
+    assert batches[0].start_ns.tolist() == [2, 9]
+    assert [OPS[code] for code in batches[0].op] == ["read", "write"]
+    assert batches[0].lane.tolist() == [0, 3]
+    assert batches[1].length.tolist() == [7]
+
+
+def test_where_keeps_columns_together(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[Op("open", 0), read(0, start_ns=4, end_ns=9, length=3)])
+    (rows,) = operation_rows(capture, without=("lane", "step"))
+    kept = rows.where(rows.data)
+    assert (len(kept), kept.length.tolist(), kept.duration_ns.tolist()) == (1, [3], [5])
+    assert len(kept.lane) == 0
+    assert rows.where(np.ones(2, dtype=bool)) is rows
+
+
+def test_a_row_of_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/a", "/b"], ops=[read(1)])
+    capture.files = capture.files.slice(0, 1)
+    with pytest.raises(CaptureError, match=r"rank 0 names a file that files\.parquet does not have"):
+        list(operation_rows(capture))
+
+
+def test_read_ahead_gives_the_same_items_and_its_errors_in_their_place() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise CaptureError("the third is damaged")
+
+    ahead = read_ahead(items())
+    assert [next(ahead), next(ahead)] == [1, 2]
+    with pytest.raises(CaptureError, match="the third is damaged"):
+        next(ahead)
+
+
+def test_read_ahead_may_be_left_early() -> None:
+    ahead = read_ahead(iter(range(100)))
+    assert next(ahead) == 0
+    ahead.close()

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces.measures.stable_order import runs, stable_order
+
+
+@given(
+    st.lists(st.integers(0, 5) | st.integers(0, 2**17) | st.integers(0, 2**40) | st.integers(-9, 9), max_size=40),
+)
+def test_order_is_that_of_a_stable_argsort(keys: list[int]) -> None:
+    array = np.array(keys, dtype=np.int64)
+    np.testing.assert_array_equal(stable_order(array), np.argsort(array, kind="stable"))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint64])
+@pytest.mark.parametrize("top", [3, 120])
+def test_order_of_other_integer_types(dtype: type, top: int) -> None:
+    keys = np.random.default_rng(1).integers(0, top, 500).astype(dtype)
+    np.testing.assert_array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
+
+
+def test_runs_begin_where_the_value_changes() -> None:
+    assert runs(np.array([4, 4, 5, 9, 9, 9])).tolist() == [0, 2, 3]

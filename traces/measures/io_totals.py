@@ -1,0 +1,128 @@
+"""Totals of the reads and writes of a capture, collected in one pass: counts, bytes, times, sizes, bandwidths.
+
+A summary and a comparison use the same collector, so that their numbers cannot differ in definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.measures.distribution import Distribution, DistributionCollector
+from traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion
+from traces.measures.operation_rows import OperationRows
+from traces.schema import WRITE
+from traces.units import MIB, NS_PER_S
+
+MIB_PER_S_FROM_BYTES_PER_NS = NS_PER_S / MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTotals:
+    """One rank's reads and writes. `sum_ns` adds durations, so threads in parallel count several times; `union_ns` is
+    the time in which at least one was in flight, `hidden_ns` the part of it that lies inside compute-busy."""
+
+    rank: int
+    reads: int = 0
+    writes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    sum_ns: int = 0
+    union_ns: int = 0
+    hidden_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IoTotals:
+    """All reads and writes. `ranks` lists those that had any; `files_used` is a mask (files,).
+
+    `size_bytes`: over all operations. `bandwidth_mib_s`: length / duration of each that moved bytes in measurable time;
+    `unmeasured` moved bytes in a recorded duration of 0. `busy`: times in which any rank had one in flight, too long by
+    at most `busy_excess_ns`.
+    """
+
+    ranks: tuple[RankTotals, ...]
+    files_used: np.ndarray
+    size_bytes: Distribution
+    bandwidth_mib_s: Distribution
+    unmeasured: int
+    busy: Intervals
+    busy_excess_ns: int
+
+    def total(self, quantity: str) -> int:
+        """Sum of one field of `RankTotals` over the ranks."""
+        return sum(getattr(rank, quantity) for rank in self.ranks)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.total("bytes_read") + self.total("bytes_written")
+
+
+class IoCollector:
+    """Collects `IoTotals` from rows of one rank after another.
+
+    `files`: rows of the files table; `compute`: compute-busy times by rank, where known.
+    """
+
+    def __init__(self, files: int, compute: Mapping[int, Intervals]) -> None:
+        self._compute = compute
+        self._files_used = np.zeros(files, dtype=bool)
+        self._ranks: list[RankTotals] = []
+        self._rank: int | None = None
+        self._union = StreamingUnion()
+        self._busy = BoundedUnion()
+        self._size = DistributionCollector()
+        self._bandwidth = DistributionCollector()
+        self._unmeasured = 0
+
+    def add(self, rows: OperationRows, duration_ns: np.ndarray) -> None:
+        """Add reads and writes, in start order, with the durations that count for sums and bandwidths (int64)."""
+        if not len(rows):
+            return
+        if rows.rank != self._rank:
+            self._rank, self._union = rows.rank, StreamingUnion()
+            self._ranks.append(RankTotals(rank=rows.rank))
+        self._files_used[rows.file_id] = True
+        self._size.add(rows.length)
+        moved = rows.length > 0
+        measured = moved & (duration_ns > 0)
+        self._unmeasured += int(moved.sum() - measured.sum())
+        if not measured.all():
+            self._bandwidth.add(rows.length[measured] / duration_ns[measured] * MIB_PER_S_FROM_BYTES_PER_NS)
+        else:
+            self._bandwidth.add(rows.length / duration_ns * MIB_PER_S_FROM_BYTES_PER_NS)
+        self._ranks[-1] = self._with_rows(self._ranks[-1], rows, duration_ns)
+
+    def _with_rows(self, before: RankTotals, rows: OperationRows, duration_ns: np.ndarray) -> RankTotals:
+        starts, ends = self._union.add(rows.start_ns, rows.end_ns)
+        self._busy.add_union(Intervals.of_ascending(starts, ends))
+        compute = self._compute.get(rows.rank)
+        hidden = 0 if compute is None else int(compute.covered_within(starts, ends).sum())
+        written = rows.op == WRITE
+        writes, moved = int(written.sum()), int(rows.length.sum())
+        bytes_written = int(rows.length[written].sum()) if writes else 0
+        return RankTotals(
+            rank=before.rank,
+            reads=before.reads + len(rows) - writes,
+            writes=before.writes + writes,
+            bytes_read=before.bytes_read + moved - bytes_written,
+            bytes_written=before.bytes_written + bytes_written,
+            sum_ns=before.sum_ns + int(duration_ns.sum()),
+            union_ns=self._union.length_ns,
+            hidden_ns=before.hidden_ns + hidden,
+        )
+
+    def totals(self) -> IoTotals:
+        """Totals of all that was added."""
+        return IoTotals(
+            ranks=tuple(self._ranks),
+            files_used=self._files_used.copy(),
+            size_bytes=self._size.distribution(),
+            bandwidth_mib_s=self._bandwidth.distribution(),
+            unmeasured=self._unmeasured,
+            busy=self._busy.intervals(),
+            busy_excess_ns=self._busy.closed_ns,
+        )

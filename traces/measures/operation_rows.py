@@ -1,0 +1,101 @@
+"""Rows of one rank's op stream as NumPy columns, a batch at a time: what every measure is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from traces.errors import CaptureError
+from traces.schema import READ, WRITE, codes
+from traces.store.reader import Capture
+
+T = TypeVar("T")
+
+ROW_COLUMNS = ("lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "step", "origin")
+_ENUMERATED = ("op", "api", "origin")
+_NOT_READ = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OperationRows:
+    """Columns (n,) of `traces.schema.OPS_SCHEMA` in start order, all of one rank; enumerated columns as int8 codes.
+
+    A column that was not asked for is empty.
+    """
+
+    rank: int
+    op: np.ndarray
+    api: np.ndarray
+    file_id: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    origin: np.ndarray
+    lane: np.ndarray = field(default_factory=lambda: _NOT_READ)
+    step: np.ndarray = field(default_factory=lambda: _NOT_READ)
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def where(self, mask: np.ndarray) -> OperationRows:
+        """The rows for which the boolean `mask` (n,) holds; no copy when that is all of them."""
+        if mask.all():
+            return self
+        columns = {name: getattr(self, name) for name in ROW_COLUMNS}
+        return OperationRows(
+            rank=self.rank, **{name: column[mask] if len(column) else column for name, column in columns.items()}
+        )
+
+    @property
+    def duration_ns(self) -> np.ndarray:
+        """end - start, int64."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def data(self) -> np.ndarray:
+        """Mask of the reads and writes."""
+        mask: np.ndarray = (self.op == READ) | (self.op == WRITE)
+        return mask
+
+
+def operation_rows(
+    capture: Capture, ranks: Iterable[int] | None = None, *, without: Collection[str] = ()
+) -> Iterator[OperationRows]:
+    """The op stream of `ranks` (all when None), rank by rank, a batch at a time; the next one is read meanwhile.
+
+    `without`: columns among lane and step that are not needed. Memory: three row groups.
+    Raises: CaptureError when a part is damaged, or a row names a file that the files table does not have.
+    """
+    names = [name for name in ROW_COLUMNS if name not in without]
+    wanted = capture.ranks if ranks is None else ranks
+    return read_ahead(
+        rows_of_batch(batch, rank, capture.files.num_rows, names)
+        for rank in wanted
+        for batch in capture.operations(rank, columns=names)
+    )
+
+
+def rows_of_batch(batch: pa.RecordBatch, rank: int, files: int, names: Collection[str] = ROW_COLUMNS) -> OperationRows:
+    """Columns `names` of a batch of one rank. Raises: CaptureError for a file_id outside 0..files-1."""
+    rows = OperationRows(
+        rank=rank,
+        **{name: codes(batch, name) if name in _ENUMERATED else batch.column(name).to_numpy() for name in names},
+    )
+    if len(rows) and (rows.file_id.min() < 0 or rows.file_id.max() >= files):
+        raise CaptureError(f"an operation of rank {rank} names a file that files.parquet does not have: merge again")
+    return rows
+
+
+def read_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items; the next is made in another thread while the caller works on one. Errors come with theirs."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as reader:
+        coming = reader.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = reader.submit(next, items, None)
+            yield item

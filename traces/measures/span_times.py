@@ -1,0 +1,28 @@
+"""Spans of a capture as times: the union of one kind per rank, and the durations of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from traces.measures.intervals import Intervals
+from traces.schema import SPAN_KINDS, codes
+
+
+def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:
+    """Times in which a rank was in at least one span of `kind` (of `SPAN_KINDS`); ranks without any are absent."""
+    return {rank: Intervals.union_of(starts, ends) for rank, _, starts, ends in spans_by_rank(spans, kind)}
+
+
+def spans_by_rank(spans: pa.Table, kind: str) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    """For each rank that has spans of `kind`: rank, and columns step, start_ns, end_ns in start order."""
+    chosen = codes(spans, "kind") == SPAN_KINDS.index(kind)
+    rank, step, start, end = (spans[name].to_numpy()[chosen] for name in ("rank", "step", "start_ns", "end_ns"))
+    order = np.lexsort((start, rank))
+    rank, step, start, end = rank[order], step[order], start[order], end[order]
+    cuts = np.flatnonzero(np.diff(rank)) + 1
+    for begin, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rank)], strict=True):
+        if stop > begin:
+            yield int(rank[begin]), step[begin:stop], start[begin:stop], end[begin:stop]

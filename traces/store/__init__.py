@@ -1,0 +1,1 @@
+"""A capture as a directory of Parquet files: reading, writing, and the counts stored beside the rows."""

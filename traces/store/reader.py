@@ -1,0 +1,304 @@
+"""A capture as a directory: per-rank reader, verification. It is written by `traces.store.writer`.
+
+Layout (the contract is in `traces.schema`):
+
+    NAME.capture/
+      capture.json            written last: a directory without it is no capture
+      ops/part-*.parquet      row groups never span ranks; a part's name carries its first rank
+      files.parquet
+      spans.parquet
+      hdf5.parquet            only where the source knows HDF5 datasets
+
+Several processes may write parts of one capture (a replay under MPI): each makes an `OpsWriter`, and one of them
+calls `write_capture_info` at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from traces.errors import CaptureError
+from traces.schema import (
+    FILES_SCHEMA,
+    HDF5_SCHEMA,
+    SCHEMA_VERSION,
+    SPANS_SCHEMA,
+    CaptureInfo,
+    Coverage,
+    Job,
+    RankClock,
+    Source,
+)
+from traces.store.usage import USAGE_COLUMNS, StoredUsage, UsageCounter
+
+KEPT_USAGE_ROWS = 1 << 20
+"""Of the counts of `Capture.usage`, kept in memory for the next who asks: 50 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    part: Path
+    footer: pq.FileMetaData
+    index: int
+    rows: int
+    first_ns: int
+    last_start_ns: int
+    last_end_ns: int | None
+
+
+class Capture:
+    """A capture on disk, opened by `open_capture`. Tables are read when asked for; the op stream only in batches.
+
+    `info` is `capture.json`, `files` the whole files table (file_id = row).
+    """
+
+    def __init__(self, path: Path, info: CaptureInfo, files: pa.Table, groups: Mapping[int, tuple[_RowGroup, ...]]):
+        self.path = path
+        self.info = info
+        self.files = files
+        self._groups = groups
+        self._usage: dict[int, pa.Table] = {}
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks of the captured job, ascending; a rank may have no operations."""
+        return self.info.ranks
+
+    @property
+    def whole(self) -> Capture:
+        """The capture that this one shows a part of; itself where it is no part."""
+        return self
+
+    def row_groups(self, rank: int) -> tuple[_RowGroup, ...]:
+        """Where the operations of a rank are, in order."""
+        return self._groups.get(rank, ())
+
+    def operation_count(self, rank: int | None = None) -> int:
+        """Rows of the op stream, of one rank or of all: from the file footers, without reading rows."""
+        ranks = self._groups if rank is None else (rank,)
+        return sum(group.rows for r in ranks for group in self._groups.get(r, ()))
+
+    def operations(
+        self,
+        ranks: Iterable[int] | int | None = None,
+        columns: Sequence[str] | None = None,
+        starts_ns: tuple[int, int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The op stream in (rank, start_ns) order, a row group at a time; a batch holds one rank.
+
+        `columns`: names of `OPS_SCHEMA`, all when None. `starts_ns`: [begin, end): row groups in which no operation
+        starts then are left out. Memory: one row group. Opens all parts of a rank before its first batch.
+        Raises: CaptureError when a part cannot be read.
+        """
+        wanted = self.ranks if ranks is None else (ranks,) if isinstance(ranks, int) else tuple(ranks)
+        names = list(columns) if columns is not None else None
+        opened: dict[Path, pq.ParquetFile] = {}
+        for rank in wanted:
+            groups = [group for group in self._groups.get(rank, ()) if _starts_within(group, starts_ns)]
+            parts = {group.part: group.footer for group in groups}
+            # A replay that has used up its descriptors can still read the next part.
+            opened = {part: opened.get(part) or _open_parquet(part, footer) for part, footer in parts.items()}
+            for group in groups:
+                # A loop over the batches would hold the last one until the next is read: there may be many streams.
+                batches = _read_row_group(opened[group.part], group, names)
+                while batches:
+                    yield batches.pop(0)
+
+    def usage(self, rank: int) -> pa.Table:
+        """How much each lane of a rank uses each file (`usage.USAGE_SCHEMA`), from what is stored; else counted.
+
+        Raises: CaptureError when a part cannot be read.
+        """
+        if rank in self._usage:
+            return self._usage[rank]
+        used = self._stored_usage.of(rank)
+        if used is None or pc.sum(used["operations"]).as_py() != self.operation_count(rank):
+            used = self._counted(rank)
+        if sum(table.num_rows for table in self._usage.values()) + used.num_rows <= KEPT_USAGE_ROWS:
+            self._usage[rank] = used
+        return used
+
+    def _counted(self, rank: int) -> pa.Table:
+        counter = UsageCounter()
+        for batch in self.operations(rank, columns=USAGE_COLUMNS):
+            counter.add(batch)
+        return counter.table(rank)
+
+    @cached_property
+    def _stored_usage(self) -> StoredUsage:
+        return StoredUsage(self.path / "ops")
+
+    @cached_property
+    def spans(self) -> pa.Table:
+        """All spans (`SPANS_SCHEMA`), sorted by (rank, start_ns)."""
+        return _read_table(self.path / "spans.parquet", SPANS_SCHEMA)
+
+    @cached_property
+    def hdf5(self) -> pa.Table:
+        """The HDF5 datasets that the source knows (`HDF5_SCHEMA`); no rows in most captures, and in replays."""
+        path = self.path / "hdf5.parquet"
+        return _read_table(path, HDF5_SCHEMA) if path.exists() else HDF5_SCHEMA.empty_table()
+
+    @cached_property
+    def time_span_ns(self) -> tuple[int, int]:
+        """First start and last end over operations and spans; (0, 0) for an empty capture."""
+        groups = [group for rank in self.ranks for group in self._groups.get(rank, ())]
+        first = [group.first_ns for group in groups]
+        last = [group.last_end_ns for group in groups if group.last_end_ns is not None]
+        if len(last) < len(groups):
+            last = [int(batch.column("end_ns").to_numpy().max()) for batch in self.operations(columns=["end_ns"])]
+        if self.spans.num_rows:
+            first.append(int(self.spans["start_ns"].to_numpy().min()))
+            last.append(int(self.spans["end_ns"].to_numpy().max()))
+        return (min(first), max(last)) if first else (0, 0)
+
+    def paths(self) -> list[str]:
+        """Path of each file as recorded, by file_id (escaped where it is not UTF-8)."""
+        return self.files["path"].to_pylist()
+
+
+def open_capture(path: Path | str) -> Capture:
+    """Open a capture; reads `capture.json`, the files table and the footers of the parts.
+
+    Raises: CaptureError when it is none, lacks a part, is truncated, or was written by a newer release.
+    """
+    path = Path(path)
+    info = _read_info(path)
+    files = _read_table(path / "files.parquet", FILES_SCHEMA)
+    if not (path / "spans.parquet").is_file():
+        raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
+    groups = _index_row_groups(path / "ops", info)
+    return Capture(path, info, files, groups)
+
+
+def _read_info(path: Path) -> CaptureInfo:
+    file = path / "capture.json"
+    if not path.is_dir() or not file.is_file():
+        what = "does not exist" if not path.exists() else "is not a capture (no capture.json)"
+        raise CaptureError(f"{path} {what}: give the directory that `dxt-replay merge` or `run` wrote")
+    try:
+        data = json.loads(file.read_bytes())
+        version = data["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CaptureError(f"{file} is damaged: {error!r}") from error
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise CaptureError(
+            f"{path} has schema version {version!r}, this release reads up to {SCHEMA_VERSION}: update dxt-replay"
+        )
+    try:
+        return _info_from_json(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CaptureError(f"{file} is damaged: {error!r}") from error
+
+
+def _info_from_json(data: Mapping[str, Any]) -> CaptureInfo:
+    coverage = data["coverage"]
+    return CaptureInfo(
+        job=Job(**data["job"]),
+        ranks=tuple(int(rank) for rank in data["ranks"]),
+        sources=tuple(Source(**source) for source in data["sources"]),
+        clock=tuple(RankClock(**{**clock, "interval_ns": tuple(clock["interval_ns"])}) for clock in data["clock"]),
+        coverage=Coverage(
+            bytes=coverage["bytes"],
+            operations=coverage["operations"],
+            ranks={int(rank): tuple(value) for rank, value in coverage["ranks"].items()},
+        ),
+        lanes=data["lanes"],
+        warnings=tuple(data["warnings"]),
+        partial=bool(data["partial"]),
+        made_by=data["made_by"],
+        schema_version=data["schema_version"],
+    )
+
+
+def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGroup, ...]]:
+    if not folder.is_dir():
+        raise CaptureError(f"{folder.parent} lacks its ops folder: the capture is incomplete, merge or run again")
+    groups: dict[int, list[_RowGroup]] = {}
+    for part in sorted(folder.glob("part-*.parquet")):
+        footer = _open_parquet(part).metadata
+        rank_column = footer.schema.names.index("rank") if "rank" in footer.schema.names else None
+        start_column = footer.schema.names.index("start_ns") if "start_ns" in footer.schema.names else None
+        end_column = footer.schema.names.index("end_ns") if "end_ns" in footer.schema.names else None
+        if rank_column is None or start_column is None:
+            raise CaptureError(f"{part} does not hold operations (no rank or start_ns column)")
+        for index in range(footer.num_row_groups):
+            group = footer.row_group(index)
+            rank_range = group.column(rank_column).statistics
+            start_range = group.column(start_column).statistics
+            if rank_range is None or start_range is None or rank_range.min != rank_range.max:
+                raise CaptureError(
+                    f"{part}: row group {index} mixes ranks or has no statistics; write it with dxt-replay"
+                )
+            groups.setdefault(rank_range.min, []).append(
+                _RowGroup(
+                    part=part,
+                    footer=footer,
+                    index=index,
+                    rows=group.num_rows,
+                    first_ns=start_range.min,
+                    last_start_ns=start_range.max,
+                    last_end_ns=_largest(group, end_column),
+                )
+            )
+    unknown = set(groups) - set(info.ranks)
+    if unknown:
+        raise CaptureError(f"{folder} holds operations of rank {min(unknown)}, which capture.json does not list")
+    stored = sum(group.rows for found in groups.values() for group in found)
+    expected = info.made_by.get("operations_stored")
+    if expected is not None and expected != stored:
+        raise CaptureError(f"{folder} holds {stored} operations of {expected}: a part is missing or truncated")
+    return {rank: tuple(sorted(found, key=lambda g: (g.first_ns, g.part, g.index))) for rank, found in groups.items()}
+
+
+def _largest(group: pq.RowGroupMetaData, column: int | None) -> int | None:
+    """The largest value of an integer column of a row group; None where its statistics do not say."""
+    statistics = None if column is None else group.column(column).statistics
+    return statistics.max if statistics is not None and statistics.has_min_max else None
+
+
+def _starts_within(group: _RowGroup, starts_ns: tuple[int, int] | None) -> bool:
+    return starts_ns is None or (group.first_ns < starts_ns[1] and group.last_start_ns >= starts_ns[0])
+
+
+def _read_row_group(file: pq.ParquetFile, group: _RowGroup, columns: list[str] | None) -> list[pa.RecordBatch]:
+    try:
+        table = file.read_row_group(group.index, columns=columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise CaptureError(f"{group.part} is damaged (row group {group.index}): {error}") from error
+    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return batches
+
+
+def _open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """`footer`: its metadata where they are known."""
+    try:
+        # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
+        return pq.ParquetFile(path, memory_map=False, metadata=footer)
+    except (pa.ArrowException, OSError) as error:
+        raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """All of a small table, cast to `schema`; columns that an older release did not write come as nulls."""
+    file = _open_parquet(path)
+    try:
+        table = file.read(use_threads=False)
+        columns = [
+            table[column.name].combine_chunks()
+            if column.name in table.column_names
+            else pa.nulls(table.num_rows, column.type)
+            for column in schema
+        ]
+        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CaptureError(f"{path} is damaged: {error}") from error

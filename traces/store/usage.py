@@ -1,0 +1,173 @@
+"""How much each lane uses each file: counts stored beside the op stream, so that a replay starts without a scan.
+
+`ops/usage-*.parquet` is no part of the contract: where it is absent, or does not add up, the op stream is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
+
+USAGE_COLUMNS = ("lane", "op", "api", "origin", "file_id", "offset", "length")
+"""Columns of the op stream that are counted."""
+
+USAGE_SCHEMA = pa.schema(
+    [
+        *(OPS_SCHEMA.field(name) for name in ("rank", "lane", "op", "api", "origin", "file_id")),
+        pa.field("other_file_id", pa.int32(), nullable=False),
+        pa.field("operations", pa.int64(), nullable=False),
+        pa.field("least_length", pa.int64(), nullable=False),
+        pa.field("reach", pa.int64(), nullable=False),
+    ]
+)
+"""One row per rank, lane, op, api, origin and file. `other_file_id`: the new name's file of a rename, else -1;
+`operations`: how many; `least_length`: of the shortest; `reach`: where the furthest ends, max(offset, 0) + length in
+bytes, -1 where an int64 does not hold one of them."""
+
+_ENUMERATED = ("op", "api", "origin")
+_KEYS = ("lane", *_ENUMERATED, "file_id", "other_file_id")
+_FOLD_ROWS = 1 << 17
+"""Rows of partial counts after which they are added up."""
+
+
+class UsageCounter:
+    """Counts one rank's op stream, a batch at a time. Memory: a row per lane, op, api, origin, file, and 128 Ki."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Table] = []
+        self._rows = 0
+        self._folded_rows = 0
+
+    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Count a batch with USAGE_COLUMNS."""
+        op, offset, length = codes(batch, "op"), batch.column("offset").to_numpy(), batch.column("length").to_numpy()
+        renames = op == OPS.index("rename")
+        reach = np.where(renames, 0, np.maximum(offset, 0) + length)
+        part = {
+            "lane": batch.column("lane").to_numpy(),
+            "op": op,
+            "api": codes(batch, "api"),
+            "origin": codes(batch, "origin"),
+            "file_id": batch.column("file_id").to_numpy(),
+            "other_file_id": np.where(renames, offset, -1).astype(np.int32),
+            "operations": np.ones(len(op), dtype=np.int64),
+            "least_length": length,
+            # What overflows is a damaged row; the largest of the others must not hide it.
+            "reach": reach,
+            "least_reach": np.where(renames, 0, reach),
+        }
+        self._keep(_added_up(pa.table(part)))
+
+    def table(self, rank: int) -> pa.Table:
+        """All that was counted (`USAGE_SCHEMA`), as this rank's."""
+        if not self._parts:
+            return USAGE_SCHEMA.empty_table()
+        self._fold()
+        counted = self._parts[0]
+        columns = {name: counted[name] for name in USAGE_SCHEMA.names if name not in ("rank", *_ENUMERATED)}
+        columns |= {name: dictionary_array(counted[name].to_numpy(), VOCABULARY[name]) for name in _ENUMERATED}
+        columns["rank"] = np.full(counted.num_rows, rank, dtype=np.int32)
+        overflown = counted["least_reach"].to_numpy() < 0
+        columns["reach"] = np.where(overflown, -1, counted["reach"].to_numpy())
+        return pa.table([columns[name] for name in USAGE_SCHEMA.names], schema=USAGE_SCHEMA)
+
+    def _keep(self, part: pa.Table) -> None:
+        self._parts.append(part)
+        self._rows += part.num_rows
+        if self._rows - self._folded_rows > _FOLD_ROWS:
+            self._fold()
+
+    def _fold(self) -> None:
+        if len(self._parts) > 1:
+            self._parts = [_added_up(pa.concat_tables(self._parts))]
+        self._rows = self._folded_rows = self._parts[0].num_rows
+
+
+def _added_up(parts: pa.Table) -> pa.Table:
+    totals = parts.group_by(list(_KEYS), use_threads=False).aggregate(
+        [("operations", "sum"), ("least_length", "min"), ("reach", "max"), ("least_reach", "min")]
+    )
+    names = {"operations_sum": "operations", "least_length_min": "least_length", "reach_max": "reach"}
+    names["least_reach_min"] = "least_reach"
+    return totals.rename_columns([names.get(name, name) for name in totals.column_names])
+
+
+class UsageWriter:
+    """Writes the counts of an op stream that comes rank by rank. Raises: OSError when the disk refuses."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: pq.ParquetWriter | None = None
+        self._counter = UsageCounter()
+        self._rank: int | None = None
+        self.file: Path | None = None
+
+    def add(self, rank: int, rows: pa.Table) -> None:
+        """Count rows of `rank`, whose rows come together."""
+        if rank != self._rank:
+            self._finish_rank()
+            self._rank = rank
+        self._counter.add(rows)
+
+    def close(self) -> None:
+        """Write what is counted, and the footer."""
+        self._finish_rank()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _finish_rank(self) -> None:
+        if self._rank is None:
+            return
+        if self._writer is None:
+            self.file = self._folder / f"usage-{self._rank:07d}.parquet"
+            self._writer = pq.ParquetWriter(self.file, USAGE_SCHEMA, compression="zstd")
+        table = self._counter.table(self._rank)
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self._counter, self._rank = UsageCounter(), None
+
+
+class StoredUsage:
+    """The counts in an ops folder, read a rank at a time. Damaged files count as absent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._places: dict[int, list[tuple[Path, pq.FileMetaData, int]]] = {}
+        for file in sorted(folder.glob("usage-*.parquet")):
+            footer = _footer(file)
+            for rank, group in _row_groups(footer) if footer is not None else ():
+                self._places.setdefault(rank, []).append((file, footer, group))
+
+    def of(self, rank: int) -> pa.Table | None:
+        """What is stored of `rank` (`USAGE_SCHEMA`); None without it."""
+        tables = []
+        for file, footer, group in self._places.get(rank, []):
+            try:
+                with pq.ParquetFile(file, metadata=footer) as opened:
+                    tables.append(opened.read_row_group(group, use_threads=False).cast(USAGE_SCHEMA))
+            except (pa.ArrowException, OSError, ValueError):
+                return None
+        return pa.concat_tables(tables) if tables else None
+
+
+def _footer(file: Path) -> pq.FileMetaData | None:
+    """Metadata of a usage file; None of one that is damaged or of another release."""
+    try:
+        with pq.ParquetFile(file) as opened:
+            footer = opened.metadata
+    except (pa.ArrowException, OSError):
+        return None
+    return footer if list(footer.schema.names) == USAGE_SCHEMA.names else None
+
+
+def _row_groups(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
+    """(rank, index) of the row groups of a usage file."""
+    for index in range(footer.num_row_groups):
+        ranks = footer.row_group(index).column(0).statistics
+        if ranks is not None and ranks.has_min_max and ranks.min == ranks.max:
+            yield ranks.min, index
