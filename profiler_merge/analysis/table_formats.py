@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traces.csv_text import as_plain_text
 from traces.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -50,12 +51,18 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 
 def write_csv(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
     """Write a table as UTF-8 with its (plain) column names on the first line; nulls are empty, texts are quoted where
-    they have to be. Of a streamed one, a batch is in memory."""
+    they have to be, and a text that a spreadsheet would run is made plain (`traces.csv_text`).
+
+    Memory: one batch of a streamed table.
+    """
     from pyarrow import csv
 
     stream.write(",".join(table.schema.names).encode("utf-8") + b"\n")
-    for part in (table,) if isinstance(table, pa.Table) else table.batches():
-        csv.write_csv(part, stream, csv.WriteOptions(include_header=False, quoting_style="needed"))
+    options = csv.WriteOptions(include_header=False, quoting_style="needed")
+    for batch in table.to_batches() if isinstance(table, pa.Table) else table.batches():
+        if batch.num_rows:  # pyarrow 26 writes memory that it never filled for an empty batch before others
+            columns = [as_plain_text(column) for column in batch.columns]
+            csv.write_csv(pa.RecordBatch.from_arrays(columns, schema=batch.schema), stream, options)
 
 
 def json_members(table: StreamedTable, indent: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from profiler_merge.export.decimals import SECONDS, decimal_texts
 from profiler_merge.export.exported import Exported, ExportedFile, replacing
+from traces.csv_text import as_plain_text
 from traces.errors import CaptureError
 from traces.schema import NO_STEP, OPS, VOCABULARY, codes
 from traces.store.reader import Capture
@@ -23,7 +24,8 @@ COLUMNS = (
     "new_path",
 )  # fmt: skip
 """Times in seconds from the capture's zero with all nine digits. Empty: offset and step that are not known, due_s and
-result of what is no replay, new_path of what is no rename. Paths as the files table shows them."""
+result of a capture that is not a replay, new_path of an operation that is not a rename. Paths as the files table shows
+them; one that a spreadsheet would run as a formula has an apostrophe before it (`traces.csv_text`)."""
 
 _RENAME = OPS.index("rename")
 
@@ -45,7 +47,7 @@ def write_csv(capture: Capture, output: Path) -> Exported:
 def stream_csv(capture: Capture, stream: IO[bytes]) -> int:
     """`write_csv` to an open stream, whose errors are the caller's; returns the rows written, without the header."""
     stream.write(_lines([COLUMNS]))
-    paths = pa.array(capture.paths(), type=pa.string())
+    paths = as_plain_text(pa.array(capture.paths(), type=pa.string()))
     rows = 0
     for batch in capture.operations():
         for begin in range(0, batch.num_rows, SLICE_ROWS):

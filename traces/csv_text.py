@@ -1,0 +1,24 @@
+"""Text that a spreadsheet shows and never runs: recorded paths, which anybody may choose, become cells of CSV files."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_FORMULA = r"^'*[=+\-@\t\r]"
+_NUMBER = r"^[+\-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+\-]?[0-9]+)?$"
+
+
+def as_plain_text(column: pa.Array) -> pa.Array:
+    """A text column whose formulas are text: one apostrophe before each value that a spreadsheet would evaluate.
+
+    Those are values whose first character, after any apostrophes, is `=`, `+`, `-`, `@`, a tab or a carriage return,
+    and that are not numbers. A reader gets the value back by removing one apostrophe from what matches
+    `^'+[=+@\\t\\r-]`. Other columns and values are returned as they are.
+    """
+    if not pa.types.is_string(column.type):
+        return column
+    formula = pc.and_not(pc.match_substring_regex(column, _FORMULA), pc.match_substring_regex(column, _NUMBER))
+    if not pc.any(formula, min_count=0).as_py():
+        return column
+    return pc.if_else(formula, pc.binary_join_element_wise("'", column, ""), column)
