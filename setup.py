@@ -1,7 +1,7 @@
 """Declares the two compiled cores; everything else is in setup.cfg.
 
-Both have a Python twin with the same behaviour, so a machine without a C compiler still installs.
-DXT_REPLAY_REQUIRE_COMPILED=1 (set in CI) turns a failed compilation into a failed install.
+The decoder of profiles has no other form: without a C compiler the installation fails. The issue loop has a Python
+specification to fall back on; DXT_REPLAY_REQUIRE_COMPILED=1 (set in CI) makes its compilation necessary too.
 """
 
 import os
@@ -9,17 +9,20 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-OPTIONAL = os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1"
+LOOP_IS_OPTIONAL = os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1"
 
 
-def core(name: str) -> Extension:
+def core(name: str, *, optional: bool) -> Extension:
     source = name.replace(".", "/") + ".pyx"
-    return Extension(name, [source], extra_compile_args=["-O3"], optional=OPTIONAL)
+    return Extension(name, [source], extra_compile_args=["-O3"], optional=optional)
 
 
 setup(
     ext_modules=cythonize(
-        [core("replay.engine._issue"), core("profiler_merge.profiles.xplane._xplane")],
+        [
+            core("replay.engine._issue", optional=LOOP_IS_OPTIONAL),
+            core("profiler_merge.profiles.xplane._xplane", optional=False),
+        ],
         compiler_directives={"language_level": "3"},
     )
 )

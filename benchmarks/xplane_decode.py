@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from profiler_merge.profiles.xplane import decode as xplane
-from profiler_merge.profiles.xplane import proto as _xplane_proto
+from tests import xplane_oracle
 from tests import xplane_writer as writer
 
 EVENTS_PER_LINE = 2_000
@@ -63,19 +61,16 @@ def _event(i: int) -> writer.Event:
 
 
 def measure(events: int = 1_000_000, repeats: int = 7) -> dict[str, float]:
-    """events_per_s of `read_profile`; its ratio to the protobuf core (columns and stats) and to upb's parse alone;
-    peak_bytes_per_event that Python and NumPy allocate. Best of `repeats`, the peers once each.
+    """events_per_s of `read_profile`; its ratios to the oracle over protobuf (columns and stats) and to upb's parse
+    alone; peak_bytes_per_event that Python and NumPy allocate. Best of `repeats`, the peers once each.
     """
     with tempfile.TemporaryDirectory(prefix="dxt-replay-bench-") as directory:
         path = Path(directory) / "bench.xplane.pb"
         count = write_profile(path, events)
         size = path.stat().st_size
-        if xplane.core_name() != "compiled":
-            raise SystemExit("the compiled core is not built: python setup.py build_ext --inplace")
         seconds = min(_timed(lambda: xplane.read_profile(path)) for _ in range(repeats))
-        parse = _timed(lambda: _xplane_proto._space_class()().ParseFromString(path.read_bytes()))
-        with _python_core():
-            protobuf = _timed(lambda: xplane.read_profile(path))
+        parse = _timed(lambda: xplane_oracle.space_class()().ParseFromString(path.read_bytes()))
+        protobuf = _timed(lambda: xplane.read_profile(path, decoder=xplane_oracle.decode))
         tracemalloc.start()
         profile = xplane.read_profile(path)
         peak = tracemalloc.get_traced_memory()[1]
@@ -97,19 +92,6 @@ def _timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-@contextmanager
-def _python_core() -> Iterator[None]:
-    before = os.environ.get("DXT_REPLAY_CORE")
-    os.environ["DXT_REPLAY_CORE"] = "python"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["DXT_REPLAY_CORE"]
-        else:
-            os.environ["DXT_REPLAY_CORE"] = before
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -134,7 +134,7 @@ FOUNDATIONS = {
 
 HOMES = {
     "darshan": {"profiler_merge.darshan.counters_child"},
-    "google": {"profiler_merge.profiles.xplane.proto"},
+    "google": set(),
     "h5py": {"profiler_merge.analysis.contents", "profiler_merge.hdf5.inspection", "replay.engine.backends.hdf5"},
     "mpi4py": {"replay.ranks.comm", "replay.engine.backends.mpiio"},
     "pandas": {"profiler_merge.analysis.table_formats", "profiler_merge.darshan.dxt"},

@@ -37,7 +37,7 @@ def _pick(
 def decode(
     buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
 ) -> tuple[list[RawPlane], list[bytes], dict[str, int]]:
-    """See `_xplane_format.Decoder`."""
+    """See `format.Decoder`."""
     skipped: Counter[str] = Counter()
     numbers, begins, ends, skipped["XSpace"] = _xplane.split(buffer, 0, len(buffer), _wires("XSpace"))
     rows = list(zip(numbers.tolist(), begins.tolist(), ends.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""XPlane files to `Profile`, without TensorFlow. Chooses between the compiled core and its Python twin."""
+"""XPlane files to `Profile`, without TensorFlow and without protobuf: a compiled core reads the bytes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from profiler_merge.profiles.event_table import STATS, Profile, ProfileLine
-from profiler_merge.profiles.xplane import proto as _xplane_proto
 from profiler_merge.profiles.xplane.columns import assemble
 from profiler_merge.profiles.xplane.format import DamageError, Decoder
-from traces.errors import ProfileError
+from traces.errors import MissingDependencyError, ProfileError
 
-_compiled: Decoder | None
-try:
-    from profiler_merge.profiles.xplane.compiled import decode as _compiled
-except ImportError:  # installed without a C compiler
-    _compiled = None
-
-__all__ = ["Profile", "ProfileLine", "core_name", "find_profiles", "read_profile"]
+__all__ = ["Profile", "ProfileLine", "find_profiles", "read_profile"]
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 MAX_BYTES = (1 << 31) - 1
@@ -56,20 +49,32 @@ def _refuse(error: OSError) -> None:
     raise ProfileError(f"{error.filename} cannot be listed: {error.strerror}") from error
 
 
-def core_name() -> str:
-    """`compiled` or `python`: the core that `read_profile` uses now. DXT_REPLAY_CORE=python forces the second."""
-    return "python" if _compiled is None or os.environ.get("DXT_REPLAY_CORE") == "python" else "compiled"
+def _compiled_core() -> Decoder:
+    """The decoder that installation compiles. Raises: MissingDependencyError for a checkout that is not compiled."""
+    try:
+        from profiler_merge.profiles.xplane.compiled import decode
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the compiled decoder of dxt-replay",
+            "reading a TensorFlow profile",
+            "install with a C compiler present (pip install --force-reinstall --no-deps dxt-replay), "
+            "or in a checkout run python setup.py build_ext --inplace",
+        ) from error
+    return decode
 
 
-def read_profile(path: Path) -> Profile:
+def read_profile(path: Path, *, decoder: Decoder | None = None) -> Profile:
     """All events of one .xplane.pb or .xplane.pb.gz file. A plain file is memory mapped.
 
-    Raises: ProfileError for a file that is missing, damaged, cut off or without events. Damage that turns one
-    valid number into another (a flipped bit of a duration) leaves no trace in the format and cannot be seen;
-    damage that looks like a field of a later version is counted in `skipped_fields`.
+    `decoder`: another core than the compiled one. Damage that turns one valid number into another (a flipped bit of
+    a duration) leaves no trace in the format and cannot be seen; damage that looks like a field of a later version
+    is counted in `skipped_fields`.
+
+    Raises: ProfileError for a file that is missing, damaged, cut off or without events; MissingDependencyError where
+    the core is not compiled.
     """
     path = Path(path)
-    decode = _compiled if _compiled is not None and core_name() == "compiled" else _xplane_proto.decode
+    decode = decoder or _compiled_core()
     with _opened(path) as buffer:
         try:
             planes, hostnames, skipped = decode(buffer, _is_wanted_plane, _WANTED)

@@ -1,4 +1,4 @@
-"""The XPlane format as a table, and what a decoding core hands over. Shared by both cores.
+"""The XPlane format as a table, and what a decoder hands over: shared by the compiled core and the tests' oracle.
 
 Source: tsl/profiler/protobuf/xplane.proto, unchanged in its field numbers from TensorFlow 2.3 to 2.21.
 """

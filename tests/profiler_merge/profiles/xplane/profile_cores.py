@@ -1,30 +1,40 @@
 """What tests of the profile readers share: each decoding core, a small profile, and all that a profile holds."""
 
-import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.xplane.decode import core_name, read_profile
+from profiler_merge.profiles.xplane import compiled
+from profiler_merge.profiles.xplane.decode import read_profile
+from profiler_merge.profiles.xplane.format import Decoder
+from tests import xplane_oracle
 from tests import xplane_writer as writer
 from tests.xplane_writer import Event, Line
 from traces.errors import ProfileError
 
-both_cores = pytest.mark.parametrize("core", ["compiled", "python"], indirect=True)
+
+@dataclass(frozen=True)
+class Core:
+    """A decoder under test: the compiled one, or the oracle that it must agree with."""
+
+    name: str
+    decoder: Decoder
+
+    def read(self, path: Path) -> Profile:
+        return read_profile(path, decoder=self.decoder)
+
+    def outcome(self, path: Path) -> dict | str:
+        try:
+            return fingerprint(self.read(path))
+        except ProfileError:
+            return "error"
 
 
-@pytest.fixture(name="core")
-def core_fixture(request, monkeypatch):
-    use_core(monkeypatch, request.param)
-    return request.param
-
-
-def use_core(monkeypatch, name):
-    monkeypatch.setenv("DXT_REPLAY_CORE", name)
-    if core_name() != name:
-        assert os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1", "the compiled core is missing"
-        pytest.skip("the compiled core is not built")
+COMPILED = Core("compiled", compiled.decode)
+ORACLE = Core("oracle", xplane_oracle.decode)
+both_cores = pytest.mark.parametrize("core", [COMPILED, ORACLE], ids=lambda core: core.name)
 
 
 @pytest.fixture(name="write")
@@ -44,13 +54,6 @@ def fingerprint(profile: Profile) -> dict:
     fields += ("skipped_fields",)
     stats = {key: (rows.tolist(), values.tolist()) for key, (rows, values) in profile.stats.items()}
     return columns | {key: getattr(profile, key) for key in fields} | {"stats": stats, "texts": profile.texts}
-
-
-def outcome(path: Path) -> dict | str:
-    try:
-        return fingerprint(read_profile(path))
-    except ProfileError:
-        return "error"
 
 
 def small_profile() -> bytes:

@@ -11,10 +11,10 @@ from profiler_merge.profiles.xplane.decode import find_profiles, read_profile
 from tests import xplane_writer as writer
 from tests.places import SHARED
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
+    COMPILED,
+    ORACLE,
     fingerprint,
-    outcome,
     small_profile,
-    use_core,
     write_fixture,
 )
 from tests.xplane_writer import START_NS, Event, Line
@@ -26,16 +26,12 @@ QUICK = "cosmoflow_threads"
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 @example(edits=[(3, 0x80)])
-def test_cores_agree_on_damaged_input(monkeypatch, write, edits):
+def test_cores_agree_on_damaged_input(write, edits):
     data = bytearray(small_profile())
     for at, byte in edits:
         data[at % len(data)] = byte
     path = write(bytes(data))
-    found = []
-    for name in ("compiled", "python"):
-        use_core(monkeypatch, name)
-        found.append(outcome(path))
-    assert found[0] == found[1]
+    assert COMPILED.outcome(path) == ORACLE.outcome(path)
 
 
 _stat_value = st.one_of(
@@ -62,14 +58,10 @@ _line = st.builds(
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(_line, min_size=1, max_size=4))
-def test_whatever_is_written_is_read_by_both_cores(monkeypatch, write, lines):
+def test_whatever_is_written_is_read_by_both_cores(write, lines):
     path = write(writer.profile(lines))
-    found = []
-    for name in ("compiled", "python"):
-        use_core(monkeypatch, name)
-        profile = read_profile(path)
-        found.append(fingerprint(profile))
-    assert found[0] == found[1]
+    profile = COMPILED.read(path)
+    assert fingerprint(profile) == fingerprint(ORACLE.read(path))
     expected = sorted(
         (row, START_NS + line.timestamp_ns + event.start_ns, -event.duration_ns, event.name)
         for row, line in enumerate(lines)
@@ -105,12 +97,8 @@ def _captured() -> list:
 
 
 @pytest.mark.parametrize("path", _captured())
-def test_cores_agree_row_by_row_on_real_profiles(monkeypatch, path):
-    found = []
-    for name in ("compiled", "python"):
-        use_core(monkeypatch, name)
-        found.append(read_profile(path))
-    one, other = found
+def test_cores_agree_row_by_row_on_real_profiles(path):
+    one, other = COMPILED.read(path), ORACLE.read(path)
     assert len(one) > 20_000
     for column in ("line", "name", "start_ns", "duration_ns"):
         assert np.array_equal(getattr(one, column), getattr(other, column)), column
@@ -137,10 +125,9 @@ def test_a_real_profile():
 
 
 @pytest.mark.slow
-def test_a_profile_of_a_million_events_reads_alike(monkeypatch, tmp_path):
+def test_a_profile_of_a_million_events_reads_alike(tmp_path):
     from benchmarks.xplane_decode import write_profile
 
-    use_core(monkeypatch, "compiled")
     path = tmp_path / "big.xplane.pb"
     count = write_profile(path, 1_000_000)
     profile = read_profile(path)

@@ -8,11 +8,9 @@ import pytest
 from profiler_merge.profiles.xplane.decode import read_profile
 from tests import xplane_writer as writer
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
+    COMPILED,
     both_cores,
-    core_fixture,
-    outcome,
     small_profile,
-    use_core,
     write_fixture,
 )
 from tests.xplane_writer import Event, Line
@@ -45,7 +43,7 @@ from traces.errors import ProfileError
 def test_bad_input_is_an_error_that_names_the_file(core, write, data, message):
     path = write(data)
     with pytest.raises(ProfileError, match=message) as caught:
-        read_profile(path)
+        core.read(path)
     assert str(path) in str(caught.value)
 
 
@@ -56,7 +54,7 @@ def test_stats_must_be_named(core, write):
     assert key in data
     path = write(data.replace(key, writer.part(5, writer.number(1, 99) + key[4:])))
     with pytest.raises(ProfileError):
-        read_profile(path)
+        core.read(path)
 
 
 @both_cores
@@ -64,28 +62,36 @@ def test_huge_ids_and_lengths_do_not_allocate(core, write):
     huge = writer.plane("/host:CPU", [Line(id=1, name="t", events=(Event(name="e"),))])
     huge += writer.part(5, writer.number(1, 1 << 40) + writer.part(2, writer.part(2, b"id")))
     with pytest.raises(ProfileError, match="out of range"):
-        read_profile(write(writer.space([huge])))
+        core.read(write(writer.space([huge])))
     with pytest.raises(ProfileError):
-        read_profile(write(writer.varint(1 << 3 | 2) + writer.varint((1 << 64) - 1) + b"abc"))
+        core.read(write(writer.varint(1 << 3 | 2) + writer.varint((1 << 64) - 1) + b"abc"))
+
+
+@both_cores
+def test_a_stat_id_out_of_range_is_damage_in_every_plane(core, write):
+    """Also in a plane whose events nobody asked for: its ids come from the same hand."""
+    ids = writer.part(5, writer.number(1, 1 << 24) + writer.part(2, writer.part(2, b"profile_start_time")))
+    data = small_profile() + writer.part(1, writer.part(2, b"/device:CUSTOM:0") + ids)
+    with pytest.raises(ProfileError, match="out of range"):
+        core.read(write(data))
 
 
 @both_cores
 def test_every_truncation_is_an_error(core, write):
     data = small_profile()
-    assert outcome(write(data)) != "error"
-    step = 1 if core == "compiled" else 7
-    kept = [cut for cut in range(0, len(data), step) if outcome(write(data[:cut])) != "error"]
+    assert core.outcome(write(data)) != "error"
+    step = 1 if core.name == "compiled" else 7
+    kept = [cut for cut in range(0, len(data), step) if core.outcome(write(data[:cut])) != "error"]
     assert kept == []
 
 
 @pytest.mark.parametrize("bits", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_every_flipped_bit_is_an_error_or_keeps_all_events(monkeypatch, write, bits):
-    use_core(monkeypatch, "compiled")
+def test_every_flipped_bit_is_an_error_or_keeps_all_events(write, bits):
     data = small_profile()
     events = len(read_profile(write(data)))
     for at in range(len(data)):
         for bit in ((at + 3 * turn) % 8 for turn in range(bits)):
-            found = outcome(write(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]))
+            found = COMPILED.outcome(write(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]))
             assert found == "error" or found["skipped_fields"] or len(found["line"]) == events, (at, bit)
 
 
@@ -114,7 +120,7 @@ def test_fields_of_a_later_version_are_skipped_and_counted(core, write):
     host += writer.part(5, writer.number(1, 1) + writer.part(2, writer.part(2, b"step_num") + _NEWER) + _NEWER)
     host += writer.part(6, stat)
     ignored = writer.part(2, b"/device:CUSTOM:0") + writer.part(3, writer.part(4, _NEWER))
-    profile = read_profile(write(writer.space([host, ignored]) + _NEWER))
+    profile = core.read(write(writer.space([host, ignored]) + _NEWER))
     assert [profile.names[row] for row in profile.name] == ["train"]
     assert (profile.start_ns.tolist(), profile.duration_ns.tolist()) == ([7], [2])
     assert [column.tolist() for column in profile.stat("step_num")] == [[0], [3]]
@@ -145,12 +151,12 @@ def test_damage_is_not_taken_for_a_later_version(core, write, field, place):
     host += writer.part(4, writer.number(1, 1) + writer.part(2, writer.part(2, b"train")))
     host += writer.part(5, writer.number(1, 1) + writer.part(2, writer.part(2, b"i")))
     with pytest.raises(ProfileError, match="damaged"):
-        read_profile(write(writer.space([host]) + at("space")))
+        core.read(write(writer.space([host]) + at("space")))
 
 
 @both_cores
 def test_a_profile_without_foreign_fields_has_none_skipped(core, write):
-    assert read_profile(write(small_profile())).skipped_fields == {}
+    assert core.read(write(small_profile())).skipped_fields == {}
 
 
 def test_damaged_gzip(write):

@@ -1,7 +1,6 @@
 """Both decoding cores against profiles written by `tests.xplane_writer`, and which files are profiles."""
 
 import gzip
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.profiles.xplane import decode as xplane
-from profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from profiler_merge.profiles.xplane.decode import find_profiles
 from tests import xplane_writer as writer
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
     both_cores,
-    core_fixture,
-    outcome,
     small_profile,
     write_fixture,
 )
@@ -37,7 +33,7 @@ def test_columns(core, write):
         ),
         Line(id=9, name="tf_Compute/9", timestamp_ns=20_000, events=(Event(name="train", start_ns=5, duration_ns=6),)),
     ]
-    profile = read_profile(write(writer.profile(lines)))
+    profile = core.read(write(writer.profile(lines)))
     assert [profile.names[row] for row in profile.name] == ["train", "next_batch", "train"]
     assert profile.line.tolist() == [0, 0, 1]
     assert (profile.start_ns - START_NS).tolist() == [10_000, 10_100, 20_005]
@@ -70,7 +66,7 @@ def test_stats_of_every_kind(core, write):
         {"unwanted": 1},
     ]
     events = tuple(Event(name="e", start_ns=i, stats=each) for i, each in enumerate(stats))
-    profile = read_profile(write(writer.profile([Line(id=1, name="python", events=events)])))
+    profile = core.read(write(writer.profile([Line(id=1, name="python", events=events)])))
     rows, values = profile.stat("id")
     assert (rows.tolist(), values.tolist()) == ([0, 1, 2, 3], [5, -5, -5, 100_000])
     rows, values = profile.stat("filename")
@@ -84,7 +80,7 @@ def test_stats_of_every_kind(core, write):
 @both_cores
 def test_names_that_are_not_utf8_are_kept_exactly(core, write):
     event = Event(name="Iterator::\udcff\udc80", stats={"filename": "/d\udce9j\u00e0"})
-    profile = read_profile(write(writer.profile([Line(id=1, name="python\udcfe", events=(event,))])))
+    profile = core.read(write(writer.profile([Line(id=1, name="python\udcfe", events=(event,))])))
     assert profile.names == ("Iterator::\udcff\udc80",)
     assert profile.lines[0].name == "python\udcfe"
     assert profile.stat("filename")[1].tolist() == ["/d\udce9j\u00e0"]
@@ -97,7 +93,7 @@ def test_events_without_a_time_are_left_out_and_stats_follow_their_event(core, w
         Event(name="b", occurrences=3, stats={"i": 2}),
         Event(name="c", start_ns=2, stats={"i": 3}),
     )
-    profile = read_profile(write(writer.profile([Line(id=1, name="python", events=events)])))
+    profile = core.read(write(writer.profile([Line(id=1, name="python", events=events)])))
     assert [profile.names[row] for row in profile.name] == ["a", "c"]
     assert [column.tolist() for column in profile.stat("i")] == [[0, 1], [1, 3]]
 
@@ -109,7 +105,7 @@ def test_unsorted_events_are_sorted_outer_first(core, write):
         Event(name="inner", start_ns=10, duration_ns=1, stats={"i": 10}),
         Event(name="outer", start_ns=10, duration_ns=9, stats={"i": 11}),
     )
-    profile = read_profile(write(writer.profile([Line(id=1, name="python", events=events)])))
+    profile = core.read(write(writer.profile([Line(id=1, name="python", events=events)])))
     assert [profile.names[row] for row in profile.name] == ["outer", "inner", "late"]
     assert [column.tolist() for column in profile.stat("i")] == [[0, 1, 2], [11, 10, 30]]
 
@@ -120,7 +116,7 @@ def test_the_last_of_a_repeated_stat_counts(core, write):
     body = writer.event(Event(name="e", stats={"i": 1}), names, stats) + writer.part(4, writer.stat(stats, "i", 2))
     data = writer.profile([Line(id=1, name="python", events=(Event(name="e", stats={"i": 1}),))])
     once = writer.part(4, writer.event(Event(name="e", stats={"i": 1}), names, stats))
-    profile = read_profile(write(_resized(data, once, writer.part(4, body))))
+    profile = core.read(write(_resized(data, once, writer.part(4, body))))
     assert [column.tolist() for column in profile.stat("i")] == [[0], [2]]
 
 
@@ -157,7 +153,7 @@ def test_host_and_gpu_planes_are_read_and_others_are_not(core, write):
         writer.plane("/device:GPU:0", [gpu]),
         writer.plane("/device:CUSTOM:0", [Line(id=1, name="x", events=(Event(name="y", stats={"i": 9}),))]),
     ]
-    profile = read_profile(write(writer.space(planes)))
+    profile = core.read(write(writer.space(planes)))
     assert profile.planes == ("/host:CPU", "/device:GPU:0")
     assert [(line.name, line.plane) for line in profile.lines] == [("python", 0), ("Stream #14(Compute)", 1)]
     assert [profile.names[row] for row in profile.name] == ["train", "gemm"]
@@ -171,7 +167,7 @@ def test_epoch_of_old_versions_comes_from_prefetch_produce(core, write):
         Event(name="PrefetchProduce", start_ns=9_000, stats={"element_id": START_NS + 9_000 - 700}),
         Event(name="MapAndBatchProduce", start_ns=9_500, stats={"element_id": START_NS + 20_000}),
     )
-    profile = read_profile(write(writer.profile([Line(id=1, name="t", events=events)], start_ns=None)))
+    profile = core.read(write(writer.profile([Line(id=1, name="t", events=events)], start_ns=None)))
     assert (profile.epoch_start_ns, profile.epoch_source) == (START_NS - 700, "element_id")
     assert profile.start_ns.tolist() == [START_NS - 700 + at for at in (1_000, 9_000, 9_500)]
 
@@ -179,7 +175,7 @@ def test_epoch_of_old_versions_comes_from_prefetch_produce(core, write):
 @both_cores
 def test_without_any_epoch_times_are_relative(core, write):
     events = (Event(name="PrefetchProduce", start_ns=5, stats={"element_id": 17}),)
-    profile = read_profile(write(writer.profile([Line(id=1, name="t", events=events)], start_ns=None)))
+    profile = core.read(write(writer.profile([Line(id=1, name="t", events=events)], start_ns=None)))
     assert (profile.epoch_start_ns, profile.epoch_source) == (None, "")
     assert profile.start_ns.tolist() == [5]
 
@@ -193,14 +189,14 @@ def test_profile_options(core, write):
         writer.part(6, writer.number(1, 3) + writer.part(6, options)),
     )
     host = writer.plane("/host:CPU", [Line(id=1, name="t", events=(Event(name="e"),))])
-    profile = read_profile(write(writer.space([host, environment])))
+    profile = core.read(write(writer.space([host, environment])))
     assert profile.options == {"host_tracer_level": 3, "python_tracer_level": 1, "repository_path": "/log/rank3"}
 
 
 @both_cores
 def test_a_compressed_profile_is_read_alike(core, write):
     data = small_profile()
-    assert outcome(write(gzip.compress(data), "a.xplane.pb.gz")) == outcome(write(data))
+    assert core.outcome(write(gzip.compress(data), "a.xplane.pb.gz")) == core.outcome(write(data))
 
 
 def test_find_profiles(tmp_path):
@@ -223,16 +219,26 @@ def test_find_profiles(tmp_path):
 
 
 def test_reading_imports_neither_tensorflow_nor_protobuf(write):
-    if xplane._compiled is None:
-        pytest.skip("the compiled core is not built")
     path = write(small_profile())
     code = (
         "import sys; from pathlib import Path; from profiler_merge.profiles.xplane.decode import read_profile\n"
         f"read_profile(Path({str(path)!r}))\n"
         "print(sorted({'tensorflow', 'google', 'jax', 'xprof'} & {name.split('.')[0] for name in sys.modules}))"
     )
-    environment = {key: value for key, value in os.environ.items() if key != "DXT_REPLAY_CORE"}
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=Path.cwd()
-    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
     assert result.stdout.strip() == "[]"
+
+
+def test_without_the_compiled_core_a_profile_is_refused_with_the_way_to_install_it(write):
+    code = (
+        "import sys; from pathlib import Path; sys.modules['profiler_merge.profiles.xplane._xplane'] = None\n"
+        "from profiler_merge.profiles.xplane.decode import read_profile\n"
+        "from traces.errors import MissingDependencyError\n"
+        "try:\n"
+        f"    read_profile(Path({str(write(small_profile()))!r}))\n"
+        "except MissingDependencyError as error:\n"
+        "    print(error)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
+    assert "C compiler" in result.stdout
+    assert "build_ext --inplace" in result.stdout

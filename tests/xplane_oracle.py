@@ -1,6 +1,7 @@
-"""The Python XPlane core: protobuf parses, over a descriptor made at run time. The specification of `_xplane.pyx`.
+"""The oracle of the XPlane decoder: protobuf parses, over a descriptor made at run time, and Python makes the columns.
 
-TensorFlow's own module would cost 565 MB and refuses names that are not UTF-8; this descriptor needs `protobuf` alone.
+The compiled core must answer as this does, damage included. TensorFlow's own module would cost 565 MB and refuses
+names that are not UTF-8; this descriptor needs the `protobuf` package alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from profiler_merge.profiles.xplane.format import (
     BYTES,
@@ -28,7 +32,6 @@ from profiler_merge.profiles.xplane.format import (
     read_varint,
     stat_classes,
 )
-from traces.errors import MissingDependencyError
 
 _U64 = (1 << 64) - 1
 _GROUPS = (3, 4)
@@ -36,14 +39,8 @@ _GROUPS = (3, 4)
 
 
 @functools.cache
-def _space_class() -> Any:
+def space_class() -> Any:
     """The message class of XSpace, from FIELDS and ONEOFS."""
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise MissingDependencyError(
-            "protobuf", "reading profiles without the compiled core", "pip install protobuf"
-        ) from error
     types = descriptor_pb2.FieldDescriptorProto
     scalar = {
         "int64": types.TYPE_INT64,
@@ -73,10 +70,8 @@ def _space_class() -> Any:
 def decode(
     buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
 ) -> tuple[list[RawPlane], list[bytes], dict[str, int]]:
-    """See `_xplane_format.Decoder`."""
-    cls = _space_class()
-    from google.protobuf.message import DecodeError
-
+    """See `profiler_merge.profiles.xplane.format.Decoder`."""
+    cls = space_class()
     space = cls()
     try:
         space.ParseFromString(bytes(buffer))
@@ -99,8 +94,6 @@ def _count_unknown(
 
     Raises: DamageError for one whose number is not beyond those of its message.
     """
-    from google.protobuf.unknown_fields import UnknownFieldSet
-
     fields = FIELDS[name]
     for field in UnknownFieldSet(message):
         if field.field_number <= max(fields) or field.wire_type in _GROUPS:
@@ -145,13 +138,14 @@ def _plane(plane: Any, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...])
         kind, value = _value(stat)
         if kind:
             stats[stat.metadata_id] = (kind, value)
+    classes = stat_classes(stat_names, wanted)
     return RawPlane(
         name=plane.name,
         lines=[(line.id, line.name, line.timestamp_ns) for line in plane.lines],
         event_names={entry.key: (entry.value.name, entry.value.display_name) for entry in plane.event_metadata},
         stat_names=stat_names,
         stats=stats,
-        events=_events(plane, stat_classes(stat_names, wanted)) if keep(plane.name) else None,
+        events=_events(plane, classes) if keep(plane.name) else None,
     )
 
 
