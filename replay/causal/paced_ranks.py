@@ -14,13 +14,14 @@ from replay.causal.check import course
 from replay.causal.items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from replay.causal.model import LoopModel, derive_model
 from replay.causal.training_loop import TrainingLoop, training_loop
+from replay.engine.clock import StopFlag
 from replay.engine.items import SLEEP, SPIN
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.layers import LayerChoice
 from replay.plan.pacing import Pace, Pacing
 from replay.plan.plan_row import PLAN_ROW, OperationBatch
 from replay.plan.survey import RankSurvey
-from replay.ranks.comm import Communicator, SharedCounters
+from replay.ranks.comm import Communicator, SharedCounters, together
 from replay.ranks.meeting_relay import MeetingRelay
 from traces.errors import CaptureError
 from traces.schema import codes
@@ -76,31 +77,49 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ties:
-    """What ties the lanes of one process in a run: its models, and the counters that all its lanes share."""
+class PacedRanks:
+    """What paces the lanes of one process in a run: its models, and the counters that all its lanes share.
+
+    `relay`: carries arrivals at collectives to the other nodes; None where no other node waits for them.
+    """
 
     steps: Steps
     shared: SharedCounters
     counters: Mapping[int, RankCounters]
-
-    @classmethod
-    def of(cls, steps: Steps, comm: Communicator) -> Ties:
-        """Collective: every process takes part."""
-        shared = comm.counters(steps.counter_count, FIRST_RANK_COUNTER)
-        return cls(steps=steps, shared=shared, counters=steps.counters(shared.base))
+    relay: MeetingRelay | None
 
     @contextmanager
     def relayed(self) -> Iterator[None]:
         """While the run lasts, arrivals at collectives travel between the nodes."""
-        if self.shared.leaders is None:
+        if self.relay is None:
             yield
             return
-        relay = MeetingRelay(self.shared.leaders, self.shared.counters, self.steps.meetings.ranks)
-        relay.start()
+        self.relay.start()
         try:
             yield
         finally:
-            relay.stop()
+            self.relay.stop()
+
+    def check_relay(self) -> None:
+        """Raises: ReplayError when the relay failed and ended the run."""
+        if self.relay is not None:
+            self.relay.check()
+
+
+@contextmanager
+def paced_ranks(steps: Steps, comm: Communicator, stop: StopFlag) -> Iterator[PacedRanks]:
+    """The ranks of this process with counters for one run, which end with the context. Collective.
+
+    `stop`: ends this process's lanes. Raises: ReplayError on all processes when MPI lacks what several nodes need.
+    """
+    shared = comm.counters(steps.counter_count, FIRST_RANK_COUNTER)
+    leaders, meetings = shared.leaders, steps.meetings
+    meet = leaders is not None and len(meetings.cost_ns) > 0
+    relay = together(
+        comm, lambda: MeetingRelay(leaders, shared.counters, meetings.ranks, stop) if leaders and meet else None
+    )
+    yield PacedRanks(steps=steps, shared=shared, counters=steps.counters(shared.base), relay=relay)
+    shared.free()  # not after an error: it is collective, and the other processes may be elsewhere
 
 
 def derive_steps(capture: Capture, surveys: Sequence[RankSurvey], origin_ns: int) -> Steps:

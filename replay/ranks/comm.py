@@ -52,7 +52,10 @@ class Communicator(Protocol):
         """Whether this is the lowest process of its node."""
 
     def counters(self, own: int, common: int) -> SharedCounters:
-        """`own` counters of this process after `common` ones of all processes of its node, all at zero."""
+        """`own` counters of this process after `common` ones of all processes of its node, all at zero.
+
+        Collective, as is the `free` of what it returns. Raises: ReplayError where processes cannot share counters.
+        """
 
     def tell_stop(self) -> None:
         """Let the others learn that the run is to stop; does not wait for them. At most once a run."""
@@ -77,13 +80,30 @@ class Communicator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeaders:
+    """The first process of each of several nodes.
+
+    `channel`: the mpi4py communicator of these processes.
+    `any_thread`: whether several threads may call MPI at once (MPI_THREAD_MULTIPLE).
+    """
+
+    channel: Any
+    any_thread: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCounters:
-    """The counters of a node. `base`: the first of this process's own. `leaders`: on the first process of each of
-    several nodes the mpi4py communicator of these, else None."""
+    """The counters of a node.
+
+    `base`: the first of this process's own counters.
+    `leaders`: on the first process of each of several nodes, else None.
+    `free`: releases memory and communicator; collective, after the last use.
+    """
 
     counters: Counters
     base: int
-    leaders: Any = None
+    leaders: NodeLeaders | None = None
+    free: Callable[[], None] = lambda: None
 
 
 class Solo:
@@ -151,7 +171,6 @@ class MpiWorld:
         self._notices = self._world.Dup()  # a notice must not be taken for what a collective call sends
         self._sent: list[Any] = []
         self._told = False
-        self._window: Any = None
         self.rank: int = self._world.Get_rank()
         self.size: int = self._world.Get_size()
 
@@ -186,26 +205,33 @@ class MpiWorld:
     def counters(self, own: int, common: int) -> SharedCounters:
         nodes = self._world.allgather(_node_id())
         first = nodes.index(nodes[self.rank])
+        several = len(set(nodes)) > 1
         node: Any = self._world.Split(color=first, key=self.rank)
-        mine = own + (common if node.Get_rank() == 0 else 0)
+        leads: Any = self._world.Split(
+            color=0 if first == self.rank and several else self._mpi.UNDEFINED, key=self.rank
+        )
+        shared = own + (common if node.Get_rank() == 0 else 0)
         line = COUNTER_WORDS * np.dtype(np.int64).itemsize
-        if self._window is not None:
-            self._window.Free()
-        self._window = self._mpi.Win.Allocate_shared(mine * line, line, comm=node)
-        sizes = node.allgather(mine)
-        memory, _ = self._window.Shared_query(0)  # the segments of a node follow each other
-        window: Any = self._mpi.buffer.fromaddress(memory.address, sum(sizes) * line)
-        cells = np.frombuffer(window, dtype=np.int64).reshape(-1, COUNTER_WORDS)
-        base = sum(sizes[: node.Get_rank()]) + (common if node.Get_rank() == 0 else 0)
-        cells[base - (common if node.Get_rank() == 0 else 0) : base + own] = 0
+        window: Any = self._mpi.Win.Allocate_shared(shared * line, line, comm=node)
+        sizes = node.allgather(shared)
+        memory, _ = window.Shared_query(0)  # the segments of a node follow each other
+        content: Any = self._mpi.buffer.fromaddress(memory.address, sum(sizes) * line)
+        cells = np.frombuffer(content, dtype=np.int64).reshape(-1, COUNTER_WORDS)
+        begin = sum(sizes[: node.Get_rank()])
+        cells[begin : begin + shared] = 0
         node.Barrier()
         node.Free()
-        several = len(set(nodes)) > 1
-        leads = self._world.Split(color=0 if first == self.rank and several else self._mpi.UNDEFINED, key=self.rank)
+
+        def free() -> None:
+            window.Free()
+            if leads != self._mpi.COMM_NULL:
+                leads.Free()
+
+        leaders = None
+        if leads != self._mpi.COMM_NULL:
+            leaders = NodeLeaders(channel=leads, any_thread=self._mpi.Query_thread() >= self._mpi.THREAD_MULTIPLE)
         return SharedCounters(
-            counters=Counters(cells, shared=self.size > 1),
-            base=base,
-            leaders=None if leads == self._mpi.COMM_NULL else leads,
+            counters=Counters(cells, shared=self.size > 1), base=begin + shared - own, leaders=leaders, free=free
         )
 
     def tell_stop(self) -> None:

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
+from replay.engine.clock import StopFlag
 from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS, Counters
+from replay.ranks.comm import NodeLeaders
+from traces.errors import ReplayError
 
 POLL_S = 20e-6
 """How often a relay looks for arrivals; a meeting across nodes costs about as much beside the network's latency."""
 
 
 class MeetingRelay:
-    """Tells the other nodes of this node's arrivals, and adds theirs to the counter that the ranks here wait for.
+    """Sends this node's arrivals to the other nodes, and adds theirs to the counter that the ranks here wait for.
 
-    One per node, in its first process. `leaders`: an mpi4py communicator of these processes and nobody else's.
+    One per node, in its first process; it calls MPI from a thread of its own. `ranks`: how many ranks meet. `stop`: the
+    flag that ends the lanes of this process, which is set when the relay fails: nobody would wake them any more.
+    Raises: ReplayError when MPI may not be called from several threads at once.
     """
 
-    def __init__(self, leaders: Any, counters: Counters, ranks: int) -> None:
-        self._leaders = leaders
+    def __init__(self, leaders: NodeLeaders, counters: Counters, ranks: int, stop: StopFlag) -> None:
+        if not leaders.any_thread:
+            raise ReplayError(
+                "ranks on several nodes that meet at collectives need MPI_THREAD_MULTIPLE, which this MPI library did "
+                "not grant: use a library that does (and MPI4PY_RC_THREAD_LEVEL=multiple), run all processes on one "
+                "node, or replay with --pace think"
+            )
+        self._channel = leaders.channel
         self._counters = counters
         self._ranks = ranks
-        self._told = 0
+        self._stop = stop
+        self._sent = 0
         self._ended = threading.Event()
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="meeting-relay", daemon=True)
 
     def start(self) -> None:
@@ -31,23 +43,35 @@ class MeetingRelay:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what other nodes have yet to say is dropped."""
+        """End; what other nodes have yet to send is dropped."""
         self._ended.set()
         self._thread.join()
 
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            self._tell()
-            while self._leaders.iprobe():
-                self._counters.add(ARRIVALS, self._leaders.recv(), self._ranks, time.monotonic_ns())
-            time.sleep(POLL_S)
-        self._tell()  # a node that is done must not leave the others waiting for it
+    def check(self) -> None:
+        """Raises: ReplayError when the relay failed, which stopped this process's lanes."""
+        if self._failure is not None:
+            raise ReplayError(
+                f"the relay of collectives between the nodes failed ({self._failure}), so ranks would have waited for "
+                "ever: the replay was ended; see the MPI library's messages, or run all processes on one node"
+            ) from self._failure
 
-    def _tell(self) -> None:
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._send()
+                while self._channel.iprobe():
+                    self._counters.add(ARRIVALS, self._channel.recv(), self._ranks, time.monotonic_ns())
+                time.sleep(POLL_S)
+            self._send()  # a node that is done must not leave the others waiting for it
+        except Exception as error:  # whatever MPI raised: the feeder thread reports it (`check`)
+            self._failure = error
+            self._stop.set()
+
+    def _send(self) -> None:
         arrived = self._counters.value(OWN_ARRIVALS)
-        if arrived == self._told:
+        if arrived == self._sent:
             return
-        for other in range(self._leaders.Get_size()):
-            if other != self._leaders.Get_rank():
-                self._leaders.send(arrived - self._told, dest=other)
-        self._told = arrived
+        for other in range(self._channel.Get_size()):
+            if other != self._channel.Get_rank():
+                self._channel.send(arrived - self._sent, dest=other)
+        self._sent = arrived

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.causal.explain import rank_model
-from replay.causal.paced_ranks import Ties
+from replay.causal.paced_ranks import PacedRanks
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.descriptors import require_descriptors
 from replay.engine.issue import allow_open_files, choose_core, core_of
@@ -67,15 +67,16 @@ class ReplayProcess:
         surveys: Sequence[RankSurvey],
         prepared: Prepared,
         options: RunOptions,
-        ties: Ties | None,
+        paced: PacedRanks | None,
+        stop: StopFlag,
     ) -> None:
         self._capture = capture
         self._options = options
-        self.stop = StopFlag()
+        self.stop = stop
         self._gate = StartGate()
         self.core = choose_core(options.core)
         self.surveys = surveys
-        self.ties = ties
+        self.paced = paced
         lanes = sum(len(survey.lanes) for survey in self.surveys)
         # Each lane has its plan and its results.
         self._buffers = LaneBuffers(
@@ -89,7 +90,7 @@ class ReplayProcess:
         self.files = ProcessFiles(self._slots, options.io, self.core.name)
         require_descriptors(lanes + len(surveys))
         self._ranks: list[ReplayedRank] = [
-            ReplayedRank(capture, survey, self.files, numbers, self._buffers, options, self._gate, self.stop, ties)
+            ReplayedRank(capture, survey, self.files, numbers, self._buffers, options, self._gate, self.stop, paced)
             for survey, numbers in zip(surveys, self._slots.numbers, strict=True)
         ]
         self._cost_ns = {core: per_operation_ns(core) for core in {core_of(lane.lane) for lane in self._lanes}}
@@ -124,15 +125,15 @@ class ReplayProcess:
     def io_warnings(self) -> tuple[str, ...]:
         turns = "the MPI library is not thread-safe (MPI_THREAD_MULTIPLE): lanes took turns in it"
         notes = dict.fromkeys(note for survey in self.surveys for note in survey.layers.chunks.notes(self._capture))
-        model = () if self.ties is None else self.ties.steps.warnings
+        model = () if self.paced is None else self.paced.steps.warnings
         return (*((turns,) if self.files.turns else ()), *notes, *model, *self.files.close_warnings)
 
     @property
     def models(self) -> dict[int, dict[str, Any]] | None:
         """The causal model of each rank in numbers; None for a pace without one."""
-        if self.ties is None:
+        if self.paced is None:
             return None
-        return {rank: rank_model(model) for rank, model in self.ties.steps.models.items()}
+        return {rank: rank_model(model) for rank, model in self.paced.steps.models.items()}
 
     @property
     def not_direct(self) -> int:
@@ -213,7 +214,7 @@ class ReplayProcess:
                     next_report_ns = now_ns + REPORT_PERIOD_NS
                 time.sleep(FEED_PERIOD_S)
                 if bound and self.stop.is_set():
-                    raise ReplayError("the replay was stopped amid collective operations: nothing of it is kept")
+                    raise ReplayError("the replay was stopped during collective operations; its output was discarded")
         except BaseException:
             self.stop.set()
             raise

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.causal.paced_ranks import Ties
+from replay.causal.paced_ranks import PacedRanks
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_lane
 from replay.engine.items import Pace as LoopPace
@@ -62,16 +62,16 @@ class ReplayedRank:
         options: RunOptions,
         gate: StartGate,
         stop: StopFlag,
-        ties: Ties | None,
+        paced: PacedRanks | None,
     ) -> None:
         self.survey = survey
         pacing = options.plan.pacing
-        causal = None if ties is None else ties.steps.lanes(survey.rank, ties.counters[survey.rank], pacing)
+        causal = None if paced is None else paced.steps.lanes(survey.rank, paced.counters[survey.rank], pacing)
         source = RankSource(capture, survey, slots, options.plan, buffers.spill, causal, buffers.batch_items)
         self.recorders = [LaneRecorder(lane, buffers.spill, buffers.times) for lane in survey.lanes]
         self.compute = ComputeRecorder()
         pace = LOOP_PACE[pacing.pace]
-        counters = None if ties is None else ties.shared.counters
+        counters = None if paced is None else paced.shared.counters
 
         def make(backends: Iterable[int] = ()) -> Lane:
             return make_lane(files.table(backends), pace=pace, start=gate, stop=stop, counters=counters)
@@ -85,11 +85,11 @@ class ReplayedRank:
             )
             for recorder in self.recorders
         ]
-        if ties is None:
+        if paced is None:
             rows = compute_rows(capture.spans, survey.rank, options.plan)
         else:
-            rows = ties.steps.script(survey.rank, ties.counters[survey.rank], pacing, options.plan.compute)
-            ready = ties.steps.pipeline(survey.rank, ties.counters[survey.rank], pacing)
+            rows = paced.steps.script(survey.rank, paced.counters[survey.rank], pacing, options.plan.compute)
+            ready = paced.steps.pipeline(survey.rank, paced.counters[survey.rank], pacing)
             if len(ready):
                 self.lanes.append(FedLane(make(), ComputeSource(ready), NoRecorder(), f"{survey.rank}.pipeline"))
         if len(rows):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from replay.causal.paced_ranks import Ties, derive_steps
+from replay.causal.paced_ranks import PacedRanks, derive_steps, paced_ranks
+from replay.engine.clock import StopFlag
 from replay.engine.jitter import JitterProbe
-from replay.plan.collectives import choose_collectives
+from replay.plan.collectives import Collectives, choose_collectives
 from replay.plan.pacing import Pace
-from replay.plan.survey import survey_rank
+from replay.plan.survey import RankSurvey, survey_rank
 from replay.ranks.comm import Communicator, share_of, together
 from replay.ranks.stopping import StopRelay, stop_on_signals
 from replay.run.options import RunOptions
@@ -76,10 +77,35 @@ def _run(
     if collectives.files.any():
         layers = replace(prepared.layers, collective=collectives.files)
         surveys = together(comm, lambda: [survey_rank(capture, rank, layers) for rank in ranks])
-    ties = None
-    if options.plan.pacing.pace is Pace.STEPS:
-        ties = Ties.of(together(comm, lambda: derive_steps(capture, surveys, options.plan.origin_ns)), comm)
-    process = together(comm, lambda: ReplayProcess(capture, surveys, prepared, options, ties))
+    stop = StopFlag()
+    with _paced(capture, surveys, options, comm, stop) as paced:
+        process = together(comm, lambda: ReplayProcess(capture, surveys, prepared, options, paced, stop))
+        return _replayed(capture, output, options, comm, prepared, process, collectives, report_progress)
+
+
+@contextmanager
+def _paced(
+    capture: Capture, surveys: Sequence[RankSurvey], options: RunOptions, comm: Communicator, stop: StopFlag
+) -> Iterator[PacedRanks | None]:
+    """What paces the ranks of this process where the pace follows the training loop, else None. Collective."""
+    if options.plan.pacing.pace is not Pace.STEPS:
+        yield None
+        return
+    steps = together(comm, lambda: derive_steps(capture, surveys, options.plan.origin_ns))
+    with paced_ranks(steps, comm, stop) as paced:
+        yield paced
+
+
+def _replayed(
+    capture: Capture,
+    output: Path,
+    options: RunOptions,
+    comm: Communicator,
+    prepared: Prepared,
+    process: ReplayProcess,
+    collectives: Collectives,
+    report_progress: Callable[[Progress], None],
+) -> RunResult | None:
     cache_warnings = together(comm, process.drop_pages) if options.cold else ()
     comm.barrier()
     residency = together(comm, process.residency)
@@ -91,14 +117,23 @@ def _run(
         together(comm, process.start)
         wall_zero_ns = time.time_ns() - time.monotonic_ns()
         start_ns = comm.common_start_ns(START_MARGIN_NS)
-        relaying = ties.relayed() if ties is not None else nullcontext()
+        paced = process.paced
+        relaying = paced.relayed() if paced is not None else nullcontext()
+
+        def issue() -> None:
+            try:
+                process.run(start_ns, report_progress, relay, bound=bound)
+            finally:
+                if paced is not None:
+                    paced.check_relay()  # its failure is why the lanes were stopped
+
         # Until the last process of all is done: the first may have less to do than the others on its node.
         with relaying, probe.running() if probe is not None else nullcontext():
             if bound:
                 # Not `together`: who fails here must not wait for processes that wait for it. Its error ends them all.
-                process.run(start_ns, report_progress, relay, bound=True)
+                issue()
             else:
-                together(comm, lambda: relay.then_meet(lambda: process.run(start_ns, report_progress, relay)))
+                together(comm, lambda: relay.then_meet(issue))
         stopped = process.stopped  # later, a signal must not end the writing
         together(comm, process.files.close_together)
         stored = together(comm, lambda: process.write_operations(prepared.working))
@@ -192,7 +227,7 @@ def _finish(
         ),
         overhead=max((part.overhead for part in parts), key=lambda overhead: overhead.busiest_lane_ns),
         models=None
-        if process.ties is None
+        if process.paced is None
         else {rank: model for part in parts for rank, model in (part.models or {}).items()},
         left_out=sum(part.left_out for part in parts),
         stopped=any(part.stopped for part in parts),
