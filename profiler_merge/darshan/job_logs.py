@@ -1,7 +1,7 @@
 """The Darshan logs of one job, and which rank each of their processes is.
 
 An MPI job writes one log. Without MPI every process writes its own, also data-loader workers and processes that only
-look like part of the job (`uname`, multiprocessing's resource tracker): those are told apart here.
+look like part of the job (`uname`, multiprocessing's resource tracker, torchrun).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiler_merge.darshan.job_groups import ProcessFacts, jobs_of, launchers, parent_of, several_jobs
 from profiler_merge.darshan.log import DarshanLog, open_log
 from traces.errors import LogError
 
@@ -22,8 +23,6 @@ _ONE_NAME = (
     "DARSHAN_LOGFILE gives all processes one name, which the first to end takes: let Darshan name the logs, in a "
     "folder of this run, and name that folder"
 )
-_SPAWNED = re.compile(r"multiprocessing\.spawn")
-_PID_IN_NAME = re.compile(r"_id\d+-(\d+)_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,62 +102,58 @@ def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
 
 
 def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]]:
-    """Ranks by start time, workers under the rank that forked them, junk left out and named."""
+    """Ranks by start time, workers under the rank that started them; helpers and launchers left out and named."""
     warnings = []
-    junk = [log for log in logs if _JUNK.search(log.job.exe)]
-    logs = [log for log in logs if log not in junk]
-    if junk:
-        warnings.append(f"left out, not part of the training: {', '.join(log.path.name for log in junk)}")
-    if not logs:
+    helpers = [log for log in logs if _JUNK.search(log.job.exe)]
+    if helpers:
+        warnings.append(f"left out, not part of the training: {', '.join(log.path.name for log in helpers)}")
+    facts = [ProcessFacts(log) for log in logs if log not in helpers]
+    if not facts:
         raise LogError("none of the logs is of a training process: only helper processes (uname, trackers) were given")
-    several = [log for log in logs if log.job.nprocs > 1]
-    if several:
-        raise LogError(
-            f"{several[0].path} is the log of a whole MPI job ({several[0].job.nprocs} processes): give it alone"
-        )
-    _check_one_job(logs)
-    logs.sort(key=lambda log: (log.job.start_ns, _pid(log) or 0, str(log.path)))
-    parents = [log for log in logs if "fork_parent" not in log.job.metadata]
-    spawned = [log for log in parents if _SPAWNED.search(log.job.exe)]
-    mains = [log for log in parents if log not in spawned]
-    if not mains:
-        mains, spawned = parents, []
-    if not mains:
-        raise LogError("every log is of a forked worker, the log of the process that forked them is missing")
-    processes = [ProcessLog(log=log, rank=rank) for rank, log in enumerate(mains)]
-    rank_of_pid = {_pid(log) or log.job.jobid: rank for rank, log in enumerate(mains)}
-    workers = dict.fromkeys(range(len(mains)), 0)
-    extra = len(mains)
-    for log in logs:
-        if log in mains:
+    jobs = jobs_of(facts)
+    if len(jobs) > 1:
+        raise LogError(several_jobs(jobs, [each.log.path for each in facts]))
+    (job,) = jobs
+    firsts = [each for each in job if each.parent_pid is None and not each.is_spawned]
+    started = [launcher for _, launcher in sorted(launchers(firsts).items())]
+    if started:
+        names = ", ".join(each.log.path.name for each in started)
+        warnings.append(f"left out, the launcher of the ranks and not a rank itself: {names}")
+        job = [each for each in job if each not in started]
+        firsts = [each for each in firsts if each not in started]
+    if not firsts:
+        firsts = [each for each in job if each.is_spawned]
+    if not firsts:
+        raise LogError("every log is of a forked worker: the log of the process that forked them is missing")
+    processes, notes = _under_ranks(job, firsts)
+    return processes, [*warnings, *notes]
+
+
+def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:
+    """Each process as rank or worker; `firsts` become the ranks, and so does a worker whose rank cannot be found."""
+    processes = [ProcessLog(log=each.log, rank=rank) for rank, each in enumerate(firsts)]
+    rank_of = {id(each): rank for rank, each in enumerate(firsts)}
+    workers = dict.fromkeys(range(len(firsts)), 0)
+    extra = len(firsts)
+    for each in job:
+        if id(each) in rank_of:
             continue
-        parent = log.job.metadata.get("fork_parent")
-        rank = rank_of_pid.get(int(parent)) if parent and parent.isdigit() else None
-        if rank is None and len(mains) == 1:
-            rank = 0
+        # A worker may itself have forked: its children stand under its rank. Parents start before their children.
+        parent = parent_of(each, [other for other in job if id(other) in rank_of])
+        rank = rank_of[id(parent)] if parent is not None else 0 if len(firsts) == 1 else None
         if rank is None:
-            processes.append(ProcessLog(log=log, rank=extra))
+            processes.append(ProcessLog(log=each.log, rank=extra))
             extra += 1
         else:
+            rank_of[id(each)] = rank
             workers[rank] += 1
-            processes.append(ProcessLog(log=log, rank=rank, worker=workers[rank]))
-    if extra > len(mains):
-        warnings.append(
-            f"{extra - len(mains)} worker processes became ranks {len(mains)} to {extra - 1}: their logs do not tell "
-            "which rank started them"
-        )
-    return processes, warnings
-
-
-def _check_one_job(logs: list[DarshanLog]) -> None:
-    """One job id, or at least run times that overlap: spawned workers without a job variable carry their own pid."""
-    if len({log.job.jobid for log in logs}) == 1:
-        return
-    begin = max(log.job.start_ns for log in logs)
-    ends = [log.job.end_ns for log in logs if log.job.end_ns]
-    if ends and begin > min(ends):
-        ids = sorted({log.job.jobid for log in logs})
-        raise LogError(f"the logs are of different jobs (ids {ids[0]}, {ids[1]} ...) that ran one after the other")
+            processes.append(ProcessLog(log=each.log, rank=rank, worker=workers[rank]))
+    if extra == len(firsts):
+        return processes, []
+    return processes, [
+        f"{extra - len(firsts)} worker processes became ranks {len(firsts)} to {extra - 1}: their logs do not say "
+        "which rank started them"
+    ]
 
 
 def _refuse_twice(paths: Sequence[Path]) -> None:
@@ -167,9 +162,3 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
     for place, path in enumerate(resolved):
         if path in resolved[:place]:
             raise LogError(f"{paths[place]} is given twice: give each log once")
-
-
-def _pid(log: DarshanLog) -> int | None:
-    """The process id in a log's default name, None in a renamed one."""
-    found = _PID_IN_NAME.search(log.path.name)
-    return int(found.group(1)) if found else None

@@ -158,7 +158,7 @@ def test_anchors_that_are_asked_for_and_absent_are_an_error(tmp_path):
 
 def test_a_log_of_a_whole_job_stands_alone(tmp_path):
     log = sample("imagenet").log
-    with pytest.raises(LogError, match="alone"):
+    with pytest.raises(LogError, match="of 2 jobs"):
         merge([log, sample("cosmictagger").log], [], tmp_path / "c.capture")
 
 

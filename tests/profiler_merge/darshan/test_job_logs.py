@@ -5,7 +5,7 @@ import pytest
 from profiler_merge.darshan.job_logs import find_logs, open_job
 from profiler_merge.merge import merge
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
-from tests.places import SHARED
+from tests.places import CAPTURES, SHARED
 from traces.errors import LogError
 from traces.store.reader import open_capture
 
@@ -14,12 +14,19 @@ WORKFLOW = sorted((PUBLIC / "nonmpi_workflow").glob("*.darshan"))
 TORCH = sorted(PUBLIC.glob("snyder_python3*.darshan"))
 
 
-def process_log(folder, pid, *, start_s=1000, exe=b"python train.py", parent=None, jobid=7, nprocs=1):
+def process_log(
+    folder, pid, *, start_s=1000, run_s=60, exe=b"python train.py", parent=None, jobid=7, nprocs=1, host=b"n"
+):
     """The log of one process without MPI, with one read of its own."""
     metadata = b"lib_ver=3.5.0\n" + (b"fork_parent=%d\n" % parent if parent else b"")
-    job = JobSpec(nprocs=nprocs, jobid=jobid, start_s=start_s, end_s=start_s + 60, exe=exe, metadata=metadata)
+    job = JobSpec(nprocs=nprocs, jobid=jobid, start_s=start_s, end_s=start_s + run_s, exe=exe, metadata=metadata)
     path = folder / f"user_python_id{jobid}-{pid}_1-1-1-1_1.darshan"
-    write_dxt_log(path, [DxtRecord(record_id=pid, reads=[(0, 100, 1.0, 1.5)])], names={pid: b"/data/%d" % pid}, job=job)
+    write_dxt_log(
+        path,
+        [DxtRecord(record_id=pid, reads=[(0, 100, 1.0, 1.5)], hostname=host)],
+        names={pid: b"/data/%d" % pid},
+        job=job,
+    )
     return path
 
 
@@ -66,8 +73,90 @@ def test_a_spawned_worker_of_one_rank_is_its_own(tmp_path):
 
 def test_logs_of_jobs_that_followed_each_other_are_refused(tmp_path):
     logs = [process_log(tmp_path, 10, jobid=1), process_log(tmp_path, 20, jobid=2, start_s=5000)]
-    with pytest.raises(LogError, match="different jobs"):
+    with pytest.raises(LogError, match="of 2 jobs"):
         open_job(logs)
+
+
+SPAWNED = b"python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork"
+
+
+def test_workers_spawned_anew_each_epoch_are_of_the_process_that_ran_then(tmp_path):
+    """Each has its own pid as job id, and no two epochs overlap."""
+    logs = [process_log(tmp_path, 10, jobid=10, run_s=100)]
+    logs += [
+        process_log(tmp_path, 30 + epoch, jobid=30 + epoch, start_s=1010 + 20 * epoch, run_s=10, exe=SPAWNED)
+        for epoch in range(3)
+    ]
+    assert roles(open_job(logs)) == {("10", 0, 0), ("30", 0, 1), ("31", 0, 2), ("32", 0, 3)}
+
+
+def test_spawned_workers_find_their_rank_by_host(tmp_path):
+    logs = [process_log(tmp_path, pid, host=host) for pid, host in ((10, b"node1"), (20, b"node2"))]
+    logs += [
+        process_log(tmp_path, pid, jobid=pid, start_s=1010, run_s=5, exe=SPAWNED, host=host)
+        for pid, host in ((31, b"node2"), (32, b"node1"))
+    ]
+    assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0), ("31", 1, 1), ("32", 0, 1)}
+
+
+def test_unrelated_jobs_that_overlap_are_refused_and_listed(tmp_path):
+    logs = [process_log(tmp_path, 50, jobid=50), process_log(tmp_path, 60, jobid=60, start_s=1005, exe=b"./other -a b")]
+    with pytest.raises(LogError, match="of 2 jobs") as caught:
+        open_job(logs)
+    text = str(caught.value)
+    assert "python train.py" in text
+    assert "./other -a b" in text
+    assert f"dxt-replay merge {logs[0]} -o train-50.capture" in text
+    assert f"dxt-replay merge {logs[1]} -o other-60.capture" in text
+
+
+def test_jobs_of_one_program_with_other_arguments_are_refused(tmp_path):
+    logs = [process_log(tmp_path, pid, jobid=pid, exe=b"./app_write " + name) for pid, name in ((5, b"A"), (6, b"B"))]
+    with pytest.raises(LogError, match="of 2 jobs"):
+        open_job(logs)
+
+
+def test_two_runs_under_one_job_id_are_refused(tmp_path):
+    """A job script that runs the training twice: these are no two ranks."""
+    with pytest.raises(LogError, match="of 2 jobs"):
+        open_job([process_log(tmp_path, 10), process_log(tmp_path, 20, start_s=1100)])
+
+
+def test_ranks_without_a_job_id_are_joined_by_their_command(tmp_path):
+    logs = [
+        process_log(tmp_path, pid, jobid=pid, start_s=1000 + rank, exe=b"python train.py --local_rank=%d" % rank)
+        for rank, pid in enumerate((10, 20))
+    ]
+    assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0)}
+
+
+def test_a_folder_with_an_mpi_job_among_others_lists_them_all(tmp_path):
+    folder = tmp_path / "my logs"
+    folder.mkdir()
+    process_log(folder, 9, jobid=9, nprocs=4, exe=b"./solver")
+    for pid in (10, 11, 12, 13, 14):
+        process_log(folder, pid, parent=10 if pid > 10 else None)
+    with pytest.raises(LogError, match="6 logs are of 2 jobs") as caught:
+        open_job(find_logs(folder))
+    assert "4 processes: ./solver" in str(caught.value)
+    assert f"dxt-replay merge '{folder}'/*_id7-*.darshan -o train-7.capture" in str(caught.value)
+
+
+def test_the_launcher_of_the_ranks_is_not_a_rank(tmp_path):
+    """torchrun starts first and ends last; its command line names the program of the ranks."""
+    torchrun = b"python -m torch.distributed.run --nproc-per-node 2 train.py --epochs 3"
+    logs = [process_log(tmp_path, 5, start_s=990, run_s=100, exe=torchrun)]
+    logs += [process_log(tmp_path, pid, exe=b"python -u train.py --epochs 3") for pid in (10, 20)]
+    logs.append(process_log(tmp_path, 21, start_s=1005, run_s=9, parent=20))
+    job = open_job(logs)
+    assert roles(job) == {("10", 0, 0), ("20", 1, 0), ("21", 1, 1)}
+    assert any("launcher" in warning and "-5_" in warning for warning in job.warnings)
+
+
+def test_a_child_of_a_worker_is_under_the_rank_of_the_worker(tmp_path):
+    logs = [process_log(tmp_path, 10), process_log(tmp_path, 20)]
+    logs += [process_log(tmp_path, 21, start_s=1001, parent=20), process_log(tmp_path, 22, start_s=1002, parent=21)]
+    assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0), ("21", 1, 1), ("22", 1, 2)}
 
 
 def test_a_log_given_twice_is_refused(tmp_path):
@@ -123,3 +212,19 @@ def test_a_real_torch_job_with_spawned_workers():
     job = open_job(TORCH)
     assert [(process.rank, process.worker) for process in job.processes[:3]] == [(0, 0), (1, 0), (2, 0)]
     assert any("13 worker processes became ranks 3 to 15" in warning for warning in job.warnings)
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures are not beside the checkout")
+def test_the_real_torchrun_job_has_two_ranks_with_two_workers_each():
+    job = open_job(find_logs(CAPTURES / "torch_shards" / "logs"))
+    assert [(process.rank, process.worker) for process in job.processes] == [
+        (0, 0), (1, 0), (1, 1), (0, 1), (1, 2), (0, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(not TORCH, reason="the public logs are not beside the checkout")
+def test_the_public_logs_together_are_listed_job_by_job():
+    logs = sorted(PUBLIC.glob("pq_app*.darshan")) + TORCH
+    with pytest.raises(LogError, match="21 logs are of 6 jobs") as caught:
+        open_job(logs)
+    assert f"dxt-replay merge {PUBLIC}/*_id3116902-*.darshan" in str(caught.value)
