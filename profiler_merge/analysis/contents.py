@@ -51,6 +51,10 @@ DATASETS_SCHEMA = pa.schema(
 `chunk_bytes`: before the filter (gzip, lzf, szip); `stored_bytes`: what the file holds."""
 
 
+NOT_HERE = "not on this machine"
+"""Why a file that does not exist could not be looked into."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Contents:
     """`tfrecords` and `datasets`: tables of those schemas; `unread`: path -> why the file could not be looked into."""
@@ -80,8 +84,11 @@ def contents(
             found = list(look(locate(paths[file_id])))
         except MissingDependencyError:
             raise
+        except FileNotFoundError:
+            unread[paths[file_id]] = NOT_HERE
+            continue
         except (OSError, ValueError, KeyError, RuntimeError, DxtReplayError) as error:
-            unread[paths[file_id]] = str(error)
+            unread[paths[file_id]] = getattr(error, "strerror", None) or str(error)
             continue
         rows[formats[file_id]] += [{"file_id": file_id, "path": paths[file_id], **row} for row in found]
     return Contents(

@@ -121,7 +121,7 @@ class Summary:
     `bandwidth_per_op_mib_s`: length / duration of each operation that moved bytes; `unmeasured_operations` moved bytes
     in a recorded duration of 0 and are left out. `aggregate_bandwidth_mib_s`: bytes / time in which at least one
     operation of any rank was in flight (`in_flight_s`). `access_pattern_source`: counters (Darshan's) or operations.
-    `groups`: the rows of the breakdown asked for.
+    `groups`: the rows of the breakdown asked for, `by` what it is by.
     """
 
     job: JobFacts
@@ -145,12 +145,13 @@ class Summary:
     partial: bool
     warnings: tuple[str, ...]
     groups: tuple[GroupTotals, ...] | None = None
+    by: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and numbers; without `groups` when no breakdown was asked for."""
+        """Plain dictionaries, lists and numbers; without `groups` and `by` when no breakdown was asked for."""
         result = dataclasses.asdict(self)
         if self.groups is None:
-            del result["groups"]
+            del result["groups"], result["by"]
         return result
 
 
@@ -200,6 +201,7 @@ class SummaryCollector:
         self._io = IoCollector(files, self._phase.compute)
         self._pattern = AccessPattern(files)
         self._interfaces = InterfaceCollector()
+        self._by = by
         self._breakdown = None if by is None else BreakdownCollector(by, capture.files)
         self._other = 0
         self._reconstructed = np.zeros(5, dtype=np.int64)
@@ -263,6 +265,7 @@ class SummaryCollector:
             partial=info.partial,
             warnings=(*info.warnings, *_warnings(info, io)),
             groups=None if self._breakdown is None else self._breakdown.groups(),
+            by=self._by,
         )
 
     def _counters(self) -> pa.Table | None:

@@ -91,21 +91,34 @@ def timeline(
     per_rank: bool = False,
     filters: Filters = EVERYTHING,
 ) -> Timeline:
-    """Timeline of traced reads and writes, in bins of `bin_ns`, or in about `bins` of them.
+    """Timeline of traced reads and writes, in bins of `bin_ns`, or in at most about `bins` of a round width (1, 2 or 5
+    times a power of ten nanoseconds).
 
-    Bins begin at the first time, or at the window's; operations that end after the window have bins of their own.
+    Bins begin at a multiple of their width, or where the window begins; operations that end after the window have bins
+    of their own.
     Raises: UsageError for more than MOST_CELLS bins; CaptureError when a part is damaged.
     """
     first, last = _bounds(capture, filters)
-    width = bin_ns if bin_ns is not None else max(-((first - last) // max(bins, 1)), 1)
+    width = bin_ns if bin_ns is not None else round_width_ns(last - first, bins)
     if width <= 0:
         raise UsageError("a bin is at least a nanosecond wide")
+    if filters.from_ns is None:
+        first -= first % width
 
     def begin(selection: Selection) -> TimelineCollector:
         return TimelineCollector(capture, selection, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank)
 
     collector = collect(capture, filters, begin, without=("lane", "step"))
     return collector.timeline()
+
+
+def round_width_ns(length_ns: int, bins: int) -> int:
+    """The least 1, 2 or 5 times a power of ten of which at most `bins` cover `length_ns`."""
+    least = max(-(-length_ns // max(bins, 1)), 1)
+    power = 1
+    while 5 * power < least:
+        power *= 10
+    return next(times * power for times in (1, 2, 5) if times * power >= least)
 
 
 def _bounds(capture: Capture, filters: Filters) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from replay.causal.model import LoopModel
 from replay.causal.paced_ranks import Steps, expected_elapsed_ns
-from replay.show.run_sections import Section
+from replay.show.section import Section
 from traces.store.reader import Capture
 from traces.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration, ns_to_seconds
 

@@ -108,7 +108,7 @@ def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, 
 
 def _shown(found: Views) -> dict[str, Any]:
     """The JSON object, whose table "rank-files" has the largest rows only, `rows_in_all` says of how many."""
-    from replay.show.run_sections import MAX_GROUPS
+    from replay.show.section import MAX_GROUPS
 
     result = found.as_json(lambda table: table.largest(MAX_GROUPS).to_pylist())
     result["rows_in_all"] = {name: table.num_rows for name, table in found.tables.items()}

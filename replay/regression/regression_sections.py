@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replay.regression.run_metrics import METRICS
-from replay.show.run_sections import Section
+from replay.show.section import Section
 from traces.units import NS_PER_S, NS_PER_US, format_duration
 
 _UNITS: Mapping[str, Callable[[float], str]] = {

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from traces.units import NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration
-
-MAX_GROUPS = 40
-"""Rows of a breakdown that are printed; --json has all."""
+from replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
+from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration
 
 _FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "io_time_s": ("I/O time per rank (sum)", lambda value: _seconds(value)),
@@ -26,25 +23,6 @@ _FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 
 _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A table. `columns`: its heads, empty for plain rows; the first column is text, the others stand right-justified
-    unless `prose`, but for the last where it holds `bars`. `notes`: lines below."""
-
-    title: str
-    rows: tuple[tuple[str, ...], ...]
-    columns: tuple[str, ...] = ()
-    prose: bool = False
-    notes: tuple[str, ...] = ()
-    bars: bool = False
-
-
-def bar(share: float, width: int = 24) -> str:
-    """A bar of `share` (0 to 1) of `width` characters, to half a character; anything above 0 shows."""
-    halves = max(round(2 * width * min(share, 1.0)), 1 if share > 0 else 0)
-    return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
 def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
@@ -64,7 +42,7 @@ def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
         _interfaces(summary["interfaces"]),
     ]
     if summary.get("groups") is not None:
-        sections.append(_breakdown(summary["groups"]))
+        sections.append(_breakdown(summary["groups"], summary["by"]))
     if summary["warnings"]:
         sections.append(_prose("Warnings", summary["warnings"]))
     return [section for section in sections if section.rows]
@@ -130,14 +108,19 @@ def _interfaces(interfaces: Mapping[str, Mapping[str, Any]]) -> Section:
     )
 
 
-def _breakdown(groups: Sequence[Mapping[str, Any]]) -> Section:
+def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
+    """Sizes and steps in their order, everything else by cost."""
     shown = sorted(groups, key=lambda group: -group["io_time_s"])[:MAX_GROUPS]
-    kept = [group for group in groups if group in shown] if len(groups) <= MAX_GROUPS else shown
+    kept = [group for group in groups if group in shown] if by in ("size", "step") else shown
     left = len(groups) - len(kept)
     longest = max((group["io_time_s"] for group in kept), default=0.0) or 1.0
     return Section(
-        title="Breakdown",
-        columns=("", "reads", "writes", "bytes", "I/O time", ""),
+        title=f"By {by}",
+        columns=(
+            Column(head=by, kind=Kind.PATH if by == "file" else Kind.TEXT),
+            *("reads", "writes", "bytes", "I/O time, sum"),
+            BAR,
+        ),
         rows=tuple(
             (
                 str(group["group"]),
@@ -149,8 +132,7 @@ def _breakdown(groups: Sequence[Mapping[str, Any]]) -> Section:
             )
             for group in kept
         ),
-        notes=(f"and {format_count(left)} more with less I/O time: --json has all",) if left else (),
-        bars=True,
+        notes=(f"and {format_count(left)} more with less I/O time: --json and --csv have all",) if left else (),
     )
 
 
@@ -403,7 +385,7 @@ def _microseconds(value: float) -> str:
 
 
 def _mib_s(value: float) -> str:
-    return f"{value:,.4g} MiB/s" if value < 1000 else f"{value:,.0f} MiB/s"
+    return f"{format_bytes(value * MIB)}/s"
 
 
 def _percent(value: float) -> str:

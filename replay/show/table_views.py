@@ -6,23 +6,34 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from replay.show.run_sections import MAX_GROUPS, Section, bar
-from traces.units import NS_PER_S, format_bytes, format_count, format_duration
+from replay.show.data_tables import (
+    DATASETS,
+    FILES,
+    OVERLAP,
+    RANK_FILES,
+    RANKS,
+    STEPS,
+    TFRECORDS,
+    data_section,
+)
+from replay.show.finding_sections import finding_sections
+from replay.show.section import BAR, Section, bar
+from replay.show.timeline_section import timeline_section
+from traces.units import format_bytes, format_count
 
-PATH_WIDTH = 20
-"""Characters of a path that fit beside the columns of 80."""
+SLOWEST_STEPS = 10
 
 Rows = Sequence[Mapping[str, Any]]
 
 _SHARES = {
     "io_of_run_pct": "I/O, of the run time",
-    "pipeline_of_run_pct": "I/O and preprocessing, of the run",
-    "io_hidden_pct": "I/O inside compute, of the I/O",
+    "pipeline_of_run_pct": "I/O and preprocessing, of the run time",
+    "io_hidden_pct": "I/O inside compute, of the I/O time",
     "io_of_loop_pct": "I/O, of the training loop",
-    "compute_pct": "compute, of the loop",
-    "input_wait_pct": "input wait, of the loop",
-    "collective_pct": "collectives, of the loop",
-    "checkpoint_pct": "checkpoints, of the loop",
+    "compute_pct": "compute, of the training loop",
+    "input_wait_pct": "input wait, of the training loop",
+    "collective_pct": "collectives, of the training loop",
+    "checkpoint_pct": "checkpoints, of the training loop",
 }
 
 
@@ -42,13 +53,41 @@ def view_sections(
             sections += _shares(shares)
             shares = None
         if name == "rank-files":
-            sections += _rank_files(rows, (rows_in_all or {}).get(name, len(rows)))
+            total = (rows_in_all or {}).get(name, len(rows))
+            sections.append(data_section("Files by rank", RANK_FILES, rows, cost=_moved, rows_in_all=total))
         else:
             sections += _SECTIONS[name](rows)
-    if unread:
-        lines = tuple((f"{path}: {why}",) for path, why in list(unread.items())[:MAX_GROUPS])
-        sections.append(Section(title="Could not be looked into", rows=lines, prose=True))
-    return [section for section in sections if section.rows]
+    return [section for section in [*sections, *unread_sections(unread or {})] if section.rows or section.notes]
+
+
+def unread_sections(unread: Mapping[str, str]) -> list[Section]:
+    """Files that could not be looked into: how many are not on this machine, and the others each with its reason."""
+    absent = [path for path, why in unread.items() if why == NOT_HERE]
+    damaged = [(path, why) for path, why in unread.items() if why != NOT_HERE]
+    sections = []
+    if absent:
+        files = "1 file is" if len(absent) == 1 else f"{format_count(len(absent))} files are"
+        sections.append(
+            Section(
+                title="",
+                rows=(),
+                notes=(
+                    f"{files} not on this machine, such as {absent[0]}: --map PREFIX=DIR says where files below PREFIX "
+                    "are now.",
+                ),
+            )
+        )
+    if damaged:
+        sections.append(
+            Section(
+                title="Could not be read", rows=tuple((f"{path}: {why}",) for path, why in damaged[:10]), prose=True
+            )
+        )
+    return sections
+
+
+NOT_HERE = "not on this machine"
+"""The reason that `contents` gives for a file that does not exist."""
 
 
 def _shares(shares: Mapping[str, float | None]) -> list[Section]:
@@ -57,44 +96,24 @@ def _shares(shares: Mapping[str, float | None]) -> list[Section]:
         for name, label in _SHARES.items()
         if shares[name] is not None
     ]
-    return [Section(title="Shares", rows=tuple(rows), bars=True)]
+    return [Section(title="Shares", rows=tuple(rows), columns=("", "share", BAR))]
+
+
+def _moved(row: Mapping[str, Any]) -> float:
+    return float(row["bytes_read"] + row["bytes_written"])
+
+
+def _io_time(row: Mapping[str, Any]) -> float:
+    return float(row["io_ns"])
 
 
 def _overlap(rows: Rows) -> list[Section]:
-    names = {"loop_ns": "loop", "compute_ns": "compute", "input_wait_ns": "input wait", "io_ns": "I/O"}
-    names |= {"io_hidden_ns": "hidden", "io_exposed_ns": "exposed"}
-    return [
-        Section(
-            title="Compute and I/O by rank",
-            columns=("rank", *names.values()),
-            rows=tuple((str(row["rank"]), *(_ns(row[name]) for name in names)) for row in rows[:MAX_GROUPS]),
-            notes=_left(len(rows)),
-        )
-    ]
+    return [data_section("Compute and I/O by rank", OVERLAP, rows)]
 
 
 def _steps(rows: Rows) -> list[Section]:
-    slow = sorted((row for row in rows if row["excess_ns"] > 0), key=lambda row: -row["excess_ns"])[:10]
-    longest = max((row["duration_ns"] for row in slow), default=1)
-    return [
-        Section(
-            title="Slowest steps",
-            columns=("rank", "step", "duration", "above median", "mostly by", "of", ""),
-            rows=tuple(
-                (
-                    str(row["rank"]),
-                    str(row["step"]),
-                    _ns(row["duration_ns"]),
-                    _ns(row["excess_ns"]),
-                    row["why"] or "-",
-                    _ns(row["why_excess_ns"]),
-                    bar(row["duration_ns"] / longest, 12),
-                )
-                for row in slow
-            ),
-            bars=True,
-        )
-    ]
+    slow = sorted((row for row in rows if row["excess_ns"] > 0), key=lambda row: -row["excess_ns"])[:SLOWEST_STEPS]
+    return [data_section("Slowest steps", STEPS, slow, cost=lambda row: float(row["duration_ns"]))]
 
 
 def _sizes(rows: Rows) -> list[Section]:
@@ -125,7 +144,7 @@ def _size_sections(rows: Rows, label: Callable[[Mapping[str, Any]], str]) -> lis
         sections.append(
             Section(
                 title=f"Sizes: {interface} {op}s{marked}",
-                columns=("size", "operations", "bytes", "share", ""),
+                columns=("size", "operations", "bytes", "share", BAR),
                 rows=tuple(
                     (
                         label(row),
@@ -136,178 +155,21 @@ def _size_sections(rows: Rows, label: Callable[[Mapping[str, Any]], str]) -> lis
                     )
                     for row in part
                 ),
-                bars=True,
             )
         )
     return sections
 
 
-def _timeline(rows: Rows) -> list[Section]:
-    fastest = max((row["read_mib_s"] + row["write_mib_s"] for row in rows), default=0.0) or 1.0
-    return [
-        Section(
-            title="Timeline",
-            columns=("from", "reads", "writes", "MiB/s", "in flight", "I/O busy", "compute", ""),
-            rows=tuple(
-                (
-                    f"{row['start_ns'] / NS_PER_S:.3f} s",
-                    format_count(row["reads"]),
-                    format_count(row["writes"]),
-                    f"{row['read_mib_s'] + row['write_mib_s']:,.4g}",
-                    f"{row['in_flight_mean']:.2g}/{row['in_flight_max']}",
-                    f"{100 * row['io_busy_share']:.1f} %",
-                    "-" if row["compute_busy_share"] is None else f"{100 * row['compute_busy_share']:.0f} %",
-                    bar((row["read_mib_s"] + row["write_mib_s"]) / fastest, 14),
-                )
-                for row in rows
-            ),
-            notes=("In flight: the mean over the bin, and the most at once. The bar is the bandwidth.",),
-            bars=True,
-        )
-    ]
-
-
-def _files(rows: Rows) -> list[Section]:
-    most = sorted(rows, key=lambda row: -(row["bytes_read"] + row["bytes_written"]))
-    title, columns = "Files", ("", "ranks", "accesses", "bytes", "pattern", "random", "read again")
-    shown = tuple((_tail(row["path"]), str(row["ranks"]), *_accesses(row)) for row in most[:MAX_GROUPS])
-    return [Section(title=title, columns=columns, rows=shown, notes=_left(len(rows)))]
-
-
-def _rank_files(rows: Rows, rows_in_all: int) -> list[Section]:
-    most = sorted(rows, key=lambda row: -(row["bytes_read"] + row["bytes_written"]))
-    title, columns = "Files by rank", ("", "rank", "accesses", "bytes", "pattern", "random", "read again")
-    shown = tuple((_tail(row["path"]), str(row["rank"]), *_accesses(row)) for row in most[:MAX_GROUPS])
-    return [Section(title=title, columns=columns, rows=shown, notes=_left(rows_in_all))]
-
-
-def _accesses(row: Mapping[str, Any]) -> tuple[str, ...]:
-    accesses = row["reads"] + row["writes"]
-    return (
-        format_count(accesses),
-        format_bytes(row["bytes_read"] + row["bytes_written"]),
-        row["pattern"] or "-",
-        _of(row["random"], accesses),
-        _of(row["reread_bytes"], row["bytes_read"]),
-    )
-
-
-def _ranks(rows: Rows) -> list[Section]:
-    longest = max((row["io_ns"] for row in rows), default=0) or 1
-    return [
-        Section(
-            title="Ranks",
-            columns=("rank", "files", "shared", "accesses", "bytes", "I/O (sum)", "metadata", ""),
-            rows=tuple(
-                (
-                    str(row["rank"]),
-                    format_count(row["files"]),
-                    format_count(row["shared_files"]),
-                    format_count(row["reads"] + row["writes"]),
-                    format_bytes(row["bytes_read"] + row["bytes_written"]),
-                    _ns(row["io_ns"]),
-                    _ns(row["metadata_ns"] + row["reconstructed_metadata_ns"]),
-                    bar(row["io_ns"] / longest, 10),
-                )
-                for row in rows[:MAX_GROUPS]
-            ),
-            notes=_left(len(rows)),
-            bars=True,
-        )
-    ]
-
-
-def _findings(rows: Rows) -> list[Section]:
-    if not rows:
-        return [Section(title="Findings", rows=(("nothing passed a threshold",),), prose=True)]
-    return [
-        Section(
-            title=f"{row['severity']}: {row['title']}",
-            rows=(
-                ("evidence", row["evidence"]),
-                ("threshold", row["threshold"]),
-                ("remedy", row["remedy"]),
-                *(("file", path) for path in row["files"][:3]),
-            ),
-            prose=True,
-        )
-        for row in rows
-    ]
-
-
-def _tfrecords(rows: Rows) -> list[Section]:
-    return [
-        Section(
-            title="TFRecord files",
-            columns=("", "size", "records", "least", "mean", "most"),
-            rows=tuple(
-                (
-                    _tail(row["path"]),
-                    format_bytes(row["size_bytes"]),
-                    format_count(row["records"]),
-                    *("-" if row[name] is None else format_bytes(row[name]) for name in _RECORD_SIZES),
-                )
-                for row in rows[:MAX_GROUPS]
-            ),
-            notes=_left(len(rows)),
-        )
-    ]
-
-
-_RECORD_SIZES = ("least_bytes", "mean_bytes", "most_bytes")
-
-
-def _datasets(rows: Rows) -> list[Section]:
-    return [
-        Section(
-            title="HDF5 datasets",
-            columns=("", "dataset", "type", "shape", "chunk", "of", "filter", "stored"),
-            rows=tuple(
-                (
-                    _tail(row["path"]),
-                    row["dataset"],
-                    row["type"],
-                    row["shape"],
-                    row["chunk"] or "-",
-                    "-" if row["chunk_bytes"] is None else format_bytes(row["chunk_bytes"]),
-                    row["filter"] or "-",
-                    format_bytes(row["stored_bytes"]),
-                )
-                for row in rows[:MAX_GROUPS]
-            ),
-            notes=_left(len(rows)),
-        )
-    ]
-
-
 _SECTIONS: Mapping[str, Callable[[Rows], list[Section]]] = {
-    "findings": _findings,
+    "findings": finding_sections,
     "overlap": _overlap,
     "steps": _steps,
     "sizes": _sizes,
     "darshan-sizes": _sizes,
     "exact-sizes": _exact_sizes,
-    "files": _files,
-    "ranks": _ranks,
-    "timeline": _timeline,
-    "tfrecords": _tfrecords,
-    "datasets": _datasets,
+    "files": lambda rows: [data_section("Files", FILES, rows, cost=_io_time)],
+    "ranks": lambda rows: [data_section("Ranks", RANKS, rows, cost=_io_time)],
+    "timeline": lambda rows: [timeline_section(rows)],
+    "tfrecords": lambda rows: [data_section("TFRecord files", TFRECORDS, rows)],
+    "datasets": lambda rows: [data_section("HDF5 datasets", DATASETS, rows)],
 }
-
-
-def _tail(path: str) -> str:
-    """The end of a path, which tells files of one data set apart."""
-    return path if len(path) <= PATH_WIDTH else f"...{path[3 - PATH_WIDTH :]}"
-
-
-def _left(rows: int) -> tuple[str, ...]:
-    left = rows - MAX_GROUPS
-    return (f"and {format_count(left)} more: --csv and --json have all",) if left > 0 else ()
-
-
-def _of(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "-"
-
-
-def _ns(nanoseconds: int) -> str:
-    return format_duration(nanoseconds) if nanoseconds else "-"

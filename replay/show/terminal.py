@@ -1,30 +1,42 @@
-"""Tables on standard output: 80 columns and no control sequences unless it is a terminal."""
+"""Tables on standard output: as wide as the terminal, and without control sequences unless it is one."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from replay.show.run_sections import (
-    Section,
     comparison_sections,
     merge_sections,
     repeat_sections,
     run_sections,
     summary_sections,
 )
+from replay.show.section import Kind, Section, Tone, tone_of
 from replay.show.table_views import view_sections
+from replay.show.table_widths import GAP, Layout, layout, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 PIPE_COLUMNS = 80
+"""Width of tables in a pipe, unless the environment variable COLUMNS says otherwise."""
+
+LEAST_COLUMNS = 40
+
+_NO_LIMIT = 1 << 16
+"""Width that rich is given: lines are laid out before, and none is broken again."""
+
+_STYLES = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.DOUBTFUL: "yellow", Tone.NEUTRAL: "cyan"}
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay summary` for a person; where it has tables, those and not the totals.
+    """Print the JSON object of `dxt-replay summary` for a person; where it has tables, the tables and not the totals.
 
     `rows_in_all`, if it is there: how many rows each table has, of which the object may hold the largest only.
     """
@@ -59,52 +71,92 @@ def print_repeats(repeats: Mapping[str, Any]) -> None:
 
 def print_sections(sections: Sequence[Section]) -> None:
     """Print tables below each other. Text is printed as it is: no markup, control characters escaped."""
-    from rich.text import Text
-
-    console = _console()
+    console, width = _console(), columns_of_output()
     # Rich would end the program itself when the reader of a pipe has gone.
     with console.capture() as printed:
         for number, section in enumerate(sections):
             if number:
                 console.print()
-            console.print(Text(section.title, style="bold"))
-            console.print(_table(section))
+            if section.title:
+                _print_text(console, width, section.title, "bold")
+            if section.rows and not section.columns and len(section.rows[0]) == 1:
+                for row in section.rows:
+                    _print_text(console, width, row[0])
+            elif section.rows:
+                found = layout(section, width)
+                console.print(_table(section, found))
+                if found.left_out:
+                    _print_text(console, width, f"left out for lack of room: {', '.join(found.left_out)}")
             for note in section.notes:
-                console.print(Text(_plain(note)))
+                _print_text(console, width, note)
     sys.stdout.writelines(f"{_encodable(line.rstrip())}\n" for line in printed.get().splitlines())
 
 
+def _print_text(console: Console, width: int, text: str, style: str = "") -> None:
+    """Lines that end between words; a path that is longer than a line stays whole, so that it can be copied."""
+    lines = wrap(_plain(text), width, break_long_words=False, break_on_hyphens=False)
+    for place, line in enumerate(lines):
+        console.print(_line(line, style, tone_of(text) if place == 0 else None))
+
+
 def _encodable(line: str) -> str:
-    """The line with bars that an output which is not UTF-8 can hold too."""
+    """The line with bars and ellipses that an output which is not UTF-8 can hold too."""
     try:
         line.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        return line.replace("█", "#").replace("▌", "")
+        return line.replace("█", "#").replace("▌", "").replace("…", ".")
     return line
 
 
+def columns_of_output() -> int:
+    """Width of standard output: COLUMNS where it is set, else the terminal's own, else `PIPE_COLUMNS`."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return max(int(asked), LEAST_COLUMNS)
+    try:
+        return max(os.get_terminal_size(sys.stdout.fileno()).columns, LEAST_COLUMNS)
+    except (OSError, ValueError):
+        return PIPE_COLUMNS
+
+
 def _console() -> Console:
-    """A console on the present standard output, plain where that is no terminal (whatever FORCE_COLOR says)."""
+    """A console on the present standard output, plain where that is not a terminal (whatever FORCE_COLOR says)."""
     from rich.console import Console
 
     if sys.stdout.isatty():
-        return Console(file=sys.stdout, highlight=False)
-    return Console(file=sys.stdout, highlight=False, width=PIPE_COLUMNS, color_system=None, force_terminal=False)
+        return Console(file=sys.stdout, highlight=False, width=_NO_LIMIT)
+    return Console(file=sys.stdout, highlight=False, width=_NO_LIMIT, color_system=None, force_terminal=False)
 
 
-def _table(section: Section) -> Table:
+def _table(section: Section, found: Layout) -> Table:
     from rich.table import Table
+
+    columns = section.typed_columns
+    table = Table(box=None, show_header=bool(section.columns), pad_edge=False, padding=(0, GAP, 0, 0))
+    table.width = sum(found.widths) + GAP * (len(found.widths) - 1)
+    for place, size in zip(found.shown, found.widths, strict=True):
+        number = columns[place].kind is Kind.NUMBER
+        table.add_column(columns[place].head, justify="right" if number else "left", overflow="fold", width=size)
+    for row in section.rows:
+        table.add_row(
+            *(
+                _cell(row[place] if place < len(row) else "", size)
+                for place, size in zip(found.shown, found.widths, strict=True)
+            )
+        )
+    return table
+
+
+def _cell(text: str, width: int) -> Text:
+    """One cell. A single word that is too long for its column is a name: its beginning goes."""
+    plain = _plain(text)
+    return _line(plain if " " in plain else shortened(plain, width), "", tone_of(plain))
+
+
+def _line(text: str, style: str, tone: Tone | None) -> Text:
     from rich.text import Text
 
-    table = Table(box=None, show_header=bool(section.columns), pad_edge=False, padding=(0, 2, 0, 0))
-    for place in range(len(section.rows[0])):
-        head = section.columns[place] if section.columns else ""
-        last = place == len(section.rows[0]) - 1
-        number = place > 0 and not section.prose and not (section.bars and last)
-        table.add_column(head, justify="right" if number else "left", overflow="fold", no_wrap=False)
-    for row in section.rows:
-        table.add_row(*(Text(_plain(cell)) for cell in row))
-    return table
+    return Text(text, style=f"{style} {_STYLES[tone]}".strip() if tone is not None else style)
 
 
 def _plain(text: str) -> str:

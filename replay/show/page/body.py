@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from replay.show.data_tables import FILES, RANKS, STEPS
 from replay.show.page import figures, parts
 from replay.show.page.data import LagCourse, drawn_lanes, drawn_ranks, timeline_json
-from replay.show.page.html_tables import FILES, RANKS, STEPS, data_table, html_text, section_table
+from replay.show.page.html_tables import data_table, html_text, section_table
 from replay.show.run_sections import comparison_sections
 from traces.units import format_count, format_duration
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from replay.show.page.html_tables import CLOCKS, Whole, data_table, html_text, section_table
+from replay.show.data_tables import CLOCKS
+from replay.show.page.html_tables import Whole, data_table, html_text, section_table
 from replay.show.run_sections import summary_sections
 from traces.schema import CaptureInfo
 from traces.units import NS_PER_S, format_bytes, format_count, format_duration

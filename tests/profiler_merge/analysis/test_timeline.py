@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiler_merge.analysis import timeline as module
 from profiler_merge.analysis.filters import Filters
-from profiler_merge.analysis.timeline import ALL_RANKS, timeline
+from profiler_merge.analysis.timeline import ALL_RANKS, round_width_ns, timeline
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.errors import UsageError
 from traces.store import writer as capture_writer
@@ -119,8 +119,21 @@ def test_operations_that_end_after_the_window_keep_their_bytes(tmp_path: Path) -
     assert found.bins == 4
 
 
-def test_about_as_many_bins_as_asked_for(tmp_path: Path) -> None:
-    assert timeline(small(tmp_path), bins=7).bins == 7
+@pytest.mark.parametrize(("length_ns", "bins", "width_ns"), [(20, 7, 5), (7_533, 40, 200), (0, 3, 1), (100, 100, 1)])
+def test_the_width_of_a_bin_is_a_round_number(length_ns: int, bins: int, width_ns: int) -> None:
+    assert round_width_ns(length_ns, bins) == width_ns
+
+
+def test_bins_begin_at_multiples_of_a_round_width(tmp_path: Path) -> None:
+    late = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1, start_ns=2_319 * MS, end_ns=9_700 * MS)])
+    found = timeline(late, bins=40)
+    assert (found.start_ns, found.bin_ns, found.bins) == (2_200 * MS, 200 * MS, 38)
+    window = timeline(late, bins=40, filters=Filters(from_ns=2_319 * MS))
+    assert window.start_ns == 2_319 * MS, "a window begins where it was asked to"
+
+
+def test_at_most_about_as_many_bins_as_asked_for(tmp_path: Path) -> None:
+    assert timeline(small(tmp_path), bins=7).bins == 4
     assert timeline(build_capture(tmp_path, name="empty"), bins=7).table.num_rows == 1
 
 

@@ -13,7 +13,7 @@ from profiler_merge.analysis.named_tables import views
 from profiler_merge.analysis.summary import summarise
 from replay.commands.main import main
 from replay.commands.summary import TERMINAL_BINS, VIEWS
-from replay.show.run_sections import MAX_GROUPS
+from replay.show.section import MAX_GROUPS
 from tests.capture_builder import Op, build_capture, read, write
 from tests.places import SHARED
 from traces.store.reader import Capture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiler_merge.analysis.named_tables import VIEWS, views
-from replay.show.run_sections import bar
+from replay.show.section import bar
 from replay.show.table_views import view_sections
 from replay.show.terminal import print_summary
 from tests.capture_builder import File, Span, build_capture, read, write
@@ -69,7 +69,8 @@ def test_contents_fit_80_columns_and_name_what_is_not_there(tmp_path: Path, caps
     print_summary(views(build_capture(tmp_path, files=files), ["tfrecords", "datasets"]).as_json())
     printed = capsys.readouterr().out
     assert "64.0 KiB" in printed
-    assert "/gone: " in printed
+    assert "1 file is not on this machine, such as /gone:" in printed
+    assert "--map PREFIX=DIR" in printed
     assert max(len(line) for line in printed.splitlines()) <= 80
 
 
@@ -77,8 +78,8 @@ def test_contents_fit_80_columns_and_name_what_is_not_there(tmp_path: Path, caps
 def test_breakdowns_fit_80_columns(capture: Capture, capsys: pytest.CaptureFixture[str], by: str) -> None:
     print_summary(views(capture, [], by=by).as_json())
     printed = capsys.readouterr().out
-    assert "Breakdown" in printed
-    assert "█" in printed
+    assert f"By {by}" in printed
+    assert ("█" in printed) == (by != "file"), "the bar leaves its room to the path"
     assert max(len(line) for line in printed.splitlines()) <= 80
 
 
@@ -115,3 +116,19 @@ def test_an_output_without_unicode_has_plain_bars(capture: Capture, monkeypatch:
     print_summary(views(capture, ["ranks"]).as_json())
     out.flush()
     assert b"##########" in out.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def test_quiet_stretches_of_a_timeline_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [read(0, length=4, start_ns=0, end_ns=MS), read(0, length=1 << 27, start_ns=900 * MS, end_ns=999 * MS)]
+    found = views(build_capture(tmp_path, files=["/a"], ops=ops), ["timeline"], bins=10).as_json()
+    (section,) = view_sections(found["tables"], None)
+    assert section.title == "Timeline, bins of 0.1 s"
+    assert [row[0] for row in section.rows] == ["0.0 s", "0.1-0.9 s", "0.9 s"]
+    assert [row[3] for row in section.rows] == ["0", "0", "1,280"], "numbers that people read"
+
+
+def test_files_are_sorted_by_the_time_that_they_cost(tmp_path: Path) -> None:
+    ops = [read(n, length=100 - n, start_ns=0, end_ns=n * MS) for n in range(1, 4)]
+    capture = build_capture(tmp_path, files=[f"/{n}" for n in range(4)], ops=ops)
+    (section,) = view_sections(views(capture, ["files"]).as_json()["tables"], None)
+    assert [row[0] for row in section.rows] == ["/3", "/2", "/1"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,8 @@ import pytest
 
 from profiler_merge.analysis.summary import summarise
 from replay.fidelity.compare import compare
-from replay.show.run_sections import MAX_GROUPS, Section, comparison_sections, run_sections, summary_sections
+from replay.show.run_sections import comparison_sections, run_sections, summary_sections
+from replay.show.section import MAX_GROUPS, Column, Kind, Section
 from replay.show.terminal import print_comparison, print_merge, print_run, print_sections, print_summary
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.store.reader import Capture
@@ -45,7 +48,7 @@ def test_a_summary_fits_a_pipe(
     capture: Capture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("COLUMNS", raising=False)
     print_summary(summarise(capture, by="file").as_json())
     text = text_of(capsys)
     assert "[red]file[/red]" in text, "paths are no markup"
@@ -72,10 +75,10 @@ def test_an_empty_capture_is_printed_with_dashes(tmp_path: Path, capsys: pytest.
 def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
     ops = [read(file, length=1, start_ns=file, end_ns=2 * file) for file in range(MAX_GROUPS + 9)]
     found = summarise(build_capture(tmp_path, files=[f"/{file}" for file in range(len(ops))], ops=ops), by="file")
-    section = next(section for section in summary_sections(found.as_json()) if section.title == "Breakdown")
+    section = next(section for section in summary_sections(found.as_json()) if section.title == "By file")
     assert len(section.rows) == MAX_GROUPS
     assert section.rows[0][0] == f"/{MAX_GROUPS + 8}"
-    assert section.notes == ("and 9 more with less I/O time: --json has all",)
+    assert section.notes == ("and 9 more with less I/O time: --json and --csv have all",)
 
 
 def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
@@ -155,3 +158,68 @@ def test_a_merge_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_sections_are_set_apart(capsys: pytest.CaptureFixture[str]) -> None:
     print_sections([Section(title="One", rows=(("a", "b"),)), Section(title="Two", rows=(("c",),), notes=("d",))])
     assert [line.rstrip() for line in text_of(capsys).splitlines()] == ["One", "a  b", "", "Two", "c", "d"]
+
+
+WIDE = Section(
+    title="Files",
+    columns=(Column(head="file", kind=Kind.PATH), "bytes read", "I/O time, sum of all", Column(kind=Kind.BAR)),
+    rows=(
+        ("/scratch/imagenet/data/part-0004.tfrecord", "1.25 GiB", "12.345 s", "████████████"),
+        ("/b", "3 B", "1 ns", "▌"),
+    ),
+)
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 120])
+def test_a_table_is_as_wide_as_it_may_be_and_breaks_no_number(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_sections([WIDE])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines) <= width
+    (row,) = (line for line in lines if "part-0004" in line)
+    assert "1.25 GiB" in row
+    assert "12.345 s" in row
+    assert ("/scratch/imagenet/data/part-0004.tfrecord" in row) == (width >= 80)
+    assert ("…" in row) == (width < 80), "only where it has to be"
+    assert ("█" in row) == (width >= 80), "a bar goes before a name is shortened"
+
+
+def test_numbers_alone_may_make_a_line_too_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    numbers = tuple(f"{number}.345 GiB" for number in range(12_340, 12_346))
+    print_sections([Section(title="Many", columns=("", *"abcdef"), rows=(("x", *numbers),))])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert all(number in last for number in numbers)
+
+
+def test_a_path_within_a_sentence_stays_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/scratch/" + "deep/" * 20 + "a-b-c.bin"
+    print_sections([Section(title="Warnings", rows=((f"the file {path} is damaged",),), prose=True, notes=(path,))])
+    assert [line for line in capsys.readouterr().out.splitlines() if path in line] == [path, path]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_severities_and_verdicts_have_colours_on_a_terminal(
+    no_color: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    print_sections([Section(title="warning: slow", rows=(("timing", "fail"), ("path", "high/way")), prose=True)])
+    assert isinstance(sys.stdout, Terminal)
+    printed = sys.stdout.getvalue()
+    assert ("\x1b[1;33mwarning: slow" in printed) == coloured
+    assert ("\x1b[1;31mfail" in printed) == coloured
+    assert "\x1b[1;31mhigh/way" not in printed

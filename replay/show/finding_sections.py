@@ -1,0 +1,44 @@
+"""What `dxt-replay summary --findings` prints for a person. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replay.show.section import Section
+from traces.units import NS_PER_S, format_duration
+
+SHOWN_FILES = 3
+NOTHING = "Nothing stands out: nothing passed a threshold that could gain 1 % of the run."
+
+
+def finding_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
+    """How many findings there are of each severity, then each finding; `rows`: of the JSON table."""
+    if not rows:
+        return [Section(title="Findings", rows=((NOTHING,),), prose=True)]
+    counts = Counter(row["severity"] for row in rows)
+    return [
+        Section(title="Findings: " + ", ".join(f"{count} {name}" for name, count in counts.items()), rows=()),
+        *(_finding(row) for row in rows),
+    ]
+
+
+def _finding(row: Mapping[str, Any]) -> Section:
+    return Section(
+        title=f"{row['severity']}: {row['title']}",
+        rows=(
+            ("evidence", row["evidence"]),
+            *((("at stake", _stake(row)),) if row.get("at_stake_s") is not None else ()),
+            ("threshold", row["threshold"]),
+            ("remedy", row["remedy"]),
+            *(("file", path) for path in row["files"][:SHOWN_FILES]),
+        ),
+        prose=True,
+    )
+
+
+def _stake(row: Mapping[str, Any]) -> str:
+    share = row.get("at_stake_pct")
+    of = "" if share is None else f", {share:.1f} % of the {row['at_stake_of']}"
+    return f"at most {format_duration(row['at_stake_s'] * NS_PER_S)}{of}"

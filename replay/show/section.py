@@ -1,0 +1,104 @@
+"""A table that people look at, described once: the terminal and the HTML page both render it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+MAX_GROUPS = 40
+"""Rows of a long table that the terminal shows; `--json` and `--csv` have all of them."""
+
+
+class Kind(Enum):
+    """What a column holds, which decides its alignment and what happens when the table is too wide."""
+
+    NUMBER = auto()
+    """A quantity with its unit: right-justified, never broken, never shortened."""
+    TEXT = auto()
+    """Words: left-justified; long text continues on the next line, at a space."""
+    PATH = auto()
+    """A file name: left-justified; where it is too long its beginning is replaced by an ellipsis."""
+    BAR = auto()
+    """A picture of another column's number: the first to go where the table is too wide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """The head of a column, with its unit where the cells do not carry one, and what its cells hold.
+
+    `spare`: whether the column is left out where the table is too wide.
+    """
+
+    head: str = ""
+    kind: Kind = Kind.NUMBER
+    spare: bool = False
+
+
+PATH = Column(head="file", kind=Kind.PATH)
+BAR = Column(kind=Kind.BAR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A table with a title above and lines of text below.
+
+    `columns`: a plain name stands for a column of numbers, in the first place for one of text; none at all for rows of
+    a label and a value. `prose`: cells without a column hold text. `notes`: lines below the table.
+    """
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[str | Column, ...] = ()
+    prose: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def typed_columns(self) -> tuple[Column, ...]:
+        """The columns with their kinds, as many as the rows have cells."""
+        width = max((len(row) for row in self.rows), default=len(self.columns))
+        named = (*self.columns, *("" for _ in range(width - len(self.columns))))
+        return tuple(
+            column
+            if isinstance(column, Column)
+            else Column(head=column, kind=Kind.TEXT if place == 0 or self.prose else Kind.NUMBER)
+            for place, column in enumerate(named)
+        )
+
+
+class Tone(Enum):
+    """Whether a word is good news."""
+
+    GOOD = auto()
+    BAD = auto()
+    DOUBTFUL = auto()
+    NEUTRAL = auto()
+
+
+_TONES: Mapping[str, Tone] = {
+    "pass": Tone.GOOD,
+    "passed": Tone.GOOD,
+    "equal": Tone.GOOD,
+    "improvement": Tone.GOOD,
+    "no change": Tone.GOOD,
+    "fail": Tone.BAD,
+    "failed": Tone.BAD,
+    "different": Tone.BAD,
+    "regression": Tone.BAD,
+    "high": Tone.BAD,
+    "warning": Tone.DOUBTFUL,
+    "inconclusive": Tone.DOUBTFUL,
+    "info": Tone.NEUTRAL,
+    "skipped": Tone.NEUTRAL,
+}
+
+
+def tone_of(text: str) -> Tone | None:
+    """The tone of a cell or title that is a verdict or severity, or begins with one and a colon; None for any other."""
+    return _TONES.get(text.partition(":")[0].strip().lower())
+
+
+def bar(share: float, width: int = 24) -> str:
+    """A bar of `share` (0 to 1) of `width` characters, to half a character; anything above 0 shows."""
+    halves = max(round(2 * width * min(share, 1.0)), 1 if share > 0 else 0)
+    return "█" * (halves // 2) + "▌" * (halves % 2)
