@@ -1,4 +1,4 @@
-"""Declares the two compiled cores; everything else is in setup.cfg.
+"""Declares the two compiled cores, and `dxt_replay`, the name of the public interface; all else is in setup.cfg.
 
 The decoder of profiles has no other form: without a C compiler the installation fails. The issue loop has a Python
 specification to fall back on; DXT_REPLAY_REQUIRE_COMPILED=1 (set in CI) makes its compilation necessary too.
@@ -7,7 +7,7 @@ specification to fall back on; DXT_REPLAY_REQUIRE_COMPILED=1 (set in CI) makes i
 import os
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 
 LOOP_IS_OPTIONAL = os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1"
 
@@ -18,11 +18,13 @@ def core(name: str, *, optional: bool) -> Extension:
 
 
 setup(
+    packages=[*find_packages(include=["traces*", "profiler_merge*", "replay*"]), "dxt_replay"],
+    package_dir={"dxt_replay": "replay/interface"},
     ext_modules=cythonize(
         [
             core("replay.engine._issue", optional=LOOP_IS_OPTIONAL),
             core("profiler_merge.profiles.xplane._xplane", optional=False),
         ],
         compiler_directives={"language_level": "3"},
-    )
+    ),
 )

@@ -1,1 +1,1 @@
-"""Sources to captures: Darshan logs and profiler files, clock alignment, merge, and analysis of a capture."""
+"""The sources of dxt-replay to captures: Darshan logs, profiles, clock alignment, merge, and analysis of a capture."""

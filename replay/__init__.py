@@ -1,1 +1,1 @@
-"""Plan, pacing, staging, the timed issue loop, back ends, MPI, fidelity, and the commands."""
+"""The replayer of dxt-replay: plan, pacing, staging, the timed loop, back ends, MPI, fidelity, and the commands."""

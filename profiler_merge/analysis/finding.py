@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from profiler_merge.analysis.thresholds import MATERIAL_PCT, SERIOUS_PCT
 
@@ -24,6 +26,10 @@ class Finding:
     remedy: str
     values: Mapping[str, float] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """A member of the list that `dxt-replay summary --findings --json` prints."""
+        return {**dataclasses.asdict(self), "values": dict(self.values), "files": list(self.files)}
 
 
 def severity_of_loss(loop_pct: float) -> str:

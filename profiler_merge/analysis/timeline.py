@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -77,6 +78,15 @@ class Timeline:
         """One column as an array (ranks, bins): a heat map. Float64 with nan where the column may be null."""
         values = self.table[column].to_numpy()
         return np.asarray(values).reshape(len(self.ranks), self.bins)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: the bins' width and first time, and `rows` as in the table."""
+        return {
+            "bin_ns": self.bin_ns,
+            "start_ns": self.start_ns,
+            "in_flight_max_exact": self.in_flight_max_exact,
+            "rows": self.table.to_pylist(),
+        }
 
     def edges_ns(self) -> np.ndarray:
         """int64 (bins + 1,): where bins begin, and the last one ends."""

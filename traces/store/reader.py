@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from traces.schema import (
     Source,
 )
 from traces.store.usage import USAGE_COLUMNS, StoredUsage, UsageCounter
+from traces.units import format_count
 
 KEPT_USAGE_ROWS = 1 << 20
 """Of the counts of `Capture.usage`, kept in memory for the next who asks: 50 MB."""
@@ -67,6 +69,29 @@ class Capture:
         self.files = files
         self._groups = groups
         self._usage: dict[int, pa.Table] = {}
+
+    def __repr__(self) -> str:
+        return f"<Capture {str(self.path)!r}: {', '.join(f'{value} {name}' for name, value in self._facts()[:3])}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the facts in a small table, everything escaped."""
+        facts = [("capture", str(self.path)), *self._facts(), *(("warning", text) for text in self.info.warnings)]
+        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
+        return f"<table>{rows}</table>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """(name, value) of what is known without reading operations."""
+        coverage = self.info.coverage.bytes
+        return [
+            ("ranks", format_count(len(self.ranks))),
+            ("operations", format_count(self.operation_count())),
+            ("files", format_count(self.files.num_rows)),
+            ("run time", f"{self.info.job.run_time_s:.3f} s"),
+            ("program", self.info.job.exe or "not recorded"),
+            ("made by", f"dxt-replay {self.info.made_by.get('command', '')}".strip()),
+            ("trace coverage, bytes", "not known" if coverage is None else f"{coverage:.1%}"),
+            *([("incomplete", "the recording or the replay was stopped")] if self.info.partial else []),
+        ]
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,0 +1,151 @@
+"""The public Python interface of dxt-replay: `import dxt_replay`. Everything else is private.
+
+    import dxt_replay
+
+    capture = dxt_replay.open_capture("run.capture")
+    dxt_replay.table(capture, "steps")
+
+Re-exports only, each imported when it is first used: nothing is defined twice when this folder is imported under its
+two names, `dxt_replay` and `replay.interface`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .packages import ForeignPackageError, check_packages  # relative: `replay` may be another project's
+
+if TYPE_CHECKING:
+    from profiler_merge.analysis.finding import Finding
+    from profiler_merge.analysis.summary import Summary
+    from profiler_merge.analysis.timeline import Timeline
+    from profiler_merge.anchor import anchor
+    from profiler_merge.export.exported import Exported
+    from profiler_merge.merge import MergeResult
+    from replay.fidelity.compare import Comparison, Thresholds
+    from replay.interface.analyses import TABLES, findings, summary, table, timeline
+    from replay.interface.captures import open_capture, part
+    from replay.interface.comparisons import compare, regress
+    from replay.interface.exports import FORMATS, Report, export, report
+    from replay.interface.figures import FIGURES, figure
+    from replay.interface.merging import merge
+    from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
+    from replay.regression.comparison import Regression
+    from replay.run.repeat import Repeats
+    from replay.run.result import RunResult
+    from traces.errors import (
+        AlignmentError,
+        CaptureError,
+        DxtReplayError,
+        LogError,
+        MissingDependencyError,
+        ProfileError,
+        ReplayError,
+        TargetError,
+        UsageError,
+    )
+    from traces.samples import Sample, sample
+    from traces.store.reader import Capture
+    from traces.version import VERSION
+
+_HOMES = {
+    "profiler_merge.analysis.finding": ("Finding",),
+    "profiler_merge.analysis.summary": ("Summary",),
+    "profiler_merge.analysis.timeline": ("Timeline",),
+    "profiler_merge.anchor": ("anchor",),
+    "profiler_merge.export.exported": ("Exported",),
+    "profiler_merge.merge": ("MergeResult",),
+    "replay.fidelity.compare": ("Comparison", "Thresholds"),
+    "replay.interface.analyses": ("TABLES", "findings", "summary", "table", "timeline"),
+    "replay.interface.captures": ("open_capture", "part"),
+    "replay.interface.comparisons": ("compare", "regress"),
+    "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
+    "replay.interface.figures": ("FIGURES", "figure"),
+    "replay.interface.merging": ("merge",),
+    "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
+    "replay.regression.comparison": ("Regression",),
+    "replay.run.repeat": ("Repeats",),
+    "replay.run.result": ("RunResult",),
+    "traces.errors": (
+        "AlignmentError",
+        "CaptureError",
+        "DxtReplayError",
+        "LogError",
+        "MissingDependencyError",
+        "ProfileError",
+        "ReplayError",
+        "TargetError",
+        "UsageError",
+    ),
+    "traces.samples": ("Sample", "sample"),
+    "traces.store.reader": ("Capture",),
+    "traces.version": ("VERSION",),
+}
+"""Module -> public names that it defines."""
+
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "FIGURES",
+    "FORMATS",
+    "TABLES",
+    "VERSION",
+    "AlignmentError",
+    "Capture",
+    "CaptureError",
+    "Comparison",
+    "DxtReplayError",
+    "Exported",
+    "Finding",
+    "ForeignPackageError",
+    "LogError",
+    "MergeResult",
+    "MissingDependencyError",
+    "ProfileError",
+    "Regression",
+    "Repeats",
+    "ReplayError",
+    "Report",
+    "RunChoices",
+    "RunResult",
+    "Sample",
+    "Staged",
+    "Summary",
+    "TargetError",
+    "Thresholds",
+    "Timeline",
+    "UsageError",
+    "anchor",
+    "compare",
+    "explain",
+    "export",
+    "figure",
+    "findings",
+    "merge",
+    "open_capture",
+    "part",
+    "regress",
+    "report",
+    "run",
+    "run_repeatedly",
+    "sample",
+    "stage",
+    "summary",
+    "table",
+    "timeline",
+    "unstage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    check_packages()  # not above: the start of the program, beside this file, reports in its own way
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,117 @@
+"""Totals, tables and findings of a capture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replay.interface.captures import CaptureOrPath, opened
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from profiler_merge.analysis.finding import Finding
+    from profiler_merge.analysis.summary import Summary
+    from profiler_merge.analysis.timeline import Timeline
+    from traces.store.reader import Capture
+
+ANALYSES = (
+    "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files", "timeline",
+    "tfrecords", "datasets",
+)  # fmt: skip
+"""Tables that the analysis makes; for the last two the recorded files are opened."""
+
+GROUPS = ("by-rank", "by-file", "by-format", "by-step", "by-size")
+"""Tables of totals per group."""
+
+STORED = ("operations", "spans")
+"""Tables as the capture stores them, read whole: take a `part` of a large capture first."""
+
+TABLES = (*ANALYSES, *GROUPS, *STORED)
+"""Names that `table` takes."""
+
+
+def summary(capture: CaptureOrPath) -> Summary:
+    """Totals of a capture: operations, bytes, times, transfer sizes, access pattern, steps, coverage.
+
+        dxt_replay.summary("run.capture").bytes.read
+
+    Totals count what was traced, once per file where several layers recorded it.
+    Raises: CaptureError when the capture is damaged.
+    """
+    from profiler_merge.analysis.summary import summarise
+
+    with opened(capture) as source:
+        return summarise(source)
+
+
+def table(capture: CaptureOrPath, name: str) -> pd.DataFrame:
+    """One of TABLES as a DataFrame; units are in the column names.
+
+        steps = dxt_replay.table(capture, "steps")
+        steps.sort_values("duration_ns").tail(5)
+
+    `attrs["unread"]` of "tfrecords" and "datasets": recorded files that could not be opened, and why.
+    Raises: UsageError for another name; CaptureError when the capture is damaged.
+    """
+    from profiler_merge.analysis.named_tables import summary_table, views
+    from profiler_merge.analysis.rank_files import RankFiles
+    from profiler_merge.analysis.table_formats import to_pandas
+
+    if name not in TABLES:
+        raise UsageError(f"there is no table {name!r}: choose {', '.join(TABLES)}")
+    with opened(capture) as source:
+        if name in STORED:
+            return to_pandas(_stored_table(source, name))
+        if name in GROUPS:
+            return to_pandas(summary_table(views(source, (), by=name.removeprefix("by-")).summary))
+        made = views(source, (name,))
+        found = made.tables[name]
+        frame = to_pandas(found.table() if isinstance(found, RankFiles) else found)
+        if made.unread:
+            frame.attrs["unread"] = dict(made.unread)
+        return frame
+
+
+def _stored_table(capture: Capture, name: str) -> pa.Table:
+    import pyarrow as pa
+
+    from traces.schema import OPS_SCHEMA
+
+    if name == "spans":
+        return capture.spans
+    return pa.Table.from_batches(capture.operations(columns=OPS_SCHEMA.names), schema=OPS_SCHEMA)
+
+
+def findings(capture: CaptureOrPath) -> tuple[Finding, ...]:
+    """What stands out in a capture, each finding with its evidence, threshold and remedy.
+
+        for finding in dxt_replay.findings(capture):
+            print(finding.title, finding.remedy)
+
+    Raises: CaptureError when the capture is damaged.
+    """
+    from profiler_merge.analysis.findings import findings as find
+
+    with opened(capture) as source:
+        return find(source)
+
+
+def timeline(
+    capture: CaptureOrPath, *, bin: str | None = None, bins: int | None = None, per_rank: bool = False
+) -> Timeline:
+    """Operations, bytes, bandwidth and shares of time over time, in bins of `bin` ("100ms") or in about `bins` bins.
+
+        course = dxt_replay.timeline(capture, bin="100ms")
+        course.matrix("read_mib_s")
+
+    Raises: UsageError for too many bins; CaptureError when the capture is damaged.
+    """
+    from profiler_merge.analysis import timeline as module
+    from traces.units import parse_duration_ns
+
+    width = None if bin is None else parse_duration_ns(bin, "bin (--bin)")
+    count = module.DEFAULT_BINS if bins is None else bins
+    with opened(capture) as source:
+        return module.timeline(source, bin_ns=width, bins=count, per_rank=per_rank)

@@ -1,0 +1,180 @@
+"""Opening what the user named: a capture, a Darshan log, or a folder of the logs of one job; and parts of a capture.
+
+Logs are merged into a temporary capture, without a profile; it is removed when nobody uses it any more.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traces.errors import DxtReplayError, TargetError
+from traces.store import reader
+from traces.store.reader import Capture
+
+if TYPE_CHECKING:
+    from replay.ranks.comm import Communicator
+
+CaptureOrPath = Capture | str | os.PathLike[str]
+"""An opened capture, or the path of a capture, a log or a folder of logs: what every function takes."""
+
+Announce = Callable[[str], AbstractContextManager[None]]
+"""Called with what is being done ("merging job.darshan"); the context lasts as long as the work."""
+
+LOG_SUFFIX = ".darshan"
+
+_FROM_LOGS: weakref.WeakSet[Capture] = weakref.WeakSet()
+
+
+def open_capture(path: str | os.PathLike[str]) -> Capture:
+    """Open a capture, or merge a Darshan log (or a folder of the logs of one job) into a temporary one.
+
+    The files table and the footers are read; operations only when they are asked for.
+
+        capture = dxt_replay.open_capture("run.capture")
+
+    Raises: CaptureError for a path that does not hold a capture; LogError for a log that cannot be read.
+    """
+    where = Path(path)
+    if not is_log(where):
+        return reader.open_capture(where)
+    with _merged(where, None, None, _silently) as (capture, keep):
+        keep()
+        weakref.finalize(capture, _take_away, capture.path.parent)
+    return capture
+
+
+def part(
+    capture: CaptureOrPath,
+    *,
+    ranks: str | None = None,
+    steps: str | None = None,
+    begin: str | None = None,
+    until: str | None = None,
+) -> Capture:
+    """The part of a capture with these ranks ("0-15,20"), training steps ("100-200") and times ("10s", "500ms").
+
+    A part is a capture: every function of the interface takes it.
+
+        first = dxt_replay.part(capture, ranks="0", until="2s")
+
+    Raises: UsageError for ranks or steps that the capture does not have, or when nothing is left.
+    """
+    from replay.plan.selection import Selection
+
+    chosen = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
+    return chosen.of(capture if isinstance(capture, Capture) else open_capture(capture))
+
+
+def is_log(path: Path) -> bool:
+    """Whether `path` names a Darshan log, by its suffix, or a folder that holds logs and is not a capture."""
+    if path.suffix == LOG_SUFFIX:
+        return True
+    if not path.is_dir() or (path / "capture.json").exists() or (path / "ops").exists():
+        return False
+    return any(name.endswith(LOG_SUFFIX) for _, _, names in os.walk(path) for name in names)
+
+
+def is_from_logs(capture: Capture) -> bool:
+    """Whether the capture (or what it is a part of) is a temporary one, merged from logs without a profile."""
+    return capture.whole in _FROM_LOGS
+
+
+def _silently(what: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@contextmanager
+def opened(
+    capture: CaptureOrPath,
+    comm: Communicator | None = None,
+    output: Path | None = None,
+    announce: Announce = _silently,
+) -> Iterator[Capture]:
+    """The capture itself, or the one at a path; a temporary one, merged from logs, goes when the context ends.
+
+    `comm`: the processes that open it together. The first merges, into a directory beside `output`: where a replay is
+    written is a place that all nodes share, unlike the system's temporary directory.
+    Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated where a log was merged.
+    """
+    from replay.ranks.comm import Solo, together
+
+    if isinstance(capture, Capture):
+        yield capture
+    elif is_log(path := Path(capture)):
+        with _merged(path, comm, output, announce) as (merged, _):
+            yield merged
+    else:
+        yield together(comm or Solo(), lambda: reader.open_capture(path))
+
+
+@contextmanager
+def _merged(
+    log: Path, comm: Communicator | None, output: Path | None, announce: Announce
+) -> Iterator[tuple[Capture, Callable[[], None]]]:
+    """A temporary capture, and what to call to keep it when the context ends well.
+
+    The first process removes the directory, and so does any other that is about to end all.
+    """
+    from replay.ranks.comm import Solo, first_does, is_known_to_all, together
+    from replay.ranks.stopping import unwind_on_signals
+
+    comm = comm or Solo()
+    kept: list[bool] = []
+    with unwind_on_signals():
+        folder: Path = comm.broadcast(_temporary_name(output))
+        path = folder / f"{log.stem}.capture"
+        removes = comm.rank == 0
+        try:
+            comm.barrier()  # before there is a directory, all know what to remove
+            first_does(comm, lambda: _merge(log, path, announce))
+            capture = together(comm, lambda: reader.open_capture(path))
+            _FROM_LOGS.add(capture)
+            yield capture, lambda: kept.append(True)
+            removes = removes and not kept
+        except BaseException as error:
+            removes = removes or not (isinstance(error, DxtReplayError) and is_known_to_all(error))
+            if isinstance(error, DxtReplayError):
+                error.args = (str(error).replace(str(path), str(log)),)
+            raise
+        finally:
+            if removes:
+                _take_away(folder)
+
+
+def _temporary_name(output: Path | None) -> Path:
+    """Name of a directory that does not exist yet: hidden beside `output`, or in the system's temporary directory."""
+    token = secrets.token_hex(4)
+    if output is None:
+        return Path(tempfile.gettempdir()) / f"dxt-replay-{token}"
+    parent = output.absolute().parent
+    while not os.path.exists(parent):  # as Path.exists, but False where this user may not look
+        parent = parent.parent
+    return parent / f".{output.name}.{token}"
+
+
+def _merge(log: Path, capture: Path, announce: Announce) -> None:
+    """Merge into a directory that is made for it. Raises: LogError, TargetError."""
+    from profiler_merge.darshan.job_logs import find_logs
+    from profiler_merge.merge import merge
+
+    try:
+        capture.parent.mkdir(mode=0o700)
+    except OSError as error:
+        place = capture.parent.parent
+        raise TargetError(f"cannot make a directory in {place} to merge the log into: {error.strerror}") from error
+    with announce(f"merging {log.name}"):
+        merge(find_logs(log), [], capture)
+
+
+def _take_away(folder: Path) -> None:
+    """Remove a directory that another process may be writing into: under its name it finds nothing any more."""
+    with suppress(OSError):
+        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.gone")), ignore_errors=True)

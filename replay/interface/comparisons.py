@@ -1,0 +1,115 @@
+"""How faithful a replay is, and whether one file system is slower than another."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replay.interface.captures import CaptureOrPath, opened
+from replay.interface.merging import PathLike, PathMaps
+from replay.interface.replays import RunChoices, run_options
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from replay.fidelity.compare import Comparison, Thresholds
+    from replay.ranks.comm import Communicator
+    from replay.regression.comparison import Regression
+    from replay.regression.experiment import Experiment
+    from replay.run.process import Progress
+    from traces.store.reader import Capture
+
+
+def compare(source: CaptureOrPath, replay: CaptureOrPath, thresholds: Thresholds | None = None) -> Comparison:
+    """Compare a replay with its source: similarity, equality, distributions, timing, and a verdict.
+
+        dxt_replay.compare("run.capture", "replay.capture").passed
+
+    Raises: UsageError when the two were given the wrong way round; CaptureError when one is damaged.
+    """
+    from replay.fidelity.compare import Thresholds
+    from replay.fidelity.compare import compare as compare_captures
+
+    with opened(source) as recorded, opened(replay) as replayed:
+        check_order(recorded, replayed)
+        return compare_captures(recorded, replayed, thresholds or Thresholds())
+
+
+def check_order(source: Capture, replay: Capture) -> None:
+    """Raises: UsageError when the two were given the wrong way round."""
+    from replay.run.result import is_replay_of
+
+    if is_replay_of(source, replay):
+        raise UsageError(f"{source.path} is a replay of {replay.path}: give the recorded one first, then its replay")
+
+
+def regress(
+    capture: CaptureOrPath,
+    baseline: PathLike,
+    candidate: PathLike,
+    *,
+    repeats: int = 10,
+    warmup: int = 1,
+    threshold_pct: float = 5.0,
+    alpha: float = 0.05,
+    seed: int | None = None,
+    metric: str | None = None,
+    stage: bool = True,
+    cold: bool = True,
+    output: PathLike | None = None,
+    baseline_maps: PathMaps | None = None,
+    candidate_maps: PathMaps | None = None,
+    on_staging: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[str, Progress], None] | None = None,
+    comm: Communicator | None = None,
+    **choices: Unpack[RunChoices],
+) -> Regression:
+    """Replay a capture on two targets in turn, and judge whether the application is slower on `candidate`.
+
+    `repeats` pairs of runs in random order; `threshold_pct`: the smallest change that matters; `alpha`: probability of
+    a false alarm. `stage`: stage the twins where they are absent. `output`: keep the replays in that directory.
+
+        dxt_replay.regress("run.capture", "/lustre/old/twin", "/lustre/new/twin").verdict
+
+    Raises: UsageError for numbers out of range; TargetError; ReplayError.
+    """
+    from replay.ranks.comm import connect, first_does
+    from replay.ranks.stopping import unwind_on_signals
+    from replay.regression.experiment import Experiment, default_pace, plan_staging, run_experiment, stage_all
+    from replay.regression.verdict import Rule
+
+    comm = comm or connect()
+    keep = None if output is None else Path(output)
+    if choices.get("pace") is None:
+        choices.pop("pace", None)
+
+    def experiment_on(source: Capture) -> Experiment:
+        chosen: RunChoices = {"pace": default_pace(source).value, **choices}
+        return Experiment(
+            baseline=run_options(source, baseline, cold=cold, maps=baseline_maps, **chosen),
+            candidate=run_options(source, candidate, cold=cold, maps=candidate_maps, **chosen),
+            repeats=repeats,
+            warmup=warmup,
+            seed=secrets.randbits(32) if seed is None else seed,
+            rule=Rule(threshold_pct=threshold_pct, alpha=alpha),
+            metric=metric,
+            keep=keep,
+        )
+
+    def stage_both() -> None:
+        if stage:
+            stage_all(plan_staging(source, experiment), on_staging or _silent)
+
+    with unwind_on_signals(), opened(capture, comm, keep) as source:
+        experiment = first_does(comm, lambda: experiment_on(source))
+        first_does(comm, stage_both)
+        result = run_experiment(source, experiment, comm, on_progress or _silent)
+    everywhere: Regression = comm.broadcast(result)
+    return everywhere
+
+
+def _silent(*progress: object) -> None:
+    """Progress that nobody wants to see."""

@@ -1,0 +1,130 @@
+"""A capture for people and for other tools: the HTML page, and files of other formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replay.interface.captures import CaptureOrPath, opened
+from replay.interface.merging import PathLike
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from profiler_merge.export.exported import Exported
+    from traces.store.reader import Capture
+
+FORMATS = ("darshan", "chrome", "csv", "fio")
+"""Formats that `export` writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The page that `report` wrote, and its size."""
+
+    path: Path
+    bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay report --json` prints."""
+        return {"report": str(self.path), "bytes": self.bytes}
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        name = escape(str(self.path))
+        return f'<a href="{name}">{name}</a>'
+
+
+def report(capture: CaptureOrPath, replay: CaptureOrPath | None = None, *, output: PathLike) -> Report:
+    """Write a page about a capture, or about a source and its replay side by side: one HTML file, no network needed.
+
+        dxt_replay.report("run.capture", output="report.html")
+
+    Raises: UsageError when the two were given the wrong way round; TargetError for `output`; MissingDependencyError
+    without plotly.
+    """
+    from profiler_merge.export.exported import replacing
+
+    with opened(capture) as source:
+        if replay is None:
+            text = page(source)
+        else:
+            with opened(replay) as replayed:
+                text = page_of_both(source, replayed)
+    encoded = text.encode("utf-8", "replace")
+    with replacing(Path(output)) as stream:
+        stream.write(encoded)
+    return Report(path=Path(output), bytes=len(encoded))
+
+
+def page(source: Capture) -> str:
+    """The page of one capture."""
+    from profiler_merge.analysis.overview import overview
+    from replay.show.page.html import report_page
+
+    return report_page(overview(source))
+
+
+def page_of_both(source: Capture, replay: Capture) -> str:
+    """The page of a source (the part that the replay replays) and its replay."""
+    from profiler_merge.analysis.lane_bars import MOST_BARS
+    from profiler_merge.analysis.overview import overview
+    from replay.fidelity.compare import compare
+    from replay.interface.comparisons import check_order
+    from replay.plan.selection import as_replayed
+    from replay.show.page.data import lag_course
+    from replay.show.page.html import report_page
+
+    check_order(source, replay)
+    return report_page(
+        overview(as_replayed(source, replay), most_bars=MOST_BARS // 2),
+        overview(replay, most_bars=MOST_BARS // 2),
+        compare(source, replay).as_json(),
+        lag_course(replay),
+    )
+
+
+def export(
+    capture: CaptureOrPath, to: str, output: PathLike, *, target: PathLike | None = None, dxt_version: int = 1
+) -> Exported:
+    """Write a capture in the format `to` (one of FORMATS) for other tools; the result says what could not be kept.
+
+    `target`: directory of the staged twin (fio). `dxt_version`: of the segments (darshan), 2 keeps lanes as thread ids.
+
+        dxt_replay.export("run.capture", "chrome", "run.json.gz").notes
+
+    Raises: UsageError for a format that is not known, or without `target`; TargetError for `output`.
+    """
+    if to not in FORMATS:
+        raise UsageError(f"there is no format {to!r}: choose {', '.join(FORMATS)}")
+    path = Path(output)
+    with opened(capture) as source:
+        if to == "chrome":
+            from profiler_merge.export.chrome import write_chrome
+
+            return write_chrome(source, path)
+        if to == "csv":
+            from profiler_merge.export.csv_rows import write_csv
+
+            return write_csv(source, path)
+        if to == "darshan":
+            from profiler_merge.export.darshan_writer import write_darshan
+
+            return write_darshan(source, path, dxt_version=dxt_version)
+        return _fio(source, path, target)
+
+
+def _fio(source: Capture, output: Path, target: PathLike | None) -> Exported:
+    from profiler_merge.export.fio import write_fio
+    from replay.plan.layers import choose_layers
+    from replay.twin.containment import resolve_target
+    from replay.twin.data_set import twin_data_set
+    from replay.twin.manifest import load_manifest
+
+    if target is None:
+        raise UsageError("fio needs a target (--target DIR): the directory that `dxt-replay stage` builds the twin in")
+    resolved = resolve_target(Path(target))
+    data = twin_data_set(source, resolved, (), load_manifest(resolved))
+    paths = [placement.path for placement in data.placements]
+    return write_fio(source, output, paths=paths, undertaken=choose_layers(source).undertaken)

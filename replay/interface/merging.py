@@ -1,0 +1,80 @@
+"""Recordings to a capture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traces.errors import ProfileError, UsageError
+
+if TYPE_CHECKING:
+    from profiler_merge.merge import MergeResult
+
+PathLike = str | os.PathLike[str]
+PathMaps = Mapping[str, PathLike]
+"""Recorded prefix -> directory that holds the real data: `{"/data/train": "/mnt/copy"}`."""
+
+
+def merge(
+    logs: PathLike | Sequence[PathLike],
+    output: PathLike,
+    *,
+    profiles: PathLike | Sequence[PathLike] = (),
+    align: str = "auto",
+    exclude: Sequence[str] = (),
+    skip_damaged: bool = False,
+    reconstruct: bool = True,
+    inspect: bool = False,
+    maps: PathMaps | None = None,
+) -> MergeResult:
+    """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
+
+    A folder of `logs` stands for all logs in it; `profiles` are log directories of the profiler, or single
+    `.xplane.pb` files. `align` is auto, anchors, nesting, wall or seconds; `exclude` has globs over recorded paths.
+    `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
+
+        merged = dxt_replay.merge("logs", "run.capture", profiles="profile")
+
+    Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
+    """
+    from profiler_merge.darshan.job_logs import find_logs
+    from profiler_merge.merge import MergeOptions
+    from profiler_merge.merge import merge as merge_sources
+
+    if maps and not inspect:
+        raise UsageError("maps (--map) are where inspect (--inspect) looks: ask for inspect too, or leave maps out")
+    options = MergeOptions(
+        align=align,
+        exclude=tuple(exclude),
+        skip_damaged=skip_damaged,
+        reconstruct=reconstruct,
+        inspect=inspect,
+        inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps)),
+    )
+    found = [log for path in _several(logs) for log in find_logs(path)]
+    return merge_sources(
+        found, [file for path in _several(profiles) for file in _profiles_of(path)], Path(output), options
+    )
+
+
+def path_maps(maps: PathMaps | None) -> tuple:
+    """The rules of `maps`. Raises: UsageError for a prefix that is not an absolute path."""
+    from replay.twin.placement import parse_map
+
+    return tuple(parse_map(f"{prefix}={os.fspath(directory)}") for prefix, directory in (maps or {}).items())
+
+
+def _several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    return [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+
+
+def _profiles_of(directory: Path) -> list[Path]:
+    """Raises: ProfileError where there is none: who asks for a profile must not get a capture without one."""
+    from profiler_merge.profiles.xplane.decode import find_profiles
+
+    found = find_profiles(directory)
+    if not found:
+        raise ProfileError(f"{directory} holds no .xplane.pb profile: did the profiler run, and was it stopped?")
+    return found

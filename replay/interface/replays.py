@@ -1,0 +1,238 @@
+"""Staging, replaying, and the model behind the pace `steps`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from replay.interface.captures import CaptureOrPath, is_from_logs, opened
+from replay.interface.merging import PathLike, PathMaps, path_maps
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from replay.ranks.comm import Communicator
+    from replay.run.options import RunOptions
+    from replay.run.process import Progress
+    from replay.run.repeat import Repeats
+    from replay.run.result import RunResult
+    from replay.twin.stage import StagePlan
+    from traces.store.reader import Capture
+
+
+class RunChoices(TypedDict, total=False):
+    """How a capture is replayed: keyword arguments of `run`, `run_repeatedly` and `regress`.
+
+    `pace`: timed, think, steps or none. `speed`: replay this much faster; `compute_speed` and `io_speed` for compute
+    and for the gaps between operations alone. `compute`: sleep, spin or skip.
+    `api`: auto, posix, stdio, mpiio, hdf5 or null. `reconstruct`: replay reconstructed operations too.
+    `direct`: POSIX operations with O_DIRECT. `vectored`: buffers of a preadv or pwritev, 0 for plain calls.
+    """
+
+    pace: str
+    speed: float
+    compute_speed: float | None
+    io_speed: float | None
+    compute: str
+    api: str
+    reconstruct: bool
+    direct: bool
+    vectored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What `stage` did, or would do. `written`: False for a dry run."""
+
+    plan: StagePlan
+    written: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay stage --json` prints."""
+        from replay.twin import stage
+
+        return {**stage.as_json(self.plan), "written": self.written}
+
+
+def stage(
+    capture: CaptureOrPath,
+    target: PathLike,
+    *,
+    maps: PathMaps | None = None,
+    sparse: bool = False,
+    dry_run: bool = False,
+    workers: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Staged:
+    """Build the twin data set of a capture in the directory `target`; files that are there already are kept.
+
+    `maps`: real data to read instead, never written. `sparse`: holes instead of data. `workers`: files written at the
+    same time. `on_progress` is called with the bytes done and the bytes in all.
+
+        dxt_replay.stage("run.capture", "/lustre/me/twin", dry_run=True).plan.bytes_to_write
+
+    Raises: TargetError when the twin does not fit, or something that is not ours is in the way.
+    """
+    from replay.twin import stage as module
+
+    with opened(capture) as source:
+        plan = module.plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse)
+    if not dry_run:
+        module.stage(plan, workers=workers, progress=on_progress)
+    return Staged(plan=plan, written=not dry_run)
+
+
+def unstage(target: PathLike) -> int:
+    """Remove all that was staged in `target`, and nothing else; returns the number of files removed.
+
+        dxt_replay.unstage("/lustre/me/twin")
+
+    Raises: TargetError when `target` was not staged.
+    """
+    from replay.twin import stage as module
+
+    return module.unstage(Path(target))
+
+
+def run(
+    capture: CaptureOrPath,
+    target: PathLike,
+    output: PathLike,
+    *,
+    cold: bool = False,
+    maps: PathMaps | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    comm: Communicator | None = None,
+    **choices: Unpack[RunChoices],
+) -> RunResult:
+    """Replay a capture on the twin in `target`; what happened becomes the capture `output`.
+
+    `cold`: drop the twin from the page cache first. `choices`: see `RunChoices`. In a program that mpiexec started,
+    each process calls `run` and replays its share of the ranks; all get the result.
+
+        result = dxt_replay.run("run.capture", "/lustre/me/twin", "replay.capture", pace="steps", cold=True)
+        result.as_json()["elapsed_s"]
+
+    Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
+    """
+    from replay.ranks.comm import connect, together
+    from replay.run.runner import run_replay
+
+    comm = comm or connect()
+    with opened(capture, comm, Path(output)) as source:
+        options = together(comm, lambda: run_options(source, target, cold=cold, maps=maps, **choices))
+        result = run_replay(source, Path(output), options, comm, on_progress or _silent)
+    everywhere: RunResult = comm.broadcast(result)
+    return everywhere
+
+
+def run_repeatedly(
+    capture: CaptureOrPath,
+    target: PathLike,
+    output: PathLike,
+    times: int,
+    *,
+    cold: bool = False,
+    maps: PathMaps | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    comm: Communicator | None = None,
+    **choices: Unpack[RunChoices],
+) -> Repeats:
+    """As `run`, `times` times from the same state, into `OUT.1.capture`, `OUT.2.capture` ...
+
+        repeats = dxt_replay.run_repeatedly("run.capture", "/lustre/me/twin", "replay.capture", 5)
+        repeats.as_json()["elapsed_s"]["median"]
+
+    Raises: as `run`; captures of the runs before stay.
+    """
+    from replay.ranks.comm import connect, together
+    from replay.run.repeat import run_repeatedly as repeat_run
+
+    comm = comm or connect()
+    with opened(capture, comm, Path(output)) as source:
+        options = together(comm, lambda: run_options(source, target, cold=cold, maps=maps, **choices))
+        result = repeat_run(source, Path(output), options, comm, times, on_progress or _silent)
+    everywhere: Repeats = comm.broadcast(result)
+    return everywhere
+
+
+def run_options(
+    source: Capture,
+    target: PathLike,
+    *,
+    cold: bool = False,
+    maps: PathMaps | None = None,
+    pace: str = "timed",
+    speed: float = 1.0,
+    compute_speed: float | None = None,
+    io_speed: float | None = None,
+    compute: str = "sleep",
+    api: str = "auto",
+    reconstruct: bool = True,
+    direct: bool = False,
+    vectored: int = 0,
+) -> RunOptions:
+    """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
+    from replay.plan.lane_plan import PlanOptions
+    from replay.plan.layers import API_CHOICES
+    from replay.plan.pacing import Pace, Pacing
+    from replay.run.options import RunOptions
+    from replay.run.process_files import IoOptions, mpi_hints
+
+    one_of("pace", pace, [known.value for known in Pace])
+    one_of("compute", compute, ("sleep", "spin", "skip"))
+    one_of("api", api, API_CHOICES)
+    pacing = Pacing(pace=Pace(pace), speed=speed, compute_speed=compute_speed, io_speed=io_speed)
+    if pacing.pace is Pace.STEPS:
+        check_profiled(source)
+    return RunOptions(
+        target=Path(target),
+        plan=PlanOptions(pacing=pacing, compute=compute),
+        maps=path_maps(maps),
+        cold=cold,
+        api=api,
+        reconstruct=reconstruct,
+        io=IoOptions(direct=direct, pieces=vectored, hints=mpi_hints(source)),
+        sources=source.whole.info.sources if is_from_logs(source) else (),
+    )
+
+
+def explain(capture: CaptureOrPath) -> dict[str, Any]:
+    """The causal model of the training loop behind the pace `steps`, and its evidence; nothing is replayed.
+
+        dxt_replay.explain("run.capture")["ranks"]
+
+    Raises: UsageError when the capture has no training steps.
+    """
+    from replay.causal.explain import explanation
+    from replay.causal.paced_ranks import derive_steps
+    from replay.plan.layers import choose_layers
+    from replay.plan.survey import survey_rank
+
+    with opened(capture) as source:
+        check_profiled(source)
+        layers = choose_layers(source)
+        surveys = [survey_rank(source, rank, layers) for rank in source.ranks]
+        return explanation(source, derive_steps(source, surveys, source.time_span_ns[0]))
+
+
+def check_profiled(source: Capture) -> None:
+    """Raises: UsageError for logs alone: without a profile there are no steps to follow."""
+    if is_from_logs(source):
+        raise UsageError(
+            f"{source.info.sources[0].name} has no training steps, which the pace steps follows: merge it with a "
+            "profile (`dxt-replay merge LOG --profile DIR -o OUT.capture`), or replay it with --pace think or timed"
+        )
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> None:
+    """Raises: UsageError when `value` is not one of the `known` ones."""
+    if value not in known:
+        raise UsageError(f"{name} {value!r}: choose {', '.join(known)}")
+
+
+def _silent(progress: object) -> None:
+    """Progress that nobody wants to see."""
