@@ -251,7 +251,7 @@ class Coverage:
 class CaptureInfo:
     """What `capture.json` holds. `lanes`: `pthread_id`, `overlap` (inferred) or `recorded`.
 
-    `made_by`: program, version, command and, for a replay, its whole result (pace, speed, lag, cache ...).
+    `made_by`: program, version and command; of a replay also what `traces.replay_record` reads.
     """
 
     job: Job

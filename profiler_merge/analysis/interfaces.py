@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from traces.measures.access_pattern import AccessCounts
 from traces.measures.operation_rows import OperationRows
-from traces.schema import APIS, TRACED, WRITE, CaptureInfo
+from traces.schema import APIS, TRACED, WRITE
 
 INTERFACES = {"POSIX": ("POSIX",), "STDIO": ("STDIO",), "MPIIO": ("MPIIO", "MPIIO_COLL"), "HDF5": ("HDF5",)}
 """Interface -> the values of the `api` column that belong to it."""
@@ -78,11 +78,6 @@ class InterfaceCollector:
                     source=source,
                 )
         return found
-
-
-def is_replay(info: CaptureInfo) -> bool:
-    """Whether a capture was written by `dxt-replay run`, so that its counters are not its own."""
-    return "pace" in info.made_by
 
 
 def posix_pattern(counted: pa.Table) -> AccessCounts | None:

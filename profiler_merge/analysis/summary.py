@@ -18,13 +18,14 @@ import pyarrow as pa
 from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
 from profiler_merge.analysis.filters import EVERYTHING, Filters
-from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, is_replay, posix_pattern
+from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
 from profiler_merge.analysis.phases import Phases, Steps, phases, steps
 from profiler_merge.analysis.selected_rows import Selection, collect
 from traces.measures.access_pattern import AccessCounts, AccessPattern
 from traces.measures.distribution import Distribution
 from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.operation_rows import OperationRows
+from traces.replay_record import is_replay
 from traces.schema import OPS, TRACED, WRITE, CaptureInfo
 from traces.store.reader import Capture
 from traces.units import MIB, NS_PER_S, format_duration, ns_to_seconds

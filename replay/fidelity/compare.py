@@ -19,12 +19,11 @@ from replay.fidelity.side_measures import Measures
 from replay.fidelity.similarity import WEAKNESS, Similarity, similarity
 from replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
 from replay.fidelity.undertaken import Undertaken
-from replay.plan.layers import API_CHOICES
 from replay.plan.selection import as_replayed
 from traces.errors import UsageError
 from traces.measures.distribution import Distribution
 from traces.measures.lane_times import matched_starts
-from traces.schema import CaptureInfo
+from traces.replay_record import ReplayRecord, replay_record
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, NS_PER_US
 
@@ -152,17 +151,19 @@ def compare(
     """
     source = as_replayed(source, replay)
     numbers = FileNumbers.of(source, replay)
-    both = Undertaken(source, **_choices(replay.info)), Undertaken(replay)
+    record = replay_record(replay.info, replay.path / "capture.json")
+    chosen = record or ReplayRecord(pace="timed")
+    both = Undertaken(source, api=chosen.api, reconstruct=chosen.reconstruct), Undertaken(replay)
     recorded, replayed = Measures(both[0], numbers.source), Measures(both[1], numbers.replay)
     equality = ExactnessCollector(*both, numbers)
     for rank in sorted({*source.ranks, *replay.ranks}):
         equality.add_rank(rank, recorded.add_rank(rank), replayed.add_rank(rank))
         on_rows(source.operation_count(rank) + replay.operation_count(rank))
-    pace, speed = _pacing(replay.info)
+    pace, speed = record.pace if record is not None else None, chosen.speed
     alike = similarity(recorded.factors(), replayed.factors())
     exact = equality.exactness(failed_recorded=recorded.failed, failed_replayed=replayed.failed)
-    timing = _timing(source, replay, recorded, replayed, pace, speed)
-    verdict = _verdict(alike, exact, timing, thresholds, pace, _other_speed(replay.info, speed))
+    timing = _timing(source, replay, recorded, replayed, pace, chosen)
+    verdict = _verdict(alike, exact, timing, thresholds, pace, _other_speed(chosen))
     return Comparison(
         pace=pace,
         speed=speed,
@@ -182,25 +183,11 @@ def compare(
     )
 
 
-def _choices(info: CaptureInfo) -> dict[str, Any]:
-    """Which rows of its source a replay undertook, as arguments of `Undertaken`."""
-    api, reconstruct = info.made_by.get("api", "auto"), info.made_by.get("reconstruct", True)
-    return {"api": api if api in API_CHOICES else "auto", "reconstruct": reconstruct is not False}
-
-
-def _pacing(info: CaptureInfo) -> tuple[str | None, float]:
-    """Pace and speed of a replay; None and 1 for a capture that is none."""
-    pace, speed = info.made_by.get("pace"), info.made_by.get("speed", 1.0)
-    usable = isinstance(speed, (int, float)) and math.isfinite(speed) and speed > 0
-    return (pace if isinstance(pace, str) else None), float(speed) if usable else 1.0
-
-
-def _other_speed(info: CaptureInfo, speed: float) -> str | None:
+def _other_speed(record: ReplayRecord) -> str | None:
     """At which speed the times were replayed, None for the recorded one."""
-    compute, io = (info.made_by.get(name, speed) for name in ("compute_speed", "io_speed"))
-    if compute != speed or io != speed:
-        return f"compute speed {compute:g}, I/O speed {io:g}"
-    return None if speed == 1 else f"speed {speed:g}"
+    if record.compute_speed != record.speed or record.io_speed != record.speed:
+        return f"compute speed {record.compute_speed:g}, I/O speed {record.io_speed:g}"
+    return None if record.speed == 1 else f"speed {record.speed:g}"
 
 
 def _distances(recorded: Measures, replayed: Measures) -> Distances:
@@ -213,8 +200,9 @@ def _distances(recorded: Measures, replayed: Measures) -> Distances:
 
 
 def _timing(
-    source: Capture, replay: Capture, recorded: Measures, replayed: Measures, pace: str | None, speed: float
+    source: Capture, replay: Capture, recorded: Measures, replayed: Measures, pace: str | None, record: ReplayRecord
 ) -> Timing:
+    speed = record.speed
     # A replay has only some kinds of spans (none with --compute skip): elapsed time must mean the same on both sides.
     kinds = span_kinds(source.spans) & span_kinds(replay.spans)
     source_ns, replay_ns = (
@@ -232,22 +220,13 @@ def _timing(
         drift_interval_ppm=(slope.low_ppm, slope.high_ppm) if slope else None,
         step_error_pct=step_error(source.spans, replay.spans, speed),
         lag_us={name: lag.quantile(share) / NS_PER_US for name, share in _LAG_SHARES.items()} if lag.count else None,
-        jitter_us=_jitter(replay.info),
+        jitter_us=record.jitter_us,
     )
 
 
 def _elapsed_ns(*limits: tuple[int, int] | None) -> int:
     known = [limit for limit in limits if limit is not None]
     return max(last for _, last in known) - min(first for first, _ in known) if known else 0
-
-
-def _jitter(info: CaptureInfo) -> Mapping[str, float] | None:
-    """What the replay's jitter probe measured, from its capture.json."""
-    result = info.made_by.get("result")
-    jitter = result.get("jitter_us") if isinstance(result, Mapping) else None
-    if not isinstance(jitter, Mapping):
-        return None
-    return {name: jitter[name] for name in _LAG_SHARES if name in jitter}
 
 
 def _verdict(

@@ -14,16 +14,13 @@ import pyarrow as pa
 
 from replay.hdf5.files import Hdf5Files, hdf5_files
 from traces.errors import CaptureError, UsageError
+from traces.replay_record import API_CHOICES
 from traces.schema import APIS, OPS, READ, TRACED, WRITE, codes
 from traces.store.reader import Capture
 
 LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
 """From the lowest up: the first that a file has rows of is the one that it is replayed at, unless a higher one is
 asked for."""
-
-API_CHOICES = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
-"""auto: what each row was recorded at. posix, stdio, null: that for all rows. mpiio: the rows of MPI-IO where a file
-has them, and that for all. hdf5: the rows of HDF5 where a file has them; the library for HDF5 files, else as auto."""
 
 BACKENDS = ("posix", "stdio", "mpiio", "mpiio_collective", "hdf5", "null")
 POSIX, STDIO, MPIIO, MPIIO_COLLECTIVE, HDF5, NULL = range(len(BACKENDS))

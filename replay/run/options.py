@@ -13,7 +13,7 @@ from traces.schema import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the user chose. `cold`: drop the twin's pages first. `api`: see `replay.plan.layers.API_CHOICES`.
+    """What the user chose. `cold`: drop the twin's pages first. `api`: see `traces.replay_record.API_CHOICES`.
 
     `reconstruct`: whether what the capture reconstructed from counters is replayed too. `sources`: what the replay
     names as its source, the capture itself where empty.

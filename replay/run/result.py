@@ -15,10 +15,10 @@ from replay.plan.pacing import Pace
 from replay.plan.selection import selection_of
 from replay.run.recording import Tally
 from traces.measures.distribution import Distribution
+from traces.replay_record import ReplayRecord, is_replay
 from traces.schema import OPS, CaptureInfo, Job, Source
 from traces.store.reader import Capture
 from traces.units import NS_PER_MS, NS_PER_US, ns_to_seconds
-from traces.version import VERSION
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
@@ -179,6 +179,17 @@ def replay_info(
     what `source` stands for where it will not last."""
     elapsed_ns = result.tally.last_end_ns
     selection = selection_of(source)
+    pacing = result.options.pacing
+    record = ReplayRecord(
+        pace=pacing.pace.value,
+        speed=pacing.speed,
+        compute_speed=pacing.of_compute,
+        io_speed=pacing.of_io,
+        api=result.io.api,
+        reconstruct=result.io.reconstruct,
+        selection=None if selection.is_everything else selection.as_json(),
+        result=result.as_json(),
+    )
     return CaptureInfo(
         job=Job(
             nprocs=source.info.job.nprocs,
@@ -194,26 +205,13 @@ def replay_info(
         lanes="recorded",
         warnings=result.warnings,
         partial=result.stopped,
-        made_by={
-            "program": "dxt-replay",
-            "version": VERSION,
-            "command": "run",
-            "operations_stored": stored,
-            "api": result.io.api,
-            "reconstruct": result.io.reconstruct,
-            "pace": result.options.pacing.pace.value,
-            "speed": result.options.pacing.speed,
-            "compute_speed": result.options.pacing.of_compute,
-            "io_speed": result.options.pacing.of_io,
-            "selection": None if selection.is_everything else selection.as_json(),
-            "result": result.as_json(),
-        },
+        made_by=record.as_made_by(stored),
     )
 
 
 def is_replay_of(capture: Capture, other: Capture) -> bool:
     """Whether `capture` says that it is a replay of `other`, a recording, or of what that was merged from."""
-    if capture.info.made_by.get("command") != "run" or other.info.made_by.get("command") == "run":
+    if not is_replay(capture.info) or is_replay(other.info):
         return False
     recorded = {_source(other).sha256, *(source.sha256 for source in other.info.sources)}
     return any(source.sha256 in recorded for source in capture.info.sources)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from replay.show.data_tables import CLOCKS
 from replay.show.page.html_tables import Whole, data_table, html_text, section_table
 from replay.show.run_sections import summary_sections
+from traces.replay_record import replay_record
 from traces.schema import CaptureInfo
 from traces.units import NS_PER_S, format_bytes, format_count, format_duration
 
@@ -89,7 +90,10 @@ def _date(start_ns: int) -> str:
 def _made_by(info: CaptureInfo) -> str:
     made = info.made_by
     words = [str(made[name]) for name in ("program", "version") if made.get(name)]
-    words += [f"{name} {made[name]}" for name in ("command", "pace", "speed", "api") if made.get(name)]
+    words += [f"command {made['command']}"] if made.get("command") else []
+    record = replay_record(info)
+    if record is not None:
+        words += [f"pace {record.pace}", f"speed {record.speed:g}", f"api {record.api}"]
     return ", ".join(words) or "-"
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from replay.fidelity.compare import compare
 from replay.plan.lane_plan import PlanOptions
-from replay.plan.layers import API_CHOICES
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
 from replay.run.options import RunOptions
@@ -20,6 +19,7 @@ from replay.run.runner import run_replay
 from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import File, Op, build_capture, read, write
 from traces.errors import TargetError, UsageError
+from traces.replay_record import API_CHOICES
 from traces.schema import CaptureInfo, Job
 from traces.store.reader import open_capture
 

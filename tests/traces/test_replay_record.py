@@ -1,0 +1,78 @@
+"""What a replay says of itself, written and read back; nothing that cannot be understood is guessed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replay.plan.pacing import Pace
+from traces.errors import CaptureError
+from traces.replay_record import PACE_CHOICES, CacheRecord, ReplayRecord, is_replay, replay_record
+from traces.schema import CaptureInfo, Job
+
+RESULT = {
+    "lag_us": {"p50": 1.0, "p90": 2.0, "p99": 3.0, "max": 4.0},
+    "jitter_us": None,
+    "cache": {"policy": "cold", "resident_before_pct": None},
+}
+
+
+def info(**made_by: Any) -> CaptureInfo:
+    return CaptureInfo(job=Job(nprocs=1, run_time_s=1), ranks=(0,), made_by=made_by)
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    record = ReplayRecord(
+        pace="steps",
+        speed=2.0,
+        compute_speed=3.0,
+        io_speed=2.0,
+        api="mpiio",
+        reconstruct=False,
+        selection={"ranks": [0]},
+        cache=CacheRecord(policy="cold"),
+        lag_us=RESULT["lag_us"],
+        result=RESULT,
+    )
+    assert replay_record(info(**record.as_made_by(operations_stored=7))) == record
+    assert record.as_made_by(operations_stored=7)["operations_stored"] == 7
+
+
+def test_a_capture_that_is_not_a_replay_has_none() -> None:
+    assert replay_record(info(program="dxt-replay", command="merge", operations_stored=3)) is None
+    assert not is_replay(info())
+
+
+def test_what_an_older_release_did_not_write_has_defaults() -> None:
+    old = {"program": "dxt-replay", "version": "0.0.1", "command": "run", "operations_stored": 3, "pace": "think"}
+    assert replay_record(info(**old, speed=2)) == ReplayRecord(pace="think", speed=2.0, compute_speed=2.0, io_speed=2.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"api": "gpfs"}, "api 'gpfs' instead of one of auto, posix"),
+        ({"api": None}, "api None"),
+        ({"pace": "fast"}, "pace 'fast' instead of one of timed"),
+        ({"pace": None}, "pace None"),
+        ({"speed": "2"}, "speed '2' instead of a number"),
+        ({"speed": True}, "speed True instead of a number"),
+        ({"speed": 0}, "speed 0 instead of a number above 0"),
+        ({"io_speed": float("nan")}, "io_speed nan instead of a number"),
+        ({"compute_speed": None}, "compute_speed None instead of a number"),
+        ({"reconstruct": "yes"}, "reconstruct 'yes' instead of true or false"),
+        ({"selection": [0]}, r"selection \[0\] instead of an object"),
+        ({"result": 3}, "result 3 instead of an object"),
+        ({"result": {"jitter_us": {"p50": "fast"}}}, "p50 'fast' instead of a number"),
+        ({"result": {"cache": {"policy": "warm"}}}, "policy 'warm' instead of one of cold"),
+        ({"prefetch": 3}, "unknown field 'prefetch'"),
+    ],
+)
+def test_what_cannot_be_understood_is_an_error_with_its_place(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(CaptureError, match=rf"x/capture\.json: .*{named}.*run the replay again"):
+        replay_record(info(**{"command": "run", "pace": "timed", **wrong}), "x/capture.json")
+
+
+def test_the_names_of_the_paces_are_those_of_the_plan() -> None:
+    assert tuple(pace.value for pace in Pace) == PACE_CHOICES
