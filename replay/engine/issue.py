@@ -56,6 +56,9 @@ COUNTER_POLL_NS = 50_000
 """How often a Python lane looks at a counter that it waits for; a compiled one is woken."""
 
 CORE_VARIABLE = "DXT_REPLAY_CORE"
+"""Environment variable that chooses the core: auto, compiled or python."""
+
+SLOW_LOOP = "which issues operations late and holds back other lanes"
 
 
 class FileTable(Protocol):
@@ -303,7 +306,8 @@ class PythonLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """`name`: compiled or python. `warning`: what to tell the user, None when this is the best there is."""
+    """What runs the lanes. `name`: compiled or python. `warning`: what the slower one means, None where it was asked
+    for by the caller or is not the slower one."""
 
     name: str
     warning: str | None = None
@@ -315,11 +319,13 @@ def choose_core(wanted: str = "auto") -> Core:
     `wanted`: auto, compiled or python; the environment's DXT_REPLAY_CORE decides in place of auto.
     Raises: UsageError for another word; ReplayError when compiled is asked for and not installed.
     """
-    wanted = os.environ.get(CORE_VARIABLE) or "auto" if wanted == "auto" else wanted
+    by_variable = os.environ.get(CORE_VARIABLE) if wanted == "auto" else None
+    wanted = by_variable or wanted
     if wanted not in ("auto", "compiled", "python"):
-        raise UsageError(f"there is no core {wanted!r}: {CORE_VARIABLE} is auto, compiled or python")
+        raise UsageError(f"unknown core {wanted!r}: {CORE_VARIABLE} is auto, compiled or python")
     if wanted == "python":
-        return Core(name="python")
+        warning = f"{CORE_VARIABLE}=python chose the Python issue loop, {SLOW_LOOP}: unset it"
+        return Core(name="python", warning=warning if by_variable else None)
     try:
         import replay.engine._issue  # noqa: F401
     except ImportError as error:
@@ -329,8 +335,8 @@ def choose_core(wanted: str = "auto") -> Core:
             ) from error
         return Core(
             name="python",
-            warning="the compiled issue loop is not installed, the Python loop issues late and holds back other "
-            "lanes: install again with a C compiler present",
+            warning=f"the compiled issue loop is not installed, so the Python one ran, {SLOW_LOOP}: install again "
+            "with a C compiler present",
         )
     return Core(name="compiled")
 

@@ -71,6 +71,7 @@ class RunResult:
     """One finished replay over all its processes. `recorded_ns`: how long what was replayed lasted at the source;
     `left_out`: recorded rows not issued (see `replay.plan.survey`).
 
+    `idle_processes`: how many processes had no rank to replay.
     `models`: by rank the causal model in numbers (`replay.causal.explain`), None for a pace without one.
     """
 
@@ -85,6 +86,7 @@ class RunResult:
     core: Core
     left_out: int
     stopped: bool
+    idle_processes: int = 0
     io: IoResult = IoResult()
     overhead: Overhead = Overhead()
     models: Mapping[int, Mapping[str, Any]] | None = None
@@ -108,6 +110,12 @@ class RunResult:
         found += self.io.warnings
         if self.io.not_direct:
             found.append(f"{self.io.not_direct} writes were not of whole blocks and went through the page cache")
+        if self.idle_processes:
+            ranks = self.processes - self.idle_processes
+            found.append(
+                f"{self.idle_processes} of {self.processes} processes had nothing to do: the replay has "
+                f"{ranks} ranks, and each is replayed by one process; start at most {ranks}"
+            )
         if self.stopped:
             found.append("the replay was stopped before its end")
         if self.tally.failed:

@@ -213,6 +213,7 @@ def _finish(
             warnings=tuple(dict.fromkeys(text for part in parts for text in part.cache_warnings)),
         ),
         processes=len(parts),
+        idle_processes=max(0, len(parts) - len(capture.ranks)),
         lanes=sum(part.lanes for part in parts),
         core=process.core,
         io=IoResult(

@@ -24,6 +24,9 @@ _FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
 
+STOPPED = "STOPPED before the end: the figures are of the part that was replayed until then"
+"""Title of a run that was stopped."""
+
 
 def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
     """The tables of `dxt-replay summary`, from its JSON object."""
@@ -291,9 +294,10 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
     by_operation = run.get("latency_by_operation_us") or {}
     several = {name: name for name in by_operation} if len(by_operation) > 1 else {}
     sections = [
-        _facts("Replayed", facts),
+        _facts(STOPPED if run.get("stopped") else "Replayed", facts),
         _shares("Times", run, times),
         _shares("Latency by operation", by_operation, several),
+        _prose("Warnings", run.get("warnings", ())),
     ]
     return [section for section in sections if section.rows]
 
@@ -333,14 +337,18 @@ def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
         for number, run in enumerate(repeats["runs"], start=1)
     ]
     summary = f"median {_seconds(elapsed['median'])}, {_seconds(elapsed['min'])} to {_seconds(elapsed['max'])}"
-    return [
+    stopped = any(run.get("stopped") for run in repeats["runs"])
+    warnings = dict.fromkeys(text for run in repeats["runs"] for text in run.get("warnings", ()))
+    sections = [
         Section(
-            title="Runs",
+            title=STOPPED if stopped else "Runs",
             columns=("run", "elapsed", "of median", "lag p99", "latency p50", "failed", "cached before"),
             rows=tuple(rows),
             notes=(summary,),
-        )
+        ),
+        _prose("Warnings", tuple(warnings)),
     ]
+    return [section for section in sections if section.rows]
 
 
 def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str]) -> Section:

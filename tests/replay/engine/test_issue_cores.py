@@ -132,7 +132,8 @@ def test_both_cores_have_the_same_constants():
 def test_the_environment_decides_in_place_of_auto(monkeypatch):
     monkeypatch.setenv("DXT_REPLAY_CORE", "python")
     assert choose_core().name == "python"
-    assert choose_core().warning is None
+    assert "DXT_REPLAY_CORE=python chose the Python issue loop" in (choose_core().warning or "")
+    assert choose_core("python").warning is None
     assert make_files([]).core == "python"
     monkeypatch.setenv("DXT_REPLAY_CORE", "fast")
     with pytest.raises(UsageError, match="fast"):

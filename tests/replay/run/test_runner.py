@@ -171,6 +171,29 @@ def test_failed_operations_are_recorded_and_the_run_goes_on(tmp_path):
     assert [(row["op"], row["length"]) for row in rows if row["result"] < 0] == [("write", 0)]
 
 
+def test_a_missing_compiled_core_is_said_in_the_result_and_in_the_capture(tmp_path, monkeypatch):
+    monkeypatch.delenv("DXT_REPLAY_CORE", raising=False)
+    monkeypatch.setitem(sys.modules, "replay.engine._issue", None)
+    source = small_capture(tmp_path, ranks=1)
+    stage(plan_stage(source, tmp_path / "twin"))
+    result = run_replay(source, tmp_path / "r.capture", options(tmp_path / "twin", source, pace=Pace.NONE), Solo())
+    said = [text for text in result.as_json()["warnings"] if "compiled issue loop is not installed" in text]
+    assert len(said) == 1
+    assert said[0] in open_capture(tmp_path / "r.capture").info.warnings
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+def test_processes_that_have_no_rank_are_counted_in_one_warning(tmp_path):
+    source = small_capture(tmp_path, ranks=2)
+    stage(plan_stage(source, tmp_path / "twin"))
+    command = [MPIEXEC, "-n", "5", sys.executable, "-m", "replay.commands.main", "run", str(source.path)]
+    command += ["--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture"), "--json", "--pace", "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    idle = [text for text in json.loads(done.stdout)["warnings"] if "nothing to do" in text]
+    assert [text.split(":")[0] for text in idle] == ["3 of 5 processes had nothing to do"]
+
+
 def test_a_target_that_is_not_staged_is_told(tmp_path):
     source = small_capture(tmp_path)
     (tmp_path / "empty").mkdir()

@@ -11,7 +11,7 @@ from profiler_merge.analysis.summary import summarise
 from replay.fidelity.compare import compare
 from replay.show.run_sections import comparison_sections, run_sections, summary_sections
 from replay.show.section import MAX_GROUPS, Column, Kind, Section
-from replay.show.terminal import print_comparison, print_merge, print_run, print_sections, print_summary
+from replay.show.terminal import print_comparison, print_merge, print_repeats, print_run, print_sections, print_summary
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.store.reader import Capture
 
@@ -116,6 +116,19 @@ RUN: dict[str, Any] = {
     "bytes": {"read": 4096, "written": 0},
     "cache": {"policy": "cold", "resident_before_pct": None},
 }
+
+
+def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run({**RUN, "stopped": True, "warnings": ["the replay was stopped before its end"]})
+    assert text_of(capsys).startswith("STOPPED before the end")
+    one = {**RUN, "failed": 0}
+    print_repeats({"repeats": 1, "elapsed_s": {"median": 1, "min": 1, "max": 1}, "runs": [{**one, "stopped": True}]})
+    assert text_of(capsys).startswith("STOPPED before the end")
+
+
+def test_warnings_of_a_run_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run({**RUN, "warnings": ["the compiled issue loop is not installed"]})
+    assert "Warnings\nthe compiled issue loop is not installed\n" in text_of(capsys)
 
 
 def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
