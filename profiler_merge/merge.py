@@ -22,6 +22,7 @@ from profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from profiler_merge.clocks.profile_ranks import map_profiles
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, open_job
 from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError, read_rank_segments
+from profiler_merge.darshan.regions import DamagedLogError
 from profiler_merge.file_table import FileTable
 from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.process_rows import ProcessRows, in_start_order, no_segments
@@ -51,7 +52,7 @@ from traces.store.writer import (
     write_hdf5,
     write_spans,
 )
-from traces.units import ns_to_seconds
+from traces.units import ns_to_seconds, seconds_to_ns
 from traces.version import VERSION
 
 MAX_COPIED_SPANS = 1 << 25
@@ -147,7 +148,8 @@ def merge(
 def _merge_once(
     job: JobLogs, profiles: Sequence[Path], working: Path, options: MergeOptions, method: str | float, *, gather: bool
 ) -> tuple[CaptureInfo, int, int]:
-    ranks = map_profiles(profiles, job, gather=gather)
+    added_ns = seconds_to_ns(method) if isinstance(method, float) else 0
+    ranks = map_profiles(profiles, job, gather=gather, offset_ns=added_ns)
     return _Merger(job, ranks.by_rank, working, options, method, gather=gather).run(ranks.warnings)
 
 
@@ -189,7 +191,7 @@ class _Merger:
     def run(self, warnings: Sequence[str]) -> tuple[CaptureInfo, int, int]:
         """Write everything; what capture.json says, and how many files and spans there are."""
         self.warnings += [*self.job.warnings, *warnings]
-        seen = set()
+        seen: set[int] = set()
         with OpsWriter(self.output) as writer:
             for rank, parts in self._ranks():
                 seen.add(rank)
@@ -204,6 +206,7 @@ class _Merger:
         logs = [process.log for process in self.job.processes]
         hdf5 = hdf5_facts(logs, table, inspect=self.options.inspect, maps=self.options.inspect_maps)
         self.warnings += hdf5.warnings
+        self.warnings[:0] = self.job.log_warnings()
         info = self._info(seen, coverage, writer.rows)
         write_files(self.output, table)
         write_spans(self.output, spans)
@@ -238,9 +241,19 @@ class _Merger:
                 yield rank, [(process, no_segments(rank))]
             if counted and counted[0] == segments.rank:
                 counted.popleft()
+            self._check_rank(process, segments.rank)
             yield segments.rank, [(process, segments)]
         for rank in counted:
             yield rank, [(process, no_segments(rank))]
+
+    def _check_rank(self, process: ProcessLog, rank: int) -> None:
+        """Raises: DamagedLogError for operations of a rank that the job does not have, unless damage is skipped."""
+        if not 0 < self.job.nprocs <= rank:
+            return
+        problem = f"{process.log.path} says {self.job.nprocs} processes, but holds operations of rank {rank}"
+        if not self.options.skip_damaged:
+            raise DamagedLogError(problem)
+        process.log.add_warning(f"{problem}: they are kept")
 
     def _segments(self, process: ProcessLog) -> Iterator[RankSegments]:
         for segments in read_rank_segments(process.log, gather=self.gather, skip_damaged=self.options.skip_damaged):

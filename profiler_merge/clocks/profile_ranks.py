@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -18,7 +19,9 @@ from profiler_merge.clocks.alignment import anchor_segments, nest
 from profiler_merge.clocks.anchors import anchor_rank
 from profiler_merge.clocks.nesting import nesting_events
 from profiler_merge.clocks.offsets import line_ids_of_threads
+from profiler_merge.clocks.other_runs import contradictions
 from profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from profiler_merge.darshan.job_groups import host_of
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.rank_segments import RankSegments, read_rank_segments
@@ -39,16 +42,23 @@ class ProfileRanks:
     warnings: tuple[str, ...]
 
 
-def map_profiles(profiles: Sequence[Path], job: JobLogs, *, gather: bool = False) -> ProfileRanks:
+def map_profiles(profiles: Sequence[Path], job: JobLogs, *, gather: bool = False, offset_ns: int = 0) -> ProfileRanks:
     """Give each profile its rank. A profile that no rule places is left out and named in the warnings.
 
-    `gather`: as for `rank_stream.read_rank_segments`.
+    `gather`: as for `rank_segments.read_rank_segments`. `offset_ns`: what the user adds to the log's times.
 
-    Raises: ProfileError when a profile cannot be read, or several are of the same rank.
+    Raises: ProfileError when a profile cannot be read, is of another run, or several are of the same rank.
     """
     mapper = _Mapper(job, gather)
     warnings: list[str] = []
     by_rank: dict[int, Path] = {}
+    for path in profiles:
+        found = contradictions(read_profile(path), job, mapper.hosts, offset_ns)
+        if found:
+            raise ProfileError(
+                f"{path} is the profile of another run: {'; '.join(found)}. Give the profile of this run, or leave "
+                "--profile out"
+            )
     if len(profiles) == 1 and job.nprocs == 1:
         return ProfileRanks(by_rank={0: profiles[0]}, warnings=())
     for path in profiles:
@@ -65,13 +75,15 @@ def map_profiles(profiles: Sequence[Path], job: JobLogs, *, gather: bool = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traits:
-    """What tells a rank: the pids whose anchor files it wrote, and its pthread ids (uint64, None where not logged)."""
+    """What marks a rank: the pids whose anchor files it wrote, its pthread ids (uint64, None where not logged), and its
+    host."""
 
     anchor_pids: frozenset[int]
+    host: str
     threads: np.ndarray | None
 
 
-@dataclass(slots=True)
+@dataclass
 class _Mapper:
     """The rules over one job. What the rules need of the log is read when the first of them asks for it."""
 
@@ -79,6 +91,15 @@ class _Mapper:
     gather: bool = False
     warnings: list[str] = field(default_factory=list)
     _traits: dict[int, _Traits] | None = None
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        """The hosts of the job; empty where a rank was not traced, and its host is therefore not known."""
+        if self.job.nprocs == 1 or self.job.processes[0].rank is not None:
+            hosts = [host_of(process.log) for process in self.job.processes]
+            return frozenset(hosts) if all(hosts) else frozenset()
+        traits = self._ranks()
+        return frozenset(each.host for each in traits.values()) if len(traits) >= self.job.nprocs else frozenset()
 
     def rank_of(self, path: Path, taken: frozenset[int]) -> int | None:
         profile = read_profile(path)
@@ -168,6 +189,7 @@ class _Mapper:
                 names = (process.log.names.get(record, b"") for record in self._anchor_files(process.log, segments))
                 matches = (ANCHOR_FILE.fullmatch(name.decode("utf-8", "replace")) for name in names)
                 self._traits[self._rank(process, segments)] = _Traits(
+                    host=segments.hostname,
                     anchor_pids=frozenset(int(match["pid"]) for match in matches if match is not None),
                     threads=None if segments.thread is None else np.unique(segments.thread),
                 )

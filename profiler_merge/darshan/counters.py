@@ -7,6 +7,7 @@ it, in a child process, because its C library takes the process down on damaged 
 from __future__ import annotations
 
 import math
+import re
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,14 @@ SHARED_RANK = -1
 """The rank of a record that Darshan reduced over all ranks, because all of them opened the file."""
 
 _MAX_RANK = (1 << 31) - 1
+_COUNT = re.compile(
+    r"_(OPENS|READS|WRITES|STATS|SEEKS|SYNCS|FSYNCS|FDSYNCS|FLUSHES|BYTES_(READ|WRITTEN)|MAX_BYTE_\w+)$"
+)
+"""Counters that are added up over files and ranks."""
+
+_MOST_COUNTED = 1 << 56
+"""64 PiB: 128 such records still add up to a number of 64 bits."""
+
 _Record = TypeVar("_Record")
 
 
@@ -175,7 +184,24 @@ def _fixed_records(log: DarshanLog, module: str, layout: Layout) -> np.ndarray:
         first = int(possible.argmin())
         _damaged(log, f"{module} record {first} of {log.path} has the impossible rank {ranks[first]}", "it is left out")
         records = records[possible]
-    return records
+    return _with_possible_counts(log, module, layout, records)
+
+
+def _with_possible_counts(log: DarshanLog, module: str, layout: Layout, records: np.ndarray) -> np.ndarray:
+    """The records without those that count more than a job can: their sums would not fit 64 bits."""
+    columns = [place for place, name in enumerate(layout.counters) if _COUNT.search(name)]
+    possible = (records["counters"][:, columns] <= _MOST_COUNTED).all(axis=1)
+    if possible.all():
+        return records
+    first = int(possible.argmin())
+    place = next(column for column in columns if records["counters"][first, column] > _MOST_COUNTED)
+    problem = f"{module} of {log.path} has an impossible {layout.counters[place]} for"
+    _damaged(
+        log,
+        f"{problem} {log.describe(int(records['id'][first]))} ({records['counters'][first, place]})",
+        f"left out, with all records like it ({np.count_nonzero(~possible)})",
+    )
+    return records[possible]
 
 
 def _columns(

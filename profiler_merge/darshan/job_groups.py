@@ -51,12 +51,8 @@ class ProcessFacts:
 
     @cached_property
     def host(self) -> str:
-        """The host in the first traced record, "" where nothing was traced."""
-        for module in DXT_MODULES:
-            for block in read_dxt(self.log, module, skip_damaged=True):
-                if block.hostnames:
-                    return block.hostnames[0]
-        return ""
+        """As `host_of`."""
+        return host_of(self.log)
 
     def runs_at(self, time_ns: int) -> bool:
         """Whether the process ran at a time, as far as is known: a killed one has no end, a damaged log no start."""
@@ -73,6 +69,15 @@ class ProcessFacts:
         """Whether this is the launcher of the other process (torchrun, accelerate ...): it names its program."""
         named = other.program in self._arguments and self.program != other.program
         return named and self.log.job.uid == other.log.job.uid and self.contains(other)
+
+
+def host_of(log: DarshanLog) -> str:
+    """The host in the first traced record of a log, "" where nothing was traced."""
+    for module in DXT_MODULES:
+        for block in read_dxt(log, module):
+            if block.hostnames:
+                return block.hostnames[0]
+    return ""
 
 
 def program_of(command: str) -> str:

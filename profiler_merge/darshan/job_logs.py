@@ -14,6 +14,7 @@ from pathlib import Path
 
 from profiler_merge.darshan.job_groups import ProcessFacts, jobs_of, launchers, parent_of, several_jobs
 from profiler_merge.darshan.log import DarshanLog, open_log
+from profiler_merge.darshan.process_count import process_count
 from traces.errors import LogError
 
 _JUNK = re.compile(
@@ -39,7 +40,11 @@ class ProcessLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLogs:
-    """All logs of one job. `nprocs` ranks; `start_ns` is the earliest start (CLOCK_REALTIME), `end_ns` the last end."""
+    """All logs of one job.
+
+    `nprocs`: number of ranks. `start_ns`: the earliest start (CLOCK_REALTIME). `end_ns`: the last end. `warnings`: on
+    the choice of logs; those on the logs themselves grow as they are read, see `log_warnings`.
+    """
 
     processes: tuple[ProcessLog, ...]
     nprocs: int
@@ -50,6 +55,15 @@ class JobLogs:
     @property
     def first(self) -> DarshanLog:
         return self.processes[0].log
+
+    def log_warnings(self) -> list[str]:
+        """What is odd about the logs, and which damage was skipped so far, each with the name of its log."""
+        named = []
+        for log in (process.log for process in self.processes):
+            for text in log.warnings:
+                short = text.replace(str(log.path), log.path.name)
+                named.append(short if log.path.name in short else f"{log.path.name}: {short}")
+        return named
 
 
 def find_logs(path: Path) -> list[Path]:
@@ -77,11 +91,11 @@ def _refuse(error: OSError) -> None:
 def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
     """Open the logs of one job and give their processes ranks.
 
-    Raises: LogError when a log cannot be read, or they are not of one job.
+    Raises: LogError when a log cannot be read, they are not of one job, or the number of processes cannot be right.
     """
     _refuse_twice(paths)
     logs = [open_log(path, skip_damaged=skip_damaged) for path in paths]
-    warnings = [f"{log.path.name}: {text}" for log in logs for text in log.warnings]
+    warnings = []
     if len(logs) == 1:
         if _JUNK.search(logs[0].job.exe):
             exe = logs[0].job.exe.strip()
@@ -91,7 +105,7 @@ def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
         processes, notes = _rank_processes(logs)
         warnings += notes
     kept = [process.log for process in processes]
-    nprocs = kept[0].job.nprocs if len(kept) == 1 else 1 + max(process.rank or 0 for process in processes)
+    nprocs = process_count(kept[0]) if len(kept) == 1 else 1 + max(process.rank or 0 for process in processes)
     return JobLogs(
         processes=tuple(processes),
         nprocs=nprocs,

@@ -26,12 +26,14 @@ def job_log(folder, *, anchors=False, threads=None, stdio=None):
     """Two ranks with six reads each, and what the rule under test looks at."""
     records, names = [], {1: b"/data/a.tfrecord"}
     for rank in (0, 1):
-        records.append(DxtRecord(record_id=1, rank=rank, reads=reads(rank, threads[rank] if threads else None)))
+        records.append(
+            DxtRecord(record_id=1, rank=rank, reads=reads(rank, threads[rank] if threads else None), hostname=b"node1")
+        )
         if anchors:
             pid = 500 + rank
             names[pid] = b"/run/dxt-anchor.node.%d.bin" % pid
             writes = [(64 * i, 64, 0.5 + i, 0.500002 + i) for i in range(3)]
-            records.append(DxtRecord(record_id=pid, rank=rank, writes=writes))
+            records.append(DxtRecord(record_id=pid, rank=rank, writes=writes, hostname=b"node1"))
     extra = {}
     if stdio:
         names |= dict(enumerate(stdio, start=900))

@@ -19,10 +19,12 @@ from profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read
 from profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from profiler_merge.darshan.header import CONTAINERS
 from profiler_merge.darshan.log import open_log
+from profiler_merge.merge import MergeOptions, merge
 from tests.darshan_oracle import SHARED
 from tests.darshan_writer import (
     MODULE_IDS,
     DxtRecord,
+    JobSpec,
     LustreSpec,
     ModuleSpec,
     encode_counters,
@@ -255,3 +257,44 @@ class TestLies:
                 write_log(target, modules={module: ModuleSpec(version=version, streams=[data])})
                 outcome(target)
                 outcome(target, skip_damaged=True)
+
+
+def cut_log(path: Path, module: str, bytes_cut: int) -> Path:
+    """A log of one process whose module ends before its last record does; the compressed stream itself is whole."""
+    streams = {
+        "DXT_POSIX": encode_dxt(RECORDS),
+        "POSIX": encode_counters("POSIX", posix_rows(RECORDS), 4),
+        "STDIO": encode_counters("STDIO", [{"record_id": 1, "STDIO_OPENS": 1}, {"record_id": 2}], 2),
+    }
+    streams[module] = streams[module][:-bytes_cut]
+    versions = {"DXT_POSIX": 1, "POSIX": 4, "STDIO": 2}
+    modules = {name: ModuleSpec(version=versions[name], streams=[data]) for name, data in streams.items()}
+    return write_log(path, names={1: b"/a", 2: b"/b"}, modules=modules, job=JobSpec(nprocs=1))
+
+
+class TestTheLastRecordEndsEarly:
+    @pytest.mark.parametrize(("module", "bytes_cut"), [("DXT_POSIX", 1), ("DXT_POSIX", 40), ("POSIX", 8), ("STDIO", 1)])
+    def test_it_is_damage_that_the_capture_reports_where_it_is_skipped(
+        self, target: Path, module: str, bytes_cut: int
+    ) -> None:
+        path = cut_log(target, module, bytes_cut)
+        capture = target.with_suffix(".capture")
+        with pytest.raises(DxtReplayError, match=f"{module} of .* ends inside .*--skip-damaged reads the rest"):
+            merge([path], [], capture)
+        made = merge([path], [], capture, MergeOptions(skip_damaged=True))
+        assert made.operations >= len(RECORDS[0].reads)
+        (warning,) = [text for text in made.info.warnings if "ends inside" in text]
+        assert warning.startswith(f"{module} of job.darshan ends inside")
+
+    def test_a_count_beyond_all_jobs_is_damage(self, target: Path) -> None:
+        """Two of them add up to more than 64 bits hold."""
+        rows = [{"record_id": 1, "POSIX_OPENS": 1, "POSIX_BYTES_READ": (1 << 63) - 5, "POSIX_READS": 1}] * 2
+        rows.append({"record_id": 2, "POSIX_OPENS": 1})
+        posix = ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)])
+        write_log(target, names={1: b"/a", 2: b"/b"}, modules={"POSIX": posix}, job=JobSpec(nprocs=1))
+        capture = target.with_suffix(".capture")
+        with pytest.raises(DxtReplayError, match="impossible POSIX_BYTES_READ for /a"):
+            merge([target], [], capture)
+        made = merge([target], [], capture, MergeOptions(skip_damaged=True))
+        assert made.files == 1
+        assert any("all records like it (2)" in warning for warning in made.info.warnings)

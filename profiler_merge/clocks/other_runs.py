@@ -1,0 +1,83 @@
+"""What contradicts that a profile and a log are of one run: the process of its anchors, the time, the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+from profiler_merge.anchor import ANCHOR_FILE
+from profiler_merge.clocks.anchors import profile_anchors
+from profiler_merge.darshan.job_logs import JobLogs
+from profiler_merge.profiles.event_table import Profile
+from traces.units import NS_PER_S
+
+_SLACK_NS = 60 * NS_PER_S
+"""Clocks of hosts may differ, and old logs have whole seconds."""
+
+_MOST_SHOWN = 4
+_ADDRESS = re.compile(r"localhost|[\d.:]+|.*:\d+")
+"""Names by which a profile of another host may have been asked for."""
+
+
+def contradictions(profile: Profile, job: JobLogs, hosts: frozenset[str], offset_ns: int) -> list[str]:
+    """The facts that cannot be true of a profile of this job; none where its anchors are in the job's logs.
+
+    `hosts`: all hosts of the job as Darshan recorded them, empty where they are not known. `offset_ns`: what the user
+    adds to the log's times.
+    """
+    pids = {pid for pid in profile_anchors(profile).pid.tolist() if pid > 0}
+    logged = _anchor_processes(job)
+    if pids & logged:
+        return []
+    return [*_process(profile, job, pids, logged), *_time(profile, job, offset_ns), *_host(profile, hosts)]
+
+
+def _anchor_processes(job: JobLogs) -> set[int]:
+    """Process ids in the names of the anchor files that the logs know."""
+    matches = (
+        ANCHOR_FILE.fullmatch(path.decode("utf-8", "replace"))
+        for process in job.processes
+        for path in process.log.names.values()
+    )
+    return {int(match["pid"]) for match in matches if match is not None}
+
+
+def _process(profile: Profile, job: JobLogs, pids: set[int], logged: set[int]) -> Iterator[str]:
+    if pids and logged:
+        yield f"its anchors are of process {_listed(pids)}, those in the log of {_listed(logged)}"
+    ranks = set(profile_anchors(profile).rank.tolist())
+    if ranks and min(ranks) >= job.nprocs > 0:
+        yield f"its anchors are of rank {_listed(ranks)}, and the job has {job.nprocs} ranks"
+
+
+def _time(profile: Profile, job: JobLogs, offset_ns: int) -> Iterator[str]:
+    if profile.epoch_start_ns is None or job.start_ns <= 0 or not len(profile):
+        return
+    start, end = int(profile.start_ns.min()), int(profile.end_ns.max())
+    job_start = job.start_ns + offset_ns
+    # A killed process has no end.
+    job_end = job.end_ns + offset_ns if job.end_ns >= job.start_ns else None
+    if end < job_start - _SLACK_NS or (job_end is not None and start > job_end + _SLACK_NS):
+        until = "" if job_end is None else f" to {_clock(job_end)}"
+        yield f"it was recorded from {_clock(start)} to {_clock(end)}, and the job ran from {_clock(job_start)}{until}"
+
+
+def _host(profile: Profile, hosts: frozenset[str]) -> Iterator[str]:
+    mine = [host for host in profile.hostnames if host and not _ADDRESS.fullmatch(host)]
+    if mine and hosts and not {_short(host) for host in mine} & {_short(host) for host in hosts}:
+        yield f"it is of host {mine[0]}, and the job ran on {_listed(hosts)}"
+
+
+def _short(host: str) -> str:
+    return host.lower().partition(".")[0]
+
+
+def _listed(values: set[int] | frozenset[str]) -> str:
+    ordered = sorted(map(str, values))
+    more = f" and {len(ordered) - _MOST_SHOWN} more" if len(ordered) > _MOST_SHOWN else ""
+    return ", ".join(ordered[:_MOST_SHOWN]) + more
+
+
+def _clock(time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(time_ns / NS_PER_S, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,90 @@
+"""A profile of another run is refused by the facts that contradict it, all in one error."""
+
+import pytest
+
+from profiler_merge.merge import MergeOptions, merge
+from profiler_merge.profiles.xplane.decode import find_profiles
+from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
+from tests.places import CAPTURES
+from tests.xplane_writer import START_NS, Event, Line, profile
+from traces.errors import ProfileError
+
+START_S = START_NS // 10**9
+
+
+def log_file(folder, *, start_s=START_S, host=b"node1", pid=500, nprocs=1):
+    """A job of 10 s whose rank 0 reads and sets two anchors."""
+    records = [
+        DxtRecord(record_id=1, reads=[(0, 10, 1.0, 1.5)], hostname=host),
+        DxtRecord(record_id=2, writes=[(64 * i, 64, 0.5 + i, 0.500002 + i) for i in range(2)], hostname=host),
+    ]
+    return write_dxt_log(
+        folder / "job.darshan",
+        records,
+        names={1: b"/data/a.tfrecord", 2: b"/run/dxt-anchor.node1.%d.bin" % pid},
+        job=JobSpec(nprocs=nprocs, start_s=start_s, start_ns=0, end_s=start_s + 10, end_ns=0),
+    )
+
+
+def profile_file(folder, *, pid=None, rank=0):
+    """One step of a second, with anchors of a process where one is named."""
+    stats = {"rank": rank, "pid": pid}
+    events = [Event(name="train", start_ns=10**9, duration_ns=10**9, stats={"step_num": 0})]
+    if pid is not None:
+        events += [
+            Event(name="dxt_anchor", start_ns=int((0.499 + i) * 1e9), duration_ns=5_000_000, stats={"i": i, **stats})
+            for i in range(2)
+        ]
+    path = folder / "node1.xplane.pb"
+    path.write_bytes(profile([Line(id=1, name="python", events=tuple(events))]))
+    return path
+
+
+def refusal(log, path, **options):
+    with pytest.raises(ProfileError, match="of another run") as caught:
+        merge([log], [path], log.with_suffix(".capture"), MergeOptions(**options))
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_profile_of_the_run_is_taken(tmp_path):
+    made = merge([log_file(tmp_path)], [profile_file(tmp_path, pid=500)], tmp_path / "a.capture")
+    assert made.info.clock[0].method == "anchors"
+
+
+def test_anchors_of_another_process(tmp_path):
+    text = refusal(log_file(tmp_path), profile_file(tmp_path, pid=777))
+    assert "its anchors are of process 777, those in the log of 500" in text
+
+
+def test_a_time_that_is_not_that_of_the_job(tmp_path):
+    text = refusal(log_file(tmp_path, start_s=START_S - 5000), profile_file(tmp_path))
+    assert "it was recorded from" in text
+    assert "the job ran from" in text
+
+
+def test_the_users_word_on_the_clock_is_taken(tmp_path):
+    log = log_file(tmp_path, start_s=START_S - 5000)
+    merge([log], [profile_file(tmp_path)], tmp_path / "a.capture", MergeOptions(align="5000"))
+
+
+def test_another_host(tmp_path):
+    assert "of host node1, and the job ran on node7" in refusal(
+        log_file(tmp_path, host=b"node7"), profile_file(tmp_path)
+    )
+
+
+def test_a_host_by_its_full_name_is_the_same(tmp_path):
+    merge([log_file(tmp_path, host=b"NODE1.cluster.org")], [profile_file(tmp_path)], tmp_path / "a.capture")
+
+
+def test_all_facts_are_in_one_error(tmp_path):
+    text = refusal(log_file(tmp_path, start_s=START_S - 5000, host=b"node7"), profile_file(tmp_path, pid=777, rank=3))
+    assert all(part in text for part in ("process 777", "of rank 3", "recorded from", "host node1"))
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures are not beside the checkout")
+def test_the_profile_of_another_real_run(tmp_path):
+    profiles = find_profiles(CAPTURES / "candle" / "profile")
+    with pytest.raises(ProfileError, match=r"of another run: its anchors are of process \d+"):
+        merge([CAPTURES / "imagenet" / "job.darshan"], profiles, tmp_path / "a.capture")
