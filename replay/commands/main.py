@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
+from replay.commands.session import Session, add_common_options
 from traces.errors import DxtReplayError
 from traces.version import VERSION
 
@@ -48,7 +52,16 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"replay.commands.{cmd_name}").command
-        return command
+        return add_common_options(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            more = f"did you mean {near[0]}?" if near else f"choose {', '.join(COMMANDS)}"
+            raise click.UsageError(f"There is no command {args[0]!r}: {more}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -63,7 +76,15 @@ class _Commands(click.Group):
         return result
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands,
+    no_args_is_help=False,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "auto_envvar_prefix": "DXT_REPLAY",
+    },
+)
 @click.version_option(VERSION, prog_name=PROGRAM)
 def cli() -> None:
     """Replay the I/O of deep-learning jobs on any file system, without the application.
@@ -73,23 +94,34 @@ def cli() -> None:
     """
 
 
+add_common_options(cli)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (sys.argv when None). Returns the exit status: 0 done, 1 a comparison or run failed,
     2 wrong use or bad input."""
     _print_any_text()
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if not arguments:
+        click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM, **cli.context_settings)), err=True)
+        return DxtReplayError.exit_status
+    session = Session(as_json="--json" in arguments)
     try:
-        status = cli.main(args=None if argv is None else list(argv), prog_name=PROGRAM, standalone_mode=False)
+        status = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
         return status if isinstance(status, int) else 0
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except click.ClickException as error:
-        error.show()
+        _complain(session, "UsageError", error.format_message(), _usage(error))
         return DxtReplayError.exit_status
     except DxtReplayError as error:
-        _complain(str(error))
+        if session.verbose:
+            traceback.print_exc()
+        _complain(session, type(error).__name__, str(error))
         return error.exit_status
     except MemoryError:
-        _complain("out of memory: this machine has too little for the capture, or a limit (ulimit -v) is set too low")
+        message = "out of memory: this machine has too little for the capture, or a limit (ulimit -v) is set too low"
+        _complain(session, "MemoryError", message)
         return DxtReplayError.exit_status
     except click.Abort:
         return EXIT_INTERRUPTED
@@ -98,8 +130,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OUTPUT_CLOSED
 
 
-def _complain(message: str) -> None:
+def _usage(error: click.ClickException) -> str | None:
+    """How the command is called, and where its options are listed."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return None
+    usage = " ".join(context.command.collect_usage_pieces(context))
+    return f"usage: {context.command_path} {usage}; `{context.command_path} --help` lists the options"
+
+
+def _complain(session: Session, kind: str, message: str, hint: str | None = None) -> None:
+    """The error for people on stderr; under --json also one object on standard output, for programs."""
     click.echo(f"{PROGRAM}: error: {message}", err=True)
+    if hint is not None:
+        click.echo(f"{PROGRAM}: {hint}", err=True)
+    if session.as_json:
+        from replay.commands.output import OUTPUT_SCHEMA_VERSION
+
+        error = {"type": kind, "message": message, **({} if hint is None else {"hint": hint})}
+        click.echo(json.dumps({"schema_version": OUTPUT_SCHEMA_VERSION, "error": error}, indent=2))
 
 
 def _print_any_text() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from replay.commands.session import current, timed_phase
 from traces.units import format_bytes, format_count, format_duration, ns_to_seconds
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class _Line:
     """One line on a terminal's stderr that is rewritten, at most five times a second, after a quiet second."""
 
     def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
+        self._shown = sys.stderr.isatty() and not current().quiet
         self._next = time.monotonic() + QUIET_S
         self._width = 0
 
@@ -104,12 +105,13 @@ def run_text(progress: Progress) -> str:
 @contextmanager
 def status(what: str) -> Iterator[None]:
     """Says on a terminal what is being done."""
-    shown = sys.stderr.isatty()
+    shown = sys.stderr.isatty() and not current().quiet
     if shown:
         sys.stderr.write(f"{what} ...")
         sys.stderr.flush()
     try:
-        yield
+        with timed_phase(what):
+            yield
     finally:
         if shown:
             sys.stderr.write("\r" + " " * (len(what) + 4) + "\r")

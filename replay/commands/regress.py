@@ -214,14 +214,14 @@ def _run_options(
 
 
 def _warn_of_too_few(experiment: Experiment) -> None:
+    from replay.commands.session import warn
     from replay.regression.signed_rank import least_pairs
 
     least = least_pairs(experiment.rule.alpha)
     if experiment.repeats < least:
-        click.echo(
-            f"dxt-replay: fewer than {least} pairs can show nothing at alpha {experiment.rule.alpha:g}: the verdict "
-            f"will be inconclusive; --repeats {least} is the least",
-            err=True,
+        warn(
+            f"fewer than {least} pairs can show nothing at alpha {experiment.rule.alpha:g}: the verdict will be "
+            f"inconclusive; --repeats {least} is the least"
         )
 
 

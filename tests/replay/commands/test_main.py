@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["summry"], "No such command 'summry'"),
+        (["summry"], "There is no command 'summry': did you mean summary?"),
         (["summary"], "Missing argument 'CAPTURE'"),
         (["summary", "--bogus", "x"], "No such option"),
         (["compare", "a", "b", "--fail-under", "2"], "not in the range"),
@@ -53,6 +54,79 @@ def test_wrong_use_is_status_2(argv: list[str], message: str, capsys: pytest.Cap
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "argv", [["summry"], ["summary"], ["summary", "--shw", "x"], ["compare", "a", "b", "--fail-under", "2"]]
+)
+def test_wrong_use_is_said_in_the_style_of_all_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("dxt-replay: error: ")
+    assert hint.startswith("dxt-replay: usage: dxt-replay ")
+    assert "--help` lists the options" in hint
+
+
+def test_an_option_that_there_is_not_brings_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "x", "--shw", "steps"]) == 2
+    assert "--show" in capsys.readouterr().err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        (["summary", "nothing.capture", "--json"], "CaptureError"),
+        (["compare", "a", "b", "--json", "--fail-under", "2"], "UsageError"),
+        (["compare", "--json"], "UsageError"),
+        (["stage", "--json", "x"], "UsageError"),
+    ],
+)
+def test_an_error_under_json_is_one_object(argv: list[str], kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document["schema_version"] == 1
+    assert document["error"]["type"] == kind
+    assert document["error"]["message"] in printed.err
+    assert ("hint" in document["error"]) == (kind == "UsageError")
+
+
+def test_json_can_be_asked_for_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DXT_REPLAY_SUMMARY_AS_JSON", "1")
+    assert main(["summary", "nothing.capture"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "CaptureError"
+
+
+def test_verbose_prints_versions_and_the_traceback_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "nothing.capture", "-v"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"dxt-replay: version {VERSION}, Python 3.")
+    assert "Traceback (most recent call last):" in lines
+    assert lines[-1].startswith("dxt-replay: error: nothing.capture does not exist")
+
+
+def test_verbose_prints_how_long_each_phase_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
+    assert main(["-v", "summary", str(capture.path)]) == 0
+    assert any(line.startswith("dxt-replay: summarising: 0.") for line in capsys.readouterr().err.splitlines())
+
+
+def test_quiet_and_verbose_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-q", "summary", "x", "-v"]) == 2
+    assert "--quiet and --verbose exclude each other" in capsys.readouterr().err
+
+
+def test_quiet_prints_no_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert main(["summary", str(capture.path)]) == 0
+    assert "summarising" in capsys.readouterr().err
+    assert main(["summary", str(capture.path), "-q"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_bad_input_is_one_message_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,7 +173,7 @@ def test_wrong_use_is_one_message(
 ) -> None:
     assert main(arguments(tmp_path, "--json", *wrong)) == 2
     shown = capsys.readouterr()
-    assert shown.out == ""
+    assert told in json.loads(shown.out)["error"]["message"]
     assert told in shown.err
 
 
