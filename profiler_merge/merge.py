@@ -44,6 +44,7 @@ from traces.schema import (
 from traces.store.writer import (
     OpsWriter,
     begin_capture,
+    check_capture_output,
     create_capture,
     discard_capture,
     publish_capture,
@@ -66,7 +67,7 @@ class MergeOptions:
 
     `reconstruct`: whether to make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
     `inspect`: open the recorded HDF5 files and store where their chunks lie; `inspect_maps` (recorded prefix,
-    directory) says where to look for them.
+    directory) says where to look for them. `force`: replace an earlier capture.
     """
 
     align: str = "auto"
@@ -75,6 +76,7 @@ class MergeOptions:
     reconstruct: bool = True
     inspect: bool = False
     inspect_maps: tuple[tuple[bytes, bytes], ...] = ()
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +123,16 @@ def merge(
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
     method = parse_method(options.align)
+    check_capture_output(output, force=options.force)
     job = open_job(logs, skip_damaged=options.skip_damaged)
-    working = begin_capture(output)
+    working = begin_capture(output, force=options.force)
     try:
         try:
             made = _merge_once(job, profiles, working, options, method, gather=False)
         except RanksInterleavedError:
             create_capture(working)
             made = _merge_once(job, profiles, working, options, method, gather=True)
-        publish_capture(working, output)
+        publish_capture(working, output, force=options.force)
     except BaseException:
         discard_capture(working)
         raise

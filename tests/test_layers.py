@@ -133,9 +133,10 @@ FOUNDATIONS = {
     "traces.units": {"traces.errors"},
     "traces.measures.stable_order": set(),
     "traces.schema": {"traces.errors"},
+    "traces.output": {"traces.errors"},
     "traces.store.usage": {"traces.schema"},
     "traces.store.reader": {"traces.errors", "traces.schema", "traces.store.usage", "traces.units"},
-    "traces.store.writer": {"traces.errors", "traces.schema", "traces.store.usage"},
+    "traces.store.writer": {"traces.errors", "traces.output", "traces.schema", "traces.store.usage"},
     "traces.measures.intervals": set(),
     "traces.measures.distribution": {"traces.measures.stable_order"},
 }

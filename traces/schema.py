@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from traces.errors import CaptureError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of the tables and of `capture.json`. History: 1 (0.1.0): first. 2: operation `rename`, rows that are
-reconstructed, and the column `offsets` of the files."""
+reconstructed, and the column `offsets` of the files. 3: the counts of usage lie in `usage/`, no longer in `ops/`."""
 
 OPS = ("open", "close", "read", "write", "stat", "sync", "seek", "rename")
 APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5")

@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from profiler_merge.export.decimals import MICROSECONDS, decimal_text, decimal_texts
-from profiler_merge.export.exported import Exported, ExportedFile, refusal, replacing
+from profiler_merge.export.exported import Exported, ExportedFile
 from profiler_merge.export.time_parts import Weighted, time_cuts
 from profiler_merge.export.tracks import RankTracks
 from traces.errors import CaptureError, UsageError
+from traces.output import check_output, new_file, refusal
 from traces.schema import APIS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
 from traces.store.reader import Capture
 
@@ -39,13 +40,15 @@ _DUE = 1
 _RENAME = OPS.index("rename")
 
 
-def write_chrome(capture: Capture, output: Path, *, events_per_file: int = EVENTS_PER_FILE) -> Exported:
+def write_chrome(
+    capture: Capture, output: Path, *, events_per_file: int = EVENTS_PER_FILE, force: bool = False
+) -> Exported:
     """Write `capture` to `output`, or to parts of it: pid is the rank, tid the lane, spans have lines of their own.
 
     In replays an instant on a line beside the lane's marks when each operation was due. An event is in the part in
     which it starts. Memory: one row group, and the spans.
     Raises: UsageError for an `output` that is not named .json.gz; CaptureError when the capture is damaged; TargetError
-    when a file cannot be written.
+    when a file exists and not `force`, or cannot be written.
     """
     if not output.name.endswith(SUFFIX):
         raise UsageError(f"--output {output}: a Chrome trace is gzipped JSON, give a name that ends in {SUFFIX}")
@@ -53,7 +56,12 @@ def write_chrome(capture: Capture, output: Path, *, events_per_file: int = EVENT
     names = _part_names(output, len(cuts) + 1)
     paths = [json.dumps(path) for path in capture.paths()]
     with ExitStack() as stack:
-        parts = [_Part(stack, path, capture, place) for place, path in enumerate(names)]
+        for path in names:
+            check_output(path, force=force)
+        parts = [
+            _Part(stack.enter_context(new_file(path, force=force)), stack, path, capture, place)
+            for place, path in enumerate(names)
+        ]
         operations = sum(_write_rank(capture, rank, paths, parts, cuts) for rank in capture.ranks)
         for part in parts:
             part.finish()
@@ -72,12 +80,11 @@ def write_chrome(capture: Capture, output: Path, *, events_per_file: int = EVENT
 class _Part:
     """One file being written."""
 
-    def __init__(self, stack: ExitStack, path: Path, capture: Capture, place: int) -> None:
+    def __init__(self, file: IO[bytes], stack: ExitStack, path: Path, capture: Capture, place: int) -> None:
         self.path = path
         self.events = 0
-        self._file: IO[bytes] = stack.enter_context(replacing(path))
         # without a time and a name the same capture gives the same bytes
-        self._text = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, compresslevel=_LEVEL, mtime=0)
+        self._text = gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_LEVEL, mtime=0)
         stack.callback(self._text.close)
         head = {
             "capture": capture.path.name,

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler_merge.export.decimals import SECONDS, decimal_texts
-from profiler_merge.export.exported import Exported, ExportedFile, replacing
+from profiler_merge.export.exported import Exported, ExportedFile
 from traces.csv_text import as_plain_text
 from traces.errors import CaptureError
+from traces.output import new_file
 from traces.schema import NO_STEP, OPS, VOCABULARY, codes
 from traces.store.reader import Capture
 
@@ -33,12 +34,12 @@ SLICE_ROWS = 1 << 13
 """Rows that are text at the same time: Python's strings are some twenty times larger than the row."""
 
 
-def write_csv(capture: Capture, output: Path) -> Exported:
+def write_csv(capture: Capture, output: Path, *, force: bool = False) -> Exported:
     """Write the operations of `capture` to the file `output`, in (rank, start) order. Memory: one row group.
 
-    Raises: CaptureError when a part is damaged; TargetError when the file cannot be written.
+    Raises: CaptureError when a part is damaged; TargetError when `output` exists and not `force`, or cannot be written.
     """
-    with replacing(output) as file:
+    with new_file(output, force=force) as file:
         rows = stream_csv(capture, file)
     written = ExportedFile(path=str(output), entries=rows, bytes=output.stat().st_size)
     return Exported(format="csv", output=str(output), operations=rows, files=(written,))

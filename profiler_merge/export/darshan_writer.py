@@ -33,8 +33,9 @@ from profiler_merge.export.darshan_lustre import VERSION as LUSTRE_VERSION
 from profiler_merge.export.darshan_lustre import encode_lustre
 from profiler_merge.export.darshan_rows import RENAME, RENAMED, ROW, RowsByFile
 from profiler_merge.export.darshan_segments import DXT_VERSIONS, encode_segments
-from profiler_merge.export.exported import Exported, ExportedFile, replacing
+from profiler_merge.export.exported import Exported, ExportedFile
 from traces.errors import CaptureError, UsageError
+from traces.output import new_file
 from traces.schema import APIS, READ, TRACED, WRITE, codes
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, seconds_to_ns
@@ -60,18 +61,18 @@ _SUMMED_COUNTERS = {
 """Columns of the files table, without the module's prefix, that are counters of the same name."""
 
 
-def write_darshan(capture: Capture, output: Path, *, dxt_version: int = 1) -> Exported:
+def write_darshan(capture: Capture, output: Path, *, dxt_version: int = 1, force: bool = False) -> Exported:
     """Write `capture` to the log `output`.
 
     `dxt_version` 1: DXT_POSIX 1 and DXT_MPIIO 2, which released tools read. 2: DXT_POSIX 2 and DXT_MPIIO 3, with a
     pthread id per lane, so that lanes survive. Memory: a row group, or the operations of one rank on one file where
     those are more. Disk beside `output`: 48 bytes per operation of the largest rank.
-    Raises: UsageError for an unknown version; CaptureError when the capture is damaged; TargetError when the file
-    cannot be written.
+    Raises: UsageError for an unknown version; CaptureError when the capture is damaged; TargetError when `output`
+    exists and not `force`, or cannot be written.
     """
     if dxt_version not in DXT_VERSIONS:
         raise UsageError(f"--dxt-version {dxt_version}: choose {' or '.join(map(str, DXT_VERSIONS))}")
-    with replacing(output) as log, LogRegions(output.parent) as regions:
+    with new_file(output, force=force) as log, LogRegions(output.parent) as regions:
         writer = _Writer(capture, regions, dxt_version)
         for rank in capture.ranks:
             writer.write_rank(rank)

@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.export.exported import Exported, ExportedFile, refusal
-from traces.errors import CaptureError, TargetError
+from profiler_merge.export.exported import Exported, ExportedFile
+from traces.errors import CaptureError
+from traces.output import DirectoryKind, new_directory, refusal
 from traces.schema import OPS, READ, WRITE, codes
 from traces.store.reader import Capture
 from traces.units import NS_PER_US
@@ -77,32 +78,39 @@ class _Lane:
     actions: int = 0
 
 
-def write_fio(capture: Capture, folder: Path, *, paths: Sequence[bytes], undertaken: Mask) -> Exported:
+def write_fio(
+    capture: Capture, folder: Path, *, paths: Sequence[bytes], undertaken: Mask, force: bool = False
+) -> Exported:
     """Write the reads and writes of `capture` into `folder`; the capture's first start is at 1 us in fio's time.
 
     `paths`: by file_id, where fio finds the file (`replay.twin.placement` knows). `undertaken`: boolean mask of the
     rows of a batch that a replay issues, one layer of each file (`replay.plan.layers` knows). A lane opens a file
     before its first operation on it and closes it after the last. Memory: a row group, and a number per lane and file.
-    Raises: CaptureError when the capture is damaged or has nothing for fio; TargetError when `folder` holds something
-    else or cannot be written.
+    Raises: CaptureError when the capture is damaged or has nothing for fio; TargetError when `folder` exists and not
+    `force`, holds something else, or cannot be written.
     """
     try:
-        _clear(folder)
-        names = _Names(folder, paths)
-        left_out: Counter[str] = Counter()
-        source = _Source(capture=capture, undertaken=undertaken, last_name=_last_names(capture))
-        zero_ns = capture.time_span_ns[0]
-        lanes = [lane for rank in capture.ranks for lane in _write_rank(source, rank, folder, names, zero_ns, left_out)]
-        if not lanes:
-            raise CaptureError(f"{capture.path} holds no read or write of a byte: there is nothing for fio to replay")
-        jobs = (f"\n[{lane.path.stem}]\nread_iolog={lane.path.name}\n" for lane in lanes)
-        (folder / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in sorted(names.written_directories)))
-        (folder / SCRIPT).write_text(_SCRIPT)
-        (folder / SCRIPT).chmod(0o755)
-        (folder / JOB_FILE).write_text(_JOB_HEAD + "".join(jobs))
-        files = [
-            ExportedFile(path=str(lane.path), entries=lane.actions, bytes=lane.path.stat().st_size) for lane in lanes
-        ]
+        with new_directory(folder, FIO_EXPORT, force=force) as working:
+            names = _Names(working, paths)
+            left_out: Counter[str] = Counter()
+            source = _Source(capture=capture, undertaken=undertaken, last_name=_last_names(capture))
+            zero_ns = capture.time_span_ns[0]
+            lanes = [
+                lane for rank in capture.ranks for lane in _write_rank(source, rank, working, names, zero_ns, left_out)
+            ]
+            if not lanes:
+                raise CaptureError(
+                    f"{capture.path} holds no read or write of a byte: there is nothing for fio to replay"
+                )
+            jobs = (f"\n[{lane.path.stem}]\nread_iolog={lane.path.name}\n" for lane in lanes)
+            (working / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in sorted(names.written_directories)))
+            (working / SCRIPT).write_text(_SCRIPT)
+            (working / SCRIPT).chmod(0o755)
+            (working / JOB_FILE).write_text(_JOB_HEAD + "".join(jobs))
+            files = [
+                ExportedFile(path=str(folder / lane.path.name), entries=lane.actions, bytes=lane.path.stat().st_size)
+                for lane in lanes
+            ]
     except OSError as error:
         raise refusal(error, folder) from error
     return Exported(
@@ -254,22 +262,20 @@ def _lines(rows: _Rows, places: np.ndarray, before: int, lane: _Lane, names: _Na
     return lines
 
 
-def _clear(folder: Path) -> None:
-    """Make `folder`, or empty it of an earlier export: its own files go, anything else is left alone."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise TargetError(f"{folder} exists and is not a directory: choose another name")
-    folder.mkdir(parents=True, exist_ok=True)
+def _objection(folder: Path) -> str | None:
+    """Why a directory is not an earlier export with nothing else in it. Raises: OSError."""
     job = folder / JOB_FILE
-    if any(folder.iterdir()) and not (job.is_file() and job.read_bytes().startswith(_MARK.encode())):
-        raise TargetError(f"{folder} exists, is not empty and is no export for fio: choose another name")
-    for old in (*folder.glob(_IOLOG_GLOB), folder / SCRIPT, folder / DIRECTORIES):
-        old.unlink(missing_ok=True)
-    if (folder / NAMES).is_dir() and not (folder / NAMES).is_symlink():
-        for link in (folder / NAMES).iterdir():
-            if link.is_symlink():
-                link.unlink()
-    # an incomplete export keeps the mark, so that the next one may replace it, but has no job
-    job.write_text(_MARK + ": incomplete\n")
+    if not (job.is_file() and job.read_bytes().startswith(_MARK.encode())):
+        return "is not an export for fio" if any(folder.iterdir()) else None
+    ours = {path.name for path in folder.glob(_IOLOG_GLOB)} | {JOB_FILE, SCRIPT, DIRECTORIES, NAMES}
+    foreign = [path.name for path in folder.iterdir() if path.name not in ours]
+    if (folder / NAMES).is_dir():
+        foreign += [f"{NAMES}/{path.name}" for path in (folder / NAMES).iterdir() if not path.is_symlink()]
+    return f"holds {foreign[0]}, which the export did not write" if foreign else None
+
+
+FIO_EXPORT = DirectoryKind(name="an export for fio", objection=_objection)
+"""Exports for fio as outputs: what --force may replace."""
 
 
 def _notes(folder: Path, lanes: Sequence[_Lane], left_out: Counter[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, json_option
+from replay.commands.options import capture_argument, force_option, json_option
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,28 +26,30 @@ _TARGET_MISSING = "--to fio needs --target DIR: the directory that `dxt-replay s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Options of single formats. `target`: directory of the twin (fio); `dxt_version`: of the segments (darshan)."""
+    """Options of single formats. `target`: directory of the twin (fio); `dxt_version`: of the segments (darshan);
+    `force`: replace an earlier export."""
 
     target: Path | None
     dxt_version: int
+    force: bool
 
 
 def _chrome(source: Capture, output: Path, choices: Choices) -> Exported:
     from profiler_merge.export.chrome import write_chrome
 
-    return write_chrome(source, output)
+    return write_chrome(source, output, force=choices.force)
 
 
 def _csv(source: Capture, output: Path, choices: Choices) -> Exported:
     from profiler_merge.export.csv_rows import write_csv
 
-    return write_csv(source, output)
+    return write_csv(source, output, force=choices.force)
 
 
 def _darshan(source: Capture, output: Path, choices: Choices) -> Exported:
     from profiler_merge.export.darshan_writer import write_darshan
 
-    return write_darshan(source, output, dxt_version=choices.dxt_version)
+    return write_darshan(source, output, dxt_version=choices.dxt_version, force=choices.force)
 
 
 def _fio(source: Capture, output: Path, choices: Choices) -> Exported:
@@ -62,7 +64,7 @@ def _fio(source: Capture, output: Path, choices: Choices) -> Exported:
     resolved = resolve_target(choices.target)
     data = twin_data_set(source, resolved, (), load_manifest(resolved))
     paths = [placement.path for placement in data.placements]
-    return write_fio(source, output, paths=paths, undertaken=choose_layers(source).undertaken)
+    return write_fio(source, output, paths=paths, undertaken=choose_layers(source).undertaken, force=choices.force)
 
 
 WRITERS: dict[str, Callable[[Capture, Path, Choices], Exported]] = {
@@ -83,8 +85,7 @@ WRITERS: dict[str, Callable[[Capture, Path, Choices], Exported]] = {
     required=True,
     type=click.Path(path_type=Path),
     metavar="OUT",
-    help="OUT.darshan, OUT.json.gz, OUT.csv or - (standard output), or a directory for fio; an earlier export there is "
-    "replaced.",
+    help="OUT.darshan, OUT.json.gz, OUT.csv or - (standard output), or a directory for fio.",
 )
 @click.option(
     "--dxt-version",
@@ -92,8 +93,11 @@ WRITERS: dict[str, Callable[[Capture, Path, Choices], Exported]] = {
     help="For darshan: 1 (the default), which released tools read, or 2, which keeps lanes as thread ids.",
 )
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="For fio: where the twin lies.")
+@force_option
 @json_option
-def command(capture: Path, to: str, output: Path, dxt_version: str | None, target: Path | None, as_json: bool) -> None:
+def command(
+    capture: Path, to: str, output: Path, dxt_version: str | None, target: Path | None, force: bool, as_json: bool
+) -> None:
     """Export a capture (or a .darshan log) for other tools.
 
     darshan: a log with DXT segments, the counters of the operations and a heat map, for pydarshan, darshan-parser and
@@ -122,7 +126,9 @@ def command(capture: Path, to: str, output: Path, dxt_version: str | None, targe
         _csv_to_standard_output(capture)
         return
     with opened(capture) as source, status("exporting"):
-        exported = WRITERS[to](source, output, Choices(target=target, dxt_version=int(dxt_version or DXT_VERSIONS[0])))
+        exported = WRITERS[to](
+            source, output, Choices(target=target, dxt_version=int(dxt_version or DXT_VERSIONS[0]), force=force)
+        )
     if as_json:
         print_json(exported.as_json())
     else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from replay.commands.options import force_option, json_option
 from traces.errors import ProfileError, UsageError
 
 
@@ -42,7 +43,8 @@ from traces.errors import ProfileError, UsageError
     metavar="PREFIX=DIR",
     help="With --inspect, look for recorded paths below PREFIX in DIR; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@force_option
+@json_option
 def command(
     logs: tuple[Path, ...],
     profiles: tuple[Path, ...],
@@ -53,6 +55,7 @@ def command(
     no_reconstruct: bool,
     inspect: bool,
     maps: tuple[str, ...],
+    force: bool,
     as_json: bool,
 ) -> None:
     """Merge Darshan logs with DXT, and profiles, into a capture.
@@ -77,6 +80,7 @@ def command(
         reconstruct=not no_reconstruct,
         inspect=inspect,
         inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in rules),
+        force=force,
     )
     with status("merging"):
         result = merge([log for path in logs for log in find_logs(path)], found, output, options)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOG_SUFFIX = ".darshan"
 
+force_option = click.option("--force", is_flag=True, help="Replace an output that an earlier command wrote.")
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 exclude_option = click.option(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.options import capture_argument, is_log, selection_options
-from traces.errors import TargetError
+from replay.commands.options import capture_argument, force_option, is_log, json_option, selection_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +93,8 @@ if TYPE_CHECKING:
     help="Keep the replays there.  [default: deleted]",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@force_option
+@json_option
 def command(
     capture: Path,
     ranks: str | None,
@@ -104,6 +104,7 @@ def command(
     staging: bool,
     junit: Path | None,
     fail_inconclusive: bool,
+    force: bool,
     as_json: bool,
     **chosen: Any,
 ) -> None:
@@ -123,10 +124,11 @@ def command(
     from replay.plan.selection import Selection
     from replay.ranks.comm import connect, first_does, together
     from replay.ranks.stopping import unwind_on_signals
-    from replay.regression.experiment import plan_staging, run_experiment, stage_all
+    from replay.regression.experiment import check_outputs, plan_staging, run_experiment, stage_all
     from replay.regression.regression_sections import regression_sections
     from replay.regression.verdict import Verdict
     from replay.show.terminal import print_sections
+    from traces.output import check_output
 
     comm = connect()
     with ExitStack() as stack:
@@ -137,12 +139,13 @@ def command(
         whole = stack.enter_context(opened(capture, comm, chosen["output"]))
         source = together(comm, lambda: selection.of(whole))
         sources = whole.info.sources if is_log(capture) else ()
-        experiment = first_does(comm, lambda: _experiment(source, sources, chosen))
+        experiment = first_does(comm, lambda: _experiment(source, sources, {**chosen, "force": force}))
 
         def prepare() -> None:
-            _warn_of_too_few(experiment)
+            check_outputs(experiment)
             if junit is not None:
-                _make_way(junit)
+                check_output(junit, force=force)
+            _warn_of_too_few(experiment)
             if staging:
                 plans = plan_staging(source, experiment)
                 with byte_progress("staging", sum(plan.bytes_to_write for plan in plans)) as progress:
@@ -155,7 +158,7 @@ def command(
         return
     document = result.as_json()
     if junit is not None:
-        _write_junit(junit, document, inconclusive_fails=fail_inconclusive)
+        _write_junit(junit, document, inconclusive_fails=fail_inconclusive, force=force)
     if as_json:
         print_json(document)
     else:
@@ -210,6 +213,7 @@ def _run_options(
         reconstruct=chosen["reconstruct"],
         io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source)),
         sources=sources,
+        force=chosen["force"],
     )
 
 
@@ -225,24 +229,10 @@ def _warn_of_too_few(experiment: Experiment) -> None:
         )
 
 
-def _make_way(junit: Path) -> None:
-    """Take away the result of an earlier run, which would pass for this one's if this one dies, and see before the runs
-    that there is a place to write to. Raises: TargetError."""
-    if junit.exists() and not junit.is_file():
-        return  # a pipe or a terminal
-    try:
-        junit.unlink(missing_ok=True)
-        junit.touch()
-        junit.unlink()
-    except OSError as error:
-        raise TargetError(f"cannot write {junit}: {error.strerror}") from error
-
-
-def _write_junit(junit: Path, document: Mapping[str, Any], *, inconclusive_fails: bool) -> None:
+def _write_junit(junit: Path, document: Mapping[str, Any], *, inconclusive_fails: bool, force: bool) -> None:
     from replay.regression.junit import junit_document
+    from traces.output import new_file
 
     name = f"{document['capture']}: {document['candidate']} against {document['baseline']}"
-    try:
-        junit.write_bytes(junit_document(document, name=name, inconclusive_fails=inconclusive_fails))
-    except OSError as error:
-        raise TargetError(f"cannot write {junit}: {error.strerror}") from error
+    with new_file(junit, force=force) as stream:
+        stream.write(junit_document(document, name=name, inconclusive_fails=inconclusive_fails))

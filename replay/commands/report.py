@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, filter_options, json_option
+from replay.commands.options import capture_argument, filter_options, force_option, json_option
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The page, such as report.html; an earlier one there is replaced.",
+    help="The page, such as report.html.",
 )
 @filter_options
+@force_option
 @json_option
 def command(
     capture: Path,
@@ -41,6 +42,7 @@ def command(
     begin: str | None,
     until: str | None,
     steps: str | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """A page about a capture (or a .darshan log): health, findings, timeline, bandwidth, sizes, steps, files.
@@ -49,10 +51,10 @@ def command(
     it is. The options choose what the page is about, such as a stretch of time in full detail.
     """
     from profiler_merge.analysis.filters import Filters
-    from profiler_merge.export.exported import replacing
     from replay.commands.output import print_json
     from replay.commands.progress import status
     from replay.plan.selection import Selection
+    from traces.output import check_output, new_file
 
     part = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
     filters = Filters(
@@ -67,9 +69,10 @@ def command(
     )
     if replay is not None and filters.windowed:
         raise UsageError("--from and --until are times of one capture: leave them out where there are two")
+    check_output(output, force=force)
     with status("drawing"):
         text = _page(capture, replay, part, filters).encode("utf-8", "replace")
-    with replacing(output) as stream:
+    with new_file(output, force=force) as stream:
         stream.write(text)
     if as_json:
         print_json({"report": str(output), "bytes": len(text)})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, is_log, selection_options
+from replay.commands.options import capture_argument, force_option, is_log, json_option, selection_options
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     help="Run N times, into OUT.1.capture, OUT.2.capture ...; tells each time and the median.",
 )
 @click.option("--explain", is_flag=True, help="Tell the causal model behind --pace steps, and replay nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@force_option
+@json_option
 def command(
     capture: Path,
     target: Path | None,
@@ -88,6 +89,7 @@ def command(
     steps: str | None,
     repeat: int,
     explain: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Replay a capture (or a .darshan log); the replay is written as a capture too.
@@ -102,10 +104,10 @@ def command(
     from replay.plan.lane_plan import PlanOptions
     from replay.plan.pacing import Pace, Pacing
     from replay.plan.selection import Selection
-    from replay.ranks.comm import connect, together
+    from replay.ranks.comm import connect, first_does, together
     from replay.run.options import RunOptions
     from replay.run.process_files import IoOptions, mpi_hints
-    from replay.run.repeat import Repeats, run_repeatedly
+    from replay.run.repeat import Repeats, check_outputs, run_repeatedly
     from replay.run.runner import run_replay
     from replay.show.terminal import print_repeats, print_run
     from replay.twin.placement import parse_map
@@ -120,6 +122,7 @@ def command(
         stack.enter_context(comm.watched())
         stack.enter_context(ending_together(comm))
         progress = stack.enter_context(run_progress(comm.rank == 0))
+        first_does(comm, lambda: check_outputs(output, repeat, force=force))
         selection = together(comm, lambda: Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps))
         pacing = together(
             comm, lambda: Pacing(pace=Pace(pace), speed=speed, compute_speed=compute_speed, io_speed=io_speed)
@@ -139,6 +142,7 @@ def command(
                 reconstruct=reconstruct,
                 io=IoOptions(direct=direct, pieces=vectored, hints=mpi_hints(source)),
                 sources=whole.info.sources if is_log(capture) else (),
+                force=force,
             ),
         )
         result: RunResult | Repeats | None

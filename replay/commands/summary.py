@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.options import capture_argument, filter_options, json_option
+from replay.commands.options import capture_argument, filter_options, force_option, json_option
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ STANDARD_OUTPUT = "-"
     "--compat-vanidl", is_flag=True, help="VaniDL's numbers: times in 0.1 ms, 0 becomes 1 ms, no path with .py."
 )
 @click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
+@force_option
 @json_option
 def command(
     capture: Path,
@@ -57,6 +58,7 @@ def command(
     steps: str | None,
     compat_vanidl: bool,
     csv_file: str | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
@@ -71,10 +73,13 @@ def command(
     from replay.commands.progress import status
     from replay.plan.selection import Selection
     from replay.show.terminal import print_summary
+    from traces.output import check_output
     from traces.units import parse_duration_ns
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     _check_tables(names, by, csv_file, as_json=as_json)
+    if csv_file is not None and csv_file != STANDARD_OUTPUT:
+        check_output(Path(csv_file), force=force)
     part = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
     filters = Filters(
         paths=path,
@@ -98,7 +103,7 @@ def command(
         elif as_json:
             print_json(found.as_json(_streamed))
         elif csv_file is not None:
-            _write_csv(found.tables[names[0]] if names else summary_table(found.summary), csv_file)
+            _write_csv(found.tables[names[0]] if names else summary_table(found.summary), csv_file, force=force)
 
 
 def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, *, as_json: bool) -> None:
@@ -122,14 +127,14 @@ def _streamed(table: RankFiles) -> StreamedRows:
     return StreamedRows(members=partial(json_members, table))
 
 
-def _write_csv(table: pa.Table | StreamedTable, csv_file: str) -> None:
+def _write_csv(table: pa.Table | StreamedTable, csv_file: str, *, force: bool) -> None:
     """Raises: TargetError when the file cannot be written."""
     from profiler_merge.analysis.table_formats import write_csv
-    from profiler_merge.export.exported import replacing
+    from traces.output import new_file
 
     if csv_file == STANDARD_OUTPUT:
         write_csv(table, sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return
-    with replacing(Path(csv_file)) as stream:
+    with new_file(Path(csv_file), force=force) as stream:
         write_csv(table, stream)

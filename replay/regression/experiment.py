@@ -32,8 +32,10 @@ from replay.run.runner import run_replay
 from replay.twin.stage import StagePlan, check_staged, plan_stage, stage
 from replay.twin.writer import sync_file_system
 from traces.errors import TargetError, UsageError
+from traces.output import check_output
 from traces.schema import SPAN_KINDS, codes
 from traces.store.reader import Capture, open_capture
+from traces.store.writer import check_capture_output
 from traces.units import format_bytes
 
 Report = Callable[[str, Progress], None]
@@ -88,7 +90,7 @@ def run_experiment(
         for number, (pair, side) in enumerate(order, start=1):
             _settle(experiment, comm)
             progress = _labelled(report, f"run {number} of {len(order)}, {side}")
-            output = folder / f"{_name(pair, side, number)}.capture"
+            output = _output(folder, pair, side, number)
             result = run_replay(capture, output, experiment.sides[side], comm, progress)
             run = first_does(comm, _measuring(result, side, pair, experiment.keep))
             runs.append(run)
@@ -188,8 +190,10 @@ def _device(path: Path) -> int:
     return path.stat().st_dev
 
 
-def _name(pair: int, side: str, number: int) -> str:
-    return f"pair-{pair:03d}-{side}" if pair else f"warmup-{number:03d}-{side}"
+def _output(folder: Path, pair: int, side: str, number: int) -> Path:
+    """Where the capture of a run goes; `number` counts all runs."""
+    name = f"pair-{pair:03d}-{side}" if pair else f"warmup-{number:03d}-{side}"
+    return folder / f"{name}.capture"
 
 
 @contextmanager
@@ -203,7 +207,7 @@ def _output_folder(keep: Path | None, comm: Communicator) -> Iterator[Path]:
         try:
             if keep is None:
                 return Path(tempfile.mkdtemp(prefix="dxt-replay-regress-"))
-            keep.mkdir(parents=True, exist_ok=True)
+            keep.mkdir(exist_ok=True)
         except OSError as error:
             place = keep or tempfile.gettempdir()
             raise TargetError(f"cannot make a directory for the replays in {place}: {error.strerror}") from error
@@ -215,6 +219,21 @@ def _output_folder(keep: Path | None, comm: Communicator) -> Iterator[Path]:
     finally:
         if keep is None and comm.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_outputs(experiment: Experiment) -> None:
+    """Refuse the place of the kept replays before the first run.
+
+    Raises: TargetError when one of them exists and is not to be replaced, or the directory cannot be made.
+    """
+    keep = experiment.keep
+    if keep is None:
+        return
+    if not keep.is_dir():
+        check_output(keep)
+        return
+    for number, (pair, side) in enumerate(schedule(experiment.repeats, experiment.warmup, experiment.seed), start=1):
+        check_capture_output(_output(keep, pair, side, number), force=experiment.sides[side].force)
 
 
 def _settle(experiment: Experiment, comm: Communicator) -> None:

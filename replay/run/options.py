@@ -16,7 +16,7 @@ class RunOptions:
     """What the user chose. `cold`: drop the twin's pages first. `api`: see `traces.replay_record.API_CHOICES`.
 
     `reconstruct`: whether what the capture reconstructed from counters is replayed too. `sources`: what the replay
-    names as its source, the capture itself where empty.
+    names as its source, the capture itself where empty. `force`: replace an earlier capture at the output.
     """
 
     target: Path
@@ -28,3 +28,4 @@ class RunOptions:
     io: IoOptions = field(default_factory=IoOptions)
     core: str = "auto"
     sources: tuple[Source, ...] = ()
+    force: bool = False

@@ -13,7 +13,7 @@ from replay.twin.placement import Placement
 from replay.twin.stage import check_staged, prepare_run
 from traces.errors import UsageError
 from traces.store.reader import Capture
-from traces.store.writer import begin_capture
+from traces.store.writer import begin_capture, check_capture_output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,12 @@ def prepare(capture: Capture, output: Path, options: RunOptions) -> Prepared:
     """Look at the capture and the target, and make a working directory for the output."""
     if output.exists() and output.samefile(capture.path):
         raise UsageError(f"{output} is the capture to be replayed: give the replay another name")
+    check_capture_output(output, force=options.force)
     layers = choose_layers(capture, api=options.api, reconstruct=options.reconstruct)
     chunks = layers.chunks if options.api == "hdf5" else None
     placements = check_staged(capture, options.target, options.maps, chunks)
     check_io(options.io, options.target, [placement.path for placement in placements])
     begin_ns, end_ns = capture.time_span_ns
-    working = begin_capture(output)
+    working = begin_capture(output, force=options.force)
     prepare_run(options.target, placements)
     return Prepared(placements=placements, layers=layers, working=working, begin_ns=begin_ns, end_ns=end_ns)

@@ -14,6 +14,7 @@ from replay.run.process import Progress
 from replay.run.result import RunResult
 from replay.run.runner import run_replay
 from traces.store.reader import Capture
+from traces.store.writer import check_capture_output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,12 @@ class Repeats:
 def output_of(output: Path, number: int) -> Path:
     """Where the capture of a run goes, counted from 1: `OUT.2.capture` beside `OUT.capture`."""
     return output.with_name(f"{output.stem}.{number}{output.suffix}")
+
+
+def check_outputs(output: Path, times: int, *, force: bool = False) -> None:
+    """Refuse the outputs of `times` runs before the first. Raises: TargetError when one exists and not `force`."""
+    for path in [output] if times == 1 else [output_of(output, number) for number in range(1, times + 1)]:
+        check_capture_output(path, force=force)
 
 
 def run_repeatedly(

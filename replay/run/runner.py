@@ -237,7 +237,7 @@ def _finish(
     write_files(prepared.working, _replayed_files(capture.files))
     stored = sum(part.stored for part in parts)
     write_capture_info(prepared.working, replay_info(capture, result, zero_ns, stored, options.sources))
-    publish_capture(prepared.working, output)
+    publish_capture(prepared.working, output, force=options.force)
     return result
 
 

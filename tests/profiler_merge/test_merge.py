@@ -180,7 +180,7 @@ def test_nesting_alone_agrees_with_the_anchors(tmp_path, name):
     folder = SHARED / "captures" / name
     offsets = {}
     for align in ("anchors", "nesting"):
-        options = MergeOptions(align=align)
+        options = MergeOptions(align=align, force=True)
         merged = merge([folder / "job.darshan"], find_profiles(folder / "profile"), tmp_path / "c.capture", options)
         assert {clock.method for clock in merged.info.clock} == {align}
         offsets[align] = {clock.rank: clock.offset_ns for clock in merged.info.clock}
@@ -205,7 +205,7 @@ def test_a_failed_merge_leaves_an_older_capture_alone(tmp_path):
     before = merge([log], [], tmp_path / "c.capture")
     assert before.operations == 596
     with pytest.raises(AlignmentError):
-        merge([log], [], tmp_path / "c.capture", MergeOptions(align="nesting"))
+        merge([log], [], tmp_path / "c.capture", MergeOptions(align="nesting", force=True))
     assert open_capture(tmp_path / "c.capture").operation_count() == 596 + before.reconstructed
     assert [path.name for path in tmp_path.iterdir()] == ["c.capture"]
 

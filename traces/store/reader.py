@@ -1,13 +1,14 @@
-"""A capture as a directory: per-rank reader, verification. It is written by `traces.store.writer`.
+"""A capture as a directory: opened, verified, and read rank by rank. `traces.store.writer` writes it.
 
-Layout (the contract is in `traces.schema`):
+Layout (`traces.schema` has the columns, docs/capture-format.md describes it for other readers):
 
     NAME.capture/
-      capture.json            written last: a directory without it is no capture
-      ops/part-*.parquet      row groups never span ranks; a part's name carries its first rank
+      capture.json            written last: a directory without it is not a capture
+      ops/part-*.parquet      the operations; row groups never span ranks; a part's name carries its first rank
       files.parquet
       spans.parquet
       hdf5.parquet            only where the source knows HDF5 datasets
+      usage/usage-*.parquet   counts of the operations (`traces.store.usage`); a capture is whole without them
 
 Several processes may write parts of one capture (a replay under MPI): each makes an `OpsWriter`, and one of them
 calls `write_capture_info` at the end.
@@ -39,7 +40,7 @@ from traces.schema import (
     RankClock,
     Source,
 )
-from traces.store.usage import USAGE_COLUMNS, StoredUsage, UsageCounter
+from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, StoredUsage, UsageCounter
 from traces.units import format_count
 
 KEPT_USAGE_ROWS = 1 << 20
@@ -160,7 +161,7 @@ class Capture:
 
     @cached_property
     def _stored_usage(self) -> StoredUsage:
-        return StoredUsage(self.path / "ops")
+        return StoredUsage(self.path)
 
     @cached_property
     def spans(self) -> pa.Table:
@@ -194,14 +195,20 @@ class Capture:
 def open_capture(path: Path | str) -> Capture:
     """Open a capture; reads `capture.json`, the files table and the footers of the parts.
 
-    Raises: CaptureError when it is none, lacks a part, is truncated, or was written by a newer release.
+    Raises: CaptureError when it is not a capture, lacks a part, is truncated, cannot be read, or was written by a newer
+    release.
     """
     path = Path(path)
-    info = _read_info(path)
-    files = _read_table(path / "files.parquet", FILES_SCHEMA)
-    if not (path / "spans.parquet").is_file():
-        raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
-    groups = _index_row_groups(path / "ops", info)
+    try:
+        info = _read_info(path)
+        files = _read_table(path / "files.parquet", FILES_SCHEMA)
+        if not (path / "spans.parquet").is_file():
+            raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
+        groups = _index_row_groups(path / OPS_FOLDER, info)
+    except OSError as error:
+        raise CaptureError(
+            f"cannot read {path}: {error.strerror or error}; check who may read it and the directories above it"
+        ) from error
     return Capture(path, info, files, groups)
 
 
@@ -210,10 +217,11 @@ def _read_info(path: Path) -> CaptureInfo:
     if not path.is_dir() or not file.is_file():
         what = "does not exist" if not path.exists() else "is not a capture (no capture.json)"
         raise CaptureError(f"{path} {what}: give the directory that `dxt-replay merge` or `run` wrote")
+    text = file.read_bytes()
     try:
-        data = json.loads(file.read_bytes())
+        data = json.loads(text)
         version = data["schema_version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CaptureError(f"{file} is damaged: {error!r}") from error
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise CaptureError(
@@ -249,7 +257,8 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
     if not folder.is_dir():
         raise CaptureError(f"{folder.parent} lacks its ops folder: the capture is incomplete, merge or run again")
     groups: dict[int, list[_RowGroup]] = {}
-    for part in sorted(folder.glob("part-*.parquet")):
+    # not glob, which takes a folder that may not be read for an empty one
+    for part in sorted(file for file in folder.iterdir() if file.match("part-*.parquet")):
         footer = _open_parquet(part).metadata
         rank_column = footer.schema.names.index("rank") if "rank" in footer.schema.names else None
         start_column = footer.schema.names.index("start_ns") if "start_ns" in footer.schema.names else None

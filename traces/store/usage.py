@@ -1,6 +1,7 @@
 """How much each lane uses each file: counts stored beside the op stream, so that a replay starts without a scan.
 
-`ops/usage-*.parquet` is no part of the contract: where it is absent, or does not add up, the op stream is counted.
+`usage/usage-*.parquet` is not part of the contract: where it is absent, or does not add up, the op stream is counted.
+Before schema version 3 the files lay in `ops/`, where other Parquet readers took them for rows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
+
+OPS_FOLDER, USAGE_FOLDER = "ops", "usage"
+"""Folders of a capture: the op stream, and the counts."""
 
 USAGE_COLUMNS = ("lane", "op", "api", "origin", "file_id", "offset", "length")
 """Columns of the op stream that are counted."""
@@ -118,9 +122,9 @@ class UsageWriter:
     def close(self) -> None:
         """Write what is counted, and the footer."""
         self._finish_rank()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def _finish_rank(self) -> None:
         if self._rank is None:
@@ -134,11 +138,12 @@ class UsageWriter:
 
 
 class StoredUsage:
-    """The counts in an ops folder, read a rank at a time. Damaged files count as absent."""
+    """The counts in the directory of a capture, read a rank at a time. Damaged files count as absent."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self._places: dict[int, list[tuple[Path, pq.FileMetaData, int]]] = {}
-        for file in sorted(folder.glob("usage-*.parquet")):
+        folders = (directory / USAGE_FOLDER, directory / OPS_FOLDER)
+        for file in sorted(file for folder in folders for file in folder.glob("usage-*.parquet")):
             footer = _footer(file)
             for rank, group in _row_groups(footer) if footer is not None else ():
                 self._places.setdefault(rank, []).append((file, footer, group))

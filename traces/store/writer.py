@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
+import re
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traces.errors import CaptureError, TargetError
+from traces.output import DirectoryKind, begin_directory, check_output, discard_directory, place_directory
 from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SPANS_SCHEMA, CaptureInfo
-from traces.store.usage import UsageWriter
+from traces.store.usage import OPS_FOLDER, USAGE_FOLDER, UsageWriter
 
 ROW_GROUP_ROWS = 1 << 16
 """Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""
@@ -27,19 +28,25 @@ ROW_GROUP_ROWS = 1 << 16
 PART_ROWS = 1 << 24
 """Operations after which the writer begins a new part."""
 
+_TABLES = ("capture.json", ".capture.json.new", "files.parquet", "spans.parquet", "hdf5.parquet")
+_PART_NAME = re.compile(r"(part|usage)-[0-9]{7,}(-[0-9]{4,})?\.parquet")
+"""Names that a capture's directory and its folders hold; captures before schema version 3 hold usage among the rows."""
+
 _DELTAS = ("offset", "start_ns", "end_ns", "due_ns")
 """Columns of ever new values that differ little from row to row: stored as differences, read at 3 times the speed."""
 
 
 class OpsWriter:
-    """Writes a sorted op stream into `directory`/ops. Rows of one rank must come together and in start order.
+    """Writes a sorted op stream into `directory`/ops and its counts into `directory`/usage.
+
+    Rows of one rank must come together and in start order.
 
     A context manager: leaving it by an exception removes the parts that it wrote.
     Raises: CaptureError when rows are out of order or a rank comes back; TargetError when the disk refuses.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._folder = directory / "ops"
+        self._folder = directory / OPS_FOLDER
         self._writer: pq.ParquetWriter | None = None
         self._rows_in_part = 0
         self._pending: deque[pa.Table] = deque()
@@ -48,9 +55,10 @@ class OpsWriter:
         self._last_start = 0
         self._seen: set[int] = set()
         self._parts: list[Path] = []
-        self._usage = UsageWriter(self._folder)
+        self._usage = UsageWriter(directory / USAGE_FOLDER)
         self.rows = 0
         _make_directory(self._folder)
+        _make_directory(directory / USAGE_FOLDER)
 
     def write(self, table: pa.Table) -> None:
         """Append rows of `OPS_SCHEMA`; several ranks may follow each other in one table."""
@@ -85,23 +93,20 @@ class OpsWriter:
             return
         table = pa.concat_tables(self._pending)
         full = table.num_rows if whole else table.num_rows - table.num_rows % ROW_GROUP_ROWS
-        try:
+        with self._refusals():
             for begin in range(0, full, ROW_GROUP_ROWS):
                 group = table.slice(begin, min(ROW_GROUP_ROWS, full - begin))
                 self._part_writer().write_table(group, row_group_size=ROW_GROUP_ROWS)
                 self._usage.add(self._rank, group)
                 self._rows_in_part += group.num_rows
                 self.rows += group.num_rows
-        except OSError as error:
-            raise TargetError(f"cannot write the operations under {self._folder}: {error}") from error
         rest = table.slice(full)
         self._pending = deque([rest] if rest.num_rows else [])
         self._pending_rows = rest.num_rows
 
     def _part_writer(self) -> pq.ParquetWriter:
-        if self._writer is not None and self._rows_in_part >= PART_ROWS:
-            self._writer.close()
-            self._writer = None
+        if self._rows_in_part >= PART_ROWS:
+            self._close_part()
         if self._writer is None:
             part = self._folder / f"part-{self._rank:07d}-{len(self._parts):04d}.parquet"
             self._writer = pq.ParquetWriter(
@@ -119,13 +124,24 @@ class OpsWriter:
     def close(self) -> None:
         """Write what is pending and the footers."""
         self._flush(whole=True)
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        try:
+        with self._refusals():
+            self._close_part()
             self._usage.close()
-        except OSError as error:
-            raise TargetError(f"cannot write the operations under {self._folder}: {error}") from error
+
+    def _close_part(self) -> None:
+        """Write the footer of the part. Where that fails, the writer is not used again."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise TargetError(
+                f"cannot write the operations under {self._folder}: {error}; free space or choose another --output"
+            ) from error
 
     def __enter__(self) -> OpsWriter:
         return self
@@ -133,68 +149,100 @@ class OpsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-            return
-        if self._writer is not None:
-            with suppress(OSError, pa.ArrowException):
-                self._writer.close()
-            with suppress(OSError, pa.ArrowException):
-                self._usage.close()
+        try:
+            if kind is None:
+                self.close()
+                return
+        except TargetError:
+            self._take_back()
+            raise
+        self._take_back()
+
+    def _take_back(self) -> None:
+        with suppress(OSError, pa.ArrowException):
+            self._close_part()
+        with suppress(OSError, pa.ArrowException):
+            self._usage.close()
         for part in (*self._parts, self._usage.file):
             if part is not None:
-                part.unlink(missing_ok=True)
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
 
 
 def create_capture(directory: Path) -> None:
-    """Make an empty capture directory, or empty an old one: its parts go, anything else is left alone.
+    """Make an empty capture directory at once, for one that no command shows; an old one's tables and rows go.
 
-    Raises: TargetError when `directory` exists and is no capture, or cannot be made.
+    Raises: TargetError when `directory` holds anything else, or cannot be made.
     """
-    _refuse_foreign(directory)
-    _make_directory(directory / "ops")
-    for name in ("capture.json", "files.parquet", "spans.parquet", "hdf5.parquet"):
-        (directory / name).unlink(missing_ok=True)
-    for pattern in ("part-*.parquet", "usage-*.parquet"):
-        for part in (directory / "ops").glob(pattern):
+    foreign = _foreign_name(directory) if os.path.lexists(directory) else None
+    if foreign is not None:
+        raise TargetError(f"{directory} exists and holds {foreign}: choose another name")
+    for folder in (OPS_FOLDER, USAGE_FOLDER):
+        _make_directory(directory / folder)
+        for part in (directory / folder).iterdir():
             part.unlink()
+    for name in _TABLES:
+        (directory / name).unlink(missing_ok=True)
 
 
-def begin_capture(path: Path) -> Path:
-    """An empty working directory beside `path`, to be filled and then published; an existing `path` stays as it is.
+def check_capture_output(path: Path, *, force: bool = False) -> None:
+    """Refuse `path` for a new capture before the work for it. Raises: TargetError as `output.check_output`."""
+    check_output(path, force=force, kind=CAPTURE)
 
-    Raises: TargetError when `path` exists and is no capture, or the directory cannot be made.
+
+def begin_capture(path: Path, *, force: bool = False) -> Path:
+    """An empty working directory beside `path`, to be filled and then published; what is at `path` stays as it is.
+
+    Raises: TargetError when `path` may not be replaced, or the directory cannot be made.
     """
-    _refuse_foreign(path)
-    working = path.absolute().parent / f".{path.name}.new"
+    working = begin_directory(path, CAPTURE, force=force)
     create_capture(working)
     return working
 
 
-def publish_capture(working: Path, path: Path) -> None:
-    """Let a filled working directory take the place of `path`. Raises: TargetError when the file system refuses."""
-    _refuse_foreign(path)
-    replaced = path.absolute().parent / f".{path.name}.old"
-    try:
-        shutil.rmtree(replaced, ignore_errors=True)
-        if path.exists():
-            os.replace(path, replaced)
-        os.replace(working, path)
-        shutil.rmtree(replaced, ignore_errors=True)
-    except OSError as error:
-        raise TargetError(f"cannot put the finished capture at {path} (it is in {working}): {error}") from error
+def publish_capture(working: Path, path: Path, *, force: bool = False) -> None:
+    """Let a filled working directory take the name `path`. Raises: TargetError as `output.place_directory`."""
+    place_directory(working, path, CAPTURE, force=force)
 
 
 def discard_capture(working: Path) -> None:
     """Remove a working directory that will not be published."""
-    shutil.rmtree(working, ignore_errors=True)
+    discard_directory(working)
 
 
-def _refuse_foreign(directory: Path) -> None:
-    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-        raise TargetError(f"{directory} exists and is not a capture: choose another name")
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / "ops").is_dir():
-        raise TargetError(f"{directory} exists, is not empty and is not a capture: choose another name")
+def _objection(directory: Path) -> str | None:
+    """Why a directory is not a capture that this product wrote, whole and with nothing else in it. Raises: OSError."""
+    try:
+        info = json.loads((directory / "capture.json").read_bytes())
+        ours = isinstance(info, dict) and {"schema_version", "job", "ranks", "clock", "coverage"} <= info.keys()
+    except FileNotFoundError:
+        if not any(directory.iterdir()):
+            return None
+        return "is not a capture (no capture.json)"
+    except (ValueError, RecursionError):
+        ours = False
+    if not ours:
+        return "is not a capture (capture.json is damaged or another program's)"
+    foreign = _foreign_name(directory)
+    return None if foreign is None else f"holds {foreign}, which is not part of a capture"
+
+
+def _foreign_name(directory: Path) -> str | None:
+    """Something in a directory that is not of a capture, or the directory itself where it is a link or a file."""
+    if directory.is_symlink() or not directory.is_dir():
+        return directory.name
+    for entry in directory.iterdir():
+        if entry.name in (OPS_FOLDER, USAGE_FOLDER) and entry.is_dir() and not entry.is_symlink():
+            for part in entry.iterdir():
+                if not _PART_NAME.fullmatch(part.name) or part.is_dir():
+                    return f"{entry.name}/{part.name}"
+        elif entry.name not in _TABLES or entry.is_dir():
+            return entry.name
+    return None
+
+
+CAPTURE = DirectoryKind(name="a capture", objection=_objection)
+"""Captures as outputs: what --force may replace."""
 
 
 def write_files(directory: Path, files: pa.Table) -> None:
@@ -231,8 +279,8 @@ def write_capture_info(directory: Path, info: CaptureInfo) -> None:
 def _write_table(path: Path, table: pa.Table) -> None:
     try:
         pq.write_table(table, path, compression="zstd")
-    except OSError as error:
-        raise TargetError(f"cannot write {path}: {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise TargetError(f"cannot write {path}: {error}; free space there or choose another --output") from error
 
 
 def _make_directory(path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_rename_names_both_files(tmp_path: Path) -> None:
     assert event["args"] == {"file": "/a", "new_name": "/b", "length": 0, "api": "POSIX"}
     lost = build_capture(tmp_path, name="lost", files=["/a"], ops=[Op("rename", 0, offset=1)])
     with pytest.raises(CaptureError, match="a rename"):
-        write_chrome(lost, tmp_path / "out.json.gz")
+        write_chrome(lost, tmp_path / "lost.json.gz")
 
 
 def test_a_replay_shows_what_was_due(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_rename_names_both_files(tmp_path: Path) -> None:
     for lost in (-1, 2):
         damaged = build_capture(tmp_path, name=f"lost{lost}", files=["/a", "/b"], ops=[Op("rename", 0, offset=lost)])
         with pytest.raises(CaptureError, match="a rename names a file"):
-            write_csv(damaged, tmp_path / "out.csv")
+            write_csv(damaged, tmp_path / "lost.csv")
 
 
 def test_paths_survive_quoting(tmp_path: Path) -> None:
@@ -99,11 +99,12 @@ def test_an_empty_capture_is_a_header(tmp_path: Path) -> None:
 def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
     capture = awkward_capture(tmp_path)
     output = tmp_path / "out" / "x.csv"
+    output.parent.mkdir()
     write_csv(capture, output)
     before = output.read_bytes()
     next(iter((capture.path / "ops").glob("*"))).unlink()
     with pytest.raises(CaptureError, match="missing"):
-        write_csv(capture, output)
+        write_csv(capture, output, force=True)
     assert output.read_bytes() == before
     assert [path.name for path in output.parent.iterdir()] == ["x.csv"]
 
@@ -111,8 +112,8 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     capture = awkward_capture(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for taken in (tmp_path, tmp_path / "link"):
-        with pytest.raises(TargetError, match="not a file"):
-            write_csv(capture, taken)
+    for taken, message in ((tmp_path, "not a file"), (tmp_path / "link", "symbolic link")):
+        with pytest.raises(TargetError, match=message):
+            write_csv(capture, taken, force=True)
     with pytest.raises(TargetError, match="cannot write"):
         write_csv(capture, capture.path / "capture.json" / "x.csv")

@@ -16,7 +16,7 @@ from profiler_merge.darshan.counters import SHARED_RANK, read_counters, read_hea
 from profiler_merge.darshan.log import open_log
 from profiler_merge.darshan.record_id import record_id
 from profiler_merge.export.darshan_writer import FAILED, HDF5, WRITER_KEY, write_darshan
-from profiler_merge.merge import merge
+from profiler_merge.merge import MergeOptions, merge
 from tests import darshan_oracle
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from traces.errors import CaptureError, TargetError, UsageError
@@ -48,8 +48,8 @@ def info(ranks: int, **changes: Any) -> CaptureInfo:
 
 def again(capture: Capture, folder: Path, dxt_version: int = 2) -> Capture:
     """The capture that a log of `capture` gives."""
-    write_darshan(capture, folder / "again.darshan", dxt_version=dxt_version)
-    merge([folder / "again.darshan"], [], folder / "again.capture")
+    write_darshan(capture, folder / "again.darshan", dxt_version=dxt_version, force=True)
+    merge([folder / "again.darshan"], [], folder / "again.capture", MergeOptions(force=True))
     return open_capture(folder / "again.capture")
 
 
@@ -227,7 +227,7 @@ def test_what_a_log_cannot_hold_is_told(tmp_path: Path) -> None:
         "1 operations begin before",
     ):
         assert told in notes
-    assert "--dxt-version" not in " ".join(write_darshan(capture, tmp_path / "x.darshan", dxt_version=2).notes)
+    assert "--dxt-version" not in " ".join(write_darshan(capture, tmp_path / "y.darshan", dxt_version=2).notes)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def export(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str,
 
 
 def test_chrome(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "new folder" / "t.json.gz"
+    output = tmp_path / "t.json.gz"
     status, out, err = export(capsys, capture.path, "--to", "chrome", "-o", output, "--json")
     assert (status, err) == (0, "")
     with gzip.open(output) as file:

@@ -164,7 +164,7 @@ def test_real_data_are_read_where_they_are(tmp_path: Path, capsys: pytest.Captur
         (["--repeats", "0"], "--repeats"),
         (["--no-stage"], "dxt-replay stage"),
         (["--ranks", "7"], "no rank 7"),
-        (["--junit", "/nowhere/at/all.xml"], "cannot write /nowhere/at/all.xml"),
+        (["--junit", "/nowhere/at/all.xml"], "/nowhere/at does not exist: make that directory first"),
         (["--pace", "timed", "--io-speed", "2"], "--io-speed"),
     ],
 )
@@ -177,12 +177,23 @@ def test_wrong_use_is_one_message(
     assert told in shown.err
 
 
-def test_an_old_result_does_not_survive_a_run_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_result_is_refused_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     junit = tmp_path / "junit.xml"
     junit.write_text("<testsuites/>", encoding="utf-8")
-    assert main(arguments(tmp_path, "--no-stage", "--repeats", "1", "--junit", str(junit))) == 2
-    capsys.readouterr()
-    assert not junit.exists()
+    assert main(arguments(tmp_path, "--repeats", "1", "--junit", str(junit))) == 2
+    assert f"{junit} exists: --force replaces it" in capsys.readouterr().err
+    assert junit.read_text(encoding="utf-8") == "<testsuites/>"
+    assert not list(tmp_path.rglob("dxt-replay-twin")), "staged for nothing"
+
+
+def test_a_kept_replay_is_refused_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "kept" / "pair-002-candidate.capture"
+    kept.mkdir(parents=True)
+    (kept / "precious").write_text("words", encoding="utf-8")
+    given = ["--repeats", "2", "-o", str(kept.parent), "--force"]
+    assert main(arguments(tmp_path, *given)) == 2
+    assert "pair-002-candidate.capture exists and is not a capture" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("dxt-replay-twin")), "staged for nothing"
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")

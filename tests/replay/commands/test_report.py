@@ -15,6 +15,7 @@ from traces.samples import sample
 def test_a_page_of_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture = training(tmp_path)
     output = tmp_path / "out" / "report.html"
+    output.parent.mkdir()
     assert main(["report", str(capture.path), "-o", str(output)]) == 0
     said = capsys.readouterr().out
     assert str(output) in said

@@ -94,6 +94,7 @@ def test_an_experiment_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
 
 
 def test_replays_are_kept_where_it_is_wished(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
     found = ran(source_of(tmp_path), experiment(tmp_path, keep=tmp_path / "kept/runs", repeats=1))
     names = sorted(path.name for path in (tmp_path / "kept/runs").iterdir())
     assert names == [

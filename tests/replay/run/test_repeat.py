@@ -45,7 +45,7 @@ def test_each_run_has_its_capture_and_the_median_is_theirs(tmp_path: Path) -> No
     for number in (1, 2, 3):
         assert open_capture(tmp_path / f"r.{number}.capture").operation_count() == 21
     assert not (tmp_path / "r.capture").exists()
-    shown = CliRunner().invoke(command, [*arguments, "--repeat", "2"])
+    shown = CliRunner().invoke(command, [*arguments, "--repeat", "2", "--force"])
     assert "median" in shown.output
     assert "elapsed" in shown.output
 

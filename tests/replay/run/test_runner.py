@@ -103,7 +103,7 @@ def test_a_second_run_makes_its_written_files_anew(tmp_path):
     chosen = options(tmp_path / "twin", source, pace=Pace.NONE)
     run_replay(source, tmp_path / "r.capture", chosen, Solo())
     os.truncate(written, 500_000)
-    run_replay(source, tmp_path / "r.capture", chosen, Solo())
+    run_replay(source, tmp_path / "again.capture", chosen, Solo())
     assert written.stat().st_size == 100_000
 
 

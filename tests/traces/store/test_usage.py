@@ -68,11 +68,11 @@ def two_ranks(folder: Path) -> Capture:
 
 def test_the_writer_stores_what_a_scan_would_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capture = two_ranks(tmp_path)
-    for file in (capture.path / "ops").glob("usage-*"):
+    for file in (capture.path / "usage").glob("usage-*"):
         file.rename(tmp_path / file.name)
     scanned = {rank: open_capture(capture.path).usage(rank) for rank in (0, 3)}
     for file in tmp_path.glob("usage-*"):
-        file.rename(capture.path / "ops" / file.name)
+        file.rename(capture.path / "usage" / file.name)
     again = open_capture(capture.path)
     monkeypatch.setattr(Capture, "operations", lambda *_, **__: pytest.fail("scanned"))
     for rank in (0, 3):
@@ -83,12 +83,12 @@ def test_the_writer_stores_what_a_scan_would_find(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("damage", ["truncated", "of another capture"])
 def test_what_does_not_add_up_is_counted_anew(tmp_path: Path, damage: str) -> None:
     capture = two_ranks(tmp_path)
-    (file,) = (capture.path / "ops").glob("usage-*")
+    (file,) = (capture.path / "usage").glob("usage-*")
     if damage == "truncated":
         file.write_bytes(file.read_bytes()[:50])
     else:
         other = build_capture(tmp_path, ops=[Op("read", 0, length=1)], files=["/a"], name="other")
-        (stored,) = (other.path / "ops").glob("usage-*")
+        (stored,) = (other.path / "usage").glob("usage-*")
         file.write_bytes(stored.read_bytes())
     again = open_capture(capture.path)
     assert [sum(again.usage(rank)["operations"].to_pylist()) for rank in (0, 3)] == [10, 10]
@@ -97,4 +97,4 @@ def test_what_does_not_add_up_is_counted_anew(tmp_path: Path, damage: str) -> No
 def test_an_older_capture_is_emptied_with_its_counts(tmp_path: Path) -> None:
     two_ranks(tmp_path)
     capture = build_capture(tmp_path, ops=[Op("read", 0, rank=1, length=1)], files=["/a"])
-    assert [file.name for file in (capture.path / "ops").glob("usage-*")] == ["usage-0000001.parquet"]
+    assert [file.name for file in (capture.path / "usage").glob("usage-*")] == ["usage-0000001.parquet"]

@@ -1,0 +1,252 @@
+"""Outputs: what exists is not lost, and what is not whole never has the name of the result."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.capture_builder import build_capture, read
+from traces.errors import TargetError
+from traces.output import check_output, new_directory, new_file
+from traces.schema import FILES_SCHEMA, SPANS_SCHEMA, CaptureInfo, Job
+from traces.store.reader import open_capture
+from traces.store.writer import (
+    CAPTURE,
+    OpsWriter,
+    begin_capture,
+    discard_capture,
+    publish_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
+
+
+def fill(working: Path, run_time_s: float = 1.0) -> None:
+    with OpsWriter(working):
+        pass
+    write_files(working, FILES_SCHEMA.empty_table())
+    write_spans(working, SPANS_SCHEMA.empty_table())
+    write_capture_info(working, CaptureInfo(job=Job(nprocs=1, run_time_s=run_time_s), ranks=(0,)))
+
+
+def write_capture(path: Path, run_time_s: float = 1.0, *, force: bool = False) -> None:
+    working = begin_capture(path, force=force)
+    fill(working, run_time_s)
+    publish_capture(working, path, force=force)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def project(tmp_path: Path) -> Path:
+    """A directory that has a folder `ops`, as a capture has."""
+    home = tmp_path / "myproject"
+    (home / "ops").mkdir(parents=True)
+    (home / "train.py").write_text("precious")
+    (home / "ops" / "kernel.cc").write_text("x")
+    return home
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_directory_that_has_a_folder_ops_is_never_replaced(tmp_path: Path, force: bool) -> None:
+    home = project(tmp_path)
+    with pytest.raises(TargetError, match="not a capture"):
+        write_capture(home, force=force)
+    assert (home / "train.py").read_text() == "precious"
+    assert names(home / "ops") == ["kernel.cc"]
+    assert names(tmp_path) == ["myproject"]
+
+
+@pytest.mark.parametrize("place", ["notes.txt", "ops/kernel.cc"])
+def test_a_capture_with_other_files_in_it_is_never_replaced(tmp_path: Path, place: str) -> None:
+    write_capture(tmp_path / "c.capture")
+    (tmp_path / "c.capture" / place).write_text("mine")
+    with pytest.raises(TargetError, match=place):
+        write_capture(tmp_path / "c.capture", force=True)
+    assert (tmp_path / "c.capture" / place).read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "not JSON", '{"schema_version": 1, "ranks": []}'])
+def test_another_programs_capture_json_does_not_make_a_capture(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.capture").mkdir()
+    (tmp_path / "c.capture" / "capture.json").write_text(text)
+    with pytest.raises(TargetError, match=r"capture\.json"):
+        write_capture(tmp_path / "c.capture", force=True)
+    assert (tmp_path / "c.capture" / "capture.json").read_text() == text
+
+
+def test_a_capture_is_replaced_by_force_alone(tmp_path: Path) -> None:
+    path = tmp_path / "c.capture"
+    write_capture(path, 1.0)
+    with pytest.raises(TargetError, match="--force replaces it"):
+        write_capture(path, 2.0)
+    assert open_capture(path).info.job.run_time_s == 1.0
+    write_capture(path, 2.0, force=True)
+    assert open_capture(path).info.job.run_time_s == 2.0
+    assert names(tmp_path) == ["c.capture"]
+
+
+def test_the_old_capture_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "c.capture"
+    write_capture(path, 1.0)
+    working = begin_capture(path, force=True)
+    fill(working, 2.0)
+    assert open_capture(path).info.job.run_time_s == 1.0
+    discard_capture(working)
+    assert open_capture(path).info.job.run_time_s == 1.0
+    assert names(tmp_path) == ["c.capture"]
+
+
+def test_what_came_there_meanwhile_stays_and_nothing_measured_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "c.capture"
+    working = begin_capture(path)
+    fill(working, 2.0)
+    write_capture(path, 1.0)
+    with pytest.raises(TargetError, match="the new result is at"):
+        publish_capture(working, path)
+    discard_capture(working)
+    assert open_capture(path).info.job.run_time_s == 1.0
+    (kept,) = [found for found in tmp_path.iterdir() if found != path]
+    assert open_capture(kept).info.job.run_time_s == 2.0
+
+
+def test_two_writers_of_one_name_do_not_share_a_working_directory(tmp_path: Path) -> None:
+    path = tmp_path / "c.capture"
+    first, second = begin_capture(path), begin_capture(path)
+    assert first != second
+    fill(first, 1.0)
+    fill(second, 2.0)
+    publish_capture(first, path)
+    publish_capture(second, path, force=True)
+    assert open_capture(path).info.job.run_time_s == 2.0
+    assert names(tmp_path) == ["c.capture"]
+
+
+def test_foreign_files_beside_the_output_stay(tmp_path: Path) -> None:
+    for name in (".c.capture.old", ".c.capture.new", ".c.capture.backup.dxt-replay"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("x")
+    before = names(tmp_path)
+    write_capture(tmp_path / "c.capture")
+    write_capture(tmp_path / "c.capture", force=True)
+    assert names(tmp_path) == sorted([*before, "c.capture"])
+
+
+def _die_while_writing(path: Path) -> None:
+    fill(begin_capture(path))
+    os._exit(9)
+
+
+def test_what_an_ended_process_left_goes_with_the_next_writer(tmp_path: Path) -> None:
+    path = tmp_path / "c.capture"
+    process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    (left,) = names(tmp_path)
+    assert left.endswith(".dxt-replay")
+    living = begin_capture(path)
+    assert names(tmp_path) == [living.name]
+    write_capture(path)
+    assert living.is_dir(), "a writer that lives keeps its directory"
+    discard_capture(living)
+    assert names(tmp_path) == ["c.capture"]
+
+
+def test_an_empty_directory_is_replaced_by_force_alone(tmp_path: Path) -> None:
+    (tmp_path / "c.capture").mkdir()
+    with pytest.raises(TargetError, match="--force"):
+        write_capture(tmp_path / "c.capture")
+    write_capture(tmp_path / "c.capture", force=True)
+    assert open_capture(tmp_path / "c.capture").ranks == (0,)
+
+
+def test_parent_directories_are_not_made(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"absent does not exist: make that directory first"):
+        write_capture(tmp_path / "absent" / "c.capture")
+    with (
+        pytest.raises(TargetError, match=r"absent does not exist: make that directory first"),
+        new_file(tmp_path / "absent" / "x"),
+    ):
+        pass
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TargetError, match="cannot write"):
+        check_output(tmp_path / "file" / "x")
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_file_is_replaced_by_force_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    for text, force in ((b"1", False), (b"2", True)):
+        with new_file(path, force=force) as file:
+            file.write(text)
+    with pytest.raises(TargetError, match="--force replaces it"), new_file(path):
+        pass
+    assert path.read_bytes() == b"2"
+    assert names(tmp_path) == ["x.csv"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with new_file(path, force=True) as file:
+            file.write(b"new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["x.csv"]
+
+
+def test_a_file_that_came_there_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+
+    def write_while_it_comes() -> None:
+        with new_file(path) as file:
+            file.write(b"new")
+            path.write_bytes(b"old")
+
+    with pytest.raises(TargetError, match="exists"):
+        write_while_it_comes()
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["x.csv"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_neither_links_nor_directories_become_files(tmp_path: Path, force: bool) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for path, message in ((tmp_path / "link", "symbolic link"), (tmp_path, "not a file")):
+        with pytest.raises(TargetError, match=message), new_file(path, force=force):
+            pass
+    assert names(tmp_path) == ["link"]
+
+
+def test_a_device_is_written_to_as_it_is() -> None:
+    with new_file(Path("/dev/null")) as file:
+        file.write(b"gone")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_names_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    with new_directory(path, CAPTURE) as working:
+        fill(working)
+    assert open_capture(path).ranks == (0,)
+    assert names(tmp_path) == [path.name]
+
+
+def test_captures_of_older_versions_are_replaced_too(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, ops=[read(0)], files=["/a"])
+    (counts,) = (capture.path / "usage").iterdir()
+    counts.rename(capture.path / "ops" / counts.name)
+    (capture.path / "usage").rmdir()
+    write_capture(capture.path, force=True)
+    assert open_capture(capture.path).operation_count() == 0
