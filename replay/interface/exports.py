@@ -36,16 +36,20 @@ class Report:
         return f'<a href="{name}">{name}</a>'
 
 
-def report(capture: CaptureOrPath, replay: CaptureOrPath | None = None, *, output: PathLike) -> Report:
+def report(
+    capture: CaptureOrPath, replay: CaptureOrPath | None = None, *, output: PathLike, force: bool = False
+) -> Report:
     """Write a page about a capture, or about a source and its replay side by side: one HTML file, no network needed.
+    `force` replaces an earlier file.
 
         dxt_replay.report("run.capture", output="report.html")
 
     Raises: UsageError when the two were given the wrong way round; TargetError for `output`; MissingDependencyError
     without plotly.
     """
-    from profiler_merge.export.exported import replacing
+    from traces.output import check_output, new_file
 
+    check_output(Path(output), force=force)
     with opened(capture) as source:
         if replay is None:
             text = page(source)
@@ -53,7 +57,7 @@ def report(capture: CaptureOrPath, replay: CaptureOrPath | None = None, *, outpu
             with opened(replay) as replayed:
                 text = page_of_both(source, replayed)
     encoded = text.encode("utf-8", "replace")
-    with replacing(Path(output)) as stream:
+    with new_file(Path(output), force=force) as stream:
         stream.write(encoded)
     return Report(path=Path(output), bytes=len(encoded))
 
@@ -86,11 +90,18 @@ def page_of_both(source: Capture, replay: Capture) -> str:
 
 
 def export(
-    capture: CaptureOrPath, to: str, output: PathLike, *, target: PathLike | None = None, dxt_version: int = 1
+    capture: CaptureOrPath,
+    to: str,
+    output: PathLike,
+    *,
+    target: PathLike | None = None,
+    dxt_version: int = 1,
+    force: bool = False,
 ) -> Exported:
     """Write a capture in the format `to` (one of FORMATS) for other tools; the result says what could not be kept.
 
     `target`: directory of the staged twin (fio). `dxt_version`: of the segments (darshan), 2 keeps lanes as thread ids.
+    `force` replaces an earlier export.
 
         dxt_replay.export("run.capture", "chrome", "run.json.gz").notes
 
@@ -103,19 +114,19 @@ def export(
         if to == "chrome":
             from profiler_merge.export.chrome import write_chrome
 
-            return write_chrome(source, path)
+            return write_chrome(source, path, force=force)
         if to == "csv":
             from profiler_merge.export.csv_rows import write_csv
 
-            return write_csv(source, path)
+            return write_csv(source, path, force=force)
         if to == "darshan":
             from profiler_merge.export.darshan_writer import write_darshan
 
-            return write_darshan(source, path, dxt_version=dxt_version)
-        return _fio(source, path, target)
+            return write_darshan(source, path, dxt_version=dxt_version, force=force)
+        return _fio(source, path, target, force=force)
 
 
-def _fio(source: Capture, output: Path, target: PathLike | None) -> Exported:
+def _fio(source: Capture, output: Path, target: PathLike | None, *, force: bool) -> Exported:
     from profiler_merge.export.fio import write_fio
     from replay.plan.layers import choose_layers
     from replay.twin.containment import resolve_target
@@ -127,4 +138,4 @@ def _fio(source: Capture, output: Path, target: PathLike | None) -> Exported:
     resolved = resolve_target(Path(target))
     data = twin_data_set(source, resolved, (), load_manifest(resolved))
     paths = [placement.path for placement in data.placements]
-    return write_fio(source, output, paths=paths, undertaken=choose_layers(source).undertaken)
+    return write_fio(source, output, paths=paths, undertaken=choose_layers(source).undertaken, force=force)

@@ -28,12 +28,14 @@ def merge(
     reconstruct: bool = True,
     inspect: bool = False,
     maps: PathMaps | None = None,
+    force: bool = False,
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
     A folder of `logs` stands for all logs in it; `profiles` are log directories of the profiler, or single
     `.xplane.pb` files. `align` is auto, anchors, nesting, wall or seconds; `exclude` has globs over recorded paths.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
+    `force` replaces an earlier capture.
 
         merged = dxt_replay.merge("logs", "run.capture", profiles="profile")
 
@@ -52,6 +54,7 @@ def merge(
         reconstruct=reconstruct,
         inspect=inspect,
         inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps)),
+        force=force,
     )
     found = [log for path in _several(logs) for log in find_logs(path)]
     return merge_sources(

@@ -104,14 +104,15 @@ def run(
     *,
     cold: bool = False,
     maps: PathMaps | None = None,
+    force: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     comm: Communicator | None = None,
     **choices: Unpack[RunChoices],
 ) -> RunResult:
     """Replay a capture on the twin in `target`; what happened becomes the capture `output`.
 
-    `cold`: drop the twin from the page cache first. `choices`: see `RunChoices`. In a program that mpiexec started,
-    each process calls `run` and replays its share of the ranks; all get the result.
+    `cold`: drop the twin from the page cache first. `force`: replace an earlier capture. `choices`: see `RunChoices`.
+    In a program that mpiexec started, each process calls `run` and replays its share of the ranks; all get the result.
 
         result = dxt_replay.run("run.capture", "/lustre/me/twin", "replay.capture", pace="steps", cold=True)
         result.as_json()["elapsed_s"]
@@ -123,7 +124,7 @@ def run(
 
     comm = comm or connect()
     with opened(capture, comm, Path(output)) as source:
-        options = together(comm, lambda: run_options(source, target, cold=cold, maps=maps, **choices))
+        options = together(comm, lambda: run_options(source, target, cold=cold, maps=maps, force=force, **choices))
         result = run_replay(source, Path(output), options, comm, on_progress or _silent)
     everywhere: RunResult = comm.broadcast(result)
     return everywhere
@@ -137,6 +138,7 @@ def run_repeatedly(
     *,
     cold: bool = False,
     maps: PathMaps | None = None,
+    force: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     comm: Communicator | None = None,
     **choices: Unpack[RunChoices],
@@ -153,7 +155,7 @@ def run_repeatedly(
 
     comm = comm or connect()
     with opened(capture, comm, Path(output)) as source:
-        options = together(comm, lambda: run_options(source, target, cold=cold, maps=maps, **choices))
+        options = together(comm, lambda: run_options(source, target, cold=cold, maps=maps, force=force, **choices))
         result = repeat_run(source, Path(output), options, comm, times, on_progress or _silent)
     everywhere: Repeats = comm.broadcast(result)
     return everywhere
@@ -174,6 +176,7 @@ def run_options(
     reconstruct: bool = True,
     direct: bool = False,
     vectored: int = 0,
+    force: bool = False,
 ) -> RunOptions:
     """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
     from replay.plan.lane_plan import PlanOptions
@@ -197,6 +200,7 @@ def run_options(
         reconstruct=reconstruct,
         io=IoOptions(direct=direct, pieces=vectored, hints=mpi_hints(source)),
         sources=source.whole.info.sources if is_from_logs(source) else (),
+        force=force,
     )
 
 
