@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 
 from profiler_merge.analysis.analyse import analyse
-from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.findings import findings_of
 from profiler_merge.analysis.table_formats import to_pandas
 from profiler_merge.analysis.timeline import timeline
 from profiler_merge.merge import merge
+from traces.part import Part
 from traces.samples import sample
+from traces.store.part_capture import part_of
 from traces.store.reader import open_capture
 from traces.units import NS_PER_MS
 
@@ -63,8 +64,8 @@ busiest = course.sort_values("read_mib_s", ascending=False).head(3)
 print(busiest[["start_ns", "reads", "read_mib_s", "in_flight_mean", "in_flight_max"]].to_string(index=False))
 
 begin = int(course["start_ns"][course["reads"] > 0].iloc[0])
-window = Filters(from_ns=begin, until_ns=begin + 100 * NS_PER_MS, paths=("*.tfrecord",))
-close = timeline(capture, bin_ns=NS_PER_MS, filters=window, per_rank=True)
+window = Part(from_ns=begin, until_ns=begin + 100 * NS_PER_MS, paths=("*.tfrecord",))
+close = timeline(part_of(capture, window), bin_ns=NS_PER_MS, per_rank=True)
 print("bytes read in each ms by rank 0:", close.matrix("bytes_read")[0].tolist())
 
 # %% Done

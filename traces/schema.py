@@ -116,7 +116,8 @@ SPANS_SCHEMA = pa.schema(
     ]
 )
 """One row per span, sorted by (rank, start_ns). `step` spans of one rank do not overlap. `compute` spans are a
-union over threads (thread UNION_THREAD) and disjoint. The others may nest."""
+union over threads (thread UNION_THREAD) and disjoint. The others may nest. A `step` span without a number is a piece of
+a step, in a part of a capture whose window cuts it."""
 
 HDF5_SCHEMA = pa.schema(
     [

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from profiler_merge.analysis.collect import collect
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
-from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from profiler_merge.analysis.patterns import PatternCollector, Patterns
-from profiler_merge.analysis.selected_rows import Selection, collect
 from profiler_merge.analysis.sizes import RequestSizes, SizeCollector
 from profiler_merge.analysis.summary import Summary, SummaryCollector
+from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
 from traces.store.reader import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
-    """What `summarise`, `request_sizes`, `overlap` and `patterns` return for the same filters."""
+    """What `summarise`, `request_sizes`, `overlap` and `patterns` return for the same capture."""
 
     summary: Summary
     sizes: RequestSizes
@@ -29,7 +29,6 @@ class Analysis:
 def analyse(
     capture: Capture,
     *,
-    filters: Filters = EVERYTHING,
     by: str | None = None,
     durations: DurationRule = recorded_durations,
     on_rows: Callable[[int], None] = lambda rows: None,
@@ -39,16 +38,16 @@ def analyse(
     Raises: CaptureError when the capture is damaged.
     """
 
-    def begin(selection: Selection) -> _Collectors:
+    def begin(layers: FileLayers) -> _Collectors:
         return _Collectors(
-            summary=SummaryCollector(capture, selection, by=by, durations=durations),
+            summary=SummaryCollector(capture, layers, by=by, durations=durations),
             sizes=SizeCollector(),
-            overlap=OverlapCollector(capture, selection),
-            patterns=PatternCollector(capture, selection),
+            overlap=OverlapCollector(capture, layers),
+            patterns=PatternCollector(capture, layers),
         )
 
     without = ("lane",) if by == "step" else ("lane", "step")
-    found = collect(capture, filters, begin, without=without, on_rows=on_rows)
+    found = collect(capture, begin, without=without, on_rows=on_rows)
     return Analysis(
         summary=found.summary.summary(),
         sizes=found.sizes.sizes(),
@@ -65,7 +64,7 @@ class _Collectors:
     patterns: PatternCollector
 
     def add(self, rows: OperationRows) -> None:
-        """Hand selected rows to all of them."""
+        """Hand rows to all of them."""
         self.summary.add(rows)
         self.sizes.add(rows)
         self.overlap.add(rows)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.table_formats import table_of
 from traces.errors import DxtReplayError, MissingDependencyError
 from traces.schema import FORMATS, codes
@@ -64,9 +63,7 @@ class Contents:
     unread: Mapping[str, str]
 
 
-def contents(
-    capture: Capture, filters: Filters = EVERYTHING, *, locate: Callable[[str], Path] = lambda path: Path(path)
-) -> Contents:
+def contents(capture: Capture, *, locate: Callable[[str], Path] = lambda path: Path(path)) -> Contents:
     """Look into the TFRecord and HDF5 files of a capture; they are opened for reading only.
 
     `locate`: where a recorded path lies now. Reads the frame of every record, not its data. A file that is absent,
@@ -76,7 +73,7 @@ def contents(
     formats = np.array(FORMATS)[codes(capture.files, "format")]
     rows: dict[str, list[dict[str, Any]]] = {"tfrecord": [], "hdf5": []}
     unread = {}
-    for file_id in np.flatnonzero(filters.files_mask(paths)).tolist():
+    for file_id in np.flatnonzero(capture.file_mask).tolist():
         look = _LOOK.get(formats[file_id])
         if look is None:
             continue

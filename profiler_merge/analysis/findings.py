@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from profiler_merge.analysis import findings_compute, findings_storage
 from profiler_merge.analysis.analyse import Analysis, analyse
-from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.finding import SEVERITIES, Finding
 from traces.store.reader import Capture
 
@@ -28,9 +27,9 @@ SCHEMA = pa.schema(
 """One row per finding; `values` is a JSON object, `files` has a path a line."""
 
 
-def findings(capture: Capture, filters: Filters = EVERYTHING) -> tuple[Finding, ...]:
+def findings(capture: Capture) -> tuple[Finding, ...]:
     """Findings about a capture, the gravest first. Raises: CaptureError when it is damaged."""
-    return findings_of(analyse(capture, filters=filters))
+    return findings_of(analyse(capture))
 
 
 def findings_of(analysis: Analysis) -> tuple[Finding, ...]:

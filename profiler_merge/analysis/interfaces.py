@@ -13,10 +13,8 @@ import pyarrow as pa
 
 from traces.measures.access_pattern import AccessCounts
 from traces.measures.operation_rows import OperationRows
+from traces.part import INTERFACES
 from traces.schema import APIS, TRACED, WRITE
-
-INTERFACES = {"POSIX": ("POSIX",), "STDIO": ("STDIO",), "MPIIO": ("MPIIO", "MPIIO_COLL"), "HDF5": ("HDF5",)}
-"""Interface -> the values of the `api` column that belong to it."""
 
 _COUNTER_PREFIX = {"POSIX": "posix", "STDIO": "stdio", "MPIIO": "mpiio", "HDF5": "h5d"}
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolution_key, resolution_ns
-from profiler_merge.analysis.filters import EVERYTHING, Filters
-from profiler_merge.analysis.selected_rows import Selection, collect
+from profiler_merge.analysis.collect import at_one_layer, collect
+from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
 from traces.schema import TRACED, WRITE
 from traces.store.reader import Capture
@@ -56,7 +56,6 @@ class LaneBars:
 def lane_bars(
     capture: Capture,
     *,
-    filters: Filters = EVERYTHING,
     most_bars: int = MOST_BARS,
     centres_ns: Sequence[tuple[str, int, int]] = (),
     window_operations: int = WINDOW_OPERATIONS,
@@ -66,13 +65,13 @@ def lane_bars(
 
     Raises: CaptureError when a part is damaged.
     """
-    keys = collect(capture, filters, _KeyCollector, without=("step",))
+    keys = collect(capture, _KeyCollector, without=("step",))
     key = resolution_key(keys.counts, keys.tracks, most_bars)
     windows: tuple[Window, ...] = ()
     if key is not None and centres_ns:
-        starts = collect(capture, filters, lambda part: _StartCollector(part, centres_ns), without=("step",))
+        starts = collect(capture, lambda layers: _StartCollector(layers, centres_ns), without=("step",))
         windows = starts.windows(window_operations)
-    bars = collect(capture, filters, lambda part: _BarCollector(part, key, windows), without=("step",))
+    bars = collect(capture, lambda layers: _BarCollector(layers, key, windows), without=("step",))
     return LaneBars(resolution_ns=resolution_ns(key), windows=windows, tracks=bars.tracks())
 
 
@@ -98,8 +97,8 @@ def _tracks(rows: OperationRows) -> Iterator[tuple[Track, OperationRows]]:
 class _KeyCollector:
     """How often each key of neighbours occurs, and how many tracks there are."""
 
-    def __init__(self, selection: Selection) -> None:
-        self._selection = selection
+    def __init__(self, layers: FileLayers) -> None:
+        self._layers = layers
         self._last: dict[Track, tuple[int, int]] = {}
         self.counts = np.zeros(KEYS, dtype=np.int64)
 
@@ -108,7 +107,7 @@ class _KeyCollector:
         return len(self._last)
 
     def add(self, rows: OperationRows) -> None:
-        for track, part in _tracks(self._selection.counted(rows)):
+        for track, part in _tracks(at_one_layer(rows, self._layers)):
             starts, ends = part.start_ns, part.end_ns
             if track in self._last:
                 before = self._last[track]
@@ -121,13 +120,13 @@ class _KeyCollector:
 class _StartCollector:
     """When operations start within some stretches of time."""
 
-    def __init__(self, selection: Selection, stretches: Sequence[tuple[str, int, int]]) -> None:
-        self._selection = selection
+    def __init__(self, layers: FileLayers, stretches: Sequence[tuple[str, int, int]]) -> None:
+        self._layers = layers
         self._stretches = stretches
         self._starts: list[list[np.ndarray]] = [[] for _ in stretches]
 
     def add(self, rows: OperationRows) -> None:
-        counted = self._selection.counted(rows)
+        counted = at_one_layer(rows, self._layers)
         for found, (_, begin, until) in zip(self._starts, self._stretches, strict=True):
             low, high = np.searchsorted(counted.start_ns, [begin, until])
             if high > low:
@@ -148,14 +147,14 @@ class _StartCollector:
 class _BarCollector:
     """Bars of each track."""
 
-    def __init__(self, selection: Selection, key: int | None, windows: Sequence[Window]) -> None:
-        self._selection = selection
+    def __init__(self, layers: FileLayers, key: int | None, windows: Sequence[Window]) -> None:
+        self._layers = layers
         self._key = key
         self._windows = windows
         self._open: dict[Track, _Open] = {}
 
     def add(self, rows: OperationRows) -> None:
-        for track, part in _tracks(self._selection.counted(rows)):
+        for track, part in _tracks(at_one_layer(rows, self._layers)):
             bars = Bars.single(
                 {
                     "start_ns": part.start_ns,

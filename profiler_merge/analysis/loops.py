@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from traces.measures.intervals import Intervals
-from traces.schema import SPAN_KINDS, codes
+from traces.schema import NO_STEP, SPAN_KINDS, codes
 
 _NO_STEPS = np.empty(0, dtype=np.int64)
 
@@ -79,7 +79,7 @@ def _loop(kind: np.ndarray, step: np.ndarray, start: np.ndarray, end: np.ndarray
     def times(mask: np.ndarray) -> Intervals:
         return Intervals.union_of(start[mask], end[mask])
 
-    steps = np.flatnonzero(kind == SPAN_KINDS.index("step"))
+    steps = np.flatnonzero((kind == SPAN_KINDS.index("step")) & (step != NO_STEP))
     steps = steps[np.argsort(start[steps], kind="stable")]
     wait, collective, checkpoint, compute = (
         times(kind == SPAN_KINDS.index(name)) for name in ("input_wait", "collective", "checkpoint", "compute")

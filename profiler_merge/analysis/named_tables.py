@@ -14,7 +14,6 @@ from profiler_merge.analysis.analyse import Analysis, analyse
 from profiler_merge.analysis.breakdown import GroupTotals
 from profiler_merge.analysis.contents import contents
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
-from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.findings import findings_of, findings_table
 from profiler_merge.analysis.rank_files import RankFiles
 from profiler_merge.analysis.summary import Summary, summarise
@@ -89,7 +88,6 @@ def views(
     capture: Capture,
     names: Collection[str],
     *,
-    filters: Filters = EVERYTHING,
     by: str | None = None,
     durations: DurationRule = recorded_durations,
     bin_ns: int | None = None,
@@ -101,15 +99,15 @@ def views(
     """
     found, shares = None, None
     if any(name in _FROM_ANALYSIS for name in names):
-        found = analyse(capture, filters=filters, by=by, durations=durations)
+        found = analyse(capture, by=by, durations=durations)
         summary, shares = found.summary, found.overlap.shares()
     else:
-        summary = summarise(capture, filters=filters, by=by, durations=durations)
+        summary = summarise(capture, by=by, durations=durations)
     tables = {}
-    inside = contents(capture, filters) if any(name in CONTENTS for name in names) else None
+    inside = contents(capture) if any(name in CONTENTS for name in names) else None
     for name in names:
         if name == TIMELINE:
-            tables[name] = timeline(capture, filters=filters, bin_ns=bin_ns, bins=bins).table
+            tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins).table
         elif name in CONTENTS:
             tables[name] = getattr(inside, name)
         elif found is not None:

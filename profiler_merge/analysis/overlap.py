@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.collect import at_one_layer, collect
 from profiler_merge.analysis.loops import RankLoop, rank_loops
-from profiler_merge.analysis.selected_rows import Selection, collect
 from profiler_merge.analysis.step_times import STEPS_SCHEMA, StepTotals
+from traces.layers import FileLayers
 from traces.measures.intervals import Intervals, StreamingUnion
 from traces.measures.operation_rows import OperationRows
 from traces.schema import TRACED
@@ -159,30 +159,27 @@ class Overlap:
         return self.steps.take(pa.array(order[excess[order] > 0]))
 
 
-def overlap(capture: Capture, filters: Filters = EVERYTHING) -> Overlap:
+def overlap(capture: Capture) -> Overlap:
     """Overlap of compute and I/O per rank, per step and in total.
 
-    With a time window, spans are cut at its ends. Raises: CaptureError when a part is damaged.
+    Raises: CaptureError when a part is damaged.
     """
-    collector = collect(
-        capture, filters, lambda selection: OverlapCollector(capture, selection), without=("lane", "step")
-    )
-    return collector.overlap()
+    return collect(capture, lambda layers: OverlapCollector(capture, layers), without=("lane", "step")).overlap()
 
 
 class OverlapCollector:
-    """Collects an `Overlap` from selected rows of one rank after another."""
+    """Collects an `Overlap` from rows of one rank after another."""
 
-    def __init__(self, capture: Capture, selection: Selection) -> None:
-        self._selection = selection
+    def __init__(self, capture: Capture, layers: FileLayers) -> None:
+        self._layers = layers
         self._run_time_s = capture.info.job.run_time_s
-        loops = rank_loops(selection.filters.spans(capture.spans))
+        loops = rank_loops(capture.spans)
         self._profiled: Mapping[int, RankLoop] = loops
-        self._ranks = {rank: _RankCollector(loops.get(rank, RankLoop())) for rank in selection.ranks(capture)}
+        self._ranks = {rank: _RankCollector(loops.get(rank, RankLoop())) for rank in capture.ranks}
 
     def add(self, rows: OperationRows) -> None:
-        """Add selected rows, in start order."""
-        rows = self._selection.counted(rows)
+        """Add rows, in start order."""
+        rows = at_one_layer(rows, self._layers)
         data = rows.where(rows.data)
         collector = self._ranks[rows.rank]
         traced = data.origin == TRACED

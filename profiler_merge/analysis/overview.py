@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from profiler_merge.analysis.analyse import Analysis, analyse
-from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.finding import Finding
 from profiler_merge.analysis.findings import findings_of
 from profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
 from profiler_merge.analysis.loop_bars import LoopBars, loop_bars
 from profiler_merge.analysis.timeline import Timeline, timeline
+from traces.part import Part
 from traces.schema import CaptureInfo
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 COURSE_BINS = 400
@@ -43,7 +43,6 @@ class Overview:
 def overview(
     capture: Capture,
     *,
-    filters: Filters = EVERYTHING,
     most_bars: int = MOST_BARS,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Overview:
@@ -51,25 +50,24 @@ def overview(
 
     `on_rows` is told how many rows of the first pass are done. Raises: CaptureError when the capture is damaged.
     """
-    found = analyse(capture, filters=filters, on_rows=on_rows)
-    course = timeline(capture, filters=filters, bins=COURSE_BINS)
+    found = analyse(capture, on_rows=on_rows)
+    course = timeline(capture, bins=COURSE_BINS)
     shown = shown_ranks(found)
-    few = filters if len(shown) == len(found.overlap.ranks) else dataclasses.replace(filters, ranks=shown)
+    few = capture if shown == capture.ranks or not capture.operation_count() else part_of(capture, Part(ranks=shown))
     return Overview(
         name=capture.path.name,
         info=capture.info,
         analysis=found,
         findings=findings_of(found),
         course=course,
-        by_rank=timeline(capture, filters=filters, bins=HEAT_BINS, per_rank=True),
+        by_rank=timeline(capture, bins=HEAT_BINS, per_rank=True),
         lanes=lane_bars(
-            capture,
-            filters=few,
+            few,
             most_bars=most_bars,
             centres_ns=moments(found, course),
             window_operations=most_bars * 3 // 16,
         ),
-        loops=loop_bars(filters.spans(capture.spans), shown, most_bars * 3 // 4),
+        loops=loop_bars(capture.spans, shown, most_bars * 3 // 4),
         shown_ranks=shown,
         paths=capture.paths(),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.filters import EVERYTHING, Filters
+from profiler_merge.analysis.collect import at_one_layer, collect
 from profiler_merge.analysis.rank_files import (
     COUNTS,
     SUMMED,
@@ -18,7 +18,7 @@ from profiler_merge.analysis.rank_files import (
     pattern_names,
 )
 from profiler_merge.analysis.reread import UniqueBytes
-from profiler_merge.analysis.selected_rows import Selection, collect
+from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
 from traces.store.reader import Capture
 
@@ -73,35 +73,33 @@ class Patterns:
         return 100 * float(values.max() - values.min()) / float(values.max()) if len(values) and values.max() else None
 
 
-def patterns(capture: Capture, filters: Filters = EVERYTHING) -> Patterns:
+def patterns(capture: Capture) -> Patterns:
     """Access patterns of the counted reads and writes. Raises: CaptureError when a part is damaged."""
-    return collect(
-        capture, filters, lambda selection: PatternCollector(capture, selection), without=("lane", "step")
-    ).patterns()
+    return collect(capture, lambda layers: PatternCollector(capture, layers), without=("lane", "step")).patterns()
 
 
 class PatternCollector:
-    """Collects `Patterns` from selected rows of one rank after another.
+    """Collects `Patterns` from rows of one rank after another.
 
     A rank is added to the totals of its files, and to its own, as soon as the next one begins. Memory: about 50 int64
     per file of the capture, 21 per rank, and the pieces of two `UniqueBytes`; none per operation or pair of rank and
     file.
     """
 
-    def __init__(self, capture: Capture, selection: Selection) -> None:
+    def __init__(self, capture: Capture, layers: FileLayers) -> None:
         self._capture = capture
-        self._selection = selection
+        self._layers = layers
         self._accesses = RankAccesses(capture.files)
         self._rank: int | None = None
         self._by_file = _FileTotals(capture.files.num_rows)
-        self._by_rank = _RankTotals(selection.ranks(capture), capture.files.num_rows)
+        self._by_rank = _RankTotals(capture.ranks, capture.files.num_rows)
         self._unique_over_ranks = UniqueBytes(self._accesses.line)
         self._pairs = 0
         self._error = 0
 
     def add(self, rows: OperationRows) -> None:
-        """Add selected rows, in start order."""
-        rows = self._selection.counted(rows)
+        """Add rows, in start order."""
+        rows = at_one_layer(rows, self._layers)
         if rows.rank != self._rank:
             self._finish_rank()
             self._rank = rows.rank
@@ -121,7 +119,7 @@ class PatternCollector:
         """Patterns of all that was added."""
         self._finish_rank()
         return Patterns(
-            rank_files=RankFiles(self._capture, self._selection, self._pairs),
+            rank_files=RankFiles(self._capture, self._layers, self._pairs),
             files=self._by_file.table(self._capture.files, self._unique_over_ranks),
             ranks=self._by_rank.table(),
             reread_error_bytes=self._error,

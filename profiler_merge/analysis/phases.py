@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from traces.measures.intervals import Intervals
-from traces.measures.span_times import spans_by_rank, union_by_rank
+from traces.measures.span_times import spans_by_rank, union_by_rank, whole_steps
 from traces.units import ns_to_seconds
 
 
@@ -23,7 +23,7 @@ class Steps:
 def steps(spans: pa.Table) -> Steps:
     """Steps of a spans table."""
     counts, total_ns = [], 0
-    for _, _, starts, ends in spans_by_rank(spans, "step"):
+    for _, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
         counts.append(len(starts))
         total_ns += int((ends - starts).sum())
     return Steps(count=max(counts, default=0), mean_s=ns_to_seconds(total_ns) / sum(counts) if counts else None)

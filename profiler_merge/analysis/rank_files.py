@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from profiler_merge.analysis.access_order import AccessOrder
+from profiler_merge.analysis.collect import at_one_layer
 from profiler_merge.analysis.reread import ByteLine, UniqueBytes
-from profiler_merge.analysis.selected_rows import Selection
 from profiler_merge.analysis.spreading import add_at
+from traces.layers import FileLayers
 from traces.measures.intervals import Intervals
 from traces.measures.operation_rows import OperationRows, operation_rows
 from traces.schema import FORMATS, TRACED, WRITE, codes
@@ -161,9 +162,9 @@ class RankFiles:
 
     schema = RANK_FILES_SCHEMA
 
-    def __init__(self, capture: Capture, selection: Selection, num_rows: int) -> None:
+    def __init__(self, capture: Capture, layers: FileLayers, num_rows: int) -> None:
         self._capture = capture
-        self._selection = selection
+        self._layers = layers
         self.num_rows = num_rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -204,12 +205,11 @@ class RankFiles:
         return kept.combine_chunks()
 
     def _ranks(self) -> Iterator[tuple[int, FileCounts]]:
-        capture, selection = self._capture, self._selection
-        accesses = RankAccesses(capture.files)
-        stream = operation_rows(capture, selection.ranks(capture), without=selection.needed(("lane", "step")))
+        accesses = RankAccesses(self._capture.files)
+        stream = operation_rows(self._capture, without=("lane", "step"))
         for rank, batches in groupby(stream, key=lambda rows: rows.rank):
             for rows in batches:
-                accesses.add(selection.counted(selection.selected(rows)))
+                accesses.add(at_one_layer(rows, self._layers))
             yield rank, accesses.finish()
 
 

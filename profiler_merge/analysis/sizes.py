@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.filters import EVERYTHING, Filters
-from profiler_merge.analysis.interfaces import INTERFACES
-from profiler_merge.analysis.selected_rows import collect
+from profiler_merge.analysis.collect import collect
 from profiler_merge.analysis.table_formats import table_of
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.operation_rows import OperationRows
+from traces.part import INTERFACES
 from traces.schema import APIS, ORIGINS, WRITE
 from traces.store.reader import Capture
 
@@ -162,9 +161,9 @@ class SizeCollector:
         )
 
 
-def request_sizes(capture: Capture, filters: Filters = EVERYTHING) -> RequestSizes:
+def request_sizes(capture: Capture) -> RequestSizes:
     """Sizes of the reads and writes, each at the layer that it was recorded at. Raises: CaptureError when damaged."""
-    return collect(capture, filters, lambda selection: SizeCollector(), without=("lane", "step")).sizes()
+    return collect(capture, lambda layers: SizeCollector(), without=("lane", "step")).sizes()
 
 
 def _power_rows(found: SizeClass) -> Iterable[dict[str, object]]:

@@ -1,6 +1,6 @@
 """The totals of a capture: `summarise(capture)` -> `Summary`, in one pass over the op stream.
 
-Counted are reads and writes that were traced, at one layer per file (`analysis.selection`). Rows reconstructed from
+Counted are reads and writes that were traced, at one layer per file (`traces.layers`). Rows reconstructed from
 counters stand apart, because their times and sizes are estimates.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
+from profiler_merge.analysis.collect import at_one_layer, collect
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
-from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
 from profiler_merge.analysis.phases import Phases, Steps, phases, steps
-from profiler_merge.analysis.selected_rows import Selection, collect
+from traces.layers import FileLayers
 from traces.measures.access_pattern import AccessCounts, AccessPattern
 from traces.measures.distribution import Distribution
 from traces.measures.io_totals import IoCollector, IoTotals
@@ -159,23 +159,18 @@ class Summary:
 def summarise(
     capture: Capture,
     *,
-    filters: Filters = EVERYTHING,
-    exclude: Sequence[str] = (),
     by: str | None = None,
     durations: DurationRule = recorded_durations,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Summary:
-    """Summary of a capture.
+    """Summary of a capture or of a part of one.
 
-    `filters`: what to look at; `exclude`: shell patterns of paths to leave out besides; `by`: one of
-    `breakdown.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` is told how
-    many rows each batch had. Raises: CaptureError when the capture is damaged.
+    `by`: one of `breakdown.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` gets the
+    number of rows of each batch. Raises: CaptureError when the capture is damaged.
     """
-    filters = filters.excluding(exclude)
     tally = collect(
         capture,
-        filters,
-        lambda selection: SummaryCollector(capture, selection, by=by, durations=durations),
+        lambda layers: SummaryCollector(capture, layers, by=by, durations=durations),
         without=("lane",) if by == "step" else ("lane", "step"),
         on_rows=on_rows,
     )
@@ -188,16 +183,16 @@ class SummaryCollector:
     def __init__(
         self,
         capture: Capture,
-        selection: Selection,
+        layers: FileLayers,
         *,
         by: str | None = None,
         durations: DurationRule = recorded_durations,
     ) -> None:
         files = capture.files.num_rows
         self._capture = capture
-        self._selection = selection
+        self._layers = layers
         self._durations = durations
-        self._spans = selection.filters.spans(capture.spans)
+        self._spans = capture.spans
         self._phase = phases(self._spans)
         self._io = IoCollector(files, self._phase.compute)
         self._pattern = AccessPattern(files)
@@ -208,9 +203,9 @@ class SummaryCollector:
         self._reconstructed = np.zeros(5, dtype=np.int64)
 
     def add(self, rows: OperationRows) -> None:
-        """Add selected rows."""
+        """Add rows of the capture."""
         self._interfaces.add(rows.where(rows.data))
-        rows = self._selection.counted(rows)
+        rows = at_one_layer(rows, self._layers)
         traced, data = rows.origin == TRACED, rows.data
         counted = rows.where(traced & data)
         duration_ns = self._durations(counted)
@@ -271,13 +266,14 @@ class SummaryCollector:
 
     def _counters(self) -> pa.Table | None:
         """Darshan's counters where they are of just the rows that are looked at."""
-        if is_replay(self._capture.info) or self._selection.filters.by_operation:
+        if is_replay(self._capture.info) or not self._capture.takes_whole_files:
             return None
-        return self._capture.files.filter(pa.array(self._selection.files))
+        return self._capture.files.filter(pa.array(self._capture.file_mask))
 
     def _rank_count(self) -> int:
-        ranks = self._selection.ranks(self._capture)
-        return len(ranks) if self._selection.filters.ranks else max(self._capture.info.job.nprocs, len(ranks))
+        ranks = self._capture.ranks
+        whole = ranks == self._capture.whole.ranks
+        return max(self._capture.info.job.nprocs, len(ranks)) if whole else len(ranks)
 
 
 def _pattern(counters: pa.Table | None, operations: AccessCounts) -> tuple[AccessCounts, str]:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from profiler_merge.analysis.collect import at_one_layer, collect
 from profiler_merge.analysis.concurrency import PeaksPerBin, in_time_order
-from profiler_merge.analysis.filters import EVERYTHING, Filters
 from profiler_merge.analysis.phases import phases
-from profiler_merge.analysis.selected_rows import Selection, collect
 from profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
 from traces.errors import UsageError
+from traces.layers import FileLayers
 from traces.measures.intervals import Intervals, StreamingUnion
 from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, rows_of_batch
 from traces.schema import TRACED, WRITE
@@ -99,7 +99,6 @@ def timeline(
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     per_rank: bool = False,
-    filters: Filters = EVERYTHING,
 ) -> Timeline:
     """Timeline of traced reads and writes, in bins of `bin_ns`, or in at most about `bins` of a round width (1, 2 or 5
     times a power of ten nanoseconds).
@@ -108,17 +107,17 @@ def timeline(
     of their own.
     Raises: UsageError for more than MOST_CELLS bins; CaptureError when a part is damaged.
     """
-    first, last = _bounds(capture, filters)
+    first, last = _bounds(capture)
     width = bin_ns if bin_ns is not None else round_width_ns(last - first, bins)
     if width <= 0:
         raise UsageError("a bin is at least a nanosecond wide")
-    if filters.from_ns is None:
+    if capture.part.from_ns is None:
         first -= first % width
 
-    def begin(selection: Selection) -> TimelineCollector:
-        return TimelineCollector(capture, selection, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank)
+    def begin(layers: FileLayers) -> TimelineCollector:
+        return TimelineCollector(capture, layers, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank)
 
-    collector = collect(capture, filters, begin, without=("lane", "step"))
+    collector = collect(capture, begin, without=("lane", "step"))
     return collector.timeline()
 
 
@@ -131,24 +130,24 @@ def round_width_ns(length_ns: int, bins: int) -> int:
     return next(times * power for times in (1, 2, 5) if times * power >= least)
 
 
-def _bounds(capture: Capture, filters: Filters) -> tuple[int, int]:
-    first, last = capture.time_span_ns if filters.from_ns is None or filters.until_ns is None else (0, 0)
-    first = first if filters.from_ns is None else filters.from_ns
-    last = last if filters.until_ns is None else filters.until_ns
+def _bounds(capture: Capture) -> tuple[int, int]:
+    begin, end = capture.part.from_ns, capture.part.until_ns
+    first, last = capture.time_span_ns if begin is None or end is None else (0, 0)
+    first, last = first if begin is None else begin, last if end is None else end
     return first, max(last, first + 1)
 
 
 class TimelineCollector:
-    """Collects a `Timeline` from selected rows of one rank after another."""
+    """Collects a `Timeline` from rows of one rank after another."""
 
     def __init__(
-        self, capture: Capture, selection: Selection, *, start_ns: int, end_ns: int, bin_ns: int, per_rank: bool
+        self, capture: Capture, layers: FileLayers, *, start_ns: int, end_ns: int, bin_ns: int, per_rank: bool
     ) -> None:
         self._capture = capture
-        self._selection = selection
+        self._layers = layers
         self._start_ns = start_ns
         self._bin_ns = bin_ns
-        self._ranks = selection.ranks(capture)
+        self._ranks = capture.ranks
         self._rows = self._ranks if per_rank else (ALL_RANKS,)
         self._row = {rank: place if per_rank else 0 for place, rank in enumerate(self._ranks)}
         self._bins = -((start_ns - end_ns) // bin_ns)
@@ -162,8 +161,8 @@ class TimelineCollector:
         self._rank_peaks = PeaksPerBin(bin_ns)
 
     def add(self, rows: OperationRows) -> None:
-        """Add selected rows, in start order."""
-        rows = self._selection.counted(rows)
+        """Add rows, in start order."""
+        rows = at_one_layer(rows, self._layers)
         if rows.rank != self._rank:
             self._finish_rank()
             self._rank, self._union = rows.rank, StreamingUnion()
@@ -250,10 +249,9 @@ class TimelineCollector:
         return peaks.peaks(self._bins)
 
     def _stream(self, rank: int) -> Iterator[OperationRows]:
-        names = [name for name in ROW_COLUMNS if name not in self._selection.needed(("lane", "step"))]
+        names = [name for name in ROW_COLUMNS if name not in ("lane", "step")]
         for batch in self._capture.operations(rank, columns=names):
-            rows = rows_of_batch(batch, rank, self._capture.files.num_rows, names)
-            rows = self._selection.counted(self._selection.selected(rows))
+            rows = at_one_layer(rows_of_batch(batch, rank, self._capture.files.num_rows, names), self._layers)
             yield rows.where(rows.data & (rows.origin == TRACED))
 
     def _table(self) -> pa.Table:
@@ -280,7 +278,7 @@ class TimelineCollector:
 
     def _compute(self, edges: np.ndarray) -> np.ndarray:
         """Compute-busy share of each bin, (rows, bins); nan where no rank is profiled."""
-        found = phases(self._selection.filters.spans(self._capture.spans))
+        found = phases(self._capture.spans)
         shares_ = np.zeros((len(self._rows), self._bins))
         profiled = np.zeros(len(self._rows))
         for rank in found.profiled_ranks:

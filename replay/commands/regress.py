@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.options import capture_argument, force_option, is_log, json_option, selection_options
+from replay.commands.options import capture_argument, force_option, is_log, json_option, part_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from replay.plan.pacing import Pace
     from replay.regression.experiment import Experiment
     from replay.run.options import RunOptions
+    from traces.part import Part
     from traces.schema import Source
     from traces.store.reader import Capture
 
@@ -84,7 +86,7 @@ if TYPE_CHECKING:
 )
 @click.option("--baseline-map", multiple=True, metavar="PREFIX=DIR", help="Real data on the baseline; repeatable.")
 @click.option("--candidate-map", multiple=True, metavar="PREFIX=DIR", help="Real data on the candidate; repeatable.")
-@selection_options
+@part_options
 @click.option(
     "-o",
     "--output",
@@ -97,10 +99,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     capture: Path,
-    ranks: str | None,
-    begin: str | None,
-    until: str | None,
-    steps: str | None,
+    chosen_part: Callable[[], Part],
     staging: bool,
     junit: Path | None,
     fail_inconclusive: bool,
@@ -121,7 +120,6 @@ def command(
     from replay.commands.output import print_json
     from replay.commands.processes import ending_together
     from replay.commands.progress import byte_progress, experiment_progress
-    from replay.plan.selection import Selection
     from replay.ranks.comm import connect, first_does, together
     from replay.ranks.stopping import unwind_on_signals
     from replay.regression.experiment import check_outputs, plan_staging, run_experiment, stage_all
@@ -129,15 +127,16 @@ def command(
     from replay.regression.verdict import Verdict
     from replay.show.terminal import print_sections
     from traces.output import check_output
+    from traces.store.part_capture import part_of
 
     comm = connect()
     with ExitStack() as stack:
         stack.enter_context(comm.watched())
         stack.enter_context(ending_together(comm))
         stack.enter_context(unwind_on_signals())
-        selection = together(comm, lambda: Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps))
+        part = together(comm, chosen_part)
         whole = stack.enter_context(opened(capture, comm, chosen["output"]))
-        source = together(comm, lambda: selection.of(whole))
+        source = together(comm, lambda: part_of(whole, part))
         sources = whole.info.sources if is_log(capture) else ()
         experiment = first_does(comm, lambda: _experiment(source, sources, {**chosen, "force": force}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,7 @@ from replay.commands.options import capture_argument, filter_options, force_opti
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.filters import Filters
-    from replay.plan.selection import Selection
+    from traces.part import Part
     from traces.store.reader import Capture
 
 
@@ -34,14 +34,7 @@ def command(
     capture: Path,
     replay: Path | None,
     output: Path,
-    path: tuple[str, ...],
-    exclude: tuple[str, ...],
-    op: tuple[str, ...],
-    api: tuple[str, ...],
-    ranks: str | None,
-    begin: str | None,
-    until: str | None,
-    steps: str | None,
+    chosen_part: Callable[[], Part],
     force: bool,
     as_json: bool,
 ) -> None:
@@ -50,28 +43,16 @@ def command(
     One HTML file that needs no network. With REPLAY, a replay of the capture, both stand side by side, and how faithful
     it is. The options choose what the page is about, such as a stretch of time in full detail.
     """
-    from profiler_merge.analysis.filters import Filters
     from replay.commands.output import print_json
     from replay.commands.progress import status
-    from replay.plan.selection import Selection
     from traces.output import check_output, new_file
 
-    part = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
-    filters = Filters(
-        paths=path,
-        exclude=exclude,
-        ranks=part.ranks or (),
-        ops=op,
-        apis=tuple(name.upper() for name in api),
-        from_ns=part.from_ns,
-        until_ns=part.until_ns,
-        steps=part.steps,
-    )
-    if replay is not None and filters.windowed:
+    part = chosen_part()
+    if replay is not None and part.is_window:
         raise UsageError("--from and --until are times of one capture: leave them out where there are two")
     check_output(output, force=force)
     with status("drawing"):
-        text = _page(capture, replay, part, filters).encode("utf-8", "replace")
+        text = _page(capture, replay, part).encode("utf-8", "replace")
     with new_file(output, force=force) as stream:
         stream.write(text)
     if as_json:
@@ -80,33 +61,32 @@ def command(
         _print(output, len(text))
 
 
-def _page(capture: Path, replay: Path | None, part: Selection, filters: Filters) -> str:
+def _page(capture: Path, replay: Path | None, part: Part) -> str:
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
     from replay.commands.options import check_order, opened
     from replay.show.page.html import report_page
+    from traces.store.part_capture import part_of
 
     with opened(capture) as source:
-        part.check(source)
         if replay is None:
-            return report_page(overview(source, filters=filters))
+            return report_page(overview(part_of(source, part)))
         with opened(replay) as replayed:
             check_order(source, replayed)
-            return _both(source, replayed, filters, MOST_BARS // 2)
+            return _both(source, replayed, part, MOST_BARS // 2)
 
 
-def _both(source: Capture, replay: Capture, filters: Filters, most_bars: int) -> str:
+def _both(source: Capture, replay: Capture, part: Part, most_bars: int) -> str:
     """The page of two: of the source, what the replay replays."""
     from profiler_merge.analysis.overview import overview
     from replay.fidelity.compare import compare
-    from replay.plan.selection import as_replayed
     from replay.show.page.data import lag_course
     from replay.show.page.html import report_page
+    from traces.store.part_capture import part_of, part_replayed
 
-    part = as_replayed(source, replay)
     return report_page(
-        overview(part, filters=filters, most_bars=most_bars),
-        overview(replay, filters=filters, most_bars=most_bars),
+        overview(part_of(part_replayed(source, replay), part), most_bars=most_bars),
+        overview(part_of(replay, part), most_bars=most_bars),
         compare(source, replay).as_json(),
         lag_course(replay),
     )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, force_option, is_log, json_option, selection_options
+from replay.commands.options import capture_argument, force_option, is_log, json_option, part_options
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from replay.plan.selection import Selection
     from replay.run.result import RunResult
+    from traces.part import Part
 
 
 @click.command()
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option("--cold", is_flag=True, help="Drop the twin from the page cache first.")
 @click.option("--map", "maps", multiple=True, metavar="PREFIX=DIR", help="As for stage; repeatable.")
-@selection_options
+@part_options
 @click.option(
     "--repeat",
     type=click.IntRange(min=1),
@@ -83,10 +84,7 @@ def command(
     vectored: int,
     cold: bool,
     maps: tuple[str, ...],
-    ranks: str | None,
-    begin: str | None,
-    until: str | None,
-    steps: str | None,
+    chosen_part: Callable[[], Part],
     repeat: int,
     explain: bool,
     force: bool,
@@ -103,7 +101,6 @@ def command(
     from replay.commands.progress import run_progress
     from replay.plan.lane_plan import PlanOptions
     from replay.plan.pacing import Pace, Pacing
-    from replay.plan.selection import Selection
     from replay.ranks.comm import connect, first_does, together
     from replay.run.options import RunOptions
     from replay.run.process_files import IoOptions, mpi_hints
@@ -111,9 +108,10 @@ def command(
     from replay.run.runner import run_replay
     from replay.show.terminal import print_repeats, print_run
     from replay.twin.placement import parse_map
+    from traces.store.part_capture import part_of
 
     if explain:
-        _explain(capture, Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps), as_json=as_json)
+        _explain(capture, chosen_part(), as_json=as_json)
         return
     if target is None or output is None:
         raise UsageError(f"a replay needs {'--target DIR' if target is None else '-o OUT.capture'}")
@@ -123,14 +121,14 @@ def command(
         stack.enter_context(ending_together(comm))
         progress = stack.enter_context(run_progress(comm.rank == 0))
         first_does(comm, lambda: check_outputs(output, repeat, force=force))
-        selection = together(comm, lambda: Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps))
+        part = together(comm, chosen_part)
         pacing = together(
             comm, lambda: Pacing(pace=Pace(pace), speed=speed, compute_speed=compute_speed, io_speed=io_speed)
         )
         if pacing.pace is Pace.STEPS:
             together(comm, lambda: _check_profiled(capture))
         whole = stack.enter_context(opened(capture, comm, output))
-        source = together(comm, lambda: selection.of(whole))
+        source = together(comm, lambda: part_of(whole, part))
         options = together(
             comm,
             lambda: RunOptions(
@@ -172,18 +170,19 @@ def _check_profiled(capture: Path) -> None:
         )
 
 
-def _explain(path: Path, selection: Selection, *, as_json: bool) -> None:
-    """Print the causal model of all selected ranks."""
+def _explain(path: Path, part: Part, *, as_json: bool) -> None:
+    """Print the causal model of all ranks of the part."""
     from replay.causal.explain import explanation, model_sections
     from replay.causal.paced_ranks import derive_steps
     from replay.commands.output import print_json
     from replay.plan.layers import choose_layers
     from replay.plan.survey import survey_rank
     from replay.show.terminal import print_sections
+    from traces.store.part_capture import part_of
     from traces.store.reader import open_capture
 
     _check_profiled(path)
-    capture = selection.of(open_capture(path))
+    capture = part_of(open_capture(path), part)
     layers = choose_layers(capture)
     surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
     explained = explanation(capture, derive_steps(capture, surveys, capture.time_span_ns[0]))

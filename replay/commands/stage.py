@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, selection_options
+from replay.commands.options import capture_argument, part_options
+
+if TYPE_CHECKING:
+    from traces.part import Part
 
 
 @click.command()
@@ -27,7 +32,7 @@ from replay.commands.options import capture_argument, selection_options
     type=click.IntRange(1, 64),
     help="Files written at the same time.  [default: twice the processors, 16 at most]",
 )
-@selection_options
+@part_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     capture: Path,
@@ -37,10 +42,7 @@ def command(
     sparse: bool,
     maps: tuple[str, ...],
     workers: int | None,
-    ranks: str | None,
-    begin: str | None,
-    until: str | None,
-    steps: str | None,
+    chosen_part: Callable[[], Part],
     as_json: bool,
 ) -> None:
     """Stage a twin of the recorded data set of a capture (or a .darshan log) under a target directory.
@@ -50,9 +52,9 @@ def command(
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import byte_progress
-    from replay.plan.selection import Selection
     from replay.twin import stage
     from replay.twin.placement import parse_map
+    from traces.store.part_capture import part_of
 
     if remove:
         removed = stage.unstage(target)
@@ -61,10 +63,10 @@ def command(
         else:
             click.echo(f"removed {removed} files from {target}")
         return
-    selection = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
+    part = chosen_part()
     rules = tuple(parse_map(text) for text in maps)
     with opened(capture) as whole:
-        plan = stage.plan_stage(selection.of(whole), target, maps=rules, sparse=sparse)
+        plan = stage.plan_stage(part_of(whole, part), target, maps=rules, sparse=sparse)
     if not as_json:
         for line in stage.describe(plan):
             click.echo(line)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from profiler_merge.analysis.rank_files import RankFiles
     from profiler_merge.analysis.table_formats import StreamedTable
     from replay.commands.output import StreamedRows
+    from traces.part import Part
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
 VIEWS = (
@@ -48,14 +51,7 @@ def command(
     show: tuple[str, ...],
     findings: bool,
     bin_width: str | None,
-    path: tuple[str, ...],
-    exclude: tuple[str, ...],
-    op: tuple[str, ...],
-    api: tuple[str, ...],
-    ranks: str | None,
-    begin: str | None,
-    until: str | None,
-    steps: str | None,
+    chosen_part: Callable[[], Part],
     compat_vanidl: bool,
     csv_file: str | None,
     force: bool,
@@ -65,38 +61,30 @@ def command(
 
     Totals count what was traced, once per file where several layers recorded it.
     """
+
     from profiler_merge.analysis.durations import VANIDL_EXCLUDES, DurationRule, recorded_durations, vanidl_durations
-    from profiler_merge.analysis.filters import Filters
     from profiler_merge.analysis.named_tables import summary_table, views
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import status
-    from replay.plan.selection import Selection
     from replay.show.terminal import print_summary
     from traces.output import check_output
+    from traces.store.part_capture import part_of
     from traces.units import parse_duration_ns
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     _check_tables(names, by, csv_file, as_json=as_json)
     if csv_file is not None and csv_file != STANDARD_OUTPUT:
         check_output(Path(csv_file), force=force)
-    part = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
-    filters = Filters(
-        paths=path,
-        exclude=(*exclude, *VANIDL_EXCLUDES) if compat_vanidl else exclude,
-        ranks=part.ranks or (),
-        ops=op,
-        apis=tuple(name.upper() for name in api),
-        from_ns=part.from_ns,
-        until_ns=part.until_ns,
-        steps=part.steps,
-    )
+    part = chosen_part()
+    if compat_vanidl:
+        part = dataclasses.replace(part, exclude=(*part.exclude, *VANIDL_EXCLUDES))
     width = None if bin_width is None else parse_duration_ns(bin_width, "--bin")
-    with opened(capture) as source:
-        part.check(source)
+    with opened(capture) as whole:
+        source = part_of(whole, part)
         durations: DurationRule = vanidl_durations(source.info) if compat_vanidl else recorded_durations
         with status("summarising"):
-            found = views(source, names, filters=filters, by=by, durations=durations, bin_ns=width, bins=TERMINAL_BINS)
+            found = views(source, names, by=by, durations=durations, bin_ns=width, bins=TERMINAL_BINS)
             shown = None if csv_file is not None or as_json else _shown(found)
         if shown is not None:
             print_summary(shown)

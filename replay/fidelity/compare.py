@@ -19,11 +19,11 @@ from replay.fidelity.side_measures import Measures
 from replay.fidelity.similarity import WEAKNESS, Similarity, similarity
 from replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
 from replay.fidelity.undertaken import Undertaken
-from replay.plan.selection import as_replayed
 from traces.errors import UsageError
 from traces.measures.distribution import Distribution
 from traces.measures.lane_times import matched_starts
 from traces.replay_record import ReplayRecord, replay_record
+from traces.store.part_capture import part_replayed
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, NS_PER_US
 
@@ -149,7 +149,7 @@ def compare(
     Of a source of which the replay replayed a part, only that part is looked at.
     Raises: CaptureError when a capture is damaged; UsageError when the source lacks the part.
     """
-    source = as_replayed(source, replay)
+    source = part_replayed(source, replay)
     numbers = FileNumbers.of(source, replay)
     record = replay_record(replay.info, replay.path / "capture.json")
     chosen = record or ReplayRecord(pace="timed")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.measures.span_times import spans_by_rank
+from traces.measures.span_times import spans_by_rank, whole_steps
 from traces.schema import SPAN_KINDS, codes
 
 DRIFT_BINS = 20
@@ -78,10 +78,10 @@ def step_error(source: pa.Table, replay: pa.Table, speed: float = 1.0) -> StepEr
 
 
 def _step_durations(spans: pa.Table) -> dict[tuple[int, int], int]:
-    """Duration in ns by (rank, step). Steps without a number, or with one that comes twice, count as they come."""
+    """Duration in ns by (rank, step). Steps of a rank count as they come where a number comes twice."""
     durations: dict[tuple[int, int], int] = {}
-    for rank, step, starts, ends in spans_by_rank(spans, "step"):
-        numbered = len(np.unique(step)) == len(step) and step.min() >= 0
+    for rank, step, starts, ends in spans_by_rank(whole_steps(spans), "step"):
+        numbered = len(np.unique(step)) == len(step)
         names = step.tolist() if numbered else range(len(step))
         durations |= {(rank, name): length for name, length in zip(names, (ends - starts).tolist(), strict=True)}
     return durations

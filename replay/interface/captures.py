@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,19 +58,34 @@ def part(
     steps: str | None = None,
     begin: str | None = None,
     until: str | None = None,
+    paths: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    operations: Sequence[str] = (),
+    interfaces: Sequence[str] = (),
 ) -> Capture:
     """The part of a capture with these ranks ("0-15,20"), training steps ("100-200") and times ("10s", "500ms").
 
-    A part is a capture: every function of the interface takes it.
+    `paths`, `exclude`: shell patterns over whole recorded paths ("*.h5"). `operations`: read, write, open ...;
+    `interfaces`: POSIX, STDIO, MPIIO, HDF5. A part is a capture: every function of the interface takes it.
 
         first = dxt_replay.part(capture, ranks="0", until="2s")
 
-    Raises: UsageError for ranks or steps that the capture does not have, or when nothing is left.
+    Raises: UsageError for ranks, steps or names that the capture does not have, or when nothing is left.
     """
-    from replay.plan.selection import Selection
+    from traces.part import Part
+    from traces.store.part_capture import part_of
 
-    chosen = Selection.parse(ranks=ranks, begin=begin, until=until, steps=steps)
-    return chosen.of(capture if isinstance(capture, Capture) else open_capture(capture))
+    chosen = Part.parse(
+        ranks=ranks,
+        steps=steps,
+        begin=begin,
+        until=until,
+        paths=paths,
+        exclude=exclude,
+        operations=operations,
+        interfaces=interfaces,
+    )
+    return part_of(capture if isinstance(capture, Capture) else open_capture(capture), chosen)
 
 
 def is_log(path: Path) -> bool:

@@ -76,13 +76,13 @@ def page_of_both(source: Capture, replay: Capture) -> str:
     from profiler_merge.analysis.overview import overview
     from replay.fidelity.compare import compare
     from replay.interface.comparisons import check_order
-    from replay.plan.selection import as_replayed
     from replay.show.page.data import lag_course
     from replay.show.page.html import report_page
+    from traces.store.part_capture import part_replayed
 
     check_order(source, replay)
     return report_page(
-        overview(as_replayed(source, replay), most_bars=MOST_BARS // 2),
+        overview(part_replayed(source, replay), most_bars=MOST_BARS // 2),
         overview(replay, most_bars=MOST_BARS // 2),
         compare(source, replay).as_json(),
         lag_course(replay),

@@ -129,7 +129,7 @@ def process_file_slots(surveys: Sequence[RankSurvey], placements: Sequence[Place
         of: dict[int, np.ndarray] = {}
         for use in survey.slots:
             if use.backend not in of:
-                of[use.backend] = np.full(len(survey.layers.of_file), -1, dtype=np.int32)
+                of[use.backend] = np.full(len(survey.layers.files.of_file), -1, dtype=np.int32)
             of[use.backend][use.file_id] = len(slots)
             writable = use.file_id in survey.writes
             path = placements[use.file_id].path

@@ -13,23 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from replay.hdf5.files import Hdf5Files, hdf5_files
-from traces.errors import CaptureError, UsageError
+from traces.errors import UsageError
+from traces.layers import FileLayers, file_layers
 from traces.replay_record import API_CHOICES
-from traces.schema import APIS, OPS, READ, TRACED, WRITE, codes
+from traces.schema import APIS, OPS, TRACED, codes
 from traces.store.reader import Capture
-
-LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
-"""From the lowest up: the first that a file has rows of is the one that it is replayed at, unless a higher one is
-asked for."""
 
 BACKENDS = ("posix", "stdio", "mpiio", "mpiio_collective", "hdf5", "null")
 POSIX, STDIO, MPIIO, MPIIO_COLLECTIVE, HDF5, NULL = range(len(BACKENDS))
 """Codes of a row's back end."""
 
-_BESIDE = len(LAYERS)
-_LAYER_OF_API = np.array(
-    [next((i for i, layer in enumerate(LAYERS) if api in layer), _BESIDE) for api in APIS], dtype=np.int8
-)
 _BACKEND_OF_API = np.array(
     [{"POSIX": POSIX, "STDIO": STDIO, "MPIIO": MPIIO, "MPIIO_COLL": MPIIO, "HDF5": HDF5}[api] for api in APIS],
     dtype=np.int8,
@@ -42,14 +35,14 @@ _NONE = np.zeros(0, dtype=bool)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerChoice:
-    """`of_file`: int8 index into LAYERS by file_id, -1 for a file without rows at any of them. `api`: of API_CHOICES.
+    """`files`: the layer at which each file is replayed. `api`: of API_CHOICES.
 
     `reconstruct`: whether reconstructed rows are replayed. `hdf5`: bool by file, those that go through that library,
     and `chunks`, what is known of them; `collective`: bool by file, those whose collective rows can be collective
     again; all empty for none.
     """
 
-    of_file: np.ndarray
+    files: FileLayers
     api: str = "auto"
     reconstruct: bool = True
     hdf5: np.ndarray = field(default_factory=lambda: _NONE)
@@ -62,8 +55,7 @@ class LayerChoice:
         A table of `usage` has counts instead of offsets, and is without the library's own requests already.
         """
         api = codes(batch, "api")
-        layer = _LAYER_OF_API[api]
-        mask: np.ndarray = (layer == _BESIDE) | (layer == self.of_file[batch.column("file_id").to_numpy()])
+        mask = self.files.counted(api, batch.column("file_id").to_numpy())
         if not self.reconstruct:
             mask &= codes(batch, "origin") == TRACED
         if self.api in ("posix", "mpiio"):
@@ -90,41 +82,18 @@ class LayerChoice:
 
 
 def choose_layers(capture: Capture, *, api: str = "auto", reconstruct: bool = True) -> LayerChoice:
-    """From the counts of each rank (`Capture.usage`).
+    """By the rule of `traces.layers`, with the layer preferred that `api` names.
 
     Raises: CaptureError when a part is damaged, or operations and files do not fit together; UsageError for an `api`
-    that is none of API_CHOICES.
+    that is not one of API_CHOICES.
     """
     if api not in API_CHOICES:
         raise UsageError(f"--api {api!r}: choose {', '.join(API_CHOICES)}")
-    files = capture.files.num_rows
-    moved, used = np.zeros((2, files, len(LAYERS) + 1), dtype=bool)
-    for rank in capture.ranks:
-        _note_layers(capture, rank, reconstruct, moved, used)
-    # What moves a file's data decides; a file that is only opened or looked at is so at its own lowest layer.
-    present = np.where(moved[:, :_BESIDE].any(axis=1, keepdims=True), moved, used)[:, :_BESIDE]
-    lowest = np.where(present.any(axis=1), present.argmax(axis=1), -1)
-    preferred = _PREFERRED_LAYER.get(api)
-    if preferred is not None:
-        lowest = np.where(present[:, preferred], preferred, lowest)
     chunks = hdf5_files(capture) if api == "hdf5" else Hdf5Files()
     return LayerChoice(
-        of_file=lowest.astype(np.int8),
+        files=file_layers(capture, reconstruct=reconstruct, preferred=_PREFERRED_LAYER.get(api)),
         api=api,
         reconstruct=reconstruct,
-        hdf5=np.isin(np.arange(files), list(chunks.layouts)) if chunks.layouts else _NONE,
+        hdf5=np.isin(np.arange(capture.files.num_rows), list(chunks.layouts)) if chunks.layouts else _NONE,
         chunks=chunks,
     )
-
-
-def _note_layers(capture: Capture, rank: int, reconstruct: bool, moved: np.ndarray, used: np.ndarray) -> None:
-    """Mark which files a rank moves data of, and uses at all, at which layer."""
-    table = capture.usage(rank)
-    op, layer = codes(table, "op"), _LAYER_OF_API[codes(table, "api")]
-    file_id = table["file_id"].to_numpy()
-    if len(file_id) and not 0 <= file_id.min() <= file_id.max() < len(used):
-        raise CaptureError(f"{capture.path}: operations name a file that files.parquet lacks: merge again")
-    counted = np.ones(len(op), dtype=bool) if reconstruct else codes(table, "origin") == TRACED
-    data = counted & ((op == READ) | (op == WRITE))
-    moved[file_id[data], layer[data]] = True
-    used[file_id[counted], layer[counted]] = True

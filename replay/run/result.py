@@ -12,7 +12,6 @@ from typing import Any
 from replay.engine.issue import Core
 from replay.plan.lane_plan import PlanOptions
 from replay.plan.pacing import Pace
-from replay.plan.selection import selection_of
 from replay.run.recording import Tally
 from traces.measures.distribution import Distribution
 from traces.replay_record import ReplayRecord, is_replay
@@ -186,7 +185,6 @@ def replay_info(
     """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and left `stored` operations. `sources`:
     what `source` stands for where it will not last."""
     elapsed_ns = result.tally.last_end_ns
-    selection = selection_of(source)
     pacing = result.options.pacing
     record = ReplayRecord(
         pace=pacing.pace.value,
@@ -195,7 +193,7 @@ def replay_info(
         io_speed=pacing.of_io,
         api=result.io.api,
         reconstruct=result.io.reconstruct,
-        selection=None if selection.is_everything else selection.as_json(),
+        selection=None if source.part.is_everything else source.part.as_json(),
         result=result.as_json(),
     )
     return CaptureInfo(

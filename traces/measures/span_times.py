@@ -8,12 +8,19 @@ import numpy as np
 import pyarrow as pa
 
 from traces.measures.intervals import Intervals
-from traces.schema import SPAN_KINDS, codes
+from traces.schema import NO_STEP, SPAN_KINDS, codes
 
 
 def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:
     """Times in which a rank was in at least one span of `kind` (of `SPAN_KINDS`); ranks without any are absent."""
     return {rank: Intervals.union_of(starts, ends) for rank, _, starts, ends in spans_by_rank(spans, kind)}
+
+
+def whole_steps(spans: pa.Table) -> pa.Table:
+    """The rows that are training steps: those of kind `step` with a number. A step that the window of a part cuts has
+    none (`traces.part`): it would look fast."""
+    step = spans["step"].to_numpy()
+    return spans.filter(pa.array((codes(spans, "kind") == SPAN_KINDS.index("step")) & (step != NO_STEP)))
 
 
 def spans_by_rank(spans: pa.Table, kind: str) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:

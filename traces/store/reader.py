@@ -24,12 +24,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from traces.errors import CaptureError
+from traces.part import Part
 from traces.schema import (
+    APIS,
     FILES_SCHEMA,
     HDF5_SCHEMA,
     SCHEMA_VERSION,
@@ -101,8 +104,28 @@ class Capture:
 
     @property
     def whole(self) -> Capture:
-        """The capture that this one shows a part of; itself where it is no part."""
+        """The capture that this one is a part of; itself where it is all of it."""
         return self
+
+    @property
+    def part(self) -> Part:
+        """Which part of `whole` this capture is."""
+        return Part()
+
+    @property
+    def file_mask(self) -> np.ndarray:
+        """bool (files,): which rows of the files table are in the part."""
+        return np.ones(self.files.num_rows, dtype=bool)
+
+    @property
+    def api_mask(self) -> np.ndarray:
+        """bool (apis,) by code: of which interfaces operations are in the part."""
+        return np.ones(len(APIS), dtype=bool)
+
+    @property
+    def takes_whole_files(self) -> bool:
+        """Whether the counters of the files in `file_mask` count the operations of this part and no others."""
+        return True
 
     def row_groups(self, rank: int) -> tuple[_RowGroup, ...]:
         """Where the operations of a rank are, in order."""

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from profiler_merge.analysis.contents import contents
-from profiler_merge.analysis.filters import Filters
-from tests.capture_builder import File, build_capture
+from tests.capture_builder import File, build_capture, read
+from traces.part import Part
+from traces.store.part_capture import part_of
 
 
 def tfrecord(path: Path, lengths: list[int]) -> File:
@@ -66,8 +67,7 @@ def test_files_may_lie_elsewhere_and_be_chosen(tmp_path: Path) -> None:
     tfrecord(tmp_path / "b", [1])
     files = [File("/scratch/a", format="tfrecord"), File("/scratch/b", format="tfrecord")]
     found = contents(
-        build_capture(tmp_path, files=files),
-        Filters(paths=("*/b",)),
+        part_of(build_capture(tmp_path, files=files, ops=[read(1)]), Part(paths=("*/b",))),
         locate=lambda path: tmp_path / Path(path).name,
     )
     assert found.tfrecords["path"].to_pylist() == ["/scratch/b"]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from profiler_merge.analysis import lane_bars as module
-from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.lane_bars import lane_bars
 from tests.capture_builder import Op, build_capture, read, write
+from traces.part import Part
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 
@@ -58,9 +59,9 @@ def test_batches_do_not_matter(busy: Capture, monkeypatch: pytest.MonkeyPatch) -
     whole = lane_bars(busy, most_bars=100, centres_ns=[("middle", 2_000_000, 3_000_000)])
     collect = module.collect
 
-    def in_pieces(capture, filters, begin, **more):  # type: ignore[no-untyped-def]
-        def begin_split(selection):  # type: ignore[no-untyped-def]
-            collector = begin(selection)
+    def in_pieces(capture, begin, **more):  # type: ignore[no-untyped-def]
+        def begin_split(layers):  # type: ignore[no-untyped-def]
+            collector = begin(layers)
             add = collector.add
 
             class Split:
@@ -74,7 +75,7 @@ def test_batches_do_not_matter(busy: Capture, monkeypatch: pytest.MonkeyPatch) -
 
             return Split()
 
-        return collect(capture, filters, begin_split, **more)
+        return collect(capture, begin_split, **more)
 
     monkeypatch.setattr(module, "collect", in_pieces)
     pieces = lane_bars(busy, most_bars=100, centres_ns=[("middle", 2_000_000, 3_000_000)])
@@ -106,5 +107,5 @@ def test_a_window_is_cut_at_its_budget(busy: Capture) -> None:
 
 
 def test_filters_choose_ranks(busy: Capture) -> None:
-    found = lane_bars(busy, filters=Filters(ranks=(1,)))
+    found = lane_bars(part_of(busy, Part(ranks=(1,))))
     assert {rank for rank, _, _ in found.tracks} == {1}

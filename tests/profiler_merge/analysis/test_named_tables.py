@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from profiler_merge.analysis.analyse import analyse
-from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.findings import findings
 from profiler_merge.analysis.named_tables import CONTENTS, VIEWS, summary_table, views
 from profiler_merge.analysis.overlap import overlap
@@ -15,6 +14,8 @@ from profiler_merge.analysis.sizes import request_sizes
 from profiler_merge.analysis.summary import summarise
 from profiler_merge.analysis.timeline import timeline
 from tests.capture_builder import Span, build_capture, read, write
+from traces.part import Part
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 MS = 1_000_000
@@ -36,14 +37,15 @@ def capture(tmp_path: Path) -> Capture:
     )
 
 
-@pytest.mark.parametrize("filters", [Filters(), Filters(ranks=(0,)), Filters(from_ns=50 * MS)])
-def test_one_pass_gives_what_each_analysis_gives(capture: Capture, filters: Filters) -> None:
-    found = analyse(capture, filters=filters, by="file")
-    assert found.summary == summarise(capture, filters=filters, by="file")
-    assert found.sizes.powers() == request_sizes(capture, filters).powers()
-    assert found.overlap.ranks == overlap(capture, filters).ranks
-    assert found.overlap.steps == overlap(capture, filters).steps
-    assert found.patterns.rank_files.table() == patterns(capture, filters).rank_files.table()
+@pytest.mark.parametrize("part", [Part(), Part(ranks=(0,)), Part(from_ns=50 * MS)])
+def test_one_pass_gives_what_each_analysis_gives(capture: Capture, part: Part) -> None:
+    capture = part_of(capture, part)
+    found = analyse(capture, by="file")
+    assert found.summary == summarise(capture, by="file")
+    assert found.sizes.powers() == request_sizes(capture).powers()
+    assert found.overlap.ranks == overlap(capture).ranks
+    assert found.overlap.steps == overlap(capture).steps
+    assert found.patterns.rank_files.table() == patterns(capture).rank_files.table()
 
 
 def test_every_view_is_a_table_and_json(capture: Capture) -> None:

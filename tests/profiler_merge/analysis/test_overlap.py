@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.overlap import overlap
 from profiler_merge.analysis.step_times import CAUSES
 from tests.capture_builder import Span, build_capture, read, write
+from traces.part import Part
 from traces.store import writer as capture_writer
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 MS = 1_000_000
@@ -162,11 +163,13 @@ def test_ranks_without_spans_have_io_and_nothing_else(tmp_path: Path) -> None:
 
 def test_filters_choose_operations_and_spans(tmp_path: Path) -> None:
     capture = loop_capture(tmp_path)
-    window = overlap(capture, Filters(from_ns=10 * MS))
+    window = overlap(part_of(capture, Part(from_ns=10 * MS)))
     assert (window.ranks[0].io_ns, window.ranks[0].compute_ns, window.ranks[0].steps) == (2 * MS, 11 * MS, 2)
-    cut = overlap(capture, Filters(until_ns=15 * MS))
+    cut = overlap(part_of(capture, Part(until_ns=15 * MS)))
     assert (cut.ranks[0].compute_ns, cut.ranks[0].steps) == (7 * MS, 1)
-    assert overlap(capture, Filters(ops=("write",))).ranks[0].io_ns == 0
+    written = overlap(part_of(capture, Part(operations=("write",))))
+    assert written.ranks[0].steps == overlap(capture).ranks[0].steps
+    assert (written.ranks[0].io_ns, written.ranks[0].reconstructed_io_ns) == (0, 2 * MS)
 
 
 SPAN = st.tuples(

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.patterns import patterns
 from tests.capture_builder import File, Op, build_capture, read, write
 from traces.measures.access_pattern import AccessPattern
 from traces.measures.operation_rows import operation_rows
+from traces.part import Part
 from traces.store import writer as capture_writer
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 MIB = 1 << 20
@@ -197,7 +198,7 @@ def test_sequential_and_consecutive_are_darshans(tmp_path: Path, rows: list[tupl
 
 def test_filters(tmp_path: Path) -> None:
     rows = [(0, 0, 0, 5, "r"), (1, 1, 0, 7, "r"), (1, 1, 7, 7, "w")]
-    found = patterns(random_capture(tmp_path, rows), Filters(ranks=(1,), ops=("read",)))
+    found = patterns(part_of(random_capture(tmp_path, rows), Part(ranks=(1,), operations=("read",))))
     assert found.ranks["rank"].to_pylist() == [1]
     assert found.files["bytes_read"].to_pylist() == [7]
     assert found.files["bytes_written"].to_pylist() == [0]

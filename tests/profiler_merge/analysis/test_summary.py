@@ -10,8 +10,10 @@ from profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
 from profiler_merge.analysis.summary import summarise
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import SHARED
+from traces.part import Part
 from traces.schema import CaptureInfo, Coverage, Job
 from traces.store import writer as capture_writer
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture, open_capture
 from traces.units import MIB
 
@@ -125,7 +127,7 @@ def test_excluded_files_leave_operations_and_counters(tmp_path: Path) -> None:
         files=[File("/a.py", counters=COUNTERS), File("/b", counters={**COUNTERS, "posix_reads": 5})],
         ops=[read(0, length=1, start_ns=0), read(1, length=2, start_ns=1)],
     )
-    found = summarise(capture, exclude=["*.py"])
+    found = summarise(part_of(capture, Part(exclude=("*.py",))))
     assert (found.operations.read, found.bytes.read, found.interfaces["POSIX"].reads) == (1, 2, 5)
 
 
@@ -211,7 +213,7 @@ def theta(tmp_path_factory: pytest.TempPathFactory) -> Capture:
 
 
 def test_theta_without_python_files(theta: Capture) -> None:
-    found = summarise(theta, exclude=VANIDL_EXCLUDES)
+    found = summarise(part_of(theta, Part(exclude=VANIDL_EXCLUDES)))
     assert found.operations.read + found.operations.write == 313_240
     assert found.io_time_s.sum_per_rank_mean == pytest.approx(16.118, abs=5e-4)
     assert found.bandwidth_per_op_mib_s.mean == pytest.approx(266.7, abs=0.05)
@@ -232,7 +234,7 @@ def test_theta_with_all_files(theta: Capture) -> None:
 
 
 def test_theta_as_vanidl_prints_it(theta: Capture) -> None:
-    found = summarise(theta, exclude=VANIDL_EXCLUDES, durations=vanidl_durations(theta.info))
+    found = summarise(part_of(theta, Part(exclude=VANIDL_EXCLUDES)), durations=vanidl_durations(theta.info))
     assert found.io_time_s.sum_per_rank_mean == pytest.approx(46.40235, abs=1e-9)
     assert found.bandwidth_per_op_mib_s.mean == pytest.approx(10.02, abs=0.005)
     assert found.bandwidth_per_op_mib_s.median == pytest.approx(5.95, abs=0.005)

@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiler_merge.analysis import timeline as module
-from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.timeline import ALL_RANKS, round_width_ns, timeline
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.errors import UsageError
+from traces.part import Part
 from traces.store import writer as capture_writer
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 MS = 1_000_000
@@ -113,7 +114,7 @@ def test_totals_are_exact_at_any_width(
 
 
 def test_operations_that_end_after_the_window_keep_their_bytes(tmp_path: Path) -> None:
-    found = timeline(small(tmp_path), bin_ns=5 * MS, filters=Filters(from_ns=0, until_ns=10 * MS))
+    found = timeline(part_of(small(tmp_path), Part(from_ns=0, until_ns=10 * MS)), bin_ns=5 * MS)
     assert found.matrix("reads").sum() == 2
     assert found.matrix("bytes_read").sum() == 1300
     assert found.bins == 4
@@ -128,7 +129,7 @@ def test_bins_begin_at_multiples_of_a_round_width(tmp_path: Path) -> None:
     late = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1, start_ns=2_319 * MS, end_ns=9_700 * MS)])
     found = timeline(late, bins=40)
     assert (found.start_ns, found.bin_ns, found.bins) == (2_200 * MS, 200 * MS, 38)
-    window = timeline(late, bins=40, filters=Filters(from_ns=2_319 * MS))
+    window = timeline(part_of(late, Part(from_ns=2_319 * MS)), bins=40)
     assert window.start_ns == 2_319 * MS, "a window begins where it was asked to"
 
 
@@ -149,4 +150,4 @@ def test_above_many_ranks_the_peak_is_a_bound(tmp_path: Path, monkeypatch: pytes
     found = timeline(small(tmp_path), bin_ns=10 * MS)
     assert not found.in_flight_max_exact
     assert found.matrix("in_flight_max").tolist() == [[2, 2]]
-    assert timeline(small(tmp_path / "x"), bin_ns=10 * MS, filters=Filters(ranks=(0,))).in_flight_max_exact
+    assert timeline(part_of(small(tmp_path / "x"), Part(ranks=(0,))), bin_ns=10 * MS).in_flight_max_exact

@@ -18,12 +18,13 @@ from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.layers import choose_layers
 from replay.plan.pacing import Pace, Pacing
 from replay.plan.plan_row import PLAN_ROW
-from replay.plan.selection import Selection
 from replay.plan.survey import survey_rank
 from tests.capture_builder import Op, Span, build_capture, read
 from tests.simulated_application import FILES, MS, READ_BYTES, US, Application, Recorded, Storage, run
 from traces.errors import CaptureError, ReplayError
+from traces.part import Part
 from traces.schema import CaptureInfo, Job
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 FAST = Storage(latency_ns=150 * US)
@@ -214,7 +215,7 @@ def test_steps_of_a_profile_that_shows_a_part_of_the_run(
 def test_steps_selected_in_the_midst_of_a_run(tmp_path: Path) -> None:
     application = dataclasses.replace(LONG, depth=4)
     capture, _, _ = derived(tmp_path, application, FAST)
-    part = Selection(steps=(80, 119)).of(capture)
+    part = part_of(capture, Part(steps=(80, 119)))
     steps = steps_of(part)
     assert steps.models[0].takes_before == -1.0  # a batch was there at least at each take
     truth = np.ptp(true_takes_ns(application, SLOW, range(80, 120)))

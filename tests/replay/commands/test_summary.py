@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
-from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.named_tables import views
 from profiler_merge.analysis.summary import summarise
 from replay.commands.main import main
@@ -16,6 +15,8 @@ from replay.commands.summary import TERMINAL_BINS, VIEWS
 from replay.show.section import MAX_GROUPS
 from tests.capture_builder import Op, build_capture, read, write
 from tests.places import SHARED
+from traces.part import Part
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 
@@ -51,13 +52,13 @@ def test_json_is_what_the_function_returns(capture: Capture, capsys: pytest.Capt
 def test_options_are_those_of_the_function(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     found = printed_json(capsys, str(capture.path), "--by", "rank", "--exclude", "*.py", "--exclude", "/none")
     del found["schema_version"]
-    assert found == json.loads(json.dumps(summarise(capture, by="rank", exclude=["*.py"]).as_json()))
+    assert found == json.loads(json.dumps(summarise(part_of(capture, Part(exclude=("*.py",))), by="rank").as_json()))
     assert [group["group"] for group in found["groups"]] == [0, 1]
 
 
 def test_vanidl_numbers_by_one_option(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     found = printed_json(capsys, str(capture.path), "--compat-vanidl")
-    expected = summarise(capture, exclude=VANIDL_EXCLUDES, durations=vanidl_durations(capture.info))
+    expected = summarise(part_of(capture, Part(exclude=VANIDL_EXCLUDES)), durations=vanidl_durations(capture.info))
     assert found["files"] == 1
     assert found["io_time_s"]["sum_per_rank_mean"] == expected.io_time_s.sum_per_rank_mean == pytest.approx(0.00075)
 
@@ -162,10 +163,15 @@ def test_filters_are_those_of_the_library(capture: Capture, capsys: pytest.Captu
     options = ["--path", "/data/*", "--path", "/none", "--ranks", "0", "--op", "read", "--api", "posix"]
     found = printed_json(capsys, str(capture.path), *options, "--from", "1us", "--until", "1ms")
     del found["schema_version"]
-    filters = Filters(
-        paths=("/data/*", "/none"), ranks=(0,), ops=("read",), apis=("POSIX",), from_ns=1_000, until_ns=1_000_000
+    part = Part(
+        paths=("/data/*", "/none"),
+        ranks=(0,),
+        operations=("read",),
+        interfaces=("POSIX",),
+        from_ns=1_000,
+        until_ns=1_000_000,
     )
-    assert found == json.loads(json.dumps(summarise(capture, filters=filters).as_json()))
+    assert found == json.loads(json.dumps(summarise(part_of(capture, part)).as_json()))
     assert found["bytes"] == {"read": 4096, "written": 0}
 
 

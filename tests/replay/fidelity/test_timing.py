@@ -58,7 +58,7 @@ def test_too_few_moments_tell_no_drift(start: list[int]) -> None:
 def steps(durations: list[int], *, numbered: bool = True, first: int = 0) -> list[Span]:
     starts = np.cumsum([0, *durations])
     return [
-        Span("step", start_ns=int(start), end_ns=int(start) + length, step=first + place if numbered else -1)
+        Span("step", start_ns=int(start), end_ns=int(start) + length, step=first + place if numbered else 7)
         for place, (start, length) in enumerate(zip(starts, durations, strict=False))
     ]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.analysis.filters import Filters
 from profiler_merge.analysis.lane_bars import MOST_BARS as BARS
 from profiler_merge.analysis.overview import overview
 from profiler_merge.merge import merge
@@ -17,8 +16,10 @@ from replay.show.page.data import lag_course, totals_of
 from replay.show.page.html import TABLE_ROWS, figures, report_page
 from tests.capture_builder import File, build_capture, files_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
+from traces.part import Part
 from traces.samples import sample
 from traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture, open_capture
 from traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
 from traces.units import MIB
@@ -193,7 +194,7 @@ def test_a_capture_without_anything_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_window_is_shown_in_its_own_times(tmp_path: Path) -> None:
-    found = overview(training(tmp_path), filters=Filters(from_ns=150 * MS, until_ns=200 * MS))
+    found = overview(part_of(training(tmp_path), Part(from_ns=150 * MS, until_ns=200 * MS)))
     data = carried(report_page(found), "data")["timelines"]["source"]
     assert (data["from_ns"], data["until_ns"]) == (150 * MS, 200 * MS)
 

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from profiler_merge.analysis.summary import summarise
+from replay.plan.layers import choose_layers
+from tests.capture_builder import Op, build_capture, read
+from traces.layers import file_layers
+from traces.measures.operation_rows import operation_rows
+from traces.part import Part
+from traces.store.part_capture import part_of
+from traces.store.reader import Capture
+
+
+def counted_lengths(capture: Capture) -> list[int]:
+    layers = file_layers(capture)
+    return [
+        length
+        for rows in operation_rows(capture)
+        for length in rows.where(layers.counted(rows.api, rows.file_id)).length.tolist()
+    ]
+
+
+def replayed_lengths(capture: Capture, **options: Any) -> list[int]:
+    layers = choose_layers(capture, **options)
+    return [
+        length
+        for batch in capture.operations()
+        for length in batch.filter(pa.array(layers.undertaken(batch))).column("length").to_pylist()
+    ]
+
+
+def test_a_file_recorded_at_several_layers_counts_at_the_lowest(tmp_path: Path) -> None:
+    capture = build_capture(
+        tmp_path,
+        files=["/both", "/mpi", "/stdio"],
+        ops=[
+            read(0, api="HDF5", length=1, start_ns=0),
+            read(0, api="MPIIO_COLL", length=2, start_ns=1),
+            read(0, api="POSIX", length=3, start_ns=2),
+            read(1, api="HDF5", length=4, start_ns=3),
+            read(1, api="MPIIO", length=5, start_ns=4),
+            read(1, api="MPIIO_COLL", length=6, start_ns=5),
+            read(2, api="STDIO", length=7, start_ns=6),
+            read(2, api="POSIX", length=8, start_ns=7),
+        ],
+    )
+    assert counted_lengths(capture) == [3, 5, 6, 7, 8]
+
+
+def test_the_layer_of_a_file_is_the_same_for_all_ranks(tmp_path: Path) -> None:
+    """In a collective read only the aggregators issue POSIX reads."""
+    capture = build_capture(
+        tmp_path,
+        files=["/shared"],
+        ops=[
+            read(0, rank=0, api="MPIIO_COLL", length=1, start_ns=0),
+            read(0, rank=0, api="POSIX", length=2, start_ns=1),
+            read(0, rank=1, api="MPIIO_COLL", length=1, start_ns=0),
+        ],
+    )
+    assert counted_lengths(capture) == [2]
+
+
+def test_a_summary_counts_what_a_replay_issues(tmp_path: Path) -> None:
+    """POSIX rows that only open a file do not make it one that is read through POSIX; nor do reconstructed rows, where
+    the reads were traced one layer above."""
+    capture = build_capture(
+        tmp_path,
+        files=["/opened", "/reconstructed", "/only-opened"],
+        ops=[
+            Op("open", 0, api="POSIX", start_ns=0),
+            Op("open", 0, api="MPIIO", start_ns=1),
+            read(0, api="MPIIO", length=3, start_ns=2),
+            read(1, api="POSIX", length=4, start_ns=3, origin="reconstructed"),
+            read(1, api="MPIIO", length=5, start_ns=4),
+            Op("open", 2, api="MPIIO", start_ns=5),
+            Op("open", 2, api="POSIX", start_ns=6),
+        ],
+    )
+    assert counted_lengths(capture) == replayed_lengths(capture) == [0, 3, 5, 0]
+    found = summarise(capture)
+    assert (found.operations.read, found.operations.other, found.reconstructed.read) == (2, 2, 0)
+
+
+def test_what_was_only_reconstructed_counts_at_its_layer(tmp_path: Path) -> None:
+    ops = [
+        Op("open", 0, api="MPIIO", length=1, start_ns=0),
+        read(0, api="POSIX", length=2, start_ns=1, origin="reconstructed"),
+    ]
+    capture = build_capture(tmp_path, files=["/f"], ops=ops)
+    assert counted_lengths(capture) == [2]
+    assert replayed_lengths(capture, reconstruct=False) == [1]
+
+
+def test_adjacent_windows_and_ranks_count_each_byte_once(tmp_path: Path) -> None:
+    """A window may hold the MPI-IO read and not the POSIX read that carried it out."""
+    ops = [
+        read(0, rank=0, api="MPIIO", length=8, start_ns=9),
+        read(0, rank=1, api="POSIX", length=8, start_ns=10),
+        Op("open", 0, rank=0, api="POSIX", start_ns=0),
+        Op("open", 0, rank=0, api="POSIX", start_ns=20),
+    ]
+    capture = build_capture(tmp_path, files=["/f"], ops=ops)
+    windows = [Part(until_ns=10), Part(from_ns=10)]
+    assert sum(summarise(part_of(capture, part)).bytes.read for part in windows) == 8
+    assert sum(summarise(part_of(capture, Part(ranks=(rank,)))).bytes.read for rank in (0, 1)) == 8
+    assert summarise(part_of(capture, Part(interfaces=("MPIIO",)))).bytes.read == 8

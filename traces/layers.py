@@ -1,0 +1,85 @@
+"""At which layer the operations on a file count, where several layers recorded the same bytes.
+
+A read through MPI-IO or HDF5 appears again as the POSIX reads that carried it out: counting both counts its bytes
+twice, replaying both reads them twice. Operations on C streams stand beside the layers: Darshan does not see the calls
+that libc makes inside fread (measured in its logs: disjoint bytes). Summaries and replays follow this one rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traces.errors import CaptureError
+from traces.schema import APIS, READ, TRACED, WRITE, codes
+
+if TYPE_CHECKING:
+    from traces.store.reader import Capture
+
+LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
+"""Values of the `api` column, from the lowest layer up."""
+
+BESIDE = len(LAYERS)
+"""Stands for a layer where an interface is at none of them."""
+
+LAYER_OF_API = np.array(
+    [next((i for i, layer in enumerate(LAYERS) if api in layer), BESIDE) for api in APIS], dtype=np.int8
+)
+"""int8 (apis,): index into LAYERS, or BESIDE, by code of the `api` column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FileLayers:
+    """`of_file`: int8 index into LAYERS by file_id, -1 for a file without operations at any of them.
+
+    `overlap`: whether any file was recorded at more than one layer, so that some operations do not count.
+    """
+
+    of_file: np.ndarray
+    overlap: bool
+
+    def counted(self, api: np.ndarray, file_id: np.ndarray) -> np.ndarray:
+        """bool (n,): which operations count, from the codes of their interfaces and their files."""
+        layer = LAYER_OF_API[api]
+        mask: np.ndarray = (layer == BESIDE) | (layer == self.of_file[file_id])
+        return mask
+
+
+def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | None = None) -> FileLayers:
+    """The layer of each file, from the counts of all ranks (`Capture.usage`).
+
+    It is the lowest layer at which traced operations moved data of the file; without traced ones, reconstructed
+    operations (unless `reconstruct` is False); without data, any use. `preferred`: index of a layer that is taken
+    instead wherever it was recorded. Of a part of a capture, its interfaces count, but of all ranks and times:
+    collective buffering moves bytes between ranks, and adjacent windows have to add up.
+    Raises: CaptureError when a part is damaged, or an operation names a file that the files table lacks.
+    """
+    whole = capture.whole
+    traced, moved, used = np.zeros((3, whole.files.num_rows, len(LAYERS) + 1), dtype=bool)
+    for rank in whole.ranks:
+        _note(whole, rank, capture.api_mask, reconstruct, (traced, moved, used))
+    traced, moved, used = (found[:, :BESIDE] for found in (traced, moved, used))
+    present = np.where(moved.any(axis=1, keepdims=True), moved, used)
+    best = np.where(traced.any(axis=1, keepdims=True), traced, present)
+    lowest = np.where(best.any(axis=1), best.argmax(axis=1), -1)
+    if preferred is not None:
+        lowest = np.where(present[:, preferred], preferred, lowest)
+    overlap = bool((used.sum(axis=1) > 1).any())
+    return FileLayers(of_file=lowest.astype(np.int8), overlap=overlap)
+
+
+def _note(
+    capture: Capture, rank: int, apis: np.ndarray, reconstruct: bool, marks: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> None:
+    """Mark the layers at which a rank moves data of files: with traced operations, with any, and uses them at all."""
+    table = capture.usage(rank)
+    op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
+    traced, moved, used = marks
+    if len(file_id) and not 0 <= file_id.min() <= file_id.max() < len(used):
+        raise CaptureError(f"{capture.path}: operations name a file that files.parquet lacks: merge again")
+    is_traced, data = codes(table, "origin") == TRACED, (op == READ) | (op == WRITE)
+    counted = apis[api] if reconstruct else apis[api] & is_traced
+    for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):
+        mark[file_id[mask], LAYER_OF_API[api[mask]]] = True

@@ -1,0 +1,169 @@
+"""A part of a capture: which ranks, times, steps, files, operations and interfaces. Pure; parsed here and nowhere else.
+
+`traces.store.part_capture.part_of` makes a capture of it, which reads like any other: a summary, a replay and a
+comparison of a part see that capture and need not know that there is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from traces.errors import CaptureError, UsageError
+from traces.schema import APIS, OPS
+from traces.units import parse_duration_ns
+
+INTERFACES = {"POSIX": ("POSIX",), "STDIO": ("STDIO",), "MPIIO": ("MPIIO", "MPIIO_COLL"), "HDF5": ("HDF5",)}
+"""Interface -> the values of the `api` column that belong to it."""
+
+_TEXTS = ("paths", "exclude", "operations", "interfaces")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Conditions that all have to hold; one that is not given lets everything through.
+
+    `ranks`: recorded ranks, ascending.
+    `from_ns`, `until_ns`: a window; an operation belongs to the one in which it starts, so that windows add up.
+    `steps`: the first and the last training step; each rank has them at times of its own.
+    `paths`: shell patterns of which one matches the whole path (`*` matches `/`); `exclude`: of which none may.
+    `operations`: names of `traces.schema.OPS`. `interfaces`: names of INTERFACES.
+
+    Spans are cut at the ends of a window. A cut step keeps its time and loses its number: it is not a step any more.
+    Raises: UsageError for an unknown name, an empty range, or a window given both in time and in steps.
+    """
+
+    ranks: tuple[int, ...] | None = None
+    from_ns: int | None = None
+    until_ns: int | None = None
+    steps: tuple[int, int] | None = None
+    paths: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.is_window:
+            raise UsageError("--steps and --from/--until both choose a window: give one of them")
+        if self.from_ns is not None and self.until_ns is not None and self.until_ns <= self.from_ns:
+            raise UsageError("--until is not after --from: the window is empty")
+        if self.steps is not None and self.steps[1] < self.steps[0]:
+            raise UsageError(f"--steps {self.steps[0]}-{self.steps[1]}: give the first step first")
+        for operation in self.operations:
+            if operation not in OPS:
+                raise UsageError(f"there is no operation {operation!r}: choose from {', '.join(OPS)}")
+        for interface in self.interfaces:
+            if interface not in INTERFACES:
+                raise UsageError(f"there is no interface {interface!r}: choose from {', '.join(INTERFACES)}")
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        ranks: str | None = None,
+        begin: str | None = None,
+        until: str | None = None,
+        steps: str | None = None,
+        paths: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        operations: Sequence[str] = (),
+        interfaces: Sequence[str] = (),
+    ) -> Part:
+        """From the words of a command line: ranks `0-15,20`, times as `parse_duration_ns` reads them, steps `100-200`.
+
+        Names of operations and interfaces may be in capitals or not. Raises: UsageError.
+        """
+        return cls(
+            ranks=None if ranks is None else _numbers(ranks),
+            from_ns=None if begin is None else parse_duration_ns(begin, "--from"),
+            until_ns=None if until is None else parse_duration_ns(until, "--until"),
+            steps=None if steps is None else _range(steps, "--steps"),
+            paths=tuple(paths),
+            exclude=tuple(exclude),
+            operations=tuple(name.lower() for name in operations),
+            interfaces=tuple(name.upper() for name in interfaces),
+        )
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Part()
+
+    @property
+    def is_window(self) -> bool:
+        """Whether it is bounded by times (and not by steps)."""
+        return self.from_ns is not None or self.until_ns is not None
+
+    @property
+    def takes_whole_files(self) -> bool:
+        """Whether each file is in the part with all its operations or none, so that its counters are of the part."""
+        by_row = self.operations or self.interfaces or self.steps or self.is_window
+        return self.ranks is None and not by_row
+
+    def file_mask(self, paths: Sequence[str]) -> np.ndarray:
+        """bool (files,): which of these paths are in the part."""
+        return np.array([self._has_path(path) for path in paths], dtype=bool)
+
+    def _has_path(self, path: str) -> bool:
+        wanted = not self.paths or any(fnmatchcase(path, pattern) for pattern in self.paths)
+        return wanted and not any(fnmatchcase(path, pattern) for pattern in self.exclude)
+
+    @property
+    def op_mask(self) -> np.ndarray:
+        """bool (ops,) by code: which operations are in the part."""
+        return np.isin(OPS, self.operations or OPS)
+
+    @property
+    def api_mask(self) -> np.ndarray:
+        """bool (apis,) by code: of which interfaces operations are in the part."""
+        return np.isin(APIS, [api for name in self.interfaces or INTERFACES for api in INTERFACES[name]])
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, from which `from_json` makes the same part; patterns and names only where some are given."""
+        return {
+            "ranks": None if self.ranks is None else list(self.ranks),
+            "from_ns": self.from_ns,
+            "until_ns": self.until_ns,
+            "steps": None if self.steps is None else list(self.steps),
+            **{name: list(getattr(self, name)) for name in _TEXTS if getattr(self, name)},
+        }
+
+    @classmethod
+    def from_json(cls, document: object) -> Part:
+        """The part that `as_json` described; everything for None. Raises: CaptureError for anything else."""
+        if document is None:
+            return cls()
+        try:
+            assert isinstance(document, Mapping)
+            ranks, steps = document["ranks"], document["steps"]
+            return cls(
+                ranks=None if ranks is None else tuple(int(rank) for rank in ranks),
+                from_ns=document["from_ns"],
+                until_ns=document["until_ns"],
+                steps=None if steps is None else (int(steps[0]), int(steps[1])),
+                **{name: tuple(str(text) for text in document.get(name, ())) for name in _TEXTS},
+            )
+        except (AssertionError, KeyError, IndexError, TypeError, ValueError, UsageError) as error:
+            raise CaptureError(f"the replay's selection {document!r} is damaged: run the replay again") from error
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """`0-15,20` as ascending numbers."""
+    found: set[int] = set()
+    for numbers in text.split(","):
+        first, last = _range(numbers, "--ranks")
+        if last < first:
+            raise UsageError(f"--ranks {numbers}: give the first rank first")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def _range(text: str, option: str) -> tuple[int, int]:
+    first, dash, last = text.strip().partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)):
+        raise UsageError(f"{option} {text!r} is not a number or a range of numbers: write for example 100-200")
+    return int(first), int(last if dash else first)

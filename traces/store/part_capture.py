@@ -1,0 +1,295 @@
+"""A part of a capture, read as a capture: nothing is copied, and row groups outside of its window are not read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traces.errors import UsageError
+from traces.part import INTERFACES, Part
+from traces.schema import APIS, NO_STEP, OPS, SPAN_KINDS, codes
+from traces.store.reader import Capture
+from traces.units import format_count, format_duration
+
+Window = tuple[int, int]
+"""[begin, end) in ns of the capture's time."""
+
+_EARLIEST, _LATEST = -(1 << 62), 1 << 62
+_STEP = SPAN_KINDS.index("step")
+_MOST_NAMES = 5
+"""Paths that an error names as examples."""
+
+
+def part_of(capture: Capture, part: Part) -> Capture:
+    """The part as a capture; `capture` itself when the part is everything. A part of a part is a part, too.
+
+    Raises: UsageError for ranks or steps that the capture does not have, and when nothing is left: it says what there
+    is.
+    """
+    if part.is_everything:
+        return capture
+    files = _files(capture, part)
+    ranks = _ranks(capture, part)
+    windows = _windows(capture, part, ranks)
+    found = PartCapture(capture, part, ranks, windows, files)
+    _check_not_empty(capture, found)
+    return found
+
+
+def part_replayed(source: Capture, replay: Capture) -> Capture:
+    """The part of `source` that `replay` replays, as its capture.json says.
+
+    All of `source` where that is itself a replay of the same part: its times begin at the run's start.
+    Raises: CaptureError when the record is damaged; UsageError when `source` lacks the part.
+    """
+    chosen = replay.info.made_by.get("selection")
+    if source.info.made_by.get("selection") == chosen:
+        return source
+    return part_of(source, Part.from_json(chosen))
+
+
+class PartCapture(Capture):
+    """A part of a capture, made by `part_of`. Files keep their numbers; `info` names the ranks of the part.
+
+    `windows`: by rank, None for all time. `files`: bool by file_id, None for all.
+    """
+
+    def __init__(
+        self,
+        inner: Capture,
+        part: Part,
+        ranks: Sequence[int],
+        windows: Mapping[int, Window] | None,
+        files: np.ndarray | None,
+    ) -> None:
+        info = dataclasses.replace(inner.info, ranks=tuple(ranks))
+        super().__init__(inner.path, info, inner.files, {rank: inner.row_groups(rank) for rank in ranks})
+        self._inner = inner
+        self._part = part
+        self._windows = windows
+        self._chosen_files = files
+        self._row_masks = _row_masks(part, files)
+
+    @property
+    def whole(self) -> Capture:
+        """As `Capture.whole`."""
+        return self._inner.whole
+
+    @property
+    def part(self) -> Part:
+        """The part that was chosen; of a part of a part, what was chosen last."""
+        return self._part
+
+    @cached_property
+    def file_mask(self) -> np.ndarray:
+        """As `Capture.file_mask`."""
+        inner = self._inner.file_mask
+        return inner if self._chosen_files is None else inner & self._chosen_files
+
+    @cached_property
+    def api_mask(self) -> np.ndarray:
+        """As `Capture.api_mask`."""
+        mask: np.ndarray = self._inner.api_mask & self._part.api_mask
+        return mask
+
+    @property
+    def takes_whole_files(self) -> bool:
+        """As `Capture.takes_whole_files`."""
+        return self._part.takes_whole_files and self._inner.takes_whole_files
+
+    def operation_count(self, rank: int | None = None) -> int:
+        """Operations in the part, of one rank or of all. Reads rows where there is a window."""
+        ranks = self.ranks if rank is None else (rank,) if rank in self.ranks else ()
+        if self._windows is None and not self._row_masks:
+            return sum(self._inner.operation_count(r) for r in ranks)
+        return sum(pc.sum(self.usage(r)["operations"]).as_py() or 0 for r in ranks)
+
+    def operations(
+        self,
+        ranks: Iterable[int] | int | None = None,
+        columns: Sequence[str] | None = None,
+        starts_ns: Window | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """As `Capture.operations`; row groups outside of the window are not read."""
+        asked = self.ranks if ranks is None else (ranks,) if isinstance(ranks, int) else tuple(ranks)
+        wanted = [rank for rank in asked if rank in self.ranks]
+        if self._windows is None and not self._row_masks:
+            yield from self._inner.operations(wanted, columns, starts_ns)
+            return
+        for rank in wanted:
+            yield from self._rows_of(rank, columns, starts_ns)
+
+    def _rows_of(self, rank: int, columns: Sequence[str] | None, starts_ns: Window | None) -> Iterator[pa.RecordBatch]:
+        window = None if self._windows is None else _intersection(self._windows[rank], starts_ns)
+        needed = {*self._row_masks, *(() if window is None else ("start_ns",))}
+        read = None if columns is None else [*columns, *sorted(needed - set(columns))]
+        for batch in self._inner.operations(rank, read, starts_ns if window is None else window):
+            if window is not None:
+                first, last = np.searchsorted(batch.column("start_ns").to_numpy(), window)
+                batch = batch.slice(first, max(last - first, 0))
+            batch = _masked(batch, self._row_masks)
+            if len(batch):
+                yield batch if columns is None else batch.select(list(columns))
+
+    def usage(self, rank: int) -> pa.Table:
+        """As `Capture.usage`, of the operations in the part."""
+        if self._windows is None:
+            return _masked(self._inner.usage(rank), self._row_masks)
+        if rank not in self._usage:
+            self._usage[rank] = self._counted(rank)
+        return self._usage[rank]
+
+    @cached_property
+    def spans(self) -> pa.Table:
+        """Spans of the ranks, cut at the ends of their windows; a cut step has no number (NO_STEP)."""
+        spans = self._inner.spans
+        if self.ranks != self._inner.ranks:
+            spans = spans.filter(pc.is_in(spans["rank"], pa.array(self.ranks, type=pa.int32())))
+        if self._windows is None or not spans.num_rows:
+            return spans
+        bounds = np.array([self._windows[rank] for rank in spans["rank"].to_pylist()], dtype=np.int64)
+        start, end, step = (spans[name].to_numpy() for name in ("start_ns", "end_ns", "step"))
+        begin, until = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])
+        piece = (codes(spans, "kind") == _STEP) & ((begin > start) | (until < end))
+        cut = {"start_ns": begin, "end_ns": until, "step": np.where(piece, np.int32(NO_STEP), step)}
+        columns = [cut.get(name, spans[name]) for name in spans.column_names]
+        return pa.table(columns, schema=spans.schema).filter(pa.array(begin < until))
+
+    @cached_property
+    def time_span_ns(self) -> Window:
+        """From the window's begin, which becomes the start of a replay, to the end of the last operation or span.
+
+        Leaving out files or operations does not shorten it.
+        """
+        if self._windows is None:
+            as_inner = self.ranks == self._inner.ranks or isinstance(self._inner, PartCapture)
+            return self._inner.time_span_ns if as_inner else super().time_span_ns
+        first = min(window[0] for window in self._windows.values() if window[0] < window[1])
+        last = [int(batch.column("end_ns").to_numpy().max()) for batch in self.operations(columns=["end_ns"])]
+        if self.spans.num_rows:
+            last.append(int(self.spans["end_ns"].to_numpy().max()))
+        first = max(first, self._inner.time_span_ns[0])
+        return first, max(last, default=first)
+
+
+def _row_masks(part: Part, files: np.ndarray | None) -> dict[str, np.ndarray]:
+    """By column of the op stream, which of its codes or numbers are in the part; without those that are all."""
+    masks = {} if files is None else {"file_id": files}
+    if part.operations:
+        masks["op"] = part.op_mask
+    if part.interfaces:
+        masks["api"] = part.api_mask
+    return masks
+
+
+def _masked(rows: pa.Table | pa.RecordBatch, masks: Mapping[str, np.ndarray]) -> pa.Table | pa.RecordBatch:
+    kept = np.ones(len(rows), dtype=bool)
+    for name, mask in masks.items():
+        kept &= mask[rows.column(name).to_numpy() if name == "file_id" else codes(rows, name)]
+    return rows if kept.all() else rows.filter(pa.array(kept))
+
+
+def _intersection(window: Window, other: Window | None) -> Window:
+    return window if other is None else (max(window[0], other[0]), min(window[1], other[1]))
+
+
+def _files(capture: Capture, part: Part) -> np.ndarray | None:
+    """Which files are in the part. Raises: UsageError for none."""
+    if not part.paths and not part.exclude:
+        return None
+    paths = capture.paths()
+    chosen = part.file_mask(paths)
+    there = np.flatnonzero(capture.file_mask)
+    if not (chosen & capture.file_mask).any():
+        options = [f"--path {text!r}" for text in part.paths] + [f"--exclude {text!r}" for text in part.exclude]
+        names = ", ".join(repr(paths[file_id]) for file_id in there[:_MOST_NAMES].tolist())
+        more = " ..." if len(there) > _MOST_NAMES else ""
+        raise UsageError(
+            f"{capture.path} has no file left with {' '.join(options)}, of {format_count(len(there))}: {names}{more}. "
+            "A pattern has to match a whole path, and * matches / too: for example '*.h5'"
+        )
+    return chosen
+
+
+def _ranks(capture: Capture, part: Part) -> tuple[int, ...]:
+    if part.ranks is None:
+        return capture.ranks
+    absent = sorted(set(part.ranks) - set(capture.ranks))
+    if absent:
+        raise UsageError(f"{capture.path} has no rank {absent[0]}: it has {_shown(capture.ranks)}")
+    return tuple(rank for rank in capture.ranks if rank in set(part.ranks))
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"only rank {ranks[0]}"
+    contiguous = ranks and tuple(ranks) == tuple(range(ranks[0], ranks[-1] + 1))
+    if contiguous:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    names = ", ".join(str(rank) for rank in ranks[:_MOST_NAMES])
+    return f"{len(ranks)} ranks: {names}{' ...' if len(ranks) > _MOST_NAMES else ''}"
+
+
+def _windows(capture: Capture, part: Part, ranks: Sequence[int]) -> dict[int, Window] | None:
+    """By rank; None for all time. A rank without any of the steps has an empty window. Raises: UsageError."""
+    if part.steps is not None:
+        return _windows_of_steps(capture, ranks, part.steps)
+    if not part.is_window:
+        return None
+    begin, end = capture.time_span_ns
+    window = (
+        _EARLIEST if part.from_ns is None else part.from_ns,
+        _LATEST if part.until_ns is None else part.until_ns,
+    )
+    if window[0] > end or window[1] <= begin:
+        raise UsageError(
+            f"{capture.path} has nothing in that window: it lasts from {format_duration(begin)} to "
+            f"{format_duration(end)}"
+        )
+    return dict.fromkeys(ranks, window)
+
+
+def _windows_of_steps(capture: Capture, ranks: Sequence[int], steps: tuple[int, int]) -> dict[int, Window]:
+    """From the begin of the first chosen step to the end of the last, on each rank.
+
+    Raises: UsageError when no rank of the part has one of them.
+    """
+    spans = capture.spans
+    step, rank = spans["step"].to_numpy(), spans["rank"].to_numpy()
+    is_step = (codes(spans, "kind") == _STEP) & (step >= 0)
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    chosen = is_step & (step >= steps[0]) & (step <= steps[1])
+    windows = {}
+    for number in ranks:
+        mine = chosen & (rank == number)
+        windows[number] = (int(start[mine].min()), int(end[mine].max())) if mine.any() else (0, 0)
+    if any(begin < until for begin, until in windows.values()):
+        return windows
+    known = step[is_step & np.isin(rank, ranks)]
+    has = f"it has steps {known.min()} to {known.max()}" if len(known) else "it has no numbered steps"
+    raise UsageError(f"{capture.path} has no step of --steps {steps[0]}-{steps[1]}: {has}")
+
+
+def _check_not_empty(capture: Capture, found: PartCapture) -> None:
+    """Raises: UsageError without operations; without conditions on them, spans are enough."""
+    part = found.part
+    by_operation = part.paths or part.exclude or part.operations or part.interfaces
+    if any(found.operation_count(rank) for rank in found.ranks) or (not by_operation and found.spans.num_rows):
+        return
+    if not part.operations and not part.interfaces:
+        raise UsageError(f"{capture.path} has no operation{'' if by_operation else ' and no span'} in that part")
+    rest = part_of(capture, dataclasses.replace(part, operations=(), interfaces=()))
+    counted = pa.concat_tables([rest.usage(rank) for rank in rest.ranks])
+    operations = [OPS[code] for code in np.unique(codes(counted, "op")).tolist()]
+    apis = {APIS[code] for code in np.unique(codes(counted, "api")).tolist()}
+    there = [name for name, members in INTERFACES.items() if apis & set(members)]
+    asked = [*(f"--op {name}" for name in part.operations), *(f"--api {name}" for name in part.interfaces)]
+    raise UsageError(
+        f"{capture.path} has no operation with {' '.join(asked)}: there are {', '.join(operations)} "
+        f"of the interfaces {', '.join(there)}"
+    )
