@@ -14,7 +14,7 @@ operations; an operation without an end lasts a microsecond.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from traces.schema import (
     table_from_columns,
 )
 from traces.store.reader import Capture, open_capture
+from traces.store.relation import as_source
 from traces.store.writer import (
     OpsWriter,
     create_capture,
@@ -119,10 +120,12 @@ def build_capture(
     ranks: Iterable[int] = (),
     info: CaptureInfo | None = None,
     name: str = "test",
+    replay_of: Capture | None = None,
 ) -> Capture:
     """Write `directory`/`name`.capture and open it.
 
-    Ranks are those of the operations, the spans and `ranks`, and at least rank 0. `info` replaces capture.json whole.
+    Ranks are those of the operations, the spans and `ranks`, and at least rank 0. `info` replaces capture.json whole,
+    in which a capture with `replay_of` says that it is a replay of that one.
     """
     op_list, span_list = list(ops), list(spans)
     path = Path(directory) / f"{name}.capture"
@@ -137,6 +140,9 @@ def build_capture(
         info = CaptureInfo(
             job=Job(nprocs=max(found) + 1, run_time_s=last / 1e9, end_ns=last), ranks=tuple(sorted(found))
         )
+    if replay_of is not None:
+        made_by = {"command": "run", "pace": "timed", "speed": 1.0, **info.made_by}
+        info = replace(info, sources=(as_source(replay_of),), made_by=made_by)
     write_capture_info(path, info)
     return open_capture(path)
 

@@ -68,6 +68,21 @@ def format_count(count: int) -> str:
     return f"{count:,}"
 
 
+def format_slowdown(ratio: float | None, same_pct: float = 0.0) -> str:
+    """A ratio of times in words: `38 % slower`, `10.0 times slower`, `20 % faster`, `5.0 times faster`.
+
+    A change of at most `same_pct` is `about the same`; None is `-`.
+    """
+    if ratio is None or ratio <= 0:
+        return "-"
+    limit = 1 + same_pct / 100
+    if 1 / limit <= ratio <= limit:
+        return "about the same"
+    if ratio > 1:
+        return f"{ratio:.1f} times slower" if ratio >= 2 else f"{100 * (ratio - 1):.0f} % slower"
+    return f"{1 / ratio:.1f} times faster" if ratio <= 0.5 else f"{100 * (1 - ratio):.0f} % faster"
+
+
 _DURATIONS = {"": NS_PER_S, "s": NS_PER_S, "ms": NS_PER_MS, "us": NS_PER_US, "ns": 1, "m": 60 * NS_PER_S}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traces.errors import DxtReplayError, TargetError, UsageError
+from traces.errors import DxtReplayError, TargetError
 
 if TYPE_CHECKING:
     from replay.ranks.comm import Communicator
@@ -120,12 +120,11 @@ def opened(path: Path, comm: Communicator | None = None, output: Path | None = N
         yield together(comm, lambda: open_capture(path))
 
 
-def check_order(source: Capture, replay: Capture) -> None:
-    """Raises: UsageError when the two were given the wrong way round."""
-    from replay.run.result import is_replay_of
-
-    if is_replay_of(source, replay):
-        raise UsageError(f"{source.path} is a replay of {replay.path}: give the recorded one first, then its replay")
+different_runs_option = click.option(
+    "--different-runs",
+    is_flag=True,
+    help="Compare two captures of which neither replays the other: figures side by side, and no verdict.",
+)
 
 
 @contextmanager

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, filter_options, force_option, json_option
+from replay.commands.options import (
+    capture_argument,
+    different_runs_option,
+    filter_options,
+    force_option,
+    json_option,
+)
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from traces.part import Part
     from traces.store.reader import Capture
+    from traces.store.relation import Relation
 
 
 @click.command()
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
 )
 @filter_options
 @force_option
+@different_runs_option
 @json_option
 def command(
     capture: Path,
@@ -36,6 +44,7 @@ def command(
     output: Path,
     chosen_part: Callable[[], Part],
     force: bool,
+    different_runs: bool,
     as_json: bool,
 ) -> None:
     """A page about a capture (or a .darshan log): health, findings, timeline, bandwidth, sizes, steps, files.
@@ -52,7 +61,7 @@ def command(
         raise UsageError("--from and --until are times of one capture: leave them out where there are two")
     check_output(output, force=force)
     with status("drawing"):
-        text = _page(capture, replay, part).encode("utf-8", "replace")
+        text = _page(capture, replay, part, different_runs=different_runs).encode("utf-8", "replace")
     with new_file(output, force=force) as stream:
         stream.write(text)
     if as_json:
@@ -61,33 +70,36 @@ def command(
         _print(output, len(text))
 
 
-def _page(capture: Path, replay: Path | None, part: Part) -> str:
+def _page(capture: Path, replay: Path | None, part: Part, *, different_runs: bool) -> str:
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
-    from replay.commands.options import check_order, opened
+    from replay.commands.options import opened
     from replay.show.page.html import report_page
     from traces.store.part_capture import part_of
+    from traces.store.relation import check_pair
 
     with opened(capture) as source:
         if replay is None:
             return report_page(overview(part_of(source, part)))
         with opened(replay) as replayed:
-            check_order(source, replayed)
-            return _both(source, replayed, part, MOST_BARS // 2)
+            relation = check_pair(source, replayed, different_runs=different_runs)
+            return _both(source, replayed, part, MOST_BARS // 2, relation)
 
 
-def _both(source: Capture, replay: Capture, part: Part, most_bars: int) -> str:
+def _both(source: Capture, replay: Capture, part: Part, most_bars: int, relation: Relation) -> str:
     """The page of two: of the source, what the replay replays."""
     from profiler_merge.analysis.overview import overview
     from replay.fidelity.compare import compare
     from replay.show.page.data import lag_course
     from replay.show.page.html import report_page
     from traces.store.part_capture import part_of, part_replayed
+    from traces.store.relation import Relation
 
+    compared = source if relation is Relation.DIFFERENT else part_replayed(source, replay)
     return report_page(
-        overview(part_of(part_replayed(source, replay), part), most_bars=most_bars),
+        overview(part_of(compared, part), most_bars=most_bars),
         overview(part_of(replay, part), most_bars=most_bars),
-        compare(source, replay).as_json(),
+        compare(source, replay, relation=relation).as_json(),
         lag_course(replay),
     )
 

@@ -1,8 +1,9 @@
 """How faithful a replay is: two captures in, one `Comparison` out. Pure; one pass over each op stream, in step by rank.
 
-Compared are the rows that a replay undertakes (`replay.fidelity.undertaken`). Four blocks, because each is blind to
-something: similarity to order and to scale, equality to time, distributions to drift and to order, timing to what was
-done.
+Compared are the rows that a replay undertakes (`replay.fidelity.undertaken`). Two results stand apart: the workload,
+which the replayer is responsible for (`replay.fidelity.verdict`), and the storage, which was measured
+(`replay.fidelity.storage`). The measures behind them are each blind to something: similarity to order and to scale,
+equality to time, distributions to drift and to order, timing to what was done.
 """
 
 from __future__ import annotations
@@ -17,35 +18,33 @@ from replay.fidelity.curves import BIN_NS, relative_difference_pct
 from replay.fidelity.exactness import Exactness, ExactnessCollector, FileNumbers
 from replay.fidelity.side_measures import Measures
 from replay.fidelity.similarity import WEAKNESS, Similarity, similarity
+from replay.fidelity.storage import Change, Storage, storage_verdict
 from replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
 from replay.fidelity.undertaken import Undertaken
-from traces.errors import UsageError
+from replay.fidelity.verdict import (
+    CLOSED_LOOP,
+    FAIL,
+    KEEPS_TIMES,
+    PASS,
+    SKIPPED,
+    THRESHOLDS,
+    Thresholds,
+    Times,
+    Verdict,
+    Workload,
+    headline,
+    judge,
+)
+from traces.lateness import allowed_lag_us
 from traces.measures.distribution import Distribution
 from traces.measures.lane_times import matched_starts
 from traces.replay_record import ReplayRecord, replay_record
 from traces.store.part_capture import part_replayed
 from traces.store.reader import Capture
+from traces.store.relation import Relation
 from traces.units import NS_PER_S, NS_PER_US
 
-PASS, FAIL, SKIPPED = "pass", "fail", "skipped"
-_JUDGED_PACES = ("timed", "steps")
 _LAG_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """What the verdict is measured by. `similarity`: at least; `elapsed_error_pct` and `drift_ppm`: at most, +-.
-
-    Raises: UsageError for one that is no number: every comparison with it would come out the same.
-    """
-
-    similarity: float = 0.95
-    elapsed_error_pct: float = 1.0
-    drift_ppm: float = 20.0
-
-    def __post_init__(self) -> None:
-        if any(math.isnan(value) for value in (self.similarity, self.elapsed_error_pct, self.drift_ppm)):
-            raise UsageError("a threshold of a comparison is not a number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,21 +105,19 @@ class CurveDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """pass, fail or skipped per block, and why a block was skipped or failed."""
-
-    similarity: str
-    exact: str
-    timing: str
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All that `dxt-replay compare` tells; field names are the JSON keys."""
+    """All that `dxt-replay compare` reports; field names are the JSON keys.
 
+    `headline`: the result in plain sentences. `relation`: what the two captures are to each other. `workload`: what the
+    replayer is responsible for; `storage`: what was measured, which never fails a replay.
+    """
+
+    headline: str
+    relation: str
     pace: str | None
     speed: float
+    workload: Workload
+    storage: Storage
     similarity: Similarity
     exact: Exactness
     distribution: Distances
@@ -141,32 +138,83 @@ class Comparison:
 def compare(
     source: Capture,
     replay: Capture,
-    thresholds: Thresholds = Thresholds(),
+    thresholds: Thresholds = THRESHOLDS,
     on_rows: Callable[[int], None] = lambda rows: None,
+    *,
+    relation: Relation = Relation.REPLAY,
 ) -> Comparison:
-    """Compare a replay with what it replays. `on_rows` is told how many rows of both a finished rank had.
+    """Compare a replay with what it replays; of a source that was replayed in part, only that part.
 
-    Of a source of which the replay replayed a part, only that part is looked at.
+    `on_rows` receives the number of rows of both captures as each rank is finished. `relation`: as
+    `traces.store.relation.relation_of` says; of two different runs nothing is judged.
     Raises: CaptureError when a capture is damaged; UsageError when the source lacks the part.
     """
-    source = part_replayed(source, replay)
+    replays = relation is not Relation.DIFFERENT
+    source = part_replayed(source, replay) if replays else source
     numbers = FileNumbers.of(source, replay)
-    record = replay_record(replay.info, replay.path / "capture.json")
-    chosen = record or ReplayRecord(pace="timed")
-    both = Undertaken(source, api=chosen.api, reconstruct=chosen.reconstruct), Undertaken(replay)
+    record = replay_record(replay.info, replay.path / "capture.json") if replays else None
+    both = Undertaken(source, **_choices(record)), Undertaken(replay)
     recorded, replayed = Measures(both[0], numbers.source), Measures(both[1], numbers.replay)
     equality = ExactnessCollector(*both, numbers)
     for rank in sorted({*source.ranks, *replay.ranks}):
         equality.add_rank(rank, recorded.add_rank(rank), replayed.add_rank(rank))
         on_rows(source.operation_count(rank) + replay.operation_count(rank))
-    pace, speed = record.pace if record is not None else None, chosen.speed
-    alike = similarity(recorded.factors(), replayed.factors())
     exact = equality.exactness(failed_recorded=recorded.failed, failed_replayed=replayed.failed)
-    timing = _timing(source, replay, recorded, replayed, pace, chosen)
-    verdict = _verdict(alike, exact, timing, thresholds, pace, _other_speed(chosen))
+    return _comparison((source, replay), (recorded, replayed), exact, record, thresholds, relation)
+
+
+def _comparison(
+    captures: tuple[Capture, Capture],
+    measures: tuple[Measures, Measures],
+    exact: Exactness,
+    record: ReplayRecord | None,
+    thresholds: Thresholds,
+    relation: Relation,
+) -> Comparison:
+    """From what was measured of all ranks to the result. Pairs: source and replay; `record`: the replay's own."""
+    recorded, replayed = measures
+    pace, speed = (record.pace, record.speed) if record is not None else (None, 1.0)
+    other_speed = None if record is None else _other_speed(record)
+    alike = similarity(recorded.factors(), replayed.factors())
+    timing = _timing(captures, measures, record)
+    own_lag_us = _p99_us(replayed.lateness.own_ns())
+    times = Times(
+        pace=pace,
+        other_speed=other_speed,
+        elapsed_error_pct=timing.elapsed_error_pct,
+        drift_ppm=timing.drift_ppm,
+        drift_interval_ppm=timing.drift_interval_ppm,
+        recorded_elapsed_s=timing.source_elapsed_s,
+        lag_p99_us=(timing.lag_us or {}).get("p99"),
+        own_lag_p99_us=own_lag_us,
+        jitter_us=timing.jitter_us,
+    )
+    verdict = judge(alike, exact, times, thresholds, relation)
+    workload = Workload(
+        verdict=SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL,
+        pace=pace,
+        operations={"source": recorded.operations, "replay": replayed.operations},
+        bytes={"source": recorded.totals.bytes_moved, "replay": replayed.totals.bytes_moved},
+        failed=exact.failed,
+        lag_p99_us=(timing.lag_us or {}).get("p99"),
+        own_lag_p99_us=own_lag_us,
+        allowed_lag_us=allowed_lag_us(timing.jitter_us),
+    )
+    paced_by_storage = pace in CLOSED_LOOP and other_speed is None
+    storage = _storage(
+        recorded,
+        replayed,
+        thresholds,
+        timing if paced_by_storage or relation is Relation.DIFFERENT else None,
+        record.cache.resident_before_pct if record is not None and record.cache is not None else None,
+    )
     return Comparison(
+        headline=headline(verdict, workload, storage, exact, thresholds, relation),
+        relation=relation.value,
         pace=pace,
         speed=speed,
+        workload=workload,
+        storage=storage,
         similarity=alike,
         exact=exact,
         distribution=_distances(recorded, replayed),
@@ -179,8 +227,45 @@ def compare(
         ),
         thresholds=thresholds,
         verdict=verdict,
-        passed=FAIL not in (verdict.similarity, verdict.exact, verdict.timing),
+        passed=verdict.passed,
     )
+
+
+def _storage(
+    recorded: Measures,
+    replayed: Measures,
+    thresholds: Thresholds,
+    whole_run: Timing | None,
+    resident_before_pct: float | None,
+) -> Storage:
+    """What the storage did. `whole_run`: where the storage decides how long it takes."""
+    io_time, here = (measures.factors()["io_time_s"] for measures in (recorded, replayed))
+    bandwidth = recorded.bandwidth_mib_s(), replayed.bandwidth_mib_s()
+    latencies = [
+        Change.between(*(measures.latency_ns.quantile(share) / NS_PER_US for measures in (recorded, replayed)))
+        if recorded.latency_ns.count and replayed.latency_ns.count
+        else None
+        for share in (0.5, 0.99)
+    ]
+    io_time_s = Change.between(io_time, here)
+    return Storage(
+        verdict=storage_verdict(io_time_s, thresholds.storage_pct),
+        io_time_s=io_time_s,
+        latency_p50_us=latencies[0],
+        latency_p99_us=latencies[1],
+        bandwidth_mib_s=Change.between(*bandwidth) if all(bandwidth) else None,
+        elapsed_s=None if whole_run is None else Change.between(whole_run.source_elapsed_s, whole_run.replay_elapsed_s),
+        resident_before_pct=resident_before_pct,
+    )
+
+
+def _p99_us(distribution: Distribution) -> float | None:
+    return distribution.quantile(0.99) / NS_PER_US if distribution.count else None
+
+
+def _choices(record: ReplayRecord | None) -> dict[str, Any]:
+    """Which rows of its source a replay undertook, as arguments of `Undertaken`."""
+    return {} if record is None else {"api": record.api, "reconstruct": record.reconstruct}
 
 
 def _other_speed(record: ReplayRecord) -> str | None:
@@ -200,18 +285,20 @@ def _distances(recorded: Measures, replayed: Measures) -> Distances:
 
 
 def _timing(
-    source: Capture, replay: Capture, recorded: Measures, replayed: Measures, pace: str | None, record: ReplayRecord
+    captures: tuple[Capture, Capture], measures: tuple[Measures, Measures], record: ReplayRecord | None
 ) -> Timing:
-    speed = record.speed
+    source, replay = captures
+    recorded, replayed = measures
+    pace, speed = (record.pace, record.speed) if record is not None else (None, 1.0)
     # A replay has only some kinds of spans (none with --compute skip): elapsed time must mean the same on both sides.
     kinds = span_kinds(source.spans) & span_kinds(replay.spans)
     source_ns, replay_ns = (
         _elapsed_ns(measures.limits_ns(), span_limits(capture.spans, kinds))
-        for capture, measures in ((source, recorded), (replay, replayed))
+        for capture, measures in zip(captures, measures, strict=True)
     )
-    kept = pace is None or pace in _JUDGED_PACES
+    kept = pace in (None, KEEPS_TIMES, *CLOSED_LOOP)
     slope = drift(*matched_starts(recorded.lanes.starts(), replayed.lanes.starts()), speed) if kept else None
-    lag = replayed.lag_ns()
+    lag = replayed.lateness.lag_ns()
     return Timing(
         source_elapsed_s=source_ns / NS_PER_S,
         replay_elapsed_s=replay_ns / NS_PER_S,
@@ -220,72 +307,10 @@ def _timing(
         drift_interval_ppm=(slope.low_ppm, slope.high_ppm) if slope else None,
         step_error_pct=step_error(source.spans, replay.spans, speed),
         lag_us={name: lag.quantile(share) / NS_PER_US for name, share in _LAG_SHARES.items()} if lag.count else None,
-        jitter_us=record.jitter_us,
+        jitter_us=record.jitter_us if record is not None else None,
     )
 
 
 def _elapsed_ns(*limits: tuple[int, int] | None) -> int:
     known = [limit for limit in limits if limit is not None]
     return max(last for _, last in known) - min(first for first, _ in known) if known else 0
-
-
-def _verdict(
-    alike: Similarity,
-    exact: Exactness,
-    timing: Timing,
-    thresholds: Thresholds,
-    pace: str | None,
-    other_speed: str | None,
-) -> Verdict:
-    blocks = (
-        _judge_similarity(alike, thresholds, keeps_times=pace is None or pace in _JUDGED_PACES),
-        _judge_exactness(exact),
-        _judge_timing(timing, thresholds, pace, other_speed),
-    )
-    return Verdict(
-        similarity=blocks[0][0],
-        exact=blocks[1][0],
-        timing=blocks[2][0],
-        reasons=tuple(reason for _, reasons in blocks for reason in reasons),
-    )
-
-
-def _judge_similarity(alike: Similarity, thresholds: Thresholds, *, keeps_times: bool) -> tuple[str, list[str]]:
-    """By the paper's cosine; where times are not kept, as under pace none, by the workload's own factors."""
-    cosine = alike.cosine if keeps_times else alike.workload_cosine
-    if cosine is None:
-        return FAIL, ["similarity: neither capture has operations, so nothing was compared"]
-    if cosine >= thresholds.similarity:
-        return PASS, [] if keeps_times else ["similarity: judged without I/O time and bandwidth, as the pace sets them"]
-    return FAIL, [f"similarity {cosine:.4f} is below {thresholds.similarity:g}"]
-
-
-def _judge_exactness(exact: Exactness) -> tuple[str, list[str]]:
-    unequal = [name for name in ("operations", "bytes", "files", "order") if not getattr(exact, name)]
-    return (FAIL, [f"not equal: {', '.join(unequal)}"]) if unequal else (PASS, [])
-
-
-def _judge_timing(
-    timing: Timing, thresholds: Thresholds, pace: str | None, other_speed: str | None
-) -> tuple[str, list[str]]:
-    """Elapsed time, and drift of a replay that keeps recorded times: `steps` lets the storage decide them."""
-    if pace is not None and pace not in _JUDGED_PACES:
-        return SKIPPED, [f"timing: pace {pace} does not keep the recorded times"]
-    if other_speed is not None:
-        return SKIPPED, [f"timing: replayed at {other_speed}"]
-    if timing.elapsed_error_pct is None:
-        return SKIPPED, ["timing: the source has no events"]
-    reasons = []
-    if abs(timing.elapsed_error_pct) > thresholds.elapsed_error_pct:
-        allowed = thresholds.elapsed_error_pct
-        reasons.append(f"elapsed time is off by {timing.elapsed_error_pct:+.2f} %, more than {allowed:g} %")
-    if pace != "steps" and timing.drift_interval_ppm is not None:
-        low, high = timing.drift_interval_ppm
-        # A short run cannot tell a slope to 20 ppm: it fails only if the whole interval is beyond.
-        if low > thresholds.drift_ppm or high < -thresholds.drift_ppm:
-            reasons.append(f"clock drifts by {timing.drift_ppm:+.1f} ppm, more than {thresholds.drift_ppm:g} ppm")
-    if reasons:
-        return FAIL, reasons
-    if pace != "steps" and timing.drift_interval_ppm is None:
-        return PASS, ["timing: drift is not judged, too few operations of equal lanes to tell it"]
-    return PASS, []

@@ -7,18 +7,23 @@ from functools import cached_property
 import numpy as np
 
 from replay.fidelity.curves import CurveCollector
+from replay.fidelity.lateness import LatenessCollector
 from replay.fidelity.sequences import RankSequences, SequenceCollector
 from replay.fidelity.similarity import factors
-from replay.fidelity.undertaken import NOT_GIVEN, Undertaken, UndertakenRows, first_start_ns
+from replay.fidelity.undertaken import Undertaken, UndertakenRows, first_start_ns
 from traces.measures.access_pattern import AccessPattern
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.lane_times import LaneTimeCollector
 from traces.measures.span_times import union_by_rank
+from traces.units import MIB, NS_PER_S
 
 
 class Measures:
-    """Collects the measures of one capture, rank by rank. `numbers`: the file numbering that both captures share."""
+    """Collects the measures of one capture, rank by rank. `numbers`: the file numbering that both captures share.
+
+    `operations`: of any kind; `failed`: those that returned an error.
+    """
 
     def __init__(self, undertaken: Undertaken, numbers: np.ndarray) -> None:
         capture = undertaken.capture
@@ -29,9 +34,9 @@ class Measures:
         self._io = IoCollector(files, self._compute)
         self._pattern = AccessPattern(files)
         self._latency = DistributionCollector()
-        self._lag = DistributionCollector()
         self._limits_ns: tuple[int, int] | None = None
         self.lanes = LaneTimeCollector()
+        self.lateness = LatenessCollector()
         self.curves = CurveCollector(first_start_ns(capture))
         self.failed = 0
         self.operations = 0
@@ -49,6 +54,7 @@ class Measures:
     def _add(self, part: UndertakenRows) -> None:
         rows = part.rows
         self.failed += int(part.others_failed.sum())
+        self.operations += len(part.others)
         if not len(rows):
             return
         duration_ns = rows.duration_ns
@@ -57,8 +63,7 @@ class Measures:
         self._latency.add(duration_ns)
         self.lanes.add(rows)
         self.curves.add(rows)
-        due = part.due_ns != NOT_GIVEN
-        self._lag.add(rows.start_ns[due] - part.due_ns[due])
+        self.lateness.add(part)
         self.failed += int(part.failed.sum())
         self.operations += len(rows)
         first, last = int(rows.start_ns[0]), int(rows.end_ns.max())
@@ -75,20 +80,26 @@ class Measures:
         return self._io.totals()
 
     def factors(self) -> dict[str, float]:
-        """The paper's ten factors."""
+        """The paper's ten factors; all ranks of the job share the I/O time."""
         ranks = max(self._undertaken.capture.info.job.nprocs, len(self._undertaken.capture.ranks))
         return factors(self.totals, self._pattern.counts, ranks)
 
-    def lag_ns(self) -> Distribution:
-        """Begin - due of each operation that was due."""
-        return self._lag.distribution()
+    def bandwidth_mib_s(self) -> float:
+        """Bytes moved while any rank had an operation in flight, per second of that time; 0 without any."""
+        busy_ns = self.totals.busy.length_ns
+        return self.totals.bytes_moved / MIB * NS_PER_S / busy_ns if busy_ns else 0.0
+
+    @cached_property
+    def latency_ns(self) -> Distribution:
+        """Durations of the reads and writes; to be asked for after the last rank."""
+        return self._latency.distribution()
 
     def distributions(self) -> dict[str, Distribution]:
         """Transfer sizes in bytes, gaps between starts and latencies in ns."""
         return {
             "transfer_size": self.totals.size_bytes,
             "inter_arrival": self.lanes.gaps_ns(),
-            "latency": self._latency.distribution(),
+            "latency": self.latency_ns,
         }
 
     def overlap_pct(self) -> float | None:

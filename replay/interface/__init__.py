@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from profiler_merge.anchor import anchor
     from profiler_merge.export.exported import Exported
     from profiler_merge.merge import MergeResult
-    from replay.fidelity.compare import Comparison, Thresholds
+    from replay.fidelity.compare import Comparison
+    from replay.fidelity.verdict import Thresholds
     from replay.interface.analyses import TABLES, findings, summary, table, timeline
     from replay.interface.captures import open_capture, part
     from replay.interface.comparisons import compare, regress
@@ -56,7 +57,8 @@ _HOMES = {
     "profiler_merge.anchor": ("anchor",),
     "profiler_merge.export.exported": ("Exported",),
     "profiler_merge.merge": ("MergeResult",),
-    "replay.fidelity.compare": ("Comparison", "Thresholds"),
+    "replay.fidelity.compare": ("Comparison",),
+    "replay.fidelity.verdict": ("Thresholds",),
     "replay.interface.analyses": ("TABLES", "findings", "summary", "table", "timeline"),
     "replay.interface.captures": ("open_capture", "part"),
     "replay.interface.comparisons": ("compare", "regress"),

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from replay.interface.captures import CaptureOrPath, opened
 from replay.interface.merging import PathLike, PathMaps
 from replay.interface.replays import RunChoices, run_options
-from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from replay.fidelity.compare import Comparison, Thresholds
+    from replay.fidelity.compare import Comparison
+    from replay.fidelity.verdict import Thresholds
     from replay.ranks.comm import Communicator
     from replay.regression.comparison import Regression
     from replay.regression.experiment import Experiment
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from traces.store.reader import Capture
 
 
-def compare(source: CaptureOrPath, replay: CaptureOrPath, thresholds: Thresholds | None = None) -> Comparison:
-    """Compare a replay with its source: similarity, equality, distributions, timing, and a verdict.
+def compare(
+    source: CaptureOrPath,
+    replay: CaptureOrPath,
+    thresholds: Thresholds | None = None,
+    *,
+    different_runs: bool = False,
+) -> Comparison:
+    """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
-        dxt_replay.compare("run.capture", "replay.capture").passed
+        print(dxt_replay.compare("run.capture", "replay.capture").headline)
 
-    Raises: UsageError when the two were given the wrong way round; CaptureError when one is damaged.
+    `different_runs`: neither capture need be a replay of the other; then nothing is judged.
+    Raises: UsageError for two that were given the wrong way round or are not source and replay; CaptureError.
     """
-    from replay.fidelity.compare import Thresholds
+    from replay.fidelity.compare import THRESHOLDS
     from replay.fidelity.compare import compare as compare_captures
+    from traces.store.relation import check_pair
 
     with opened(source) as recorded, opened(replay) as replayed:
-        check_order(recorded, replayed)
-        return compare_captures(recorded, replayed, thresholds or Thresholds())
-
-
-def check_order(source: Capture, replay: Capture) -> None:
-    """Raises: UsageError when the two were given the wrong way round."""
-    from replay.run.result import is_replay_of
-
-    if is_replay_of(source, replay):
-        raise UsageError(f"{source.path} is a replay of {replay.path}: give the recorded one first, then its replay")
+        relation = check_pair(recorded, replayed, different_runs=different_runs)
+        return compare_captures(recorded, replayed, thresholds or THRESHOLDS, relation=relation)
 
 
 def regress(

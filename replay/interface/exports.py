@@ -37,15 +37,21 @@ class Report:
 
 
 def report(
-    capture: CaptureOrPath, replay: CaptureOrPath | None = None, *, output: PathLike, force: bool = False
+    capture: CaptureOrPath,
+    replay: CaptureOrPath | None = None,
+    *,
+    output: PathLike,
+    different_runs: bool = False,
+    force: bool = False,
 ) -> Report:
     """Write a page about a capture, or about a source and its replay side by side: one HTML file, no network needed.
     `force` replaces an earlier file.
 
         dxt_replay.report("run.capture", output="report.html")
 
-    Raises: UsageError when the two were given the wrong way round; TargetError for `output`; MissingDependencyError
-    without plotly.
+    `different_runs`: neither capture need be a replay of the other.
+    Raises: UsageError for two in the wrong order or that are not source and replay; TargetError for `output`;
+    MissingDependencyError without plotly.
     """
     from traces.output import check_output, new_file
 
@@ -55,7 +61,7 @@ def report(
             text = page(source)
         else:
             with opened(replay) as replayed:
-                text = page_of_both(source, replayed)
+                text = page_of_both(source, replayed, different_runs=different_runs)
     encoded = text.encode("utf-8", "replace")
     with new_file(Path(output), force=force) as stream:
         stream.write(encoded)
@@ -70,21 +76,22 @@ def page(source: Capture) -> str:
     return report_page(overview(source))
 
 
-def page_of_both(source: Capture, replay: Capture) -> str:
-    """The page of a source (the part that the replay replays) and its replay."""
+def page_of_both(source: Capture, replay: Capture, *, different_runs: bool = False) -> str:
+    """The page of a source (the part that the replay replays) and its replay, or of two different runs."""
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
     from replay.fidelity.compare import compare
-    from replay.interface.comparisons import check_order
     from replay.show.page.data import lag_course
     from replay.show.page.html import report_page
     from traces.store.part_capture import part_replayed
+    from traces.store.relation import Relation, check_pair
 
-    check_order(source, replay)
+    relation = check_pair(source, replay, different_runs=different_runs)
+    part = source if relation is Relation.DIFFERENT else part_replayed(source, replay)
     return report_page(
-        overview(part_replayed(source, replay), most_bars=MOST_BARS // 2),
+        overview(part, most_bars=MOST_BARS // 2),
         overview(replay, most_bars=MOST_BARS // 2),
-        compare(source, replay).as_json(),
+        compare(source, replay, relation=relation).as_json(),
         lag_course(replay),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,10 @@ from replay.plan.lane_plan import PlanOptions
 from replay.plan.pacing import Pace
 from replay.run.recording import Tally
 from traces.measures.distribution import Distribution
-from traces.replay_record import ReplayRecord, is_replay
+from traces.replay_record import ReplayRecord
 from traces.schema import OPS, CaptureInfo, Job, Source
 from traces.store.reader import Capture
+from traces.store.relation import as_source
 from traces.units import NS_PER_MS, NS_PER_US, ns_to_seconds
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
@@ -207,22 +207,9 @@ def replay_info(
             exe=source.info.job.exe,
         ),
         ranks=source.info.ranks,
-        sources=sources or (_source(source),),
+        sources=sources or (as_source(source), *source.info.sources),
         lanes="recorded",
         warnings=result.warnings,
         partial=result.stopped,
         made_by=record.as_made_by(stored),
     )
-
-
-def is_replay_of(capture: Capture, other: Capture) -> bool:
-    """Whether `capture` says that it is a replay of `other`, a recording, or of what that was merged from."""
-    if not is_replay(capture.info) or is_replay(other.info):
-        return False
-    recorded = {_source(other).sha256, *(source.sha256 for source in other.info.sources)}
-    return any(source.sha256 in recorded for source in capture.info.sources)
-
-
-def _source(capture: Capture) -> Source:
-    document = (capture.path / "capture.json").read_bytes()
-    return Source(name=capture.path.name, sha256=hashlib.sha256(document).hexdigest(), kind="capture")

@@ -8,20 +8,6 @@ from typing import Any
 from replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
 from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration
 
-_FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "io_time_s": ("I/O time per rank (sum)", lambda value: _seconds(value)),
-    "bytes": ("bytes moved", format_bytes),
-    "files": ("files", lambda value: format_count(int(value))),
-    "transfer_size_median": ("transfer size, median", format_bytes),
-    "transfer_size_mean": ("transfer size, mean", format_bytes),
-    "transfer_size_max": ("transfer size, max", format_bytes),
-    "bandwidth_median": ("bandwidth per operation, median", lambda value: _mib_s(value)),
-    "bandwidth_mean": ("bandwidth per operation, mean", lambda value: _mib_s(value)),
-    "sequential_pct": ("sequential", lambda value: _percent(value)),
-    "consecutive_pct": ("consecutive", lambda value: _percent(value)),
-}
-
-
 _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
 
 STOPPED = "STOPPED before the end: the figures are of the part that was replayed until then"
@@ -136,107 +122,6 @@ def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
             for group in kept
         ),
         notes=(f"and {format_count(left)} more with less I/O time: --json and --csv have all",) if left else (),
-    )
-
-
-def comparison_sections(comparison: Mapping[str, Any]) -> list[Section]:
-    """The blocks of `dxt-replay compare`, from its JSON object."""
-    sections = [
-        _similarity(comparison["similarity"]),
-        _facts("Exact", _exact_rows(comparison["exact"]), notes=comparison["exact"]["differences"]),
-        _distances(comparison["distribution"]),
-        _facts("Timing", [*_timing_rows(comparison["timing"]), *_course_rows(comparison)]),
-        _shares("Lateness", comparison["timing"], _LATENESS),
-        _verdict(comparison),
-    ]
-    return [section for section in sections if section.rows]
-
-
-def _similarity(similarity: Mapping[str, Any]) -> Section:
-    rows = []
-    for name, factor in similarity["factors"].items():
-        label, text = _FACTORS[name]
-        difference = _or_dash(factor["difference"], lambda value: f"{value:+.3f}")
-        rows.append((label, text(factor["source"]), text(factor["replay"]), difference))
-    cosine, workload = (
-        _or_dash(similarity[name], lambda value: f"{value:.4f}") for name in ("cosine", "workload_cosine")
-    )
-    return Section(
-        title="Similarity",
-        columns=("", "source", "replay", "difference"),
-        rows=(*rows, ("cosine", "", "", cosine), ("  without I/O time and bandwidth", "", "", workload)),
-        notes=(
-            f"The cosine is {similarity['note']}.",
-            "I/O time and bandwidth are the storage's, the rest the workload's.",
-        ),
-    )
-
-
-def _exact_rows(exact: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for name, what in (
-        ("operations", "operations per rank and file"),
-        ("bytes", "bytes per rank and file"),
-        ("files", "files"),
-        ("order", "order of (op, offset, length)"),
-    ):
-        yield what, "equal" if exact[name] else "DIFFERENT"
-    if exact["failed"]:
-        yield "failed operations", format_count(exact["failed"])
-    if exact["inversions"]["pairs"]:
-        pairs = format_count(exact["inversions"]["pairs"])
-        yield "changed places between lanes", f"{format_count(exact['inversions']['count'])} of {pairs} neighbours"
-
-
-def _distances(distribution: Mapping[str, Any]) -> Section:
-    rows = []
-    for name, label, text in (
-        ("transfer_size", "transfer size", format_bytes),
-        ("inter_arrival", "time between starts on a lane", _microseconds),
-        ("latency", "latency", _microseconds),
-    ):
-        found = distribution[name]
-        rows.append((label, f"{found['ks']:.4f}", _or_dash(found["wasserstein"], text)))
-    return Section(title="Distributions", columns=("", "KS", "Wasserstein"), rows=tuple(rows))
-
-
-def _timing_rows(timing: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    error = _or_dash(timing["elapsed_error_pct"], lambda value: f"{value:+.3f} %")
-    yield "elapsed, source", _seconds(timing["source_elapsed_s"])
-    yield "elapsed, replay", f"{_seconds(timing['replay_elapsed_s'])} ({error})"
-    if timing["drift_ppm"] is not None:
-        low, high = timing["drift_interval_ppm"]
-        yield "drift", f"{timing['drift_ppm']:+.1f} ppm (95 %: {low:+.1f} to {high:+.1f})"
-    if timing["step_error_pct"] is not None:
-        error = timing["step_error_pct"]
-        yield "step time error", f"p50 {error['p50']:.2f} %, max {error['max']:.2f} %"
-
-
-def _course_rows(comparison: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    overlap, curves = comparison["overlap"], comparison["curves"]
-    if overlap["source_pct"] is not None or overlap["replay_pct"] is not None:
-        both = (_or_dash(overlap[side], _percent) for side in ("source_pct", "replay_pct"))
-        yield "I/O inside compute, source and replay", ", ".join(both)
-    if curves["in_flight_pct"] is not None:
-        yield f"in-flight curve off by (bins of {curves['bin_s']:g} s)", _percent(curves["in_flight_pct"])
-    if curves["bandwidth_pct"] is not None:
-        yield f"bandwidth curve off by (bins of {curves['bin_s']:g} s)", _percent(curves["bandwidth_pct"])
-
-
-def _verdict(comparison: Mapping[str, Any]) -> Section:
-    verdict, thresholds = comparison["verdict"], comparison["thresholds"]
-    return Section(
-        title="Verdict",
-        prose=True,
-        rows=(
-            ("similarity", verdict["similarity"], f"cosine at least {thresholds['similarity']:g}"),
-            ("exact", verdict["exact"], "all equal"),
-            (
-                "timing",
-                verdict["timing"],
-                f"elapsed within {thresholds['elapsed_error_pct']:g} %, drift below {thresholds['drift_ppm']:g} ppm",
-            ),
-        ),
-        notes=(*verdict["reasons"], "passed" if comparison["passed"] else "FAILED"),
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from replay.show.comparison_sections import comparison_sections
 from replay.show.run_sections import (
-    comparison_sections,
     merge_sections,
     repeat_sections,
     run_sections,
@@ -49,9 +49,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         print_sections(summary_sections(summary))
 
 
-def print_comparison(comparison: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay compare` for a person."""
-    print_sections(comparison_sections(comparison))
+def print_comparison(comparison: Mapping[str, Any], *, details: bool = False) -> None:
+    """Print the JSON object of `dxt-replay compare` for a person, with every measure where `details` are wanted."""
+    print_sections(comparison_sections(comparison, details=details))
 
 
 def print_merge(merged: Mapping[str, Any]) -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from replay.show.comparison_sections import comparison_sections
 from replay.show.data_tables import FILES, RANKS, STEPS
 from replay.show.page import figures, parts
 from replay.show.page.data import LagCourse, drawn_lanes, drawn_ranks, timeline_json
 from replay.show.page.html_tables import data_table, html_text, section_table
-from replay.show.run_sections import comparison_sections
 from traces.units import format_count, format_duration
 
 if TYPE_CHECKING:
@@ -297,9 +297,7 @@ def _tables(sides: Sequence[Side], name: str, columns: Any, rows: Any, most_rows
 def _fidelity(comparison: Mapping[str, Any] | None) -> str:
     if comparison is None:
         return ""
-    sections = comparison_sections(comparison)
-    verdict = [section for section in sections if section.title == "Verdict"]
-    tables = [section_table(section) for section in [*verdict, *(s for s in sections if s not in verdict)]]
+    tables = [section_table(section) for section in comparison_sections(comparison)]
     return f'<div class="columns">{"".join(tables)}</div>'
 
 

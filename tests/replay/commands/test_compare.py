@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from replay.commands.main import main
-from replay.fidelity.compare import Thresholds, compare
+from replay.fidelity.compare import compare
+from replay.fidelity.verdict import Thresholds
 from tests.capture_builder import Op, build_capture, read
 from traces.store.reader import Capture
 
@@ -24,8 +25,8 @@ def source(tmp_path: Path) -> Capture:
 
 
 @pytest.fixture
-def replay(tmp_path: Path) -> Capture:
-    return build_capture(tmp_path, files=["/a"], ops=operations(slower=4), name="replay")
+def replay(tmp_path: Path, source: Capture) -> Capture:
+    return build_capture(tmp_path, files=["/a"], ops=operations(slower=4), name="replay", replay_of=source)
 
 
 def printed_json(capsys: pytest.CaptureFixture[str]) -> dict:
@@ -48,23 +49,89 @@ def test_json_is_what_the_function_returns(
     found = printed_json(capsys)
     del found["schema_version"]
     assert found == json.loads(json.dumps(compare(source, replay).as_json()))
-    assert status == 1
-    assert found["verdict"]["similarity"] == "fail"
+    assert status == 0, "slower storage is a result"
+    assert (found["verdict"]["similarity"], found["storage"]["verdict"]) == ("pass", "slower")
 
 
 def test_the_thresholds_are_options(source: Capture, replay: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["compare", str(source.path), str(replay.path), "--json", "--fail-under", "0.5"]
     assert main([*argv, "--max-elapsed-error", "3", "--max-drift", "7"]) == 0
     found = printed_json(capsys)["thresholds"]
-    assert found == {"similarity": 0.5, "elapsed_error_pct": 3, "drift_ppm": 7}
-    assert Thresholds(**found) == Thresholds(similarity=0.5, elapsed_error_pct=3, drift_ppm=7)
+    assert found["fail_under"] == 0.5
+    assert (found["elapsed_error_pct"], found["drift_ppm"]) == (3, 7)
+    assert Thresholds(**found) == Thresholds(fail_under=0.5, elapsed_error_pct=3, drift_ppm=7)
 
 
-def test_tables_say_what_failed(source: Capture, replay: Capture, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(source.path), str(replay.path)]) == 1
+def test_fail_under_is_the_cosine_of_all_ten_factors(
+    source: Capture, replay: Capture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(source.path), str(replay.path), "--fail-under", "0.95"]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("FAILED: the replay did the same work: 100 of 100 operations")
+    assert "not at least 0.95 as --fail-under demands" in text
+
+
+def test_the_first_line_is_the_result_and_every_threshold_stands_beside_its_figure(
+    source: Capture, replay: Capture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(source.path), str(replay.path)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(
+        "The replay did the same work: 100 of 100 operations, same bytes, same order. Storage here was 4.0 times slower"
+    )
+    for threshold in ("limit 1 %", "limit 20 us/s", "up to 5 % counts as none", "limit 0.95"):
+        assert threshold in text
+
+
+def test_every_measure_is_printed_on_request(
+    source: Capture, replay: Capture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["compare", str(source.path), str(replay.path)]
+    assert main(argv) == 0
+    assert "Kolmogorov-Smirnov" not in capsys.readouterr().out
+    assert main([*argv, "--details"]) == 0
     text = capsys.readouterr().out
-    assert "is below 0.95" in text
-    assert text.rstrip().endswith("FAILED")
+    assert "Kolmogorov-Smirnov" in text
+    assert "Factors of the similarity" in text
+
+
+def test_a_replay_that_left_work_out_fails(source: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = build_capture(tmp_path, files=["/a"], ops=operations()[:-1], name="short", replay_of=source)
+    assert main(["compare", str(source.path), str(short.path)]) == 1
+    assert capsys.readouterr().out.startswith("FAILED: the replay did not do the same work")
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_two_different_runs_are_refused_unless_asked_for(
+    source: Capture, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = build_capture(tmp_path, files=["/b"], ops=operations()[:7], name="other")
+    argv = [command, str(source.path), str(other.path)]
+    argv += ["-o", str(tmp_path / "page.html")] if command == "report" else []
+    assert main(argv) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{other.path} is not a replay of {source.path}" in line
+    assert "--different-runs" in line
+    assert main([*argv, "--different-runs"]) == 0
+
+
+def test_two_different_runs_are_named_as_such_and_not_judged(
+    source: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = build_capture(tmp_path, files=["/b"], ops=operations(slower=2), name="other")
+    argv = ["compare", str(source.path), str(other.path), "--different-runs"]
+    assert main([*argv, "--json"]) == 0
+    found = printed_json(capsys)
+    assert (found["relation"], found["workload"]["verdict"]) == ("different runs", "skipped")
+    assert {found["verdict"][block] for block in ("similarity", "exact", "timing")} == {"skipped"}
+    assert found["headline"].startswith("Two different runs")
+    assert found["exact"]["files"] is False
+    assert main([*argv, "--fail-under", "0.999"]) == 1, "an explicit gate holds for them too"
+
+
+def test_a_capture_and_itself(source: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(source.path), str(source.path)]) == 0
+    assert capsys.readouterr().out.startswith("Both are the same recording")
 
 
 def test_a_capture_that_is_none_is_status_2(source: Capture, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_page_of_a_log_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_page_of_two(tmp_path: Path) -> None:
     source, replay = training(tmp_path, "source"), training(tmp_path, "again", delay_ns=3_000, due=True)
     output = tmp_path / "report.html"
-    assert main(["report", str(source.path), str(replay.path), "-o", str(output)]) == 0
+    assert main(["report", str(source.path), str(replay.path), "--different-runs", "-o", str(output)]) == 0
     page = output.read_text(encoding="utf-8")
     assert {"fidelity", "lag"} <= {section["id"] for section in Elements(page).of("section")}
     assert set(carried(page, "summary")) == {"schema_version", "source", "replay"}

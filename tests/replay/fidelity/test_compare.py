@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.fidelity.compare import Comparison, Thresholds, compare
+from replay.fidelity.compare import Comparison, compare
+from replay.fidelity.verdict import Thresholds
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.errors import CaptureError
 from traces.schema import CaptureInfo, Job
@@ -298,10 +299,13 @@ def _skipped(pace: str, speed: float) -> Callable[[Capture, Path], Comparison]:
 
 
 @pytest.mark.parametrize(("pace", "speed"), [("none", 1.0), ("think", 1.0), ("timed", 2.0)])
-def test_timing_is_not_judged_where_it_was_not_kept(source: Capture, tmp_path: Path, pace: str, speed: float) -> None:
+def test_recorded_times_are_not_judged_where_they_were_not_kept(
+    source: Capture, tmp_path: Path, pace: str, speed: float
+) -> None:
     found = _skipped(pace, speed)(source, tmp_path)
-    assert found.verdict.timing == "skipped"
-    assert found.verdict.reasons
+    assert abs(found.timing.replay_elapsed_s / found.timing.source_elapsed_s - 0.5) < 0.01
+    assert found.verdict.timing == "pass", "each operation began when its pace wanted it"
+    assert found.verdict.reasons == ()
     assert found.passed
 
 
@@ -318,16 +322,63 @@ def test_drift_that_cannot_be_told_is_said(tmp_path: Path) -> None:
     found = compare(source, source)
     assert found.timing.drift_ppm is None
     assert found.verdict.timing == "pass"
-    assert found.verdict.reasons == ("timing: drift is not judged, too few operations of equal lanes to tell it",)
+    assert found.verdict.reasons == ("timing: drift is not judged, too few operations on equal threads to measure it",)
 
 
-def test_with_pace_steps_the_storage_decides_drift(source: Capture, tmp_path: Path) -> None:
-    ops = [
-        replace(op, start_ns=int(op.start_ns * 1.005), end_ns=int((op.end_ns or 0) * 1.005)) for op in replayed_ops()
-    ]
-    found = compare(source, replay_of(tmp_path, ops, span_list=spans(1.005), pace="steps"))
-    assert found.timing.drift_ppm == pytest.approx(5000, rel=0.01)
-    assert found.verdict.timing == "pass"
+def slower(factor: float, pace: str) -> list[Op]:
+    """All times stretched, as slower storage stretches them; under a closed loop what is due stretches with them."""
+    ops = []
+    for op in replayed_ops():
+        start, end = int(op.start_ns * factor), int((op.end_ns or 0) * factor)
+        due = op.due_ns if pace == "timed" else start - 20_000
+        ops.append(replace(op, start_ns=start, end_ns=end, due_ns=due))
+    return ops
+
+
+@pytest.mark.parametrize("pace", ["steps", "think", "none"])
+def test_slower_storage_is_a_result_and_not_a_failure(source: Capture, tmp_path: Path, pace: str) -> None:
+    replay = replay_of(tmp_path, slower(1.55, pace), span_list=spans(1.55), pace=pace)
+    found = compare(source, replay)
+    assert found.passed, found.verdict.reasons
+    assert (found.workload.verdict, found.storage.verdict) == ("pass", "slower")
+    assert found.storage.io_time_s.ratio == pytest.approx(1.55, rel=1e-3)
+    assert "Storage here was 55 % slower (I/O time" in found.headline
+    assert (found.storage.elapsed_s is not None) == (pace != "none"), "without waiting there is no run to compare"
+
+
+def test_a_timed_replay_is_held_to_its_recorded_times(source: Capture, tmp_path: Path) -> None:
+    found = compare(source, replay_of(tmp_path, slower(1.55, "timed"), span_list=spans(1.55)))
+    assert (found.passed, found.verdict.timing, found.storage.elapsed_s) == (False, "fail", None)
+    assert found.headline.startswith("FAILED: the replay did the same work: 488 of 488 operations")
+
+
+def test_storage_that_cannot_follow_the_recorded_times_is_named(tmp_path: Path) -> None:
+    """One thread, an operation of 90 ms each 100 ms; in the replay each takes 98 ms, and the first ones far longer."""
+    ops = [read(0, offset=k, length=1, start_ns=100 * MS * k, end_ns=(100 * k + 90) * MS) for k in range(100)]
+    source = build_capture(tmp_path, files=["/a"], ops=ops, name="source", info=info())
+    late, free = [], 0
+    for k, op in enumerate(ops):
+        start = max(op.start_ns, free)
+        free = start + (2_000 if k == 0 else 70) * MS
+        late.append(replace(op, start_ns=start, end_ns=free, due_ns=op.start_ns, result=1))
+    found = compare(source, replay_of(tmp_path, late, files=("/a",), span_list=[]))
+    assert found.workload.own_lag_p99_us == 0
+    assert found.workload.lag_p99_us == pytest.approx(1.9e6, rel=0.05)
+    assert any("the storage is too slow for this load" in reason for reason in found.verdict.reasons)
+
+
+def test_a_replayer_that_was_late_fails_under_every_pace(source: Capture, tmp_path: Path) -> None:
+    """5 ms after both the due time and the end of the operation before, where an idle thread woke within 3 us."""
+    jitter = {"p50": 1.0, "p90": 2.0, "p99": 3.0, "max": 9.0}
+    for pace in ("timed", "steps", "think", "none"):
+        replay = replay_of(tmp_path / pace, replayed_ops(late_ns=5 * MS), pace=pace, result={"jitter_us": jitter})
+        found = compare(source, replay)
+        assert found.verdict.timing == "fail", pace
+        assert found.workload.allowed_lag_us == 1_000
+        assert "although their thread was free" in found.headline
+    noisy = {**jitter, "p99": 600.0}
+    found = compare(source, replay_of(tmp_path / "noisy", replayed_ops(late_ns=5 * MS), result={"jitter_us": noisy}))
+    assert found.passed, "the machine itself was no better"
 
 
 def test_elapsed_time_means_the_same_on_both_sides(source: Capture, tmp_path: Path) -> None:
@@ -342,15 +393,17 @@ def test_elapsed_time_means_the_same_on_both_sides(source: Capture, tmp_path: Pa
 def test_thresholds_are_the_callers(source: Capture, tmp_path: Path) -> None:
     ops = [replace(op, end_ns=op.start_ns + 3 * ((op.end_ns or 0) - op.start_ns)) for op in replayed_ops()]
     replay = replay_of(tmp_path, ops)
-    assert compare(source, replay, Thresholds(similarity=0.5)).verdict.similarity == "pass"
-    strict = compare(source, replay, Thresholds(similarity=0.99))
-    assert strict.verdict.similarity == "fail"
-    assert flat(strict)["thresholds"]["similarity"] == 0.99
+    assert compare(source, replay).verdict.similarity == "pass", "I/O time and bandwidth are the storage's"
+    assert compare(source, replay, Thresholds(fail_under=0.5)).verdict.similarity == "pass"
+    strict = compare(source, replay, Thresholds(fail_under=0.99))
+    assert (strict.verdict.similarity, strict.passed) == ("fail", False)
+    assert flat(strict)["thresholds"]["fail_under"] == 0.99
+    assert compare(source, replay, Thresholds(storage_pct=250)).storage.verdict == "same"
 
 
 def test_thresholds_of_time_are_the_callers(source: Capture, tmp_path: Path) -> None:
     ops = [replace(op, start_ns=int(op.start_ns * 1.05), end_ns=int((op.end_ns or 0) * 1.05)) for op in replayed_ops()]
-    replay = replay_of(tmp_path, ops, span_list=spans(1.05))
+    replay = replay_of(tmp_path, [replace(op, due_ns=None) for op in ops], span_list=spans(1.05))
     for elapsed, drift, verdict in ((6, 60_000, "pass"), (4, 60_000, "fail"), (6, 40_000, "fail")):
         thresholds = Thresholds(elapsed_error_pct=elapsed, drift_ppm=drift)
         assert compare(source, replay, thresholds).verdict.timing == verdict
@@ -401,6 +454,8 @@ def test_the_json_has_the_keys_of_the_design(source: Capture) -> None:
     assert found["timing"]["step_error_pct"].keys() >= {"p50", "max"}
     assert found["overlap"].keys() == {"source_pct", "replay_pct"}
     assert found["verdict"].keys() >= {"similarity", "exact", "timing"}
+    assert found["workload"].keys() >= {"verdict", "operations", "bytes", "own_lag_p99_us", "allowed_lag_us"}
+    assert found["storage"].keys() >= {"verdict", "io_time_s", "latency_p50_us", "bandwidth_mib_s", "elapsed_s"}
     assert found["passed"] is True
     assert isinstance(found["exact"]["order"], bool)
     json.dumps(found, allow_nan=False)

@@ -1,0 +1,235 @@
+"""Whether a replay did its work: pass or fail of what the replayer is responsible for, and the sentence that says so.
+
+Pure. How fast the storage was never fails a replay: that is what was measured (`replay.fidelity.storage`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from replay.fidelity.exactness import Exactness
+from replay.fidelity.similarity import Similarity
+from replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
+from traces.errors import UsageError
+from traces.lateness import allowed_lag_us
+from traces.store.relation import Relation
+from traces.units import NS_PER_S, NS_PER_US, format_count, format_duration, format_slowdown
+
+PASS, FAIL, SKIPPED = "pass", "fail", "skipped"
+KEEPS_TIMES = "timed"
+"""The pace that is held to its recorded times; the others leave them to the storage."""
+CLOSED_LOOP = ("steps", "think")
+"""Paces under which the storage decides how long the whole run takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """What a comparison is judged by.
+
+    `similarity`: the least cosine of the workload's seven factors. `fail_under`: the least cosine of all ten factors,
+    three of which the storage decides; None does not judge it. `elapsed_error_pct` and `drift_ppm`: at most, +-, of a
+    timed replay (`elapsed_error_pct` also of the run, for the lag of the slowest hundredth). `storage_pct`: the
+    smallest change of the I/O time that is called faster or slower.
+
+    Raises: UsageError for one that is not a number: every comparison with it would come out the same.
+    """
+
+    similarity: float = 0.95
+    fail_under: float | None = None
+    elapsed_error_pct: float = 1.0
+    drift_ppm: float = 20.0
+    storage_pct: float = 5.0
+
+    def __post_init__(self) -> None:
+        given = (self.similarity, self.fail_under, self.elapsed_error_pct, self.drift_ppm, self.storage_pct)
+        if any(value is not None and math.isnan(value) for value in given):
+            raise UsageError("a threshold of a comparison is not a number")
+
+
+THRESHOLDS = Thresholds()
+"""Those of every command that compares: `compare`, `demo` and `report`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the replayer is responsible for. `verdict`: pass, fail or skipped (two different runs).
+
+    `operations`, `bytes`: by side, `source` and `replay`. `lag_p99_us`: how late the slowest hundredth began;
+    `own_lag_p99_us`: the part of it that was not waiting for the operation before on the same thread;
+    `allowed_lag_us`: the largest own lag that is on time on this machine. None where nothing was due.
+    """
+
+    verdict: str
+    pace: str | None
+    operations: Mapping[str, int]
+    bytes: Mapping[str, int]
+    failed: int
+    lag_p99_us: float | None
+    own_lag_p99_us: float | None
+    allowed_lag_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What the verdict on times rests on; the fields are those of `replay.fidelity.compare.Timing`."""
+
+    pace: str | None
+    other_speed: str | None
+    elapsed_error_pct: float | None
+    drift_ppm: float | None
+    drift_interval_ppm: tuple[float, float] | None
+    recorded_elapsed_s: float
+    lag_p99_us: float | None
+    own_lag_p99_us: float | None
+    jitter_us: Mapping[str, float] | None
+
+    @property
+    def held_to_recorded_times(self) -> bool:
+        """Whether elapsed time and drift are judged; a capture without a pace stands for a timed replay."""
+        return self.pace in (None, KEEPS_TIMES) and self.other_speed is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """pass, fail or skipped of each block, and why a block failed or what was not judged."""
+
+    similarity: str
+    exact: str
+    timing: str
+    reasons: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no block failed."""
+        return FAIL not in (self.similarity, self.exact, self.timing)
+
+
+def judge(alike: Similarity, exact: Exactness, times: Times, thresholds: Thresholds, relation: Relation) -> Verdict:
+    """All blocks. Of two different runs only an explicit `fail_under` is judged: nothing was to be the same."""
+    if relation is Relation.DIFFERENT:
+        gate = SKIPPED if thresholds.fail_under is None else PASS
+        below = _below(alike.cosine, thresholds.fail_under)
+        return Verdict(similarity=FAIL if below else gate, exact=SKIPPED, timing=SKIPPED, reasons=tuple(below))
+    blocks = _judge_similarity(alike, thresholds), _judge_exactness(exact), _judge_timing(times, thresholds)
+    return Verdict(
+        similarity=blocks[0][0],
+        exact=blocks[1][0],
+        timing=blocks[2][0],
+        reasons=tuple(reason for _, reasons in blocks for reason in reasons),
+    )
+
+
+def _judge_similarity(alike: Similarity, thresholds: Thresholds) -> tuple[str, list[str]]:
+    if alike.workload_cosine is None:
+        return FAIL, ["similarity: neither capture has operations, so nothing was compared"]
+    reasons = _below(alike.cosine, thresholds.fail_under)
+    if alike.workload_cosine < thresholds.similarity:
+        reasons.append(f"similarity of the workload {alike.workload_cosine:.4f} is below {thresholds.similarity:g}")
+    return FAIL if reasons else PASS, reasons
+
+
+def _below(cosine: float | None, fail_under: float | None) -> list[str]:
+    if fail_under is None or (cosine is not None and cosine >= fail_under):
+        return []
+    found = "unknown" if cosine is None else f"{cosine:.4f}"
+    return [f"similarity of all ten factors is {found}, not at least {fail_under:g} as --fail-under demands"]
+
+
+def _judge_exactness(exact: Exactness) -> tuple[str, list[str]]:
+    unequal = [name for name in ("operations", "bytes", "files", "order") if not getattr(exact, name)]
+    return (FAIL, [f"not equal: {', '.join(unequal)}"]) if unequal else (PASS, [])
+
+
+def _judge_timing(times: Times, thresholds: Thresholds) -> tuple[str, list[str]]:
+    """Every pace: issued when the pace wanted it. `timed` is held to elapsed time and drift too."""
+    reasons, notes = [], []
+    allowed = allowed_lag_us(times.jitter_us)
+    if times.own_lag_p99_us is not None and times.own_lag_p99_us > allowed:
+        late, limit = (format_duration(value * NS_PER_US) for value in (times.own_lag_p99_us, allowed))
+        reasons.append(
+            f"1 % of the operations began {late} late or more although their thread was free, more than {limit}: this "
+            "machine was too busy, or files took that long to open"
+        )
+    if times.held_to_recorded_times:
+        judged = _judge_recorded_times(times, thresholds)
+        reasons += judged[0]
+        notes += judged[1]
+        if times.elapsed_error_pct is None and not reasons:
+            return SKIPPED, notes
+    elif times.own_lag_p99_us is None:
+        return SKIPPED, ["timing: the replay has no due times to judge"]
+    return (FAIL, reasons) if reasons else (PASS, notes)
+
+
+def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[str], list[str]]:
+    """What failed, and what could not be judged."""
+    if times.elapsed_error_pct is None:
+        return [], ["timing: the source has no events"]
+    reasons = []
+    if abs(times.elapsed_error_pct) > thresholds.elapsed_error_pct:
+        allowed = thresholds.elapsed_error_pct
+        reasons.append(f"elapsed time is off by {times.elapsed_error_pct:+.2f} %, more than {allowed:g} %")
+    late_ns = (times.lag_p99_us or 0.0) * NS_PER_US
+    if late_ns > times.recorded_elapsed_s * NS_PER_S * thresholds.elapsed_error_pct / 100:
+        late = format_duration(late_ns)
+        reasons.append(
+            f"the recorded times were not kept: 1 % of the operations began {late} late or more, over "
+            f"{thresholds.elapsed_error_pct:g} % of the run. {_cause(times)}"
+        )
+    if times.drift_interval_ppm is None:
+        return reasons, ["timing: drift is not judged, too few operations on equal threads to measure it"]
+    low, high = times.drift_interval_ppm
+    # A short run cannot resolve a slope of 20 ppm: it fails only if the whole interval is beyond.
+    if low > thresholds.drift_ppm or high < -thresholds.drift_ppm:
+        reasons.append(f"start times drift by {times.drift_ppm:+.1f} us a second, more than {thresholds.drift_ppm:g}")
+    return reasons, []
+
+
+def _cause(times: Times) -> str:
+    """Why operations began after their recorded times."""
+    if (times.own_lag_p99_us or 0.0) > allowed_lag_us(times.jitter_us):
+        return "The replayer itself was late"
+    return "They waited for the operation before on their thread: the storage is too slow for this load"
+
+
+def headline(
+    verdict: Verdict, workload: Workload, storage: Storage, exact: Exactness, thresholds: Thresholds, relation: Relation
+) -> str:
+    """The result in one or two plain sentences."""
+    measured = _storage_sentence(storage, thresholds)
+    if relation is Relation.SAME:
+        return "Both are the same recording: it is equal to itself, which says nothing about a replay."
+    if relation is Relation.DIFFERENT:
+        measured = measured.replace("Storage here", "Storage in the second")
+        return f"Two different runs, of which neither replays the other: nothing is judged. {measured}"
+    if verdict.exact == FAIL:
+        why = exact.differences[0] if exact.differences else f"{format_count(exact.failed)} operations failed"
+        unequal = [name for name in ("operations", "bytes", "files", "order") if not getattr(exact, name)]
+        return f"FAILED: the replay did not do the same work ({', '.join(unequal)} differ): {why}."
+    if workload.operations["source"] == workload.operations["replay"] == 0:
+        return "FAILED: neither capture has operations, so nothing was compared."
+    counts = " of ".join(format_count(workload.operations[side]) for side in ("replay", "source"))
+    work = f"he replay did the same work: {counts} operations, same bytes, same order"
+    if verdict.passed:
+        return f"T{work}. {measured}"
+    return f"FAILED: t{work}; but {'; '.join(verdict.reasons)}. {measured}"
+
+
+def _storage_sentence(storage: Storage, thresholds: Thresholds) -> str:
+    """How the storage did, with the figures."""
+    here, recorded = (format_duration(side * NS_PER_S) for side in (storage.io_time_s.replay, storage.io_time_s.source))
+    whole = ""
+    if storage.elapsed_s is not None:
+        there, before = (
+            format_duration(side * NS_PER_S) for side in (storage.elapsed_s.replay, storage.elapsed_s.source)
+        )
+        change = format_slowdown(storage.elapsed_s.ratio, 0.05)
+        whole = f"; the whole run {change}, {there} instead of {before}"
+    figures = f"(I/O time {here} instead of {recorded} per rank{whole})"
+    if storage.verdict in (FASTER, SLOWER):
+        return f"Storage here was {format_slowdown(storage.io_time_s.ratio)} {figures}."
+    if storage.verdict == SAME:
+        return f"Storage here was as fast, within {thresholds.storage_pct:g} % {figures}."
+    return "How fast the storage was is unknown: the reads and writes have no measured duration."

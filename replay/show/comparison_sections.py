@@ -1,0 +1,263 @@
+"""What `dxt-replay compare` prints for a person, from the object that `--json` prints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from replay.show.section import Section
+from traces.units import NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration, format_slowdown
+
+Comparison = Mapping[str, Any]
+
+
+def comparison_sections(comparison: Comparison, *, details: bool = True) -> list[Section]:
+    """The result in one sentence, what the workload and the storage did, and with `details` every measure."""
+    sections = [
+        Section(title="", rows=tuple((reason,) for reason in _result(comparison)), prose=True),
+        _workload(comparison),
+        _storage(comparison),
+        _similarity(comparison),
+    ]
+    differences = comparison["exact"]["differences"]
+    if differences:
+        title = "First differences"
+        sections.insert(1, Section(title=title, rows=tuple((text,) for text in differences), prose=True))
+    if details:
+        sections += _details(comparison)
+    return [section for section in sections if section.rows]
+
+
+def _result(comparison: Comparison) -> list[str]:
+    """The headline, and what else its reader must know."""
+    headline = comparison["headline"]
+    return [headline, *(text for text in comparison["verdict"]["reasons"] if text not in headline)]
+
+
+def _workload(comparison: Comparison) -> Section:
+    workload, exact = comparison["workload"], comparison["exact"]
+    rows = [
+        (name, *(text(workload[name][side]) for side in ("source", "replay")), _equal(exact[name]))
+        for name, text in (("operations", format_count), ("bytes", format_bytes))
+    ]
+    files = comparison["similarity"]["factors"]["files"]
+    rows.append(("files", *(format_count(int(files[side])) for side in ("source", "replay")), _equal(exact["files"])))
+    rows.append(("order within each thread and file", "", "", _equal(exact["order"])))
+    if workload["failed"]:
+        rows.append(("failed operations", "", format_count(workload["failed"]), ""))
+    if workload["verdict"] != "skipped":
+        rows += [*_lateness(workload), *_recorded_times(comparison)]
+    verdict = {"pass": "passed", "fail": "FAILED", "skipped": "not judged"}[workload["verdict"]]
+    title = f"Workload: what the replayer is responsible for ({verdict})"
+    return Section(title=title, columns=("", "recorded", "replayed", ""), rows=tuple(rows))
+
+
+def _equal(equal: bool) -> str:
+    return "equal" if equal else "DIFFERENT"
+
+
+def _lateness(workload: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+    if workload["own_lag_p99_us"] is None:
+        return
+    own, allowed = workload["own_lag_p99_us"], workload["allowed_lag_us"]
+    judged = "on time" if own <= allowed else "LATE"
+    yield "replayer late by, slowest 1 %", "", _us(own), f"{judged}, limit {_us(allowed)}"
+
+
+def _recorded_times(comparison: Comparison) -> Iterable[tuple[str, ...]]:
+    """Of a replay that is held to its recorded times."""
+    timing, thresholds = comparison["timing"], comparison["thresholds"]
+    if comparison["pace"] not in (None, "timed") or comparison["speed"] != 1 or timing["elapsed_error_pct"] is None:
+        return
+    late_us, limit_pct = comparison["workload"]["lag_p99_us"], thresholds["elapsed_error_pct"]
+    if late_us is not None:
+        limit_us = timing["source_elapsed_s"] * limit_pct / 100 * NS_PER_S / NS_PER_US
+        yield "behind the recorded times, slowest 1 %", "", _us(late_us), f"limit {_us(limit_us)}"
+    times = (_seconds(timing[f"{side}_elapsed_s"]) for side in ("source", "replay"))
+    yield "elapsed time", *times, f"{timing['elapsed_error_pct']:+.2f} %, limit {limit_pct:g} %"
+    if timing["drift_ppm"] is not None:
+        limit = f"limit {thresholds['drift_ppm']:g} us/s"
+        yield "drift of the start times", "", f"{timing['drift_ppm']:+.1f} us/s", limit
+
+
+def _storage(comparison: Comparison) -> Section:
+    storage, threshold = comparison["storage"], comparison["thresholds"]["storage_pct"]
+    rows = []
+    for label, name, text in (
+        ("I/O time per rank", "io_time_s", _seconds),
+        ("one read or write, median", "latency_p50_us", _us),
+        ("one read or write, slowest 1 %", "latency_p99_us", _us),
+        ("bandwidth while I/O runs", "bandwidth_mib_s", _mib_s),
+        ("whole run", "elapsed_s", _seconds),
+    ):
+        change = storage[name]
+        if change is not None:
+            ratio = change["ratio"]
+            slower = 1 / ratio if name == "bandwidth_mib_s" and ratio else ratio
+            change_text = format_slowdown(slower, 0.5)
+            rows.append((label, text(change["source"]), text(change["replay"]), change_text))
+    notes = [
+        f"Judged by the I/O time: a change of up to {threshold:g} % counts as none. One replay is one measurement; "
+        "`dxt-replay regress` measures how certain a difference is."
+    ]
+    if storage["resident_before_pct"] is not None:
+        notes.append(
+            f"{storage['resident_before_pct']:.0f} % of the data were in the page cache before the replay; how much of "
+            "them was there before the recorded run is not known."
+        )
+    return Section(
+        title=f"Storage: what was measured ({storage['verdict']})",
+        columns=("", "recorded", "replayed", ""),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def _similarity(comparison: Comparison) -> Section:
+    similarity, thresholds = comparison["similarity"], comparison["thresholds"]
+    gate = thresholds["fail_under"]
+    limits = ("not judged" if gate is None else f"limit {gate:g}", f"limit {thresholds['similarity']:g}")
+    labels = ("cosine of all ten factors", "cosine without I/O time and bandwidth")
+    rows = (
+        (label, _or_dash(similarity[name], lambda value: f"{value:.4f}"), limit)
+        for label, name, limit in zip(labels, ("cosine", "workload_cosine"), limits, strict=True)
+    )
+    return Section(
+        title="Similarity of the DLIO paper: 1 is alike, 0 has nothing in common",
+        rows=tuple(rows),
+        prose=True,
+        notes=(
+            "It compares the proportions of totals such as bytes, files and I/O time. It is scale invariant, so weak: "
+            "a replay slower by the same ratio in every factor still scores 1.",
+        ),
+    )
+
+
+# --------------------------------------------------------------------------------------------------- --details
+
+
+def _details(comparison: Comparison) -> list[Section]:
+    return [
+        _factors(comparison["similarity"]),
+        _interleaving(comparison["exact"]),
+        _distances(comparison["distribution"]),
+        _times(comparison),
+        _percentiles(comparison["timing"]),
+    ]
+
+
+_FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "io_time_s": ("I/O time per rank", lambda value: _seconds(value)),
+    "bytes": ("bytes moved", format_bytes),
+    "files": ("files", lambda value: format_count(int(value))),
+    "transfer_size_median": ("transfer size, median", format_bytes),
+    "transfer_size_mean": ("transfer size, mean", format_bytes),
+    "transfer_size_max": ("transfer size, max", format_bytes),
+    "bandwidth_median": ("bandwidth of one operation, median", lambda value: _mib_s(value)),
+    "bandwidth_mean": ("bandwidth of one operation, mean", lambda value: _mib_s(value)),
+    "sequential_pct": ("sequential", lambda value: _percent(value)),
+    "consecutive_pct": ("consecutive", lambda value: _percent(value)),
+}
+
+
+def _factors(similarity: Mapping[str, Any]) -> Section:
+    rows = []
+    for name, factor in similarity["factors"].items():
+        label, text = _FACTORS[name]
+        difference = _or_dash(factor["difference"], lambda value: f"{100 * value:+.1f} %")
+        rows.append((label, text(factor["source"]), text(factor["replay"]), difference))
+    return Section(
+        title="Factors of the similarity",
+        columns=("", "recorded", "replayed", "difference"),
+        rows=tuple(rows),
+        notes=(
+            "Difference: (recorded - replayed) / the larger of both; negative where the replay has more.",
+            "I/O time and bandwidth are the storage's, the other seven factors the workload's.",
+        ),
+    )
+
+
+def _interleaving(exact: Mapping[str, Any]) -> Section:
+    pairs = exact["inversions"]["pairs"]
+    found = f"{format_count(exact['inversions']['count'])} of {format_count(pairs)}"
+    return Section(
+        title="Order between threads, which a replay need not keep",
+        rows=(("neighbours on one file that came in the other order", found),) if pairs else (),
+        prose=True,
+    )
+
+
+def _distances(distribution: Mapping[str, Any]) -> Section:
+    rows = []
+    for name, label, text in (
+        ("transfer_size", "transfer size", format_bytes),
+        ("inter_arrival", "time from start to start in a thread", _us),
+        ("latency", "time of one read or write", _us),
+    ):
+        found = distribution[name]
+        rows.append((label, f"{100 * found['ks']:.1f} %", _or_dash(found["wasserstein"], text)))
+    return Section(
+        title="Distributions: how far recorded and replayed values are apart",
+        columns=("", "largest gap", "mean shift"),
+        rows=tuple(rows),
+        notes=(
+            "Largest gap: at some value this share more lies below it on one side (Kolmogorov-Smirnov); 0 % is alike.",
+            "Mean shift: how far a value moved on average (Wasserstein distance).",
+        ),
+    )
+
+
+def _times(comparison: Comparison) -> Section:
+    timing = comparison["timing"]
+    error = _or_dash(timing["elapsed_error_pct"], lambda value: f"{value:+.3f} %")
+    rows = [
+        ("elapsed, recorded", _seconds(timing["source_elapsed_s"])),
+        ("elapsed, replayed", f"{_seconds(timing['replay_elapsed_s'])} ({error})"),
+    ]
+    if timing["drift_ppm"] is not None:
+        low, high = timing["drift_interval_ppm"]
+        drift = f"{timing['drift_ppm']:+.1f} us/s (95 % interval: {low:+.1f} to {high:+.1f}); above 0 it falls behind"
+        rows.append(("drift of the start times", drift))
+    if timing["step_error_pct"] is not None:
+        error = timing["step_error_pct"]
+        rows.append(("time of a step, off by", f"median {error['p50']:.2f} %, at most {error['max']:.2f} %"))
+    overlap, curves = comparison["overlap"], comparison["curves"]
+    if overlap["source_pct"] is not None or overlap["replay_pct"] is not None:
+        both = (_or_dash(overlap[side], _percent) for side in ("source_pct", "replay_pct"))
+        rows.append(("I/O time hidden behind compute", "{} recorded, {} replayed".format(*both)))
+    for label, name in (("operations in flight", "in_flight_pct"), ("bytes moved", "bandwidth_pct")):
+        if curves[name] is not None:
+            rows.append((f"{label} in each {curves['bin_s']:g} s", f"differ by {_percent(curves[name])} in total"))
+    return Section(title="Times", rows=tuple(rows), prose=True)
+
+
+def _percentiles(timing: Mapping[str, Any]) -> Section:
+    """Of the lag, and of what the machine could do."""
+    labels = {"lag_us": "operation begun after it was due", "jitter_us": "idle thread woken after its time"}
+    measured = [(label, timing[name]) for name, label in labels.items() if timing[name]]
+    columns = tuple(measured[0][1]) if measured else ()
+    return Section(
+        title="Lateness, and what this machine can do at best",
+        columns=("", *columns),
+        rows=tuple((label, *(_or_dash(found.get(name), _us) for name in columns)) for label, found in measured),
+    )
+
+
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)
+
+
+def _seconds(value: float) -> str:
+    return format_duration(value * NS_PER_S)
+
+
+def _us(value: float) -> str:
+    return format_duration(value * NS_PER_US)
+
+
+def _mib_s(value: float) -> str:
+    return f"{value:,.4g} MiB/s" if value < 1000 else f"{value:,.0f} MiB/s"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f} %"

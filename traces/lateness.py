@@ -1,0 +1,14 @@
+"""The one rule by which a replayer counts as late: its lag against what its machine could do at best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LATE_RATIO, LATE_US = 10.0, 1_000.0
+"""The p99 of a lag counts as late beyond this many times the p99 of the machine's jitter, and beyond this."""
+
+
+def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
+    """The largest p99 of a lag (us) that counts as on time. `jitter_us`: percentiles of what an idle thread of the same
+    machine measured meanwhile, None where nobody did."""
+    return max(LATE_US, LATE_RATIO * (jitter_us or {}).get("p99", 0.0))

@@ -1,0 +1,77 @@
+"""What two captures are to each other: a recording and its replay, the same recording twice, or two different runs."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import Enum
+
+from traces.errors import CaptureError, UsageError
+from traces.replay_record import is_replay
+from traces.schema import Source
+from traces.store.reader import Capture
+
+
+class Relation(Enum):
+    """What the second of two captures is to the first; the values appear in JSON."""
+
+    REPLAY = "replay"
+    """The second replays the first."""
+    REVERSED = "reversed"
+    """The first replays the second: they were given the wrong way round."""
+    BOTH_REPLAYS = "both replays"
+    """Both replay the same recording."""
+    SAME = "same"
+    """One capture given twice, or one recording merged twice."""
+    DIFFERENT = "different runs"
+    """Neither says that it comes from the other."""
+
+
+def relation_of(first: Capture, second: Capture) -> Relation:
+    """What `second` is to `first`, by the checksums of what each was made from.
+
+    A replay names its source and the logs that its source was merged from, so that it is recognised after they were
+    moved or merged again. Raises: CaptureError when a capture.json cannot be read.
+    """
+    one, other = as_source(first).sha256, as_source(second).sha256
+    origins, other_origins = ({source.sha256 for source in capture.info.sources} for capture in (first, second))
+    if first.path.resolve() == second.path.resolve() or (one == other and origins):
+        return Relation.SAME
+    if origins.isdisjoint(other_origins | {other}) and one not in other_origins:
+        return Relation.DIFFERENT
+    return {
+        (False, True): Relation.REPLAY,
+        (True, False): Relation.REVERSED,
+        (True, True): Relation.BOTH_REPLAYS,
+        (False, False): Relation.SAME,
+    }[is_replay(first.info), is_replay(second.info)]
+
+
+def check_pair(source: Capture, replay: Capture, *, different_runs: bool = False) -> Relation:
+    """What the two captures of a comparison are to each other, where they may be compared.
+
+    `different_runs`: they may be two runs of which neither replays the other. Raises: UsageError for two different runs
+    without that, and for two in the wrong order; CaptureError.
+    """
+    relation = relation_of(source, replay)
+    if relation is Relation.REVERSED:
+        raise UsageError(f"{source.path} is a replay of {replay.path}: give the recorded one first, then its replay")
+    if relation is Relation.DIFFERENT and not different_runs:
+        made = "replays another capture" if is_replay(replay.info) else "was recorded, not replayed"
+        raise UsageError(
+            f"{replay.path} is not a replay of {source.path}: it {made}. To compare them as two different runs, add "
+            "--different-runs"
+        )
+    return relation
+
+
+def as_source(capture: Capture) -> Source:
+    """The capture as the source of another one: its name and the SHA-256 of its capture.json.
+
+    Raises: CaptureError when that file cannot be read.
+    """
+    document = capture.path / "capture.json"
+    try:
+        content = document.read_bytes()
+    except OSError as error:
+        raise CaptureError(f"cannot read {document}: {error.strerror}") from error
+    return Source(name=capture.path.name, sha256=hashlib.sha256(content).hexdigest(), kind="capture")
