@@ -190,6 +190,8 @@ PURE = {
     "replay.regression.regression_sections",
     "replay.regression.signed_rank",
     "replay.regression.verdict",
+    "profiler_merge.analysis.remedies",
+    "profiler_merge.analysis.steady_loop",
     "replay.show.data_tables",
     "replay.show.finding_sections",
     "replay.show.run_sections",

@@ -9,8 +9,9 @@ from profiler_merge.analysis.collect import collect
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
 from profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from profiler_merge.analysis.patterns import PatternCollector, Patterns
+from profiler_merge.analysis.setting import Setting, setting_of
 from profiler_merge.analysis.sizes import RequestSizes, SizeCollector
-from profiler_merge.analysis.summary import Summary, SummaryCollector
+from profiler_merge.analysis.summary import Summary, SummaryCollector, with_loop
 from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
 from traces.store.reader import Capture
@@ -18,12 +19,13 @@ from traces.store.reader import Capture
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
-    """What `summarise`, `request_sizes`, `overlap` and `patterns` return for the same capture."""
+    """What `summarise`, `request_sizes`, `overlap`, `patterns` and `setting_of` return for the same capture."""
 
     summary: Summary
     sizes: RequestSizes
     overlap: Overlap
     patterns: Patterns
+    setting: Setting
 
 
 def analyse(
@@ -48,11 +50,13 @@ def analyse(
 
     without = ("lane",) if by == "step" else ("lane", "step")
     found = collect(capture, begin, without=without, on_rows=on_rows)
+    overlap = found.overlap.overlap()
     return Analysis(
-        summary=found.summary.summary(),
+        summary=with_loop(found.summary.summary(), overlap, capture.info),
         sizes=found.sizes.sizes(),
-        overlap=found.overlap.overlap(),
+        overlap=overlap,
         patterns=found.patterns.patterns(),
+        setting=setting_of(capture),
     )
 
 

@@ -1,4 +1,4 @@
-"""One finding, and how grave it is."""
+"""One finding, how grave it is, and what is at stake. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiler_merge.analysis.thresholds import MATERIAL_PCT, SERIOUS_PCT
+from profiler_merge.analysis.thresholds import MATERIAL_PCT, NOTICEABLE_PCT, SERIOUS_PCT
 
 SEVERITIES = ("high", "warning", "info")
 """From the gravest: likely to dominate the run; worth the remedy; to be known."""
@@ -15,8 +15,13 @@ SEVERITIES = ("high", "warning", "info")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`code`: one of `findings.CODES`; `severity`: of SEVERITIES. `title`, `evidence`, `threshold` and `remedy` are
-    sentences for a person; `values`: the numbers of the evidence, units in the names; `files`: paths of the worst."""
+    """`code`: one of `findings.CODES`; `severity`: one of SEVERITIES.
+
+    `title`, `evidence`, `threshold`, `remedy`: sentences for a person.
+    `at_stake_s`: the most that a perfect remedy could gain, None where that is not known.
+    `at_stake_pct`: the same in per cent of `at_stake_of`, the training loop or the run.
+    `values`: the numbers of the evidence, units in the names; `files`: paths of the worst.
+    """
 
     code: str
     severity: str
@@ -24,6 +29,9 @@ class Finding:
     evidence: str
     threshold: str
     remedy: str
+    at_stake_s: float | None = None
+    at_stake_pct: float | None = None
+    at_stake_of: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
     files: tuple[str, ...] = ()
 
@@ -32,11 +40,39 @@ class Finding:
         return {**dataclasses.asdict(self), "values": dict(self.values), "files": list(self.files)}
 
 
-def severity_of_loss(loop_pct: float) -> str:
-    """Severity of something that costs `loop_pct` per cent of the training loop."""
-    if loop_pct >= SERIOUS_PCT:
-        return "high"
-    return "warning" if loop_pct >= MATERIAL_PCT else "info"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stake:
+    """The most that a remedy could gain. `whole_s`: how long what is gained from takes, `of` its name."""
+
+    seconds: float
+    whole_s: float
+    of: str
+
+    @property
+    def pct(self) -> float:
+        """Per cent of the whole; 100 where the length of the whole is not known."""
+        return min(100 * self.seconds / self.whole_s, 100.0) if self.whole_s > 0 else 100.0
+
+    @property
+    def matters(self) -> bool:
+        """Whether the gain could be noticed."""
+        return self.seconds > 0 and self.pct >= NOTICEABLE_PCT
+
+    @property
+    def severity(self) -> str:
+        """One of SEVERITIES."""
+        if self.pct >= SERIOUS_PCT:
+            return "high"
+        return "warning" if self.pct >= MATERIAL_PCT else "info"
+
+    def columns(self) -> dict[str, Any]:
+        """The fields of a `Finding` that say so."""
+        return {
+            "severity": self.severity,
+            "at_stake_s": self.seconds,
+            "at_stake_pct": self.pct,
+            "at_stake_of": self.of,
+        }
 
 
 def percent(value: float) -> str:

@@ -13,15 +13,20 @@ from profiler_merge.analysis.finding import SEVERITIES, Finding
 from traces.store.reader import Capture
 
 CODES = (
-    "partial-trace", "small-reads", "small-writes", "small-chunks", "random-shared", "re-reads", "shared-reads",
-    "rank-imbalance", "metadata-time", "input-bound", "no-overlap", "one-reader", "checkpoint-blocking",
+    "no-trace", "partial-trace", "small-reads", "small-writes", "small-chunks", "random-shared", "re-reads",
+    "shared-reads", "rank-imbalance", "metadata-time", "input-bound", "no-overlap", "one-reader",
+    "checkpoint-blocking", "warm-up",
 )  # fmt: skip
 """All codes that a `Finding` can have."""
 
 SCHEMA = pa.schema(
     [
-        pa.field(name, pa.string())
-        for name in ("code", "severity", "title", "evidence", "threshold", "remedy", "values", "files")
+        *(pa.field(name, pa.string()) for name in ("code", "severity", "title", "evidence", "threshold", "remedy")),
+        pa.field("at_stake_s", pa.float64()),
+        pa.field("at_stake_pct", pa.float64()),
+        pa.field("at_stake_of", pa.string()),
+        pa.field("values", pa.string()),
+        pa.field("files", pa.string()),
     ]
 )
 """One row per finding; `values` is a JSON object, `files` has a path a line."""
@@ -36,14 +41,20 @@ def findings_of(analysis: Analysis) -> tuple[Finding, ...]:
     """Findings about what `analyse` returned, the gravest first."""
     rules = (*findings_storage.RULES, *findings_compute.RULES)
     found = [finding for rule in rules for finding in rule(analysis)]
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    return tuple(sorted(found, key=_rank))
+
+
+def _rank(finding: Finding) -> tuple[int, bool, float]:
+    """Severity, then what is at stake; a warm-up, which a long run does not notice, comes last."""
+    stake = float("inf") if finding.at_stake_s is None else finding.at_stake_s
+    return SEVERITIES.index(finding.severity), finding.code == "warm-up", -stake
 
 
 def findings_table(found: Iterable[Finding]) -> pa.Table:
     """`SCHEMA`."""
     rows = [
         {
-            **{name: getattr(finding, name) for name in SCHEMA.names[:6]},
+            **{name: getattr(finding, name) for name in SCHEMA.names[:9]},
             "values": json.dumps(dict(finding.values)),
             "files": "\n".join(finding.files),
         }

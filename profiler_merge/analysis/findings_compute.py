@@ -8,90 +8,93 @@ import numpy as np
 import pyarrow.compute as pc
 
 from profiler_merge.analysis.analyse import Analysis
-from profiler_merge.analysis.finding import Finding, percent, severity_of_loss
+from profiler_merge.analysis.finding import Finding, Stake, percent
+from profiler_merge.analysis.overlap import RankOverlap
+from profiler_merge.analysis.remedies import remedy
+from profiler_merge.analysis.steady_loop import SteadyLoop
 from profiler_merge.analysis.thresholds import (
     HIDDEN_PCT,
     LEAST_UTILISATION_PCT,
     NOTICEABLE_PCT,
     ONE_AT_A_TIME,
     STRETCHED,
+    WARM_UP,
 )
 from traces.units import NS_PER_S, format_bytes, format_duration
+
+LOOP = "training loop"
+
+
+def _of_loop(seconds: float, loop: SteadyLoop) -> Stake:
+    return Stake(seconds=seconds, whole_s=loop.loop_s, of=LOOP)
 
 
 def input_bound(found: Analysis) -> Iterator[Finding]:
     """The loop waits for input: for storage, or for preprocessing."""
-    overlap = found.overlap
-    wait = overlap.input_wait_pct
-    if wait is None or wait <= 100 - LEAST_UTILISATION_PCT:
+    loop = found.summary.loop
+    if loop is None or loop.input_wait_pct <= 100 - LEAST_UTILISATION_PCT:
         return
-    wait_ns = overlap.total("input_wait_ns", profiled=True)
-    in_io = 100 * overlap.total("io_in_wait_ns", profiled=True) / wait_ns
-    if in_io >= 50:
-        cause, remedy = "storage", "Read ahead with more threads and larger requests, or move the data closer."
-    else:
-        cause = "preprocessing"
-        remedy = (
-            "Decode in parallel (tf.data map with num_parallel_calls, DataLoader workers) or once, ahead of the run: "
-            "the DLIO paper gained up to 66 % with more preprocessing threads."
-        )
+    by_storage = loop.io_in_wait_pct >= 50
+    cause, name = ("storage", "read ahead") if by_storage else ("preprocessing", "prepare faster")
     yield Finding(
         code="input-bound",
-        severity=severity_of_loss(wait),
         title=f"Training waits for input, mostly for {cause}",
-        evidence=f"{percent(wait)} of the training loop is input wait; storage is busy in {percent(in_io)} of the "
-        "wait.",
+        evidence=f"{percent(loop.input_wait_pct)} of the training loop is input wait{_after_warm_up(loop)}; storage is "
+        f"busy in {percent(loop.io_in_wait_pct)} of the wait.",
         threshold=f"above {percent(100 - LEAST_UTILISATION_PCT)}: MLPerf Storage asks for {LEAST_UTILISATION_PCT:g} % "
         "accelerator utilisation",
-        remedy=remedy,
-        values={"input_wait_pct": wait, "io_in_wait_pct": in_io},
+        remedy=remedy(name, found.setting.framework),
+        values={"input_wait_pct": loop.input_wait_pct, "io_in_wait_pct": loop.io_in_wait_pct},
+        **_of_loop(loop.input_wait_s, loop).columns(),
     )
+
+
+def _after_warm_up(loop: SteadyLoop) -> str:
+    return " (first step left out)" if loop.warm_up_s else ""
 
 
 def no_overlap(found: Analysis) -> Iterator[Finding]:
     """I/O of the loop that does not hide behind compute."""
-    overlap = found.overlap
-    of_loop, hidden = overlap.io_of_loop_pct, overlap.io_hidden_pct
-    if of_loop is None or hidden is None or of_loop < NOTICEABLE_PCT or hidden >= HIDDEN_PCT:
+    loop, hidden = found.summary.loop, found.overlap.io_hidden_pct
+    if loop is None or hidden is None or loop.io_pct < NOTICEABLE_PCT or hidden >= HIDDEN_PCT:
+        return
+    stake = _of_loop(loop.storage_gain_s, loop)
+    if not stake.matters:
         return
     yield Finding(
         code="no-overlap",
-        severity=severity_of_loss(of_loop),
         title="I/O and compute take turns",
-        evidence=f"{percent(hidden)} of the I/O time lies inside compute; I/O takes {percent(of_loop)} of the training "
-        "loop.",
+        evidence=f"{percent(hidden)} of the I/O time lies inside compute; I/O takes {percent(loop.io_pct)} of the "
+        f"training loop{_after_warm_up(loop)}.",
         threshold=f"less than {HIDDEN_PCT:g} % hidden, and I/O at least {NOTICEABLE_PCT:g} % of the loop",
-        remedy="Read the next batches while the present one is computed: tf.data prefetch(AUTOTUNE), DataLoader with "
-        "workers and prefetch_factor. The loop gains at most the share that I/O takes of it.",
-        values={"io_hidden_pct": hidden, "io_of_loop_pct": of_loop},
+        remedy=remedy("read ahead", found.setting.framework),
+        values={"io_hidden_pct": hidden, "io_of_loop_pct": loop.io_pct},
+        **stake.columns(),
     )
 
 
 def one_reader(found: Analysis) -> Iterator[Finding]:
     """A rank whose reads never overlap, while the loop would gain from them."""
-    overlap = found.overlap
-    union_ns = overlap.total("io_ns", profiled=True)
-    loop_ns = overlap.total("loop_ns", profiled=True)
-    if not union_ns or not loop_ns:
+    loop = found.summary.loop
+    union_ns = found.overlap.total("io_ns", profiled=True)
+    if not union_ns or loop is None:
         return
-    profiled = {rank.rank for rank in overlap.ranks if rank.profiled}
+    profiled = {rank.rank for rank in found.overlap.ranks if rank.profiled}
     ranks = found.patterns.ranks
     durations = zip(ranks["rank"].to_pylist(), ranks["io_ns"].to_pylist(), strict=True)
     together = sum(io_ns for rank, io_ns in durations if rank in profiled) / union_ns
-    io_pct = overlap.io_of_loop_pct or 0.0
-    exposed = io_pct * (1 - (overlap.io_hidden_pct or 0.0) / 100)
-    if together >= ONE_AT_A_TIME or exposed < NOTICEABLE_PCT:
+    stake = _of_loop(loop.storage_gain_s, loop)
+    if together >= ONE_AT_A_TIME or loop.io_exposed_pct < NOTICEABLE_PCT or not stake.matters:
         return
     yield Finding(
         code="one-reader",
-        severity=severity_of_loss(exposed),
         title="Each rank has one operation in flight at a time",
-        evidence=f"{together:.2f} operations in flight while any is; {percent(exposed)} of the training loop is I/O "
-        "that nothing hides.",
+        evidence=f"{together:.2f} operations are in flight while any is; {percent(loop.io_exposed_pct)} of the "
+        f"training loop is I/O outside compute{_after_warm_up(loop)}.",
         threshold=f"less than {ONE_AT_A_TIME:g} in flight, and exposed I/O at least {NOTICEABLE_PCT:g} % of the loop",
-        remedy="Read with several threads (interleave with num_parallel_calls, DataLoader num_workers): the DLIO paper "
-        "gained 1.2x with 8 read threads.",
-        values={"in_flight": together, "exposed_io_of_loop_pct": exposed},
+        remedy=remedy("read in parallel", found.setting.framework),
+        values={"in_flight": together, "exposed_io_of_loop_pct": loop.io_exposed_pct},
+        **stake.columns(),
     )
 
 
@@ -100,13 +103,12 @@ def checkpoint_blocking(found: Analysis) -> Iterator[Finding]:
     steps = found.overlap.steps
     if not steps.num_rows:
         return
-    loops = [rank for rank in found.overlap.ranks if rank.loop_ns]
-    worst = max(loops, key=lambda rank: rank.checkpoint_in_loop_ns / rank.loop_ns)
-    share = 100 * worst.checkpoint_in_loop_ns / worst.loop_ns
+    worst = max((rank for rank in found.overlap.ranks if rank.loop_ns), key=_checkpoint_share)
+    stake = Stake(seconds=worst.checkpoint_in_loop_ns / NS_PER_S, whole_s=worst.loop_ns / NS_PER_S, of=LOOP)
     own = steps["rank"].to_numpy() == worst.rank
     saving = own & (steps["checkpoint_ns"].to_numpy() + steps["gap_checkpoint_ns"].to_numpy() > 0)
     other = own & ~saving
-    if share < NOTICEABLE_PCT or not saving.any() or not other.any():
+    if not stake.matters or not saving.any() or not other.any():
         return
     duration = steps["duration_ns"].to_numpy() + steps["gap_ns"].to_numpy()
     usual, stretched = float(np.median(duration[other])), float(np.median(duration[saving]))
@@ -114,29 +116,53 @@ def checkpoint_blocking(found: Analysis) -> Iterator[Finding]:
         return
     yield Finding(
         code="checkpoint-blocking",
-        severity=severity_of_loss(share),
         title="Checkpoints hold up training",
         evidence=f"{int(saving.sum())} steps of rank {worst.rank} that save take {format_duration(stretched)} "
-        f"(median), {stretched / usual:.1f} times the others; saving takes {percent(share)} of its loop"
+        f"(median), {stretched / usual:.1f} times the others; saving takes {percent(stake.pct)} of its loop"
         f"{_written(found)}.",
         threshold=f"at least {STRETCHED:g} times the other steps, and {NOTICEABLE_PCT:g} % of the loop",
-        remedy="Copy the state in memory and write it in the background (asynchronous checkpoints), write from all "
-        "ranks in parallel, or save less often.",
+        remedy=remedy("save aside", found.setting.framework),
         values={
-            "checkpoint_of_loop_pct": share,
+            "checkpoint_of_loop_pct": stake.pct,
             "saving_step_s": stretched / NS_PER_S,
             "other_step_s": usual / NS_PER_S,
         },
+        **stake.columns(),
     )
 
 
+def _checkpoint_share(rank: RankOverlap) -> float:
+    return rank.checkpoint_in_loop_ns / rank.loop_ns
+
+
 def _written(found: Analysis) -> str:
-    """What went to checkpoint files, traced or from counters, as the end of a sentence; nothing where they are none."""
+    """How much went to checkpoint files, traced or from counters, as the end of a sentence; nothing without any."""
     files = found.patterns.files
     saved = files.filter(pc.equal(files["format"], "checkpoint"))
     moved = sum(sum(saved[name].to_pylist()) for name in ("bytes_written", "reconstructed_bytes"))
     return f" and writes {format_bytes(moved)} in all" if moved else ""
 
 
-RULES = (input_bound, no_overlap, one_reader, checkpoint_blocking)
-"""The findings of this module, in the order in which equally grave ones are told."""
+def warm_up(found: Analysis) -> Iterator[Finding]:
+    """A first step that is much longer than the others, and left out of the findings about the loop."""
+    loop = found.summary.loop
+    if loop is None or not loop.warm_up_s:
+        return
+    stake = Stake(seconds=loop.warm_up_s, whole_s=loop.loop_s + loop.warm_up_s, of=LOOP)
+    if not stake.matters:
+        return
+    yield Finding(
+        code="warm-up",
+        title="The first step is a warm-up",
+        evidence=f"It takes {format_duration(loop.warm_up_s * NS_PER_S)} longer than the usual step (mean of the "
+        "ranks); the other findings leave it out.",
+        threshold=f"at least {WARM_UP:g} times the median of the other steps",
+        remedy="None is needed for a long run, which has one first step too. In a short test, leave out the first step "
+        "(--steps 1-) before you compare.",
+        values={"warm_up_s": loop.warm_up_s},
+        **{**stake.columns(), "severity": "info"},
+    )
+
+
+RULES = (input_bound, no_overlap, one_reader, checkpoint_blocking, warm_up)
+"""The findings of this module, in the order in which equally grave ones are listed."""

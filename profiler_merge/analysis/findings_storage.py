@@ -9,7 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from profiler_merge.analysis.analyse import Analysis
-from profiler_merge.analysis.finding import Finding, percent, severity_of_loss
+from profiler_merge.analysis.finding import Finding, Stake, percent
+from profiler_merge.analysis.findings_compute import LOOP
+from profiler_merge.analysis.remedies import remedy
+from profiler_merge.analysis.setting import LUSTRE, Framework
 from profiler_merge.analysis.thresholds import (
     CONSECUTIVE_PCT,
     IMBALANCE_PCT,
@@ -18,7 +21,6 @@ from profiler_merge.analysis.thresholds import (
     LEAST_REREAD_BYTES,
     MATERIAL_PCT,
     METADATA_RANK_S,
-    NOTICEABLE_PCT,
     RANDOM_PCT,
     READS_PER_REQUEST,
     REREAD_PCT,
@@ -30,12 +32,35 @@ from traces.units import NS_PER_S, format_bytes, format_count, format_duration, 
 _WORST_FILES = 5
 
 
+def no_trace(found: Analysis) -> Iterator[Finding]:
+    """A log that was recorded without DXT: only its counters are known."""
+    operations = found.summary.operations
+    if operations.read or operations.write or not _counted(found):
+        return
+    yield Finding(
+        code="no-trace",
+        severity="high",
+        title="The log holds no DXT trace",
+        evidence=f"Darshan counted {format_count(_counted(found))} reads and writes; none of them was traced, so "
+        "nothing is known about when they happened.",
+        threshold="no traced operation",
+        remedy="Record again with DXT: DXT_ENABLE_IO_TRACE=1 in the environment of every process.",
+        values={"counted_operations": _counted(found)},
+    )
+
+
+def _counted(found: Analysis) -> int:
+    """Reads and writes in the counters of all interfaces."""
+    return sum(totals.operations for totals in found.summary.interfaces.values() if totals.source == "counters")
+
+
 def partial_trace(found: Analysis) -> Iterator[Finding]:
     """Operations that the trace lacks, so that every number here covers a part of the run."""
-    coverage = found.summary.coverage
+    coverage, operations = found.summary.coverage, found.summary.operations
     known = {"bytes": coverage.bytes, "operations": coverage.operations}
     low = {name: share for name, share in known.items() if share is not None and share < LEAST_COVERAGE}
-    if not low and not found.summary.partial:
+    traced = operations.read or operations.write
+    if not (low and (traced or not _counted(found))) and not found.summary.partial:
         return
     shares = " and ".join(f"{percent(100 * share)} of the {name}" for name, share in low.items())
     yield Finding(
@@ -51,39 +76,39 @@ def partial_trace(found: Analysis) -> Iterator[Finding]:
 
 
 def small_requests(found: Analysis) -> Iterator[Finding]:
-    """Reads, or writes, below the stripe of their file."""
-    files = _columns(found.patterns.files)
-    for name, title in (("reads", "Reads"), ("writes", "Writes")):
+    """Reads, or writes, below the stripe of their file, or below 1 MiB where files have no stripes."""
+    files, stake = _program_files(found), _storage(found)
+    striped = LUSTRE in found.setting.file_systems
+    for name in ("reads", "writes"):
         total, small = int(files[name].sum()), int(files[f"small_{name}"].sum())
         share = 100 * small / total if total else 0.0
-        if small < LEAST_REQUESTS or share <= SMALL_REQUEST_PCT:
+        if small < LEAST_REQUESTS or share <= SMALL_REQUEST_PCT or not stake.matters:
             continue
         moved = int(files["bytes_read" if name == "reads" else "bytes_written"].sum())
+        limit = "a stripe of their file" if striped else "1 MiB"
         yield Finding(
             code=f"small-{name}",
-            severity=_by_io(found),
-            title=f"{title} are smaller than a stripe",
-            evidence=f"{format_count(small)} of {format_count(total)} {name} ({percent(share)}) move less than a "
-            f"stripe; the mean is {format_bytes(moved / total)}.",
-            threshold=f"more than {SMALL_REQUEST_PCT:g} %, and {LEAST_REQUESTS} of them; a stripe is 1 MiB where it "
-            "is not known",
-            remedy="Ask for more at once: a larger buffer (TFRecordDataset buffer_size), several records a read, "
-            "larger chunks. From 256 KiB to 1 MiB gained 1.25 to 1.32x in the DLIO paper.",
+            title=f"{name.capitalize()} are smaller than {limit}",
+            evidence=f"{format_count(small)} of {format_count(total)} {name} ({percent(share)}) move less than "
+            f"{limit}; the mean is {format_bytes(moved / total)}.",
+            threshold=f"more than {SMALL_REQUEST_PCT:g} %, and at least {LEAST_REQUESTS}",
+            remedy=remedy(f"{name.removesuffix('s')} more at once", _reader(found, files, f"small_{name}")),
             values={f"small_{name}": small, f"small_{name}_pct": share},
             files=_worst(files, files[f"small_{name}"]),
+            **stake.columns(),
         )
 
 
 def small_chunks(found: Analysis) -> Iterator[Finding]:
     """HDF5 files whose chunks are smaller than what the application asks for at once."""
-    files = _columns(found.patterns.files)
+    files, stake = _program_files(found), _storage(found)
     hdf5 = np.array([name == "hdf5" for name in files["format"]], dtype=bool)
     reads = np.where(hdf5, files["reads"], 0)
     mean = files["bytes_read"] / np.maximum(files["reads"], 1)
     requests = _hdf5_requests(found)
     cut = reads > READS_PER_REQUEST * requests if requests else 100 * files["consecutive"] > CONSECUTIVE_PCT * reads
     small = hdf5 & cut & (mean < SMALL_CHUNK_BYTES) & (reads >= LEAST_REQUESTS)
-    if not small.any():
+    if not small.any() or not stake.matters:
         return
     count, size = int(reads[small].sum()), float(files["bytes_read"][small].sum() / reads[small].sum())
     what = (
@@ -93,7 +118,6 @@ def small_chunks(found: Analysis) -> Iterator[Finding]:
     )
     yield Finding(
         code="small-chunks",
-        severity=_by_io(found),
         title="HDF5 chunks are smaller than a request",
         evidence=f"{what}; they are {format_bytes(size)} each (mean).",
         threshold=f"more than {READS_PER_REQUEST:g} reads a request (without HDF5 counters: more than "
@@ -102,59 +126,60 @@ def small_chunks(found: Analysis) -> Iterator[Finding]:
         "Tagger's I/O 8 times as fast in the DLIO paper.",
         values={"reads": count, "mean_bytes": size, **({"reads_per_request": count / requests} if requests else {})},
         files=_worst(files, np.where(small, reads, 0)),
+        **stake.columns(),
     )
 
 
 def random_shared(found: Analysis) -> Iterator[Finding]:
     """Random access in files that several ranks use."""
-    files = _columns(found.patterns.files)
+    files, stake = _program_files(found), _storage(found)
     accesses = files["reads"] + files["writes"]
     random = (
         (files["ranks"] > 1)
         & (files["random"] >= LEAST_REQUESTS)
         & (100 * files["random"] > RANDOM_PCT * np.maximum(accesses, 1))
     )
-    if not random.any():
+    if not random.any() or not stake.matters:
         return
     share = 100 * files["random"][random].sum() / accesses[random].sum()
     yield Finding(
         code="random-shared",
-        severity=_by_io(found),
         title="Shared files are accessed at random",
         evidence=f"{percent(share)} of the accesses to {format_count(int(random.sum()))} files of several ranks go to "
-        "a place that the two before do not foretell.",
+        "a place that does not follow from the two before.",
         threshold=f"more than {RANDOM_PCT:g} %, and {LEAST_REQUESTS} of them",
         remedy="Shuffle the order of blocks and the samples within a buffer rather than every sample, give each rank "
         "files of its own, or stage the file in memory or on a local disk.",
         values={"random_pct": share},
         files=_worst(files, np.where(random, files["random"], 0)),
+        **stake.columns(),
     )
 
 
 def rereads(found: Analysis) -> Iterator[Finding]:
     """Bytes that a rank reads again, and bytes that several ranks read."""
-    files = _columns(found.patterns.files)
+    files, stake = _program_files(found), _storage(found)
     total, again = int(files["bytes_read"].sum()), int(files["reread_bytes"].sum())
     unique = int(files["unique_bytes_read"].sum())
+    if not stake.matters:
+        return
     if total and again >= LEAST_REREAD_BYTES and 100 * again >= REREAD_PCT * total:
         yield Finding(
             code="re-reads",
-            severity="info",
             title="Ranks read the same bytes again",
             evidence=f"{format_bytes(again)} of {format_bytes(total)} ({percent(100 * again / total)}) had been read "
             f"by the same rank before; {format_bytes(unique)} are different bytes.",
             threshold=f"at least {REREAD_PCT:g} %",
-            remedy=f"Keep them: tf.data cache(), or a copy on a local disk; it takes {format_bytes(unique)}. Later "
-            "epochs then do not touch shared storage.",
+            remedy=f"{remedy('keep what was read', found.setting.framework)} It takes {format_bytes(unique)}.",
             values={"reread_bytes": again, "reread_pct": 100 * again / total, "unique_bytes": unique},
             files=_worst(files, files["reread_bytes"]),
+            **stake.columns(),
         )
     several = int(files["read_by_several_bytes"].sum())
     first = unique + several
     if several >= LEAST_REREAD_BYTES and 100 * several >= REREAD_PCT * unique:
         yield Finding(
             code="shared-reads",
-            severity="info",
             title="Several ranks read the same bytes",
             evidence=f"{format_bytes(first)} read by the ranks are {format_bytes(unique)} of different bytes "
             f"({first / unique:.1f} times each).",
@@ -162,6 +187,7 @@ def rereads(found: Analysis) -> Iterator[Finding]:
             remedy="Shard the files over the ranks, or let one rank read and broadcast.",
             values={"read_by_several_bytes": several, "times": first / unique},
             files=_worst(files, files["read_by_several_bytes"]),
+            **stake.columns(),
         )
 
 
@@ -170,33 +196,28 @@ def rank_imbalance(found: Analysis) -> Iterator[Finding]:
     ranks = _columns(found.patterns.ranks)
     moved = ranks["bytes_read"] + ranks["bytes_written"]
     time_ns = np.array([rank.io_ns for rank in found.overlap.ranks], dtype=np.int64)
-    run_ns = found.overlap.run_time_s * NS_PER_S
     if len(moved) < 2 or not moved.max():
         return
     share = {
         "bytes": 100 * float(moved.max() - moved.min()) / float(moved.max()),
         "time": 100 * float(time_ns.max() - time_ns.min()) / float(max(time_ns.max(), 1)),
     }
-    matters = {
-        "bytes": int(moved.max() - moved.min()) >= LEAST_REREAD_BYTES,
-        "time": 100 * (time_ns.max() - time_ns.min()) >= NOTICEABLE_PCT * run_ns,
-    }
-    uneven = [name for name in share if matters[name] and share[name] > IMBALANCE_PCT]
-    if not uneven:
+    stake = Stake(seconds=float(time_ns.max() - time_ns.mean()) / NS_PER_S, whole_s=found.overlap.run_time_s, of=RUN)
+    if max(share.values()) <= IMBALANCE_PCT or not stake.matters:
         return
     busiest, laziest = int(time_ns.argmax()), int(time_ns.argmin())
     numbers = ranks["rank"]
     yield Finding(
         code="rank-imbalance",
-        severity="warning" if "time" in uneven else "info",
         title="Ranks share the I/O unevenly",
         evidence=f"Rank {numbers[busiest]} spends {format_duration(float(time_ns[busiest]))} in I/O, rank "
         f"{numbers[laziest]} {format_duration(float(time_ns[laziest]))}; the most that a rank moves is "
         f"{format_bytes(float(moved.max()))}, the least {format_bytes(float(moved.min()))}.",
-        threshold=f"(max - min) / max above {IMBALANCE_PCT:g} %, and at least {NOTICEABLE_PCT:g} % of the run or 1 MiB",
+        threshold=f"(max - min) / max above {IMBALANCE_PCT:g} %, in bytes or time",
         remedy="Give the ranks equal shares of the files, and spread restarts, logs and checkpoints that one rank does "
         "for all.",
         values={"bytes_imbalance_pct": share["bytes"], "time_imbalance_pct": share["time"]},
+        **stake.columns(),
     )
 
 
@@ -207,32 +228,47 @@ def metadata_time(found: Analysis) -> Iterator[Finding]:
     if not len(time_ns) or not time_ns.max():
         return
     worst = int(time_ns.argmax())
-    run_s = found.overlap.run_time_s
-    share = 100 * ns_to_seconds(int(time_ns[worst])) / run_s if run_s else 0.0
-    if share < MATERIAL_PCT and time_ns[worst] <= METADATA_RANK_S * NS_PER_S:
+    stake = Stake(seconds=ns_to_seconds(int(time_ns[worst])), whole_s=found.overlap.run_time_s, of=RUN)
+    if not stake.matters or (stake.pct < MATERIAL_PCT and stake.seconds <= METADATA_RANK_S):
         return
     yield Finding(
         code="metadata-time",
-        severity=severity_of_loss(share),
         title="Opening, closing and looking up files takes long",
-        evidence=f"Rank {ranks['rank'][worst]} spends {format_duration(float(time_ns[worst]))} ({percent(share)} of "
-        "the run) in metadata.",
+        evidence=f"Rank {ranks['rank'][worst]} spends {format_duration(float(time_ns[worst]))} ({percent(stake.pct)} "
+        "of the run) in metadata.",
         threshold=f"at least {MATERIAL_PCT:g} % of the run, or above {METADATA_RANK_S:g} s of a rank",
-        remedy="Put samples into fewer, larger files (TFRecord, HDF5), and keep files open between epochs.",
-        values={"metadata_s": ns_to_seconds(int(time_ns[worst])), "metadata_of_run_pct": share},
+        remedy="Put samples into fewer, larger files (shards, HDF5), and keep files open between epochs.",
+        values={"metadata_s": stake.seconds, "metadata_of_run_pct": stake.pct},
+        **stake.columns(),
     )
 
 
-RULES = (partial_trace, small_requests, small_chunks, random_shared, rereads, rank_imbalance, metadata_time)
-"""The findings of this module, in the order in which equally grave ones are told."""
+RULES = (no_trace, partial_trace, small_requests, small_chunks, random_shared, rereads, rank_imbalance, metadata_time)
+"""The findings of this module, in the order in which equally grave ones are listed."""
+
+RUN = "run"
 
 
-def _by_io(found: Analysis) -> str:
-    """How much I/O costs: the exposed part of the loop where that is known, else its share of the run."""
-    of_loop = found.overlap.io_of_loop_pct
-    if of_loop is None:
-        return severity_of_loss(found.overlap.io_of_run_pct or 0.0)
-    return severity_of_loss(of_loop * (1 - (found.overlap.io_hidden_pct or 0.0) / 100))
+def _storage(found: Analysis) -> Stake:
+    """The most that any remedy for the reads and writes could gain: of the loop where it is known, else of the run."""
+    loop, summary = found.summary.loop, found.summary
+    if loop is not None:
+        return Stake(seconds=loop.storage_gain_s, whole_s=loop.loop_s, of=LOOP)
+    return Stake(seconds=summary.in_flight_s, whole_s=summary.job.run_time_s, of=RUN)
+
+
+def _reader(found: Analysis, files: dict[str, Any], small: str) -> Framework:
+    """The framework where it is the one that reads: its own options do nothing for files that h5py or NumPy opens."""
+    framework, worst = found.setting.framework, int(files[small].argmax())
+    by_itself = framework is not Framework.TENSORFLOW or files["format"][worst] == "tfrecord"
+    return framework if by_itself else Framework.UNKNOWN
+
+
+def _program_files(found: Analysis) -> dict[str, Any]:
+    """The columns of the files' table without files that profilers wrote."""
+    files = found.patterns.files
+    own = np.isin(files["file_id"].to_numpy(), sorted(found.setting.own_files))
+    return _columns(files.filter(pa.array(~own)))
 
 
 def _hdf5_requests(found: Analysis) -> int:

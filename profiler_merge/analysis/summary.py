@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
 from profiler_merge.analysis.collect import at_one_layer, collect
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
 from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
+from profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from profiler_merge.analysis.phases import Phases, Steps, phases, steps
+from profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
 from traces.layers import FileLayers
 from traces.measures.access_pattern import AccessCounts, AccessPattern
 from traces.measures.distribution import Distribution
@@ -122,6 +125,7 @@ class Summary:
     `bandwidth_per_op_mib_s`: length / duration of each operation that moved bytes; `unmeasured_operations` moved bytes
     in a recorded duration of 0 and are left out. `aggregate_bandwidth_mib_s`: bytes / time in which at least one
     operation of any rank was in flight (`in_flight_s`). `access_pattern_source`: counters (Darshan's) or operations.
+    `loop`: of a capture with training steps, unless it is a replay that keeps to recorded times.
     `groups`: the rows of the breakdown asked for, `by` what it is by.
     """
 
@@ -145,6 +149,7 @@ class Summary:
     interfaces: Mapping[str, InterfaceTotals]
     partial: bool
     warnings: tuple[str, ...]
+    loop: SteadyLoop | None = None
     groups: tuple[GroupTotals, ...] | None = None
     by: str | None = None
 
@@ -168,13 +173,38 @@ def summarise(
     `by`: one of `breakdown.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` gets the
     number of rows of each batch. Raises: CaptureError when the capture is damaged.
     """
+    kinds = set(pc.unique(capture.spans["kind"]).to_pylist())
     tally = collect(
         capture,
-        lambda layers: SummaryCollector(capture, layers, by=by, durations=durations),
+        lambda layers: _SummaryAndLoop(
+            summary=SummaryCollector(capture, layers, by=by, durations=durations),
+            overlap=OverlapCollector(capture, layers) if "step" in kinds else None,
+        ),
         without=("lane",) if by == "step" else ("lane", "step"),
         on_rows=on_rows,
     )
-    return tally.summary()
+    if tally.overlap is None:
+        return tally.summary.summary()
+    return with_loop(tally.summary.summary(), tally.overlap.overlap(), capture.info)
+
+
+def with_loop(summary: Summary, overlap: Overlap, info: CaptureInfo) -> Summary:
+    """The summary with its training loop, where the capture shows what that waited for."""
+    if not waits_are_real(info):
+        return summary
+    return dataclasses.replace(summary, loop=steady_loop(overlap, summary.in_flight_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _SummaryAndLoop:
+    summary: SummaryCollector
+    overlap: OverlapCollector | None
+
+    def add(self, rows: OperationRows) -> None:
+        """Hand selected rows to both."""
+        self.summary.add(rows)
+        if self.overlap is not None:
+            self.overlap.add(rows)
 
 
 class SummaryCollector:

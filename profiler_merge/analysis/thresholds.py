@@ -7,7 +7,7 @@ Scientific Deep Learning Applications, CCGrid 2021.
 from __future__ import annotations
 
 NOTICEABLE_PCT = 1.0
-"""Of the training loop: below it a perfect remedy gains less than a hundredth."""
+"""Of the training loop, or of the run where the loop is not known: below it a perfect remedy gains next to nothing."""
 
 MATERIAL_PCT = 5.0
 """Of the training loop: MLPerf Storage takes runs that differ by less for repetitions of the same result."""
@@ -59,3 +59,6 @@ LEAST_COVERAGE = 0.99
 
 STRETCHED = 2.0
 """Time from a step with a checkpoint to the next, against that of the others: saving costs a step or more."""
+
+WARM_UP = 2.0
+"""First step against the median of the others: compiling, filling buffers and opening files make it longer, once."""

@@ -19,7 +19,12 @@ def finding_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
         return [Section(title="Findings", rows=((NOTHING,),), prose=True)]
     counts = Counter(row["severity"] for row in rows)
     return [
-        Section(title="Findings: " + ", ".join(f"{count} {name}" for name, count in counts.items()), rows=()),
+        Section(
+            title="Findings",
+            rows=((", ".join(f"{count} {name}" for name, count in counts.items()),),),
+            notes=("at stake: the most that a perfect remedy could gain; remedies of one cause do not add up",),
+            prose=True,
+        ),
         *(_finding(row) for row in rows),
     ]
 

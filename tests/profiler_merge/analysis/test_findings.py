@@ -53,7 +53,7 @@ def steps(count: int, length: int, *, rank: int = 0, **kinds: tuple[int, int]) -
 def reads(count: int, length: int, *, file: int = 0, rank: int = 0, stride: int | None = None) -> list[Op]:
     step = length if stride is None else stride
     return [
-        read(file, offset=n * step, length=length, start_ns=n * MS, end_ns=n * MS + 1000, rank=rank)
+        read(file, offset=n * step, length=length, start_ns=n * MS, end_ns=n * MS + MS // 2, rank=rank)
         for n in range(count)
     ]
 
@@ -150,7 +150,10 @@ def test_bytes_that_several_ranks_read(tmp_path: Path, overlapping: int, found: 
 
 @pytest.mark.parametrize(("least", "found"), [(69, True), (70, False)])
 def test_rank_imbalance_in_bytes(tmp_path: Path, least: int, found: bool) -> None:
-    ops = [read(rank, length=(100 if rank else least) * MIB, start_ns=0, end_ns=S, rank=rank) for rank in range(2)]
+    ops = [
+        read(rank, length=(100 if rank else least) * MIB, start_ns=0, end_ns=S if rank else S * 8 // 10, rank=rank)
+        for rank in range(2)
+    ]
     assert ("rank-imbalance" in codes(tmp_path, files=["/a", "/b"], ops=ops)) == found
 
 
@@ -159,7 +162,9 @@ def test_rank_imbalance_in_time(tmp_path: Path, longest: int, run_s: float, foun
     ops = [read(rank, length=MIB, start_ns=0, end_ns=(longest if rank else 5) * S, rank=rank) for rank in range(2)]
     result = codes(tmp_path, files=["/a", "/b"], ops=ops, info=info(2, run_s))
     assert ("rank-imbalance" in result) == found
-    assert not found or result["rank-imbalance"].severity == "warning"
+    if found:
+        assert result["rank-imbalance"].at_stake_s == 2.5, "to the mean of the ranks"
+        assert result["rank-imbalance"].severity == "info"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,7 @@ def test_metadata_time(tmp_path: Path, origin: str, seconds: int, found: bool) -
 def test_metadata_of_half_a_minute_counts_in_any_run(tmp_path: Path) -> None:
     for seconds, found in ((30, False), (31, True)):
         ops = [Op("open", 0, start_ns=0, end_ns=seconds * S)]
-        result = codes(tmp_path / str(seconds), files=["/a"], ops=ops, info=info(run_s=10_000))
+        result = codes(tmp_path / str(seconds), files=["/a"], ops=ops, info=info(run_s=1_000))
         assert ("metadata-time" in result) == found
 
 
@@ -277,3 +282,83 @@ def test_every_threshold_says_why() -> None:
     values = [place for place, line in enumerate(source) if " = " in line and line[0].isupper()]
     assert len(values) > 15
     assert all(source[place + 1].startswith('"""') for place in values)
+
+
+def test_what_could_gain_less_than_a_hundredth_is_not_a_finding(tmp_path: Path) -> None:
+    """A hundred small reads of 10 us: 1 ms in all."""
+    ops = [read(0, offset=n * KIB, length=KIB, start_ns=n * MS, end_ns=n * MS + 10_000) for n in range(100)]
+    for run_s, found in ((0.1, True), (0.11, False)):
+        result = codes(tmp_path / str(run_s), files=["/a"], ops=ops, info=info(run_s=run_s))
+        assert ("small-reads" in result) == found
+        if found:
+            stake = result["small-reads"]
+            assert (stake.at_stake_s, stake.at_stake_pct, stake.at_stake_of) == (0.001, pytest.approx(1.0), "run")
+
+
+def test_findings_are_in_the_order_of_what_is_at_stake(tmp_path: Path) -> None:
+    spans = steps(10, 100 * MS, input_wait=(0, 15 * MS), compute=(15 * MS, 100 * MS))
+    ops = [read(0, offset=KIB * n, length=KIB, start_ns=n * 10 * MS, end_ns=n * 10 * MS + MS) for n in range(100)]
+    found = codes(tmp_path, files=["/a"], ops=ops, spans=spans)
+    assert list(found)[:2] == ["input-bound", "small-reads"]
+    assert found["input-bound"].at_stake_s == pytest.approx(0.15)
+    stakes = [finding.at_stake_s for finding in found.values()]
+    assert stakes == sorted(stakes, key=lambda stake: -(stake or 0))
+
+
+def test_a_first_step_that_dominates_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    """Its wait of 800 ms is left out: the nine other steps wait 5 % of their time."""
+    spans = [Span("step", start_ns=0, end_ns=S, step=0), Span("input_wait", start_ns=0, end_ns=800 * MS, step=0)]
+    for number in range(1, 10):
+        begin = S + (number - 1) * 100 * MS
+        spans.append(Span("step", start_ns=begin, end_ns=begin + 100 * MS, step=number))
+        spans.append(Span("input_wait", start_ns=begin, end_ns=begin + 5 * MS, step=number))
+    found = codes(tmp_path, spans=spans)
+    assert list(found) == ["warm-up"]
+    assert (found["warm-up"].severity, found["warm-up"].at_stake_s) == ("info", pytest.approx(0.9))
+
+
+def test_files_that_profilers_wrote_are_left_out(tmp_path: Path) -> None:
+    ops = [write(0, length=64, offset=64 * n, start_ns=n * MS, end_ns=n * MS + MS // 2) for n in range(200)]
+    for path, found in (
+        ("/run/dxt-anchor.host.17.bin", False),
+        ("/run/plugins/profile/2026/vm.xplane.pb", False),
+        ("/run/log.txt", True),
+    ):
+        result = codes(tmp_path / str(len(path)), files=[path], ops=ops)
+        assert ("small-writes" in result) == found
+
+
+@pytest.mark.parametrize(
+    ("wait", "exe", "remedy"),
+    [
+        ("IteratorGetNextOp::DoCompute", "python a.py", "num_parallel_calls"),
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "python a.py", "DataLoader(..."),
+        ("wait", "torchrun train.py", "DataLoader(..."),
+        ("wait", "python a.py", "more threads or processes"),
+    ],
+)
+def test_remedies_are_those_of_the_framework(tmp_path: Path, wait: str, exe: str, remedy: str) -> None:
+    spans = [
+        span
+        for number in range(10)
+        for span in (
+            Span("step", start_ns=number * S, end_ns=(number + 1) * S, step=number),
+            Span("input_wait", start_ns=number * S, end_ns=number * S + S // 2, step=number, name=wait),
+        )
+    ]
+    described = CaptureInfo(job=Job(nprocs=1, run_time_s=10.0, exe=exe), ranks=(0,))
+    assert remedy in codes(tmp_path, spans=spans, info=described)["input-bound"].remedy
+
+
+@pytest.mark.parametrize(("fs_type", "stripe", "limit"), [("lustre", 4 * MIB, "a stripe"), ("ext4", None, "1 MiB")])
+def test_stripes_are_of_lustre_alone(tmp_path: Path, fs_type: str, stripe: int | None, limit: str) -> None:
+    found = codes(tmp_path, files=[File("/a", fs_type=fs_type, stripe_size=stripe)], ops=reads(200, KIB))
+    assert limit in found["small-reads"].title
+    assert ("stripe" in found["small-reads"].threshold + found["small-reads"].evidence) == (fs_type == "lustre")
+
+
+def test_a_log_without_a_trace_is_said_to_have_none(tmp_path: Path) -> None:
+    counted = File("/a", counters={"posix_reads": 7, "posix_bytes_read": 7000})
+    found = codes(tmp_path, files=[counted], info=info(coverage=Coverage(bytes=0.0, operations=0.0)))
+    assert list(found) == ["no-trace"]
+    assert "DXT_ENABLE_IO_TRACE=1" in found["no-trace"].remedy

@@ -91,14 +91,15 @@ def test_shares_are_printed_once_before_the_first_that_explains_them(capture: Ca
 
 def test_findings_say_so_when_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(views(build_capture(tmp_path), ["findings"]).as_json())
-    assert "nothing passed a threshold" in capsys.readouterr().out
+    assert "Nothing stands out" in capsys.readouterr().out
 
 
 def test_findings_hold_evidence_threshold_and_remedy(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(views(capture, ["findings"]).as_json())
     printed = capsys.readouterr().out
-    assert "Reads are smaller than a stripe" in printed
-    for word in ("evidence", "threshold", "remedy", "part-00000-of-01024"):
+    assert "Reads are smaller than 1 MiB" in printed
+    assert printed.startswith("Findings\n3 high")
+    for word in ("evidence", "at stake", "threshold", "remedy", "part-00000-of-01024"):
         assert word in printed
 
 

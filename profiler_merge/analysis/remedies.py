@@ -1,0 +1,71 @@
+"""What to do about a finding, in the words of the framework that the program uses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from profiler_merge.analysis.setting import Framework
+
+_TENSORFLOW, _PYTORCH, _JAX, _UNKNOWN = (
+    Framework.TENSORFLOW,
+    Framework.PYTORCH,
+    Framework.JAX,
+    Framework.UNKNOWN,
+)
+
+_REMEDIES: Mapping[str, Mapping[Framework, str]] = {
+    "read ahead": {
+        _TENSORFLOW: "Prepare the next batches while the present one is computed: dataset.prefetch(tf.data.AUTOTUNE).",
+        _PYTORCH: "Prepare the next batches while the present one is computed: DataLoader(..., num_workers=8, "
+        "prefetch_factor=4).",
+        _JAX: "Prepare the next batches in the background, with tf.data's prefetch or a loader such as Grain.",
+        _UNKNOWN: "Prepare the next batches in background threads or processes while the present one is computed.",
+    },
+    "read in parallel": {
+        _TENSORFLOW: "Read several files at once: dataset.interleave(..., num_parallel_calls=tf.data.AUTOTUNE). The "
+        "DLIO paper gained 1.2x with 8 read threads.",
+        _PYTORCH: "Read with several processes: DataLoader(..., num_workers=8). The DLIO paper gained 1.2x with 8 read "
+        "threads.",
+        _UNKNOWN: "Read several files at once, in threads or processes. The DLIO paper gained 1.2x with 8 read "
+        "threads.",
+    },
+    "prepare faster": {
+        _TENSORFLOW: "Decode in parallel, dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE), or once, ahead of "
+        "the run. The DLIO paper gained up to 66 % with more preprocessing threads.",
+        _PYTORCH: "Decode in more processes, DataLoader(..., num_workers=16, persistent_workers=True), or once, ahead "
+        "of the run. The DLIO paper gained up to 66 % with more preprocessing threads.",
+        _UNKNOWN: "Decode in more threads or processes, or once, ahead of the run. The DLIO paper gained up to 66 % "
+        "with more preprocessing threads.",
+    },
+    "read more at once": {
+        _TENSORFLOW: "Ask for more at once: TFRecordDataset(files, buffer_size=8 << 20), or larger records. From 256 "
+        "KiB to 1 MiB gained 1.25 to 1.32x in the DLIO paper.",
+        _PYTORCH: "Ask for more at once: read shards of many samples (WebDataset, tar) with open(path, 'rb', "
+        "buffering=8 << 20). From 256 KiB to 1 MiB gained 1.25 to 1.32x in the DLIO paper.",
+        _UNKNOWN: "Ask for more at once: a larger buffer, or several samples a read. From 256 KiB to 1 MiB gained 1.25 "
+        "to 1.32x in the DLIO paper.",
+    },
+    "write more at once": {
+        _UNKNOWN: "Collect what is written in a buffer of some MiB, and write it at once; log less often.",
+    },
+    "keep what was read": {
+        _TENSORFLOW: "Keep them: dataset.cache() in memory, dataset.cache('/local/disk/file') beside it.",
+        _PYTORCH: "Keep them: hold the samples in memory, or copy the data set to a local disk first.",
+        _UNKNOWN: "Keep them in memory, or copy them to a local disk first.",
+    },
+    "save aside": {
+        _TENSORFLOW: "Write checkpoints in the background, tf.train.CheckpointOptions(enable_async=True), from all "
+        "ranks in parallel, or less often.",
+        _PYTORCH: "Write checkpoints in the background, torch.distributed.checkpoint.async_save(...), from all ranks "
+        "in parallel, or less often.",
+        _JAX: "Write checkpoints in the background (orbax's AsyncCheckpointer), from all ranks in parallel, or less "
+        "often.",
+        _UNKNOWN: "Copy the state in memory and write it in the background, from all ranks in parallel, or less often.",
+    },
+}
+
+
+def remedy(name: str, framework: Framework) -> str:
+    """The remedy of this name for the framework; the one for any program where the framework has none of its own."""
+    found = _REMEDIES[name]
+    return found.get(framework, found[_UNKNOWN])

@@ -1,0 +1,74 @@
+"""What kind of program a capture is of, as far as it shows: which framework, which file systems, whose files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from traces.store.reader import Capture
+
+LUSTRE = "lustre"
+
+
+class Framework(Enum):
+    """The library that runs the training loop."""
+
+    TENSORFLOW = "TensorFlow"
+    PYTORCH = "PyTorch"
+    JAX = "JAX"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """`framework`: of the program; `file_systems`: of its files, by name, such as ext4; `own_files`: the ids of files
+    that belong to the profilers rather than to the program."""
+
+    framework: Framework = Framework.UNKNOWN
+    file_systems: frozenset[str] = field(default_factory=frozenset)
+    own_files: frozenset[int] = field(default_factory=frozenset)
+
+
+_OWN = re.compile(
+    r"(?:.*/)?(?:dxt-anchor\..+\.bin|.+\.xplane\.pb|.+\.input_pipeline\.pb|.+\.pt\.trace\.json(?:\.gz)?|.+\.trace\.json\.gz"
+    r"|.+\.darshan(?:_partial)?)",
+    re.DOTALL,
+)
+"""Anchor files, profiles of TensorFlow, JAX and PyTorch, Darshan's logs."""
+
+_BY_SPAN = (
+    (re.compile(r"IteratorGetNext|ExecutorState|MapAndBatch|ParallelInterleave"), Framework.TENSORFLOW),
+    (re.compile(r"ProfilerStep|DataLoader|Optimizer\.|aten::|gloo:|DistributedDataParallel"), Framework.PYTORCH),
+    (re.compile(r"PjRt|pjit|jit_|TfrtCpu"), Framework.JAX),
+)
+_BY_NAME = (
+    (re.compile(r"torchrun|torch|\.pth?$", re.MULTILINE), Framework.PYTORCH),
+    (
+        re.compile(r"tensorflow|\.tfrecords?(?:-\d|$)|saved_model\.pb$|\.data-\d+-of-\d+$", re.MULTILINE),
+        Framework.TENSORFLOW,
+    ),
+    (re.compile(r"\bjax\b|orbax"), Framework.JAX),
+)
+
+
+def setting_of(capture: Capture) -> Setting:
+    """The setting of a capture: by the names of its spans, else by its command and its files."""
+    paths = capture.paths()
+    spans = "\n".join(name for name in capture.spans["name"].unique().to_pylist() if name)
+    named = "\n".join([capture.info.job.exe, *paths])
+    found = next((framework for pattern, framework in _BY_SPAN if pattern.search(spans)), None)
+    found = found or next((framework for pattern, framework in _BY_NAME if pattern.search(named)), Framework.UNKNOWN)
+    systems = capture.files["fs_type"].unique().to_pylist()
+    return Setting(
+        framework=found,
+        file_systems=frozenset(name for name in systems if name),
+        own_files=frozenset(np.flatnonzero([is_own_file(path) for path in paths]).tolist()),
+    )
+
+
+def is_own_file(path: str) -> bool:
+    """Whether a profiler wrote the file, so that it is not part of what the program does."""
+    return _OWN.fullmatch(path) is not None

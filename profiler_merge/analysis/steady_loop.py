@@ -1,0 +1,136 @@
+"""The training loop once it is warm: what it waits for, and the most that faster storage could gain. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.analysis.overlap import Overlap, RankOverlap
+from profiler_merge.analysis.thresholds import WARM_UP
+from traces.measures.stable_order import runs, stable_order
+from traces.replay_record import replay_record
+from traces.schema import CaptureInfo
+from traces.units import NS_PER_S
+
+LEAST_STEPS = 3
+"""With fewer steps there is no telling the first one from the usual ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteadyLoop:
+    """The training loop without the first step of each rank where that step is a warm-up; means over profiled ranks.
+
+    `warm_up_s`: what the first steps took above the usual step, 0 where they are counted like all others.
+    `compute_pct`: accelerator utilisation, compute-busy of the loop.
+    `io_pct`: I/O (union), of which `io_exposed_pct` outside compute; `io_in_wait_pct`: of the input wait.
+    `storage_gain_s`: the most that infinitely fast storage could save, traced and reconstructed I/O considered.
+    """
+
+    steps: int
+    loop_s: float
+    warm_up_s: float
+    input_wait_s: float
+    input_wait_pct: float
+    io_in_wait_pct: float
+    compute_pct: float
+    io_pct: float
+    io_exposed_pct: float
+    storage_gain_s: float
+    storage_gain_pct: float
+
+
+def steady_loop(overlap: Overlap, in_flight_s: float) -> SteadyLoop | None:
+    """The steady loop of `overlap`; None without steps. `in_flight_s`: how long any rank had traced I/O in flight."""
+    ranks = [rank for rank in overlap.ranks if rank.loop_ns]
+    if not ranks or not overlap.steps.num_rows:
+        return None
+    first, warm_up_ns = _warm_up(overlap.steps)
+    skipped = {int(overlap.steps["rank"][place].as_py()): place for place in first}
+    loop_ns = sum(rank.loop_ns - _of_step(overlap.steps, skipped, rank.rank, "duration_ns") for rank in ranks)
+    if not loop_ns:
+        return None
+
+    def total(quantity: str, column: str) -> int:
+        whole = sum(getattr(rank, quantity) for rank in ranks)
+        return whole - sum(_of_step(overlap.steps, skipped, rank.rank, column) for rank in ranks)
+
+    wait_ns = total("input_wait_in_loop_ns", "input_wait_ns")
+    kept = overlap.steps.filter(pa.array(_kept(overlap.steps.num_rows, first)))
+    in_wait_ns, exposed_ns = (int(kept[name].to_numpy().sum()) for name in ("io_in_wait_ns", "io_exposed_ns"))
+    io_ns = total("io_in_loop_ns", "io_ns")
+    loop_s = loop_ns / len(ranks) / NS_PER_S
+    gain_s = min(_blocked_ns(kept, wait_ns) / NS_PER_S, _io_s(ranks, io_ns, in_flight_s), loop_s)
+    return SteadyLoop(
+        steps=max(rank.steps for rank in ranks) - (1 if skipped else 0),
+        loop_s=loop_s,
+        warm_up_s=warm_up_ns / len(ranks) / NS_PER_S,
+        input_wait_s=wait_ns / len(ranks) / NS_PER_S,
+        input_wait_pct=100 * wait_ns / loop_ns,
+        io_in_wait_pct=100 * in_wait_ns / wait_ns if wait_ns else 0.0,
+        compute_pct=100 * total("compute_in_loop_ns", "compute_ns") / loop_ns,
+        io_pct=100 * io_ns / loop_ns,
+        io_exposed_pct=100 * exposed_ns / loop_ns,
+        storage_gain_s=gain_s,
+        storage_gain_pct=100 * gain_s / loop_s,
+    )
+
+
+def waits_are_real(info: CaptureInfo) -> bool:
+    """Whether operations wait for each other as in training: not so in a replay at the recorded times, or at once."""
+    replay = replay_record(info)
+    return replay is None or replay.pace not in ("timed", "none")
+
+
+def _warm_up(steps: pa.Table) -> tuple[list[int], int]:
+    """Rows of first steps that take `WARM_UP` times the median of their rank's others, and the ns above it in all."""
+    rank, start, duration = (steps[name].to_numpy() for name in ("rank", "start_ns", "duration_ns"))
+    order = stable_order(rank)
+    begins = [*runs(rank[order]).tolist(), len(rank)]
+    found, above = [], 0
+    for begin, end in pairwise(begins):
+        rows = order[begin:end]
+        first = int(rows[start[rows].argmin()])
+        others = duration[rows[rows != first]]
+        if len(others) < LEAST_STEPS - 1 or duration[first] < WARM_UP * np.median(others):
+            continue
+        found.append(first)
+        above += int(duration[first] - np.median(others))
+    return found, above
+
+
+def _kept(rows: int, skipped: list[int]) -> np.ndarray:
+    kept = np.ones(rows, dtype=bool)
+    kept[skipped] = False
+    return kept
+
+
+def _of_step(steps: pa.Table, skipped: dict[int, int], rank: int, column: str) -> int:
+    """A column of the rank's first step where it is skipped, else 0."""
+    return int(steps[column][skipped[rank]].as_py()) if rank in skipped else 0
+
+
+def _blocked_ns(steps: pa.Table, wait_ns: int) -> int:
+    """Time in which training can have waited for storage: of each step the longest over the ranks, because the others
+    may have waited for that rank in a collective; and what `wait_ns`, of all ranks, has between steps."""
+    column = {name: steps[name].to_numpy() for name in _WAITED}
+    exposed = np.maximum(column["io_exposed_ns"] - column["io_in_wait_ns"], 0)
+    inside = np.minimum(column["input_wait_ns"] + column["checkpoint_ns"] + exposed, column["duration_ns"])
+    blocked = inside + column["gap_checkpoint_ns"]
+    _, place = np.unique(column["step"], return_inverse=True)
+    longest = np.zeros(place.max(initial=-1) + 1, dtype=np.int64)
+    np.maximum.at(longest, place, blocked)
+    return int(longest.sum()) + max(wait_ns - int(column["input_wait_ns"].sum()), 0)
+
+
+_WAITED = (
+    "step", "duration_ns", "input_wait_ns", "checkpoint_ns", "gap_checkpoint_ns", "io_exposed_ns", "io_in_wait_ns",
+)  # fmt: skip
+
+
+def _io_s(ranks: list[RankOverlap], io_ns: int, in_flight_s: float) -> float:
+    """Time in which the loop of any rank can have had I/O in flight: a chain of waits holds no more of it."""
+    traced_s = min(io_ns / NS_PER_S, in_flight_s)
+    return traced_s + sum(rank.reconstructed_io_ns for rank in ranks) / NS_PER_S
