@@ -29,6 +29,8 @@ from profiler_merge.process_rows import ProcessRows, in_start_order, no_segments
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.spans import SpanColumns, profile_spans
 from profiler_merge.profiles.xplane.decode import read_profile
+from profiler_merge.recognise import DARSHAN, XPLANE, foreign
+from traces.errors import DxtReplayError, LogError, ProfileError
 from traces.schema import (
     NO_STEP,
     OPS_SCHEMA,
@@ -122,6 +124,8 @@ def merge(
 
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
+    _refuse_foreign(logs, DARSHAN, LogError)
+    _refuse_foreign(profiles, XPLANE, ProfileError)
     method = parse_method(options.align)
     check_capture_output(output, force=options.force)
     job = open_job(logs, skip_damaged=options.skip_damaged)
@@ -146,6 +150,13 @@ def merge(
         files=files,
         spans=spans,
     )
+
+
+def _refuse_foreign(paths: Sequence[Path], wanted: str, error: type[DxtReplayError]) -> None:
+    """Raises: the error for a file of another tool, or of another kind of ours."""
+    for path in paths:
+        if (text := foreign(path, wanted)) is not None:
+            raise error(text)
 
 
 def _merge_once(

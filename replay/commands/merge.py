@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from replay.commands.options import force_option, json_option
-from traces.errors import ProfileError, UsageError
+from traces.errors import LogError, ProfileError, UsageError
 
 
 @click.command()
@@ -62,7 +62,6 @@ def command(
 
     LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
     """
-    from profiler_merge.darshan.job_logs import find_logs
     from profiler_merge.merge import MergeOptions, merge
     from replay.commands.output import print_json
     from replay.commands.progress import status
@@ -70,6 +69,7 @@ def command(
     from replay.twin.placement import parse_map
 
     found = [path for directory in profiles for path in _profiles_of(directory)]
+    given = [log for path in logs for log in _logs_of(path)]
     rules = [parse_map(text) for text in maps]
     if rules and not inspect:
         raise UsageError("--map says where --inspect looks: give --inspect too, or leave --map out")
@@ -83,18 +83,31 @@ def command(
         force=force,
     )
     with status("merging"):
-        result = merge([log for path in logs for log in find_logs(path)], found, output, options)
+        result = merge(given, found, output, options)
     if as_json:
         print_json(result.as_json())
     else:
         print_merge(result.as_json())
 
 
+def _logs_of(path: Path) -> list[Path]:
+    """The logs that a path stands for. Raises: LogError for a folder without any, saying what it holds instead."""
+    from profiler_merge.darshan.job_logs import find_logs
+    from profiler_merge.recognise import DARSHAN, foreign
+
+    try:
+        return find_logs(path)
+    except LogError as error:
+        raise LogError(foreign(path, DARSHAN) or str(error)) from error
+
+
 def _profiles_of(directory: Path) -> list[Path]:
     """Raises: ProfileError where there is none: who asks for a profile must not get a capture without one."""
     from profiler_merge.profiles.xplane.decode import find_profiles
+    from profiler_merge.recognise import XPLANE, foreign
 
     found = find_profiles(directory)
     if not found:
-        raise ProfileError(f"{directory} holds no .xplane.pb profile: did the profiler run, and was it stopped?")
+        missing = f"{directory} holds no .xplane.pb profile: did the profiler run, and was it stopped?"
+        raise ProfileError(foreign(directory, XPLANE) or missing)
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traces.errors import DxtReplayError, TargetError
+from traces.errors import CaptureError, DxtReplayError, TargetError
 
 if TYPE_CHECKING:
     from replay.ranks.comm import Communicator
@@ -110,14 +110,25 @@ def opened(path: Path, comm: Communicator | None = None, output: Path | None = N
     Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated where a log was merged.
     """
     from replay.ranks.comm import Solo, together
-    from traces.store.reader import open_capture
 
     comm = comm or Solo()
     if is_log(path):
         with _merged(path, comm, output) as source:
             yield source
     else:
-        yield together(comm, lambda: open_capture(path))
+        yield together(comm, lambda: _open_capture(path))
+
+
+def _open_capture(path: Path) -> Capture:
+    """Raises: CaptureError, which names a file or folder of another kind that was given."""
+    from profiler_merge.recognise import foreign
+    from traces.store.reader import open_capture
+
+    try:
+        return open_capture(path)
+    except CaptureError as error:
+        missing = not (path / "capture.json").exists()
+        raise CaptureError((foreign(path, "capture") if missing else None) or str(error)) from error
 
 
 different_runs_option = click.option(

@@ -1,0 +1,138 @@
+"""What a file is, by its content: so that a file of another tool is named, and the way on with it.
+
+Only the first 64 KiB are looked at, unpacked where they are compressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAD_BYTES = 64 << 10
+_MOST_FILES = 1000
+_WITHOUT = (
+    "dxt-replay does not read it yet. Merge the Darshan logs without --profile: the paces timed and think then work, "
+    "steps needs a TensorFlow profile"
+)
+_RECORD = "dxt-replay does not read it. Record the job with Darshan and DXT (DXT_ENABLE_IO_TRACE=1)"
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A kind of file.
+
+    `pattern`: what its first bytes hold. `what`: its name for people. `remedy`: a sentence on what to do with it.
+    """
+
+    kind: str
+    pattern: re.Pattern[bytes]
+    what: str
+    remedy: str
+
+
+def _source(kind: str, pattern: bytes, what: str, remedy: str) -> Source:
+    return Source(kind=kind, pattern=re.compile(pattern, re.DOTALL), what=what, remedy=remedy)
+
+
+DARSHAN, XPLANE = "darshan", "xplane"
+SOURCES = (
+    _source(
+        DARSHAN,
+        rb"\A\d\.\d\d\0{4}(75d\0{5}|\0{5}d57)",
+        "a Darshan log",
+        "give it to `dxt-replay merge` as LOG, not as a profile or a capture",
+    ),
+    _source("darshan text", rb"\A# darshan log version:|\A# \*+\n# DXT", "the text of darshan-parser",
+            "its times lack digits. Give the .darshan log itself"),
+    _source(
+        XPLANE,
+        rb"\A\x0a[\x80-\xff]{0,9}[\0-\x7f](\x08.{1,9}?)?\x12.(/host:|/device:|Task Environment)",
+        "a TensorFlow profile (XPlane)",
+        "give it to `dxt-replay merge` as --profile, beside the Darshan log",
+    ),
+    _source("tfevents", rb"\A.{12,40}brain\.Event:", "a file of TensorBoard events",
+            "it holds no profile. Give the folder that has plugins/profile in it, or an .xplane.pb file"),
+    _source("overview", rb"type\.googleapis\.com/tensorflow\.profiler",
+            "a summary that TensorFlow's profiler made (such as .input_pipeline.pb)",
+            "it holds times per step and no events. Give the .xplane.pb file that it was made of, or leave it out"),
+    _source("dftracer", rb'\A[\s\[]*\{"(id|name)".*"cat": ?"(dftracer|POSIX|STDIO|ai_framework)"', "a DFTracer trace",
+            _RECORD),
+    _source("horovod", rb"\A\s*\[.*(CYCLE_START|NEGOTIATE_ALL|Horovod(All|Broad))", "a Horovod timeline", _WITHOUT),
+    _source("tensorflow trace", rb'\A\s*[\[{].*"/(host|device):[A-Z]', "a trace.json of TensorFlow's profiler",
+            "its times have no date. Give the .xplane.pb file beside it (TensorFlow 2.3 and later write one)"),
+    _source(
+        "kineto",
+        rb'\A\s*\{.*("(deviceProperties|distributedInfo)":|ProfilerStep#|"aten::|'
+        rb'"cat": ?"(cpu_op|user_annotation|[Kk]ernel|Operator|cuda_runtime|python_function)")',
+        "a PyTorch profile (Kineto)",
+        _WITHOUT,
+    ),
+    _source("chrome", rb'\A\s*[\[{].*"(traceEvents|ph)" ?:', "a trace in Chrome's JSON format", _WITHOUT),
+    _source("strace", rb"\A(\[pid +)?(\d+\]? +)?\d+\.\d{3,9} \w+\(.*\) += ", "the output of strace", _RECORD),
+    _source("parquet", rb"\APAR1", "a Parquet file", "give the whole capture folder that it is a part of"),
+)  # fmt: skip
+"""In this order: the first whose pattern is found names the file."""
+
+
+def recognise(path: Path) -> Source | None:
+    """What the file is; None for one that no pattern fits, or that cannot be read."""
+    head = _head(path)
+    return next((source for source in SOURCES if source.pattern.search(head)), None)
+
+
+def foreign(path: Path, wanted: str) -> str | None:
+    """The error for a file that is recognised as something else than the `wanted` kind; for a folder, what it holds.
+
+    `wanted`: DARSHAN, XPLANE, or "capture". None where the file is what is wanted, or nothing that is known.
+    """
+    if path.is_dir():
+        return _folder(path, wanted)
+    source = recognise(path)
+    if source is None or source.kind == wanted:
+        return None
+    return f"{path} is {source.what}: {source.remedy}"
+
+
+def _folder(path: Path, wanted: str) -> str | None:
+    """What most files below a folder are, where none is what is wanted."""
+    kinds: Counter[Source] = Counter()
+    for file in _files_below(path):
+        source = recognise(file)
+        if source is not None:
+            if source.kind == wanted:
+                return None
+            kinds[source] += 1
+    if not kinds:
+        return None
+    (source, count), *_ = kinds.most_common(1)
+    return f"{path} holds {source.what} ({count} file{'s' * (count > 1)}): {source.remedy}"
+
+
+def _files_below(path: Path) -> list[Path]:
+    found: list[Path] = []
+    for parent, _, names in os.walk(path):
+        found += [Path(parent) / name for name in sorted(names)]
+        if len(found) >= _MOST_FILES:
+            break
+    return found[:_MOST_FILES]
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a regular file, as many as can be unpacked; empty where it cannot be read."""
+    if not path.is_file():
+        return b""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        if not head.startswith(_GZIP):
+            return head
+        with gzip.open(path) as packed:
+            return packed.read(HEAD_BYTES)
+    except (OSError, EOFError, zlib.error, ValueError):
+        return b""
