@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import json
@@ -36,6 +37,9 @@ COMMANDS = {
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_CLOSED = 141
 """As a shell reports a program that SIGINT (SIGPIPE) ended."""
+
+_OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""What writing to a full disk, beyond a limit, or to a closed descriptor fails with."""
 
 
 class _OutputClosed(Exception):
@@ -105,6 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM, **cli.context_settings)), err=True)
         return DxtReplayError.exit_status
+    if sys.stdout is None:
+        click.echo(f"{PROGRAM}: error: standard output is closed: give it a file or /dev/null", err=True)
+        return DxtReplayError.exit_status
     session = Session(as_json="--json" in arguments)
     try:
         status = cli.main(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=session)
@@ -128,6 +135,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _OutputClosed:
         _discard_output()
         return EXIT_OUTPUT_CLOSED
+    except OSError as error:
+        # of an open stream: errors of opening name the file, and outputs other than standard output are TargetErrors
+        if error.filename is not None or error.errno not in _OUTPUT_REFUSED:
+            raise
+        _discard_output()
+        click.echo(f"{PROGRAM}: error: cannot write to standard output: {error.strerror}", err=True)
+        return DxtReplayError.exit_status
 
 
 def _usage(error: click.ClickException) -> str | None:

@@ -29,6 +29,7 @@ from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.result import RunResult
 from replay.run.runner import run_replay
+from replay.twin.containment import printable, refusal, resolve_target
 from replay.twin.stage import StagePlan, check_staged, plan_stage, stage
 from replay.twin.writer import sync_file_system
 from traces.errors import TargetError, UsageError
@@ -146,7 +147,7 @@ def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
     """
     plans: dict[Path, StagePlan] = {}
     for options in experiment.sides.values():
-        target = options.target.resolve()
+        target = resolve_target(options.target)
         if target not in plans and not _is_staged(capture, options):
             plans[target] = plan_stage(capture, options.target, maps=options.maps)
     for plan in plans.values():
@@ -185,9 +186,12 @@ def _check_room_for_both(plans: Sequence[StagePlan]) -> None:
 
 def _device(path: Path) -> int:
     """Of the nearest directory above that exists."""
-    while not path.exists():
-        path = path.parent
-    return path.stat().st_dev
+    try:
+        while not path.exists():
+            path = path.parent
+        return path.stat().st_dev
+    except OSError as error:
+        raise refusal(error, f"look at the file system of {printable(path)}") from error
 
 
 def _output(folder: Path, pair: int, side: str, number: int) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from replay.run.process import Progress, ReplayProcess
 from replay.run.recording import Tally
 from replay.run.result import CacheState, IoResult, Overhead, RunResult, percentiles_us, replay_info
 from replay.twin import page_cache
+from replay.twin.containment import locked_target
 from traces.measures.distribution import Distribution
 from traces.schema import COUNTERS, FILES_SCHEMA
 from traces.store.reader import Capture
@@ -52,15 +53,20 @@ def run_replay(
     SIGINT and SIGTERM end the run in order: the capture then holds what was done and is marked partial.
     Raises: DxtReplayError on every process when one of them cannot start or finish.
     """
-    prepared = together(comm, lambda: prepare(capture, output, options) if comm.rank == 0 else None)
-    prepared = comm.broadcast(prepared)
-    options = replace(options, plan=replace(options.plan, origin_ns=prepared.begin_ns))
-    try:
-        return _run(capture, output, options, comm, prepared, report_progress)
-    except BaseException:
-        if comm.rank == 0:
-            discard_capture(prepared.working)
-        raise
+    with ExitStack() as held:
+
+        def prepare_first() -> Prepared:
+            held.enter_context(locked_target(options.target))  # by one process for all of them, until all are done
+            return prepare(capture, output, options)
+
+        prepared = comm.broadcast(together(comm, lambda: prepare_first() if comm.rank == 0 else None))
+        options = replace(options, plan=replace(options.plan, origin_ns=prepared.begin_ns))
+        try:
+            return _run(capture, output, options, comm, prepared, report_progress)
+        except BaseException:
+            if comm.rank == 0:
+                discard_capture(prepared.working)
+            raise
 
 
 def _run(

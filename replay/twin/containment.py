@@ -16,13 +16,16 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from traces.errors import TargetError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+LOCK_NAME = ".dxt-replay-lock"
+"""File in a target that is there, and locked, while a process stages into the target or replays on it."""
 
 _REMEDIES = {
     errno.ENOSPC: "free space or inodes there, choose another --target, or stage with --sparse",
@@ -121,7 +124,10 @@ class Target:
             return None
         except OSError as error:
             shown = self.shown(_start(relative, depth))
-            found = lstat(above, name)
+            try:
+                found = lstat(above, name)
+            except OSError:
+                found = None
             if found is not None and stat.S_ISLNK(found.st_mode):
                 raise TargetError(f"{shown} is a symbolic link, which a target must not hold: remove it") from error
             if found is not None and not stat.S_ISDIR(found.st_mode):
@@ -147,21 +153,46 @@ class Target:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes that stage into this target out. Where the file system has no locks: no protection.
+        """Keep out other processes that stage into this target, replay on it, or remove what is staged.
 
-        Raises: TargetError when another process holds it.
+        The lock is flock(2) on the file LOCK_NAME, which the kernel releases however the process ends. Linux makes it
+        a lock of the server on NFS, and of the cluster on Lustre mounted with `-o flock`, so that it holds between
+        nodes; where a node dies, the server releases it when the lease ends. Where the file system has no locks, or
+        this user may not write, there is no protection. Raises: TargetError when another process holds it.
         """
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise TargetError(f"another process is staging into {printable(self.path)}: wait until it ends") from error
-        except OSError:
-            pass  # NFS without locks (ENOLCK, EBADF), Lustre without -o flock (ENOSYS, EOPNOTSUPP)
+        fd = self._take_lock()
         try:
             yield
         finally:
-            with suppress(OSError):
-                fcntl.flock(self.fd, fcntl.LOCK_UN)
+            if fd is not None:
+                with suppress(OSError):
+                    os.unlink(LOCK_NAME, dir_fd=self.fd)
+                os.close(fd)
+
+    def _take_lock(self) -> int | None:
+        """Descriptor of the lock file, which is locked; None where this user cannot make it."""
+        while True:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            try:
+                fd = os.open(LOCK_NAME, flags, 0o666, dir_fd=self.fd)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    return None
+                raise refusal(error, f"lock {self.shown(LOCK_NAME)}") from error
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(fd)
+                raise TargetError(
+                    f"another process is staging into {printable(self.path)} or replaying on it: wait until it ends, "
+                    "or choose another --target"
+                ) from error
+            except OSError:
+                pass  # NFS without locks (ENOLCK), Lustre without -o flock (ENOSYS, EOPNOTSUPP)
+            found = lstat(self.fd, LOCK_NAME.encode())
+            if found is not None and os.path.samestat(found, os.fstat(fd)):
+                return fd
+            os.close(fd)  # who held it before has just removed it
 
 
 @contextmanager
@@ -193,6 +224,13 @@ def make_target(target: Path) -> Iterator[Target]:
         if opened is None:
             raise TargetError(f"{printable(path)} vanished while it was used: try again")
         yield opened
+
+
+@contextmanager
+def locked_target(target: Path) -> Iterator[None]:
+    """Hold the lock of a target, as `Target.locked`; nothing is held where the target does not exist."""
+    with open_target(target) as opened, nullcontext() if opened is None else opened.locked():
+        yield
 
 
 def lstat(directory_fd: int, name: bytes) -> os.stat_result | None:

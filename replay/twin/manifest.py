@@ -149,6 +149,10 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
 
 
 def remove_manifest(target: Target) -> None:
-    """Remove the manifest: the last step of taking a data set away."""
-    with suppress(FileNotFoundError):
+    """Remove the manifest: the last step of removing a data set. Raises: TargetError when the file system refuses."""
+    try:
         os.unlink(MANIFEST_NAME, dir_fd=target.fd)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise refusal(error, f"remove {target.shown(MANIFEST_NAME)}") from error

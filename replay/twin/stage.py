@@ -252,7 +252,8 @@ def check_staged(
 def prepare_run(target: Path, placements: Iterable[Placement]) -> int:
     """Remove what earlier runs created, so that this one creates it anew; returns how many files.
 
-    Only files that the manifest lists as created by the run; their directories are made where they are absent.
+    Only files that the manifest lists as created by the run; their directories are made where they are absent. The
+    caller holds the target's lock (`containment.locked_target`) until the run is over.
     """
     with open_target(target) as opened:
         if opened is None:
@@ -391,9 +392,9 @@ def _check_mapped(files: Iterable[MappedFile]) -> None:
 
 def _file_system(path: Path) -> os.statvfs_result:
     """Of the nearest directory above `path` that exists."""
-    while not path.exists():
-        path = path.parent
     try:
+        while not path.exists():
+            path = path.parent
         return os.statvfs(path)
     except OSError as error:
         raise refusal(error, f"look at the file system of {printable(path)}") from error

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from replay.twin.containment import LOCK_NAME
 from replay.twin.manifest import WHOLE, load_manifest
 from replay.twin.placement import TWIN_ROOT
 from replay.twin.stage import StagePlan, describe, plan_stage, stage, unstage
@@ -174,6 +175,7 @@ class TestRefusals:
         stage(plan, progress=second)
         assert refused
         assert len(twin(target)) == 3
+        assert LOCK_NAME not in {path.name for path in target.iterdir()}
 
 
 @pytest.fixture
