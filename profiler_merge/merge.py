@@ -43,6 +43,7 @@ from traces.schema import (
     Source,
     table_from_columns,
 )
+from traces.steps import step_at
 from traces.store.writer import (
     OpsWriter,
     begin_capture,
@@ -447,11 +448,7 @@ def _step_of(times: np.ndarray, spans: SpanColumns, shift_ns: int) -> np.ndarray
     """Training step in which each time (ns, capture clock) lies, int32; NO_STEP outside the steps."""
     mine = spans.kind == SPAN_KINDS.index("step")
     begins, ends, steps = spans.start_ns[mine] + shift_ns, spans.end_ns[mine] + shift_ns, spans.step[mine]
-    if not len(begins):
-        return np.full(len(times), NO_STEP, dtype=np.int32)
-    found = np.searchsorted(begins, times, side="right") - 1
-    inside = (found >= 0) & (times < ends[found])
-    return np.where(inside, steps[found], NO_STEP).astype(np.int32)
+    return step_at(times, begins, ends, steps)
 
 
 def _source(path: Path, kind: str) -> Source:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traces.errors import CaptureError
+from traces.file_rows import check_file_ids
 from traces.schema import APIS, READ, TRACED, WRITE, codes
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def _note(
     table = capture.usage(rank)
     op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
     traced, moved, used = marks
-    if len(file_id) and not 0 <= file_id.min() <= file_id.max() < len(used):
-        raise CaptureError(f"{capture.path}: operations name a file that files.parquet lacks: merge again")
+    check_file_ids(file_id, len(used), capture.path)
     is_traced, data = codes(table, "origin") == TRACED, (op == READ) | (op == WRITE)
     counted = apis[api] if reconstruct else apis[api] & is_traced
     for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):

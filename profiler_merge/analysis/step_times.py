@@ -9,6 +9,7 @@ from profiler_merge.analysis.loops import RankLoop
 from traces.measures.intervals import Intervals
 from traces.measures.operation_rows import OperationRows
 from traces.schema import WRITE
+from traces.steps import step_row_at
 
 STEPS_SCHEMA = pa.schema(
     [
@@ -54,7 +55,7 @@ class StepTotals:
         if not len(starts):
             return
         starts, ends = self._cut_at_steps(starts, ends)
-        step = self._step_at(starts)
+        step = step_row_at(starts, self._loop.start_ns, self._loop.end_ns)
         inside = step >= 0
         starts, ends, step = starts[inside], ends[inside], step[inside]
         if not len(starts):
@@ -68,7 +69,7 @@ class StepTotals:
             np.add.at(self._io[name], step, covered)
 
     def _count(self, rows: OperationRows) -> None:
-        step = self._step_at(rows.start_ns)
+        step = step_row_at(rows.start_ns, self._loop.start_ns, self._loop.end_ns)
         inside = step >= 0
         written = rows.op == WRITE
         for name, amount in (
@@ -88,12 +89,6 @@ class StepTotals:
         if not len(inner):
             return starts, ends
         return np.sort(np.concatenate((starts, inner))), np.sort(np.concatenate((ends, inner)))
-
-    def _step_at(self, instants: np.ndarray) -> np.ndarray:
-        """Row of the step that holds each instant, -1 for none; steps of a rank do not overlap."""
-        row = np.searchsorted(self._loop.start_ns, instants, side="right") - 1
-        inside = (row >= 0) & (instants < self._loop.end_ns[np.maximum(row, 0)])
-        return np.where(inside, row, -1)
 
     def table(self, rank: int) -> pa.Table:
         """`STEPS_SCHEMA` of this rank."""

@@ -22,6 +22,7 @@ from profiler_merge.export.exported import Exported, ExportedFile
 from profiler_merge.export.time_parts import Weighted, time_cuts
 from profiler_merge.export.tracks import RankTracks
 from traces.errors import CaptureError, UsageError
+from traces.file_rows import check_file_ids
 from traces.output import check_output, new_file, refusal
 from traces.schema import APIS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
 from traces.store.reader import Capture
@@ -191,8 +192,9 @@ def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks:
     start, end = rows.column("start_ns").to_numpy(), rows.column("end_ns").to_numpy()
     file_id = rows.column("file_id").to_numpy()
     _check_order(start, end, f"an operation of rank {rank}")
-    if len(file_id) and not 0 <= file_id.min() <= file_id.max() < len(paths):
-        raise CaptureError(f"an operation of rank {rank} names a file that files.parquet does not have: merge again")
+    check_file_ids(file_id, len(paths), f"rank {rank}")
+    renamed = rows.column("offset").to_numpy()[codes(rows, "op") == _RENAME]
+    check_file_ids(renamed, len(paths), f"rank {rank}", "a rename")
     columns = [rows.column(name).to_pylist() for name in ("lane", "offset", "length", "step", "due_ns", "result")]
     columns += [codes(rows, name).tolist() for name in ("op", "api", "origin")]
     columns += [file_id.tolist(), start.tolist(), end.tolist(), _texts(start), _texts(end - start)]
@@ -203,10 +205,6 @@ def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks:
         tid = tracks.thread((_LANES, lane * 2, f"lane {lane}"), begin, stop, preferred=lane)
         args = f'"file":{paths[file]},"length":{length},"api":"{APIS[api]}"'
         if op == _RENAME:
-            if not 0 <= offset < len(paths):
-                raise CaptureError(
-                    f"a rename of rank {rank} names a file that files.parquet does not have: merge again"
-                )
             args += f',"new_name":{paths[offset]}'
         elif offset >= 0:
             args += f',"offset":{offset}'

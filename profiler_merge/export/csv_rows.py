@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from profiler_merge.export.decimals import SECONDS, decimal_texts
 from profiler_merge.export.exported import Exported, ExportedFile
 from traces.csv_text import as_plain_text
-from traces.errors import CaptureError
+from traces.file_rows import check_file_ids
 from traces.output import new_file
 from traces.schema import NO_STEP, OPS, VOCABULARY, codes
 from traces.store.reader import Capture
@@ -65,13 +65,11 @@ def _lines(rows: Any) -> bytes:
 
 
 def _rows(batch: pa.RecordBatch, paths: pa.Array) -> Iterator[tuple[Any, ...]]:
-    file_id = batch.column("file_id").to_numpy()
-    if len(file_id) and not 0 <= file_id.min() <= file_id.max() < len(paths):
-        raise CaptureError("an operation names a file that files.parquet does not have: merge again")
-    renames = pa.array(codes(batch, "op") == _RENAME)
+    is_rename = codes(batch, "op") == _RENAME
+    check_file_ids(batch.column("file_id").to_numpy(), len(paths), "the capture")
+    check_file_ids(batch.column("offset").to_numpy()[is_rename], len(paths), "the capture", "a rename")
+    renames = pa.array(is_rename)
     new_file = pc.if_else(renames, batch.column("offset"), None)
-    if not pc.all(pc.and_(pc.greater_equal(new_file, 0), pc.less(new_file, len(paths))), min_count=0).as_py():
-        raise CaptureError("a rename names a file that files.parquet does not have: merge again")
     columns = {
         "rank": batch.column("rank"),
         "lane": batch.column("lane"),

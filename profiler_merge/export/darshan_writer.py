@@ -35,6 +35,7 @@ from profiler_merge.export.darshan_rows import RENAME, RENAMED, ROW, RowsByFile
 from profiler_merge.export.darshan_segments import DXT_VERSIONS, encode_segments
 from profiler_merge.export.exported import Exported, ExportedFile
 from traces.errors import CaptureError, UsageError
+from traces.file_rows import check_file_ids, exact_paths
 from traces.output import new_file
 from traces.schema import APIS, READ, TRACED, WRITE, codes
 from traces.store.reader import Capture
@@ -240,7 +241,7 @@ class _Writer:
             metadata=metadata,
             mounts=sorted(mounts),
         )
-        names = [*zip(self.record_ids.tolist(), _exact_paths(self.capture), strict=True)]
+        names = [*zip(self.record_ids.tolist(), _log_names(self.capture), strict=True)]
         names += [(record_id(name), name.encode()) for name in sorted(self.heatmaps)]
         partial = [*_DXT_OF_MODULE, *_DXT_OF_MODULE.values()] if _is_partial(self.capture) else []
         self.regions.write(log, job=job, names=encode_names(names), partial=partial)
@@ -252,15 +253,15 @@ def _record_ids(capture: Capture) -> np.ndarray:
     recorded = capture.files["record_id"].to_numpy()
     if len(np.unique(recorded)) == len(recorded) and not np.any(recorded == 0):
         return recorded
-    made = np.array([record_id(path) for path in _exact_paths(capture)], dtype=np.uint64)
+    made = np.array([record_id(name) for name in _log_names(capture)], dtype=np.uint64)
     if len(np.unique(made)) < len(made):
         raise CaptureError(f"{capture.path}: two files have the same path and no record ids: merge again")
     return made
 
 
-def _exact_paths(capture: Capture) -> list[bytes]:
-    shown, exact = capture.files["path"].to_pylist(), capture.files["path_bytes"].to_pylist()
-    return [(path.encode() if raw is None else raw).replace(b"\0", b"") for path, raw in zip(shown, exact, strict=True)]
+def _log_names(capture: Capture) -> list[bytes]:
+    """Paths as a log holds them: its names end at a zero byte."""
+    return [path.replace(b"\0", b"") for path in exact_paths(capture.files)]
 
 
 def _block_size(fs_type: str) -> int:
@@ -292,8 +293,7 @@ def _is_partial(capture: Capture) -> bool:
 def _check(rows: np.ndarray, rank: int, files: int) -> None:
     if not len(rows):
         return
-    if rows["file_id"].min() < 0 or rows["file_id"].max() >= files:
-        raise CaptureError(f"an operation of rank {rank} names a file that files.parquet does not have: merge again")
+    check_file_ids(rows["file_id"], files, f"rank {rank}")
     if np.any(rows["end_ns"] < rows["start_ns"]) or np.any(rows["length"] < 0):
         raise CaptureError(
             f"an operation of rank {rank} ends before it starts, or has a negative length: the capture is damaged, "

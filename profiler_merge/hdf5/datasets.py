@@ -13,6 +13,7 @@ from profiler_merge.darshan.counters import CounterTable, read_counters
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.hdf5.inspection import InspectedDataset, inspect_file
 from traces.errors import LogError
+from traces.file_rows import exact_paths
 from traces.schema import FORMATS, HDF5_SCHEMA, codes
 
 _DIMENSIONS = 5
@@ -43,7 +44,7 @@ def hdf5_facts(
     warnings: list[str] = []
     is_hdf5 = codes(files, "format") == FORMATS.index("hdf5")
     for file in is_hdf5.nonzero()[0].tolist() if inspect else []:
-        path = _path(files, file)
+        path = exact_paths(files.slice(file, 1))[0]
         try:
             found = inspect_file(mapped_path(path, maps))
         except LogError as error:
@@ -69,11 +70,6 @@ def mapped_path(path: bytes, maps: Iterable[MapRule]) -> bytes:
         return path
     prefix, folder = max(below, key=lambda rule: len(rule[0]))
     return os.path.join(folder, path[len(prefix.rstrip(b"/")) + 1 :])
-
-
-def _path(files: pa.Table, file: int) -> bytes:
-    exact = files["path_bytes"][file].as_py()
-    return exact if exact is not None else files["path"][file].as_py().encode()
 
 
 def _inspected_row(file: int, dataset: InspectedDataset) -> dict[str, Any]:

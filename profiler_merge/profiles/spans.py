@@ -11,7 +11,8 @@ import numpy as np
 
 from profiler_merge.profiles.event_table import Profile
 from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, SPAN_KINDS, UNION_THREAD
+from traces.schema import SPAN_KINDS, UNION_THREAD
+from traces.steps import step_at
 
 STEP, COMPUTE, INPUT_WAIT, PIPELINE, CHECKPOINT, COLLECTIVE, OTHER = (
     SPAN_KINDS.index(kind)
@@ -166,7 +167,7 @@ def profile_spans(profile: Profile) -> SpanColumns:
         kind=kind[order],
         name=rows[order].astype(np.int32),
         vocabulary=tuple(_printable(texts[row]) for row in used),
-        step=_step_at(loop, start[order]),
+        step=step_at(start[order], loop.steps.start, loop.steps.end, loop.numbers),
         start_ns=start[order],
         end_ns=end[order],
     )
@@ -197,16 +198,6 @@ def step_table(profile: Profile) -> StepTable:
 def _printable(name: str) -> str:
     """Arrow stores UTF-8 only: bytes that are not become `\\xNN`, as in the contract's paths."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _step_at(loop: _Loop, instant: np.ndarray) -> np.ndarray:
-    """int32 number of the step that holds each instant, or NO_STEP."""
-    start, end = loop.steps.start, loop.steps.end
-    if len(start) == 0:
-        return np.full(len(instant), NO_STEP, np.int32)
-    index = np.searchsorted(start, instant, side="right") - 1
-    inside = (index >= 0) & (instant < end[np.maximum(index, 0)])
-    return np.where(inside, loop.numbers[np.maximum(index, 0)], NO_STEP).astype(np.int32)
 
 
 def _loop(profile: Profile) -> _Loop:

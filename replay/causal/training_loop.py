@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from traces.errors import CaptureError
 from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, SPAN_KINDS, codes
+from traces.schema import SPAN_KINDS, codes
+from traces.steps import step_at
 
 ENTRY, TAKE, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
 """Kinds of a point. ENTRY: from the capture's start to the first step; what is read meanwhile is loaded first.
@@ -110,9 +111,7 @@ class TrainingLoop:
 
     def step_at(self, times: np.ndarray) -> np.ndarray:
         """Step (int32) in which each time lies, NO_STEP outside."""
-        found = np.searchsorted(self.step_begin_ns, times, side="right") - 1
-        inside = (found >= 0) & (times < self.step_end_ns[found])
-        return np.where(inside, self.step_number[found], NO_STEP).astype(np.int32)
+        return step_at(times, self.step_begin_ns, self.step_end_ns, self.step_number)
 
 
 def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:

@@ -145,7 +145,7 @@ def _csv_to_standard_output(capture: Path) -> None:
 
 
 def _print(exported: Exported) -> None:
-    from replay.twin.containment import printable
+    from traces.text import printable
     from traces.units import format_bytes, format_count
 
     size = format_bytes(sum(file.bytes for file in exported.files))

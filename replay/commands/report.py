@@ -105,7 +105,7 @@ def _both(source: Capture, replay: Capture, part: Part, most_bars: int, relation
 
 
 def _print(output: Path, size: int) -> None:
-    from replay.twin.containment import printable
+    from traces.text import printable
     from traces.units import format_bytes
 
     click.echo(f"{printable(str(output))}: {format_bytes(size)}, open it in a browser")

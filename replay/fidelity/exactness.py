@@ -13,6 +13,7 @@ import numpy as np
 
 from replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, mix_prints
 from replay.fidelity.undertaken import Undertaken
+from traces.file_rows import exact_paths
 from traces.measures.operation_rows import OperationRows
 from traces.measures.stable_order import stable_order
 from traces.schema import OPS
@@ -64,8 +65,7 @@ class FileNumbers:
         columns = []
         for capture in (source, replay):
             column = []
-            for path, exact in zip(capture.paths(), capture.files["path_bytes"].to_pylist(), strict=True):
-                key = path.encode("utf-8", "surrogateescape") if exact is None else exact
+            for path, key in zip(capture.paths(), exact_paths(capture.files), strict=True):
                 if key not in numbers:
                     numbers[key] = len(paths)
                     paths.append(path)

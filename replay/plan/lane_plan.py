@@ -39,7 +39,8 @@ from replay.plan.survey import RankSurvey
 from replay.twin.placement import Placement
 from traces.errors import UsageError
 from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, OPS, SPAN_KINDS, codes
+from traces.schema import OPS, SPAN_KINDS, codes
+from traces.steps import step_at
 from traces.store.reader import Capture
 
 COMPUTE_LANE = -1
@@ -299,7 +300,7 @@ def compute_rows(spans: pa.Table, rank: int, options: PlanOptions) -> np.ndarray
     times = np.concatenate((borders, gap_starts))
     rows["kind"] = np.repeat(np.array([MARK, COMPUTE_KINDS[options.compute]], dtype=np.uint8), [marks, gaps])
     rows["step"][:marks] = np.tile(step[is_step], 2)
-    rows["step"][marks:] = _step_at(gap_starts, start_ns[is_step], end_ns[is_step], step[is_step])
+    rows["step"][marks:] = step_at(gap_starts, start_ns[is_step], end_ns[is_step], step[is_step])
     rows["offset"] = np.concatenate((np.repeat([0, 1], marks // 2), gap_starts))
     durations = np.zeros(len(rows), dtype=np.int64)
     durations[marks:] = gap_ends - gap_starts
@@ -333,14 +334,3 @@ def _cut(busy: Intervals, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     starts = np.union1d(busy.starts, inside)
     ends = np.union1d(busy.ends, inside[~np.isin(inside, busy.starts)])
     return starts, ends
-
-
-def _step_at(times: np.ndarray, begins: np.ndarray, ends: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Step in which each time lies (int32), NO_STEP outside; steps are disjoint."""
-    if not len(begins):
-        return np.full(len(times), NO_STEP, dtype=np.int32)
-    order = np.argsort(begins)
-    begins, ends, steps = begins[order], ends[order], steps[order]
-    found = np.searchsorted(begins, times, side="right") - 1
-    inside = (found >= 0) & (times < ends[found])
-    return np.where(inside, steps[found], NO_STEP).astype(np.int32)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.plan.layers import BACKENDS, LayerChoice
-from traces.errors import CaptureError
+from traces.file_rows import check_file_ids
 from traces.schema import OPS, READ, WRITE, codes
 from traces.store.reader import Capture
 
@@ -63,8 +63,7 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     number, new_name = used["operations"].to_numpy(), used["other_file_id"].to_numpy()
     backend = layers.backends(codes(used, "api"), file_id)
     renames = op == RENAME
-    if renames.any() and not 0 <= new_name[renames].min() <= new_name[renames].max() < capture.files.num_rows:
-        raise CaptureError(f"{capture.path}: a rename names a file that files.parquet lacks: merge again")
+    check_file_ids(new_name[renames], capture.files.num_rows, capture.path, "a rename")
     # A rename uses both of its names.
     files = np.concatenate((file_id, new_name[renames]))
     uses = np.concatenate((number, number[renames]))

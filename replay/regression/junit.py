@@ -10,6 +10,8 @@ import xml.etree.ElementTree as xml
 from collections.abc import Mapping
 from typing import Any
 
+from traces.text import escaped
+
 _SUITE = "dxt-replay regress"
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even escaped."""
@@ -89,4 +91,4 @@ def _interval(ci: list[float | None]) -> str:
 
 def _text(text: str) -> str:
     """`text` with what no XML document can hold written as an escape."""
-    return _NO_XML.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    return _NO_XML.sub(lambda found: escaped(found[0]), text)

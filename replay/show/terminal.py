@@ -18,6 +18,7 @@ from replay.show.run_sections import (
 from replay.show.section import Kind, Section, Tone, tone_of
 from replay.show.table_views import view_sections
 from replay.show.table_widths import GAP, Layout, layout, shortened
+from traces.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +95,7 @@ def print_sections(sections: Sequence[Section]) -> None:
 
 def _print_text(console: Console, width: int, text: str, style: str = "") -> None:
     """Lines that end between words; a path that is longer than a line stays whole, so that it can be copied."""
-    lines = wrap(_plain(text), width, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
     for place, line in enumerate(lines):
         console.print(_line(line, style, tone_of(text) if place == 0 else None))
 
@@ -149,7 +150,7 @@ def _table(section: Section, found: Layout) -> Table:
 
 def _cell(text: str, width: int) -> Text:
     """One cell. A single word that is too long for its column is a name: its beginning goes."""
-    plain = _plain(text)
+    plain = printable(text)
     return _line(plain if " " in plain else shortened(plain, width), "", tone_of(plain))
 
 
@@ -157,8 +158,3 @@ def _line(text: str, style: str, tone: Tone | None) -> Text:
     from rich.text import Text
 
     return Text(text, style=f"{style} {_STYLES[tone]}".strip() if tone is not None else style)
-
-
-def _plain(text: str) -> str:
-    """`text` with what a terminal would obey (paths are the user's) escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

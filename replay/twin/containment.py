@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traces.errors import TargetError
+from traces.text import printable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -45,12 +46,6 @@ def refusal(error: OSError, doing: str) -> TargetError:
     """What the operating system refused, as one error: what, where, what to do. `doing`: "write /a/b"."""
     remedy = _REMEDIES.get(error.errno or 0, "choose another --target")
     return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
-
-
-def printable(path: Path | bytes | str) -> str:
-    """`path` for a message: line breaks, control characters and odd bytes escaped."""
-    text = os.fsdecode(path)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def resolve_target(target: Path) -> Path:

@@ -22,6 +22,7 @@ from replay.twin.hdf5_twin import Hdf5Stager
 from replay.twin.manifest import CREATED_BY_RUN, Manifest, ManifestFile
 from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placement, place
 from traces.errors import CaptureError
+from traces.file_rows import check_file_ids
 from traces.schema import FORMATS, OPS, READ, WRITE, codes
 from traces.store.reader import Capture
 
@@ -102,16 +103,14 @@ def file_use(capture: Capture) -> FileUse:
     for rank in capture.whole.ranks:
         used = capture.whole.usage(rank)
         file_id, last = used["file_id"].to_numpy(), used["reach"].to_numpy()
-        if len(file_id) and (file_id.min() < 0 or file_id.max() >= count):
-            raise CaptureError(f"{capture.path}: operations name a file that files.parquet lacks: merge again")
+        check_file_ids(file_id, count, capture.path)
         if np.any(used["least_length"].to_numpy() < 0) or np.any(last < 0):
             raise CaptureError(f"{capture.path}: an operation has an impossible offset or length: merge again")
         op = codes(used, "op")
         moves = (op == READ) | (op == WRITE)
         renames = op == RENAME
         new_name = used["other_file_id"].to_numpy()[renames]
-        if len(new_name) and (new_name.min() < 0 or new_name.max() >= count):
-            raise CaptureError(f"{capture.path}: a rename names a file that files.parquet lacks: merge again")
+        check_file_ids(new_name, count, capture.path, "a rename")
         read[file_id[op == READ]] = True
         written[file_id[(op == WRITE) | renames]] = True
         written[new_name] = True

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from replay.twin.containment import Target, is_contained, open_target, printable, refusal
+from replay.twin.containment import Target, is_contained, open_target, refusal
 from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
 from traces.errors import TargetError
+from traces.text import printable
 
 MANIFEST_NAME = "dxt-replay-manifest.json"
 MANIFEST_VERSION = 2

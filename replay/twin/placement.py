@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from traces.errors import UsageError
+from traces.file_rows import exact_paths
 
 TWIN_ROOT = "dxt-replay-twin"
 """Folder under the target that holds the twin data set: the user's own files there are never in its way."""
@@ -91,12 +92,6 @@ def lexical_parts(path: bytes) -> tuple[bytes, ...]:
     return tuple(parts)
 
 
-def recorded_paths(files: pa.Table) -> Iterator[bytes]:
-    """The exact bytes of each path of a `FILES_SCHEMA` table, in row order."""
-    for shown, exact in zip(files["path"].to_pylist(), files["path_bytes"].to_pylist(), strict=True):
-        yield exact if exact is not None else shown.encode("utf-8")
-
-
 def place(
     files: pa.Table, target: Path, maps: Sequence[PathMap] = (), *, written: Collection[int] = frozenset()
 ) -> list[Placement]:
@@ -111,7 +106,7 @@ def place(
     placements: list[Placement | None] = []
     candidates: list[_Candidate] = []
     record_ids = files["record_id"].to_pylist()
-    for file_id, path in enumerate(recorded_paths(files)):
+    for file_id, path in enumerate(exact_paths(files)):
         parts = lexical_parts(path)
         real = None if file_id in written else _mapped_path(parts, by_length)
         placements.append(None if real is None else Placement(file_id=file_id, path=real, mapped=True))

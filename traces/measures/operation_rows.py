@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traces.errors import CaptureError
+from traces.file_rows import check_file_ids
 from traces.schema import READ, WRITE, codes
 from traces.store.reader import Capture
 
@@ -87,8 +87,7 @@ def rows_of_batch(batch: pa.RecordBatch, rank: int, files: int, names: Collectio
         rank=rank,
         **{name: codes(batch, name) if name in _ENUMERATED else batch.column(name).to_numpy() for name in names},
     )
-    if len(rows) and (rows.file_id.min() < 0 or rows.file_id.max() >= files):
-        raise CaptureError(f"an operation of rank {rank} names a file that files.parquet does not have: merge again")
+    check_file_ids(rows.file_id, files, f"rank {rank}")
     return rows
 
 

@@ -210,8 +210,8 @@ def _files(capture: Capture, part: Part) -> np.ndarray | None:
         names = ", ".join(repr(paths[file_id]) for file_id in there[:_MOST_NAMES].tolist())
         more = " ..." if len(there) > _MOST_NAMES else ""
         raise UsageError(
-            f"{capture.path} has no file left with {' '.join(options)}, of {format_count(len(there))}: {names}{more}. "
-            "A pattern has to match a whole path, and * matches / too: for example '*.h5'"
+            f"{capture.path} has no file left with {' '.join(options)}, of {format_count(len(there))}: {names}{more}; "
+            "a pattern has to match a whole path, and * matches / too: for example '*.h5'"
         )
     return chosen
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replay.show.page.html_tables import visible
 from traces.store.reader import Capture
+from traces.text import printable
 from traces.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def timeline_json(overview: Overview, origin_ns: int) -> dict[str, Any]:
         "tracks": tracks,
         "from_ns": first - origin_ns,
         "until_ns": last - origin_ns,
-        "files": {str(number): visible(overview.paths[number])[-PATH_TAIL:] for number in _files(drawn)},
+        "files": {str(number): printable(overview.paths[number])[-PATH_TAIL:] for number in _files(drawn)},
         "windows": [
             {"name": window.name, "from_ns": window.from_ns - origin_ns, "until_ns": window.until_ns - origin_ns}
             for window in overview.lanes.windows

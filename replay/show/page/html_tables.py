@@ -8,6 +8,7 @@ from html import escape
 
 from replay.show.data_tables import DataColumn, Row, used_columns
 from replay.show.section import Column, Kind, Section, Tone, tone_of
+from traces.text import printable
 from traces.units import format_count
 
 MOST_PATH = 200
@@ -72,14 +73,9 @@ def _totals(columns: Sequence[DataColumn], whole: Whole) -> str:
     return "".join(cells)
 
 
-def visible(text: str) -> str:
-    """`text` with characters that are no letters on paper (controls, changes of direction) as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-
-
 def html_text(text: str) -> str:
     """`text`, which may be a recorded path, as HTML."""
-    return escape(visible(text))
+    return escape(printable(text))
 
 
 def section_table(section: Section) -> str:

@@ -39,7 +39,7 @@ def test_where_keeps_columns_together(tmp_path: Path) -> None:
 def test_a_row_of_a_missing_file_is_an_error(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a", "/b"], ops=[read(1)])
     capture.files = capture.files.slice(0, 1)
-    with pytest.raises(CaptureError, match=r"rank 0 names a file that files\.parquet does not have"):
+    with pytest.raises(CaptureError, match=r"rank 0: an operation names a file that files\.parquet lacks"):
         list(operation_rows(capture))
 
 

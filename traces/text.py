@@ -1,0 +1,20 @@
+"""Text that other people chose (paths, names of profiles), made safe to show."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def printable(text: Path | bytes | str) -> str:
+    r"""`text` for a person: line breaks, controls, changes of direction and bytes that are not UTF-8 as escapes (`\n`).
+
+    Neither a terminal obeys what it holds, nor does it break a line of a message. HTML needs `html.escape` besides.
+    """
+    shown = os.fsdecode(text)
+    return "".join(c if c.isprintable() else escaped(c) for c in shown)
+
+
+def escaped(text: str) -> str:
+    r"""All of `text` as escapes of Python (`\x1b`, `\udc80`), whatever the characters are."""
+    return text.encode("unicode_escape", "surrogatepass").decode()
