@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,27 +19,49 @@ if TYPE_CHECKING:
     from replay.fidelity.compare import Comparison
 
 RANKS = 2
+OUTPUT = Path("dxt-replay-demo")
 
-LEAST_SIMILARITY = 0.9
-"""Three of the ten factors are the storage's own: a disk ten times faster than the recorded one leaves about 0.93."""
+NEXT_STEPS = """
+Next, your own job:
+  1. Record it: DXT_ENABLE_IO_TRACE=1 LD_PRELOAD=libdarshan.so python train.py, and
+     let TensorFlow or JAX write a profile; the README has the settings of both.
+  2. Merge both:        dxt-replay merge LOG.darshan --profile LOGDIR -o run.capture
+  3. Write a stand-in for its data on the storage to test:
+                        dxt-replay stage run.capture --target DIR
+  4. Replay it there:   dxt-replay run run.capture --target DIR -o replay.capture
+     (--pace steps: as fast as that storage lets the training go)
+  5. Look at both:      dxt-replay compare run.capture replay.capture
+                        dxt-replay report run.capture replay.capture -o report.html
+  Two storage systems:  dxt-replay regress run.capture --baseline DIR --candidate DIR"""
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[imagenet] [cosmictagger]")
-@click.option("--keep", is_flag=True, help="Keep the captures and the twin data set.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="New directory for the captures and report pages, which stay.  [default: dxt-replay-demo, or with a number]",
+)
+@click.option("--keep", is_flag=True, help="Keep the twin data set too (about 150 MB).")
 @click.option(
     "--target",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Directory on the file system to replay on.  [default: the system's temporary directory]",
 )
-@click.option("--warm", is_flag=True, help="Leave the twin in the page cache; the recorded runs began with a cold one.")
+@click.option(
+    "--warm", is_flag=True, help="Leave the twin in the page cache. The default drops it, as before the recorded runs."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON.")
-def command(names: tuple[str, ...], keep: bool, target: Path | None, warm: bool, as_json: bool) -> None:
-    """Merge, stage, replay on two ranks and compare the bundled captures.
+def command(
+    names: tuple[str, ...], output: Path | None, keep: bool, target: Path | None, warm: bool, as_json: bool
+) -> None:
+    """Merge, stage, replay on two ranks, compare and draw the bundled captures: the whole job in about a minute.
 
-    Both are real training runs (see traces/samples/SOURCES.md). Needs about 150 MB in the target and half a minute.
-    Exits 1 when a comparison fails.
+    Both are real training runs (see traces/samples/SOURCES.md). Needs about 150 MB in the target. Nothing that exists
+    is overwritten. Exits 1 when a comparison fails.
     """
     from replay.commands.output import print_json
     from replay.show.terminal import print_comparison
@@ -52,54 +75,111 @@ def command(names: tuple[str, ...], keep: bool, target: Path | None, warm: bool,
     def say(text: str) -> None:
         click.echo(text, err=as_json)
 
-    comparisons = {}
+    kept = _new_directory(output)
+    comparisons: dict[str, Comparison] = {}
+    pages: dict[str, Path] = {}
     with _workspace(target, keep=keep) as folder:
         for name in names or NAMES:
-            comparison = _replay_sample(name, folder, cold=not warm, say=say)
-            comparisons[name] = comparison
+            comparisons[name] = _replay_sample(name, kept, folder / "twin", cold=not warm, say=say)
             if not as_json:
-                print_comparison(comparison.as_json())
-        say(f"captures and twin data set: {folder}" if keep else f"captures were in {folder}; --keep leaves them there")
+                print_comparison(comparisons[name].as_json())
+            pages[name] = _draw(name, kept)
+            say(f"\nReport page, for a browser: {pages[name]}")
+        say(f"\nThe captures and pages are in {kept}.")
+        say(f"The twin data set is in {folder}." if keep else "The twin data set was removed; --keep leaves it.")
     if as_json:
-        print_json({"comparisons": {name: comparison.as_json() for name, comparison in comparisons.items()}})
+        print_json(
+            {
+                "comparisons": {name: comparison.as_json() for name, comparison in comparisons.items()},
+                "output": str(kept),
+                "reports": {name: str(page) for name, page in pages.items()},
+            }
+        )
+    else:
+        say(NEXT_STEPS)
     if not all(comparison.passed for comparison in comparisons.values()):
         raise SystemExit(1)
 
 
-def _replay_sample(name: str, folder: Path, *, cold: bool, say: Callable[[str], None]) -> Comparison:
+def _replay_sample(name: str, kept: Path, twin: Path, *, cold: bool, say: Callable[[str], None]) -> Comparison:
+    """Merge, stage, replay and compare one sample, and say what each step did."""
+    from replay.fidelity.compare import compare
+    from traces.store.reader import open_capture
+    from traces.units import NS_PER_S, format_count
+
+    source_path, replay_path = kept / f"{name}.capture", kept / f"{name}-replay.capture"
+    say(f"\n{name}: a recorded training run")
+    _merge(name, source_path, say)
+    source = open_capture(source_path)
+    _stage(source_path, twin, say)
+    first, last = source.time_span_ns
+    say(f"  replaying on {RANKS} processes, which takes {(last - first) / NS_PER_S:.0f} s as recorded ...")
+    result = _run_on_ranks(source_path, twin, replay_path, cold=cold)
+    recorded, elapsed = result["recorded_s"], result["elapsed_s"]
+    say(f"  replayed: {format_count(result['operations'])} operations in {elapsed:.3f} s (recorded: {recorded:.3f} s)")
+    for warning in result["warnings"]:
+        say(f"  warning: {warning}")
+    say("")
+    return compare(source, open_capture(replay_path))
+
+
+def _merge(name: str, capture: Path, say: Callable[[str], None]) -> None:
     from profiler_merge.merge import merge
-    from replay.commands.progress import byte_progress
-    from replay.fidelity.compare import Thresholds, compare
-    from replay.twin.stage import plan_stage, stage
     from traces.samples import sample
+    from traces.units import format_count, format_duration
+
+    files = sample(name)
+    merged = merge([files.log], list(files.profiles), capture)
+    known_within = max(clock.interval_ns[1] - clock.interval_ns[0] for clock in merged.info.clock)
+    say(
+        f"  merged: Darshan's trace ({format_count(merged.operations)} reads and writes of {len(merged.info.ranks)} "
+        f"ranks, and {format_count(merged.reconstructed)} opens, closes and the like from its counters) with\n"
+        f"    TensorFlow's profile ({format_count(merged.spans)} time spans); their clocks agree within "
+        f"{format_duration(known_within)}"
+    )
+
+
+def _stage(source: Path, twin: Path, say: Callable[[str], None]) -> None:
+    from replay.commands.progress import byte_progress
+    from replay.twin.stage import plan_stage, stage
     from traces.store.reader import open_capture
     from traces.units import format_bytes, format_count
 
-    files = sample(name)
-    source_path, replay_path = folder / f"{name}.capture", folder / f"{name}-replay.capture"
-    merged = merge([files.log], list(files.profiles), source_path)
-    clocks = merged.info.clock
-    say(
-        f"\n{name}: merged {format_count(merged.operations)} operations of {len(merged.info.ranks)} ranks and "
-        f"{format_count(merged.spans)} spans, {format_count(merged.reconstructed)} more reconstructed; clocks by "
-        f"{clocks[0].method}, known to "
-        f"{max(clock.interval_ns[1] - clock.interval_ns[0] for clock in clocks) / 1000:.1f} us"
-    )
-    source = open_capture(source_path)
-    plan = plan_stage(source, folder / "twin")
+    plan = plan_stage(open_capture(source), twin)
     with byte_progress("staging", plan.bytes_to_write) as progress:
         stage(plan, progress=progress)
-    say(f"staged {format_count(len(plan.to_write))} files, {format_bytes(plan.bytes_to_write)}")
-    result = _run_on_ranks(source_path, folder / "twin", replay_path, cold=cold)
-    lag, jitter = (result[key]["p99"] for key in ("lag_us", "jitter_us"))
     say(
-        f"replayed on {result['processes']} processes in {result['elapsed_s']:.3f} s (recorded: "
-        f"{result['recorded_s']:.3f} s); {result['cache']['resident_before_pct']:.0f} % of the data were cached before"
+        f"  staged: {format_count(len(plan.to_write))} stand-ins for the files it read, "
+        f"{format_bytes(plan.bytes_to_write)} of random data"
     )
-    for warning in result["warnings"]:
-        say(f"warning: {warning}")
-    say(f"99 % of the operations began within {lag:.0f} us of their time, an idle thread here within {jitter:.0f} us\n")
-    return compare(source, open_capture(replay_path), Thresholds(similarity=LEAST_SIMILARITY))
+
+
+def _draw(name: str, kept: Path) -> Path:
+    """Write the report page of a sample and its replay. Raises: MissingDependencyError without plotly."""
+    from replay.commands.progress import status
+    from replay.interface import exports
+
+    page = kept / f"{name}.html"
+    with status("drawing"):
+        exports.report(kept / f"{name}.capture", kept / f"{name}-replay.capture", output=page)
+    return page
+
+
+def _new_directory(output: Path | None) -> Path:
+    """Make the directory that stays; without a name a new one in the present directory. Raises: TargetError."""
+    from traces.errors import TargetError
+
+    numbered = (OUTPUT if number == 1 else Path(f"{OUTPUT}-{number}") for number in count(1))
+    for path in [output] if output is not None else numbered:
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            if output is not None:
+                raise TargetError(f"{path} exists, and the demo overwrites nothing: choose another -o DIR") from None
+        except OSError as error:
+            raise TargetError(f"cannot make the directory {path}: {error.strerror}; choose another -o DIR") from error
+    raise AssertionError("there is always another number")
 
 
 def _run_on_ranks(source: Path, target: Path, output: Path, *, cold: bool) -> dict:
@@ -111,7 +191,11 @@ def _run_on_ranks(source: Path, target: Path, output: Path, *, cold: bool) -> di
     command += [str(source.absolute()), "--target", str(target.absolute()), "-o", str(output.absolute()), "--json"]
     # Not from the present directory, from which Python imports first: a checkout holds the sources uncompiled.
     done = subprocess.run(
-        [*command, *(["--cold"] if cold else [])], stdout=subprocess.PIPE, text=True, check=False, cwd=output.parent
+        [*command, *(["--cold"] if cold else [])],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=output.absolute().parent,
     )
     if done.returncode:
         raise ReplayError(f"the replay ended with exit status {done.returncode}: see its message above")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replay.commands.session import current, timed_phase
@@ -18,11 +21,48 @@ QUIET_S = 1.0
 _PERIOD_S = 0.2
 
 
+_LAUNCHERS = ("mpiexec", "mpirun", "orterun", "prterun", "srun")
+_MPI_RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+
+
+def _is_watched() -> bool:
+    """Whether stderr ends at a terminal: its own, or that of the MPI launcher, which passes on what it reads."""
+    if sys.stderr.isatty():
+        return True
+    return any(name in os.environ for name in _MPI_RANK) and _launcher_has_terminal()
+
+
+def _launcher_has_terminal() -> bool:
+    """Whether the stderr of the nearest MPI launcher among this process's ancestors is a terminal, as /proc says."""
+    process = Path("/proc/self")
+    try:
+        for _ in range(8):
+            parent = process.joinpath("stat").read_text().rpartition(")")[2].split()[1]
+            process = Path("/proc", parent)
+            if process.joinpath("comm").read_text().strip().startswith(_LAUNCHERS):
+                return _is_terminal(process / "fd" / "2")
+    except (OSError, IndexError):
+        return False
+    return False
+
+
+def _is_terminal(path: Path) -> bool:
+    """Whether a device is a terminal. Opening it does not make it the controlling terminal."""
+    with suppress(OSError):
+        if stat.S_ISCHR(path.stat().st_mode):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            try:
+                return os.isatty(descriptor)
+            finally:
+                os.close(descriptor)
+    return False
+
+
 class _Line:
     """One line on a terminal's stderr that is rewritten, at most five times a second, after a quiet second."""
 
     def __init__(self) -> None:
-        self._shown = sys.stderr.isatty() and not current().quiet
+        self._shown = _is_watched() and not current().quiet
         self._next = time.monotonic() + QUIET_S
         self._width = 0
 
@@ -77,15 +117,31 @@ def run_progress(shown: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def experiment_progress(shown: bool) -> Iterator[Callable[[str, Progress], None]]:
-    """A callback that shows which run of several is running, and how far it has come, when `shown`."""
+def experiment_progress(shown: bool, runs: int) -> Iterator[Callable[[str, Progress], None]]:
+    """A callback that shows which of `runs` runs is going on, how far it has come and when all are done, when `shown`.
+
+    The callback takes the name of the run and its progress.
+    """
+    began = time.monotonic()
+    names: list[str] = []
     with _line() as line:
 
-        def report(label: str, progress: Progress) -> None:
+        def report(name: str, progress: Progress) -> None:
+            if name not in names[-1:]:
+                names.append(name)
             if shown:
-                line.show(lambda: f"{label}: {run_text(progress)}")
+                left = time_left_text(time.monotonic() - began, len(names) - 1, runs)
+                line.show(lambda: f"{name}: {run_text(progress)}{left}")
 
         yield report
+
+
+def time_left_text(seconds: float, done: int, runs: int) -> str:
+    """When all runs are done, if the others take as long as the `done` ones, which took `seconds`, did."""
+    if not done:
+        return ""
+    left = max(seconds / done * runs - seconds, 0)
+    return f"; all runs: {left:.0f} s left" if left < 90 else f"; all runs: {left / 60:.0f} min left"
 
 
 def run_text(progress: Progress) -> str:
@@ -105,7 +161,7 @@ def run_text(progress: Progress) -> str:
 @contextmanager
 def status(what: str) -> Iterator[None]:
     """Says on a terminal what is being done."""
-    shown = sys.stderr.isatty() and not current().quiet
+    shown = _is_watched() and not current().quiet
     if shown:
         sys.stderr.write(f"{what} ...")
         sys.stderr.flush()

@@ -151,7 +151,8 @@ def command(
                     stage_all(plans, progress)
 
         first_does(comm, prepare)
-        report = stack.enter_context(experiment_progress(comm.rank == 0))
+        runs = 2 * (experiment.repeats + experiment.warmup)
+        report = stack.enter_context(experiment_progress(comm.rank == 0, runs))
         result = run_experiment(source, experiment, comm, report)
     if result is None:
         return

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from profiler_merge.merge import merge
 from profiler_merge.profiles.xplane.decode import find_profiles
 from replay.commands.main import main
 from replay.fidelity.compare import compare
+from replay.fidelity.verdict import THRESHOLDS
 from replay.twin.stage import plan_stage, stage
 from tests.places import CAPTURES
 from traces.store.reader import open_capture
@@ -21,24 +23,52 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 EXACT = ("operations", "bytes", "files", "order")
 
 
-def test_the_demo_replays_a_bundled_capture_exactly_and_cleans_up(tmp_path, capsys):
-    main(["demo", "imagenet", "--target", str(tmp_path), "--json"])
+def test_the_demo_replays_a_bundled_capture_exactly_and_removes_the_twin(tmp_path, capsys):
+    target, output = tmp_path / "target", tmp_path / "out"
+    target.mkdir()
+    main(["demo", "imagenet", "--target", str(target), "-o", str(output), "--json"])
     printed = capsys.readouterr()
-    comparison = json.loads(printed.out)["comparisons"]["imagenet"]
+    document = json.loads(printed.out)
+    comparison = document["comparisons"]["imagenet"]
     assert {name: comparison["exact"][name] for name in EXACT} == dict.fromkeys(EXACT, True)
     assert comparison["similarity"]["workload_cosine"] == pytest.approx(1.0)
-    assert "596 operations" in printed.err
-    assert not list(tmp_path.iterdir())
+    assert comparison["thresholds"] == json.loads(json.dumps(asdict(THRESHOLDS))), "those of compare"
+    assert "596 reads and writes" in printed.err
+    assert not list(target.iterdir())
+    assert document["output"] == str(output)
+    assert document["reports"] == {"imagenet": str(output / "imagenet.html")}
+    assert {path.name for path in output.iterdir()} == {
+        "imagenet.capture",
+        "imagenet-replay.capture",
+        "imagenet.html",
+    }
 
 
-def test_the_demo_keeps_what_it_made_when_asked(tmp_path, capsys):
-    main(["demo", "cosmictagger", "--target", str(tmp_path), "--keep", "--warm"])
-    (folder,) = tmp_path.iterdir()
-    assert str(folder) in capsys.readouterr().out
-    source, replay = (open_capture(folder / name) for name in ("cosmictagger.capture", "cosmictagger-replay.capture"))
+def test_the_demo_says_what_to_do_next_and_keeps_what_it_made_when_asked(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    target = tmp_path / "target"
+    target.mkdir()
+    (tmp_path / "dxt-replay-demo").mkdir()
+    main(["demo", "cosmictagger", "--target", str(target), "--keep", "--warm"])
+    (folder,) = target.iterdir()
+    printed = capsys.readouterr().out
+    assert str(folder) in printed
+    for command in ("merge", "stage", "run", "compare", "report", "regress"):
+        assert f"dxt-replay {command} " in printed[printed.index("Next, your own job") :]
+    assert not list((tmp_path / "dxt-replay-demo").iterdir()), "an earlier directory is left alone"
+    kept = tmp_path / "dxt-replay-demo-2"
+    assert (kept / "cosmictagger.html").stat().st_size > 0
+    source, replay = (open_capture(kept / name) for name in ("cosmictagger.capture", "cosmictagger-replay.capture"))
     # 48,359 were traced, the others are reconstructed.
     assert source.operation_count() == replay.operation_count() == 48_359 + 122
     assert replay.info.made_by["result"]["failed"] == 0
+
+
+def test_the_demo_overwrites_nothing(tmp_path, capsys):
+    assert main(["demo", "imagenet", "-o", str(tmp_path)]) == 2
+    assert "the demo overwrites nothing" in capsys.readouterr().err
+    assert main(["demo", "imagenet", "-o", str(tmp_path / "missing" / "out")]) == 2
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
