@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,70 +13,18 @@ from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from profiler_merge.export.exported import Exported
-    from traces.store.reader import Capture
 
 STANDARD_OUTPUT = Path("-")
 
 DXT_VERSIONS = ("1", "2")
 
-_TARGET_MISSING = "--to fio needs --target DIR: the directory that `dxt-replay stage` builds the twin in"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """Options of single formats. `target`: directory of the twin (fio); `dxt_version`: of the segments (darshan);
-    `force`: replace an earlier export."""
-
-    target: Path | None
-    dxt_version: int
-    force: bool
-
-
-def _chrome(source: Capture, output: Path, choices: Choices) -> Exported:
-    from profiler_merge.export.chrome import write_chrome
-
-    return write_chrome(source, output, force=choices.force)
-
-
-def _csv(source: Capture, output: Path, choices: Choices) -> Exported:
-    from profiler_merge.export.csv_rows import write_csv
-
-    return write_csv(source, output, force=choices.force)
-
-
-def _darshan(source: Capture, output: Path, choices: Choices) -> Exported:
-    from profiler_merge.export.darshan_writer import write_darshan
-
-    return write_darshan(source, output, dxt_version=choices.dxt_version, force=choices.force)
-
-
-def _fio(source: Capture, output: Path, choices: Choices) -> Exported:
-    from profiler_merge.export.fio import write_fio
-    from replay.plan.layers import choose_layers
-    from replay.twin.containment import resolve_target
-    from replay.twin.data_set import twin_data_set
-    from replay.twin.manifest import load_manifest
-
-    if choices.target is None:
-        raise UsageError(_TARGET_MISSING)
-    resolved = resolve_target(choices.target)
-    data = twin_data_set(source, resolved, (), load_manifest(resolved))
-    paths = [placement.path for placement in data.placements]
-    return write_fio(source, output, paths=paths, undertaken=choose_layers(source).undertaken, force=choices.force)
-
-
-WRITERS: dict[str, Callable[[Capture, Path, Choices], Exported]] = {
-    "darshan": _darshan,
-    "chrome": _chrome,
-    "csv": _csv,
-    "fio": _fio,
-}
-"""Format -> (capture, output, choices) to what was written. Each imports its writer when it is called."""
+FORMATS = ("darshan", "chrome", "csv", "fio")
+"""As `replay.interface.FORMATS`, which --help does not import."""
 
 
 @click.command()
 @capture_argument("capture")
-@click.option("--to", required=True, type=click.Choice(list(WRITERS)), help="The format.")
+@click.option("--to", required=True, type=click.Choice(FORMATS), help="The format.")
 @click.option(
     "-o",
     "--output",
@@ -110,24 +56,23 @@ def command(
 
     fio: a directory with an iolog per lane, the job file and a script that replays them on the staged twin.
     """
-    from replay.commands.options import opened
+    from replay import interface
     from replay.commands.output import print_json
     from replay.commands.progress import status
 
-    if to == "fio" and target is None:
-        raise UsageError(_TARGET_MISSING)
-    if target is not None and to != "fio":
-        raise UsageError(f"--target is for --to fio, not for --to {to}: leave it out")
-    if dxt_version is not None and to != "darshan":
-        raise UsageError(f"--dxt-version is for --to darshan, not for --to {to}: leave it out")
     if output == STANDARD_OUTPUT:
         if to != "csv" or as_json:
             raise UsageError("--output - is for --to csv without --json: give a file name")
         _csv_to_standard_output(capture)
         return
-    with opened(capture) as source, status("exporting"):
-        exported = WRITERS[to](
-            source, output, Choices(target=target, dxt_version=int(dxt_version or DXT_VERSIONS[0]), force=force)
+    with status("exporting"):
+        exported = interface.export(
+            capture,
+            to,
+            output,
+            target=target,
+            dxt_version=None if dxt_version is None else int(dxt_version),
+            force=force,
         )
     if as_json:
         print_json(exported.as_json())

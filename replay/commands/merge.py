@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from replay.commands.options import force_option, json_option
-from traces.errors import LogError, ProfileError, UsageError
 
 
 @click.command()
@@ -62,52 +61,25 @@ def command(
 
     LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
     """
-    from profiler_merge.merge import MergeOptions, merge
+    from replay import interface
     from replay.commands.output import print_json
     from replay.commands.progress import status
     from replay.show.terminal import print_merge
-    from replay.twin.placement import parse_map
 
-    found = [path for directory in profiles for path in _profiles_of(directory)]
-    given = [log for path in logs for log in _logs_of(path)]
-    rules = [parse_map(text) for text in maps]
-    if rules and not inspect:
-        raise UsageError("--map says where --inspect looks: give --inspect too, or leave --map out")
-    options = MergeOptions(
-        align=align,
-        exclude=exclude,
-        skip_damaged=skip_damaged,
-        reconstruct=not no_reconstruct,
-        inspect=inspect,
-        inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in rules),
-        force=force,
-    )
     with status("merging"):
-        result = merge(given, found, output, options)
+        result = interface.merge(
+            logs,
+            output,
+            profiles=profiles,
+            align=align,
+            exclude=exclude,
+            skip_damaged=skip_damaged,
+            reconstruct=not no_reconstruct,
+            inspect=inspect,
+            maps=maps,
+            force=force,
+        )
     if as_json:
         print_json(result.as_json())
     else:
         print_merge(result.as_json())
-
-
-def _logs_of(path: Path) -> list[Path]:
-    """The logs that a path stands for. Raises: LogError for a folder without any, saying what it holds instead."""
-    from profiler_merge.darshan.job_logs import find_logs
-    from profiler_merge.recognise import DARSHAN, foreign
-
-    try:
-        return find_logs(path)
-    except LogError as error:
-        raise LogError(foreign(path, DARSHAN) or str(error)) from error
-
-
-def _profiles_of(directory: Path) -> list[Path]:
-    """Raises: ProfileError where there is none: who asks for a profile must not get a capture without one."""
-    from profiler_merge.profiles.xplane.decode import find_profiles
-    from profiler_merge.recognise import XPLANE, foreign
-
-    found = find_profiles(directory)
-    if not found:
-        missing = f"{directory} holds no .xplane.pb profile: did the profiler run, and was it stopped?"
-        raise ProfileError(foreign(directory, XPLANE) or missing)
-    return found

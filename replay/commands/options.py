@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import functools
-import os
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from traces.errors import CaptureError, DxtReplayError, TargetError
-
 if TYPE_CHECKING:
     from replay.ranks.comm import Communicator
     from traces.part import Part
     from traces.store.reader import Capture
-
-LOG_SUFFIX = ".darshan"
 
 force_option = click.option("--force", is_flag=True, help="Replace an output that an earlier command wrote.")
 
@@ -97,38 +89,10 @@ def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def is_log(path: Path) -> bool:
-    """Whether `path` names a Darshan log, by its suffix."""
-    return path.suffix == LOG_SUFFIX
+    """Whether `path` names a Darshan log, or a folder of logs."""
+    from replay.interface import captures
 
-
-@contextmanager
-def opened(path: Path, comm: Communicator | None = None, output: Path | None = None) -> Iterator[Capture]:
-    """The capture at `path`; a Darshan log is merged into a temporary one, which goes when the context ends.
-
-    `comm`: the processes that open it together, one without. The first merges, into a directory beside `output`: where
-    a replay is written is a place that all nodes share, unlike the system's temporary directory.
-    Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated where a log was merged.
-    """
-    from replay.ranks.comm import Solo, together
-
-    comm = comm or Solo()
-    if is_log(path):
-        with _merged(path, comm, output) as source:
-            yield source
-    else:
-        yield together(comm, lambda: _open_capture(path))
-
-
-def _open_capture(path: Path) -> Capture:
-    """Raises: CaptureError, which names a file or folder of another kind that was given."""
-    from profiler_merge.recognise import foreign
-    from traces.store.reader import open_capture
-
-    try:
-        return open_capture(path)
-    except CaptureError as error:
-        missing = not (path / "capture.json").exists()
-        raise CaptureError((foreign(path, "capture") if missing else None) or str(error)) from error
+    return captures.is_log(path)
 
 
 different_runs_option = click.option(
@@ -139,56 +103,10 @@ different_runs_option = click.option(
 
 
 @contextmanager
-def _merged(log: Path, comm: Communicator, output: Path | None) -> Iterator[Capture]:
-    """The first process removes the directory, and so does any other that is about to end all."""
-    from replay.ranks.comm import first_does, is_known_to_all, together
-    from replay.ranks.stopping import unwind_on_signals
-    from traces.store.reader import open_capture
-
-    with unwind_on_signals():
-        folder: Path = comm.broadcast(_temporary_name(output))
-        capture = folder / f"{log.stem}.capture"
-        removes = comm.rank == 0
-        try:
-            comm.barrier()  # before there is a directory, all know what to remove
-            first_does(comm, lambda: _merge(log, capture))
-            yield together(comm, lambda: open_capture(capture))
-        except BaseException as error:
-            removes = removes or not (isinstance(error, DxtReplayError) and is_known_to_all(error))
-            if isinstance(error, DxtReplayError):
-                error.args = (str(error).replace(str(capture), str(log)),)
-            raise
-        finally:
-            if removes:
-                _take_away(folder)
-
-
-def _temporary_name(output: Path | None) -> Path:
-    """Of a directory that there is not: hidden beside `output`, or in the system's temporary directory."""
-    token = secrets.token_hex(4)
-    if output is None:
-        return Path(tempfile.gettempdir()) / f"dxt-replay-{token}"
-    parent = output.absolute().parent
-    while not os.path.exists(parent):  # as Path.exists, but False where this user may not look
-        parent = parent.parent
-    return parent / f".{output.name}.{token}"
-
-
-def _merge(log: Path, capture: Path) -> None:
-    """Merge into a directory that is made for it. Raises: LogError, TargetError."""
-    from profiler_merge.merge import merge
+def opened(path: Path, comm: Communicator | None = None, output: Path | None = None) -> Iterator[Capture]:
+    """As `replay.interface.captures.opened`, with progress on a terminal."""
     from replay.commands.progress import status
+    from replay.interface import captures
 
-    try:
-        capture.parent.mkdir(mode=0o700)
-    except OSError as error:
-        place = capture.parent.parent
-        raise TargetError(f"cannot make a directory in {place} to merge the log into: {error.strerror}") from error
-    with status(f"merging {log.name}"):
-        merge([log], [], capture)
-
-
-def _take_away(folder: Path) -> None:
-    """Remove a directory that another process may be writing into: under its name it finds nothing any more."""
-    with suppress(OSError):
-        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.gone")), ignore_errors=True)
+    with captures.opened(path, comm, output, announce=status) as source:
+        yield source

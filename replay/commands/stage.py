@@ -49,29 +49,28 @@ def command(
 
     Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
     """
+    from replay import interface
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import byte_progress
-    from replay.twin import stage
-    from replay.twin.placement import parse_map
+    from replay.twin.stage import describe
     from traces.store.part_capture import part_of
 
     if remove:
-        removed = stage.unstage(target)
+        removed = interface.unstage(target)
         if as_json:
             print_json({"target": str(target), "removed": removed})
         else:
             click.echo(f"removed {removed} files from {target}")
         return
     part = chosen_part()
-    rules = tuple(parse_map(text) for text in maps)
     with opened(capture) as whole:
-        plan = stage.plan_stage(part_of(whole, part), target, maps=rules, sparse=sparse)
-    if not as_json:
-        for line in stage.describe(plan):
-            click.echo(line)
-    if not dry_run:
-        with byte_progress("staging", plan.bytes_to_write) as progress:
-            stage.stage(plan, workers=workers, progress=progress)
+        planned = interface.stage(part_of(whole, part), target, maps=maps, sparse=sparse, dry_run=True)
+        if not as_json:
+            for line in describe(planned.plan):
+                click.echo(line)
+        if not dry_run:
+            with byte_progress("staging", planned.plan.bytes_to_write) as progress:
+                planned = planned.carry_out(workers=workers, on_progress=progress)
     if as_json:
-        print_json({**stage.as_json(plan), "written": not dry_run})
+        print_json(planned.as_json())

@@ -15,8 +15,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.errors import DxtReplayError, TargetError
+from traces.errors import CaptureError, DxtReplayError, TargetError
+from traces.part import Part
 from traces.store import reader
+from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def open_capture(path: str | os.PathLike[str]) -> Capture:
     """
     where = Path(path)
     if not is_log(where):
-        return reader.open_capture(where)
+        return _open_stored(where)
     with _merged(where, None, None, _silently) as (capture, keep):
         keep()
         weakref.finalize(capture, _take_away, capture.path.parent)
@@ -63,23 +65,20 @@ def part(
     operations: Sequence[str] = (),
     interfaces: Sequence[str] = (),
 ) -> Capture:
-    """The part of a capture with these ranks ("0-15,20"), training steps ("100-200") and times ("10s", "500ms").
+    """The part of a capture with these ranks ("0-15,20"), training steps ("100-200"), times ("10s", "500ms"), paths
+    (globs, in which * matches / too), operations (read, write ...) and interfaces (POSIX, STDIO, MPIIO, HDF5).
 
-    `paths`, `exclude`: shell patterns over whole recorded paths ("*.h5"). `operations`: read, write, open ...;
-    `interfaces`: POSIX, STDIO, MPIIO, HDF5. A part is a capture: every function of the interface takes it.
+    A part is a capture: every function of the interface takes it.
 
-        first = dxt_replay.part(capture, ranks="0", until="2s")
+        first = dxt_replay.part(capture, ranks="0", until="2s", paths=["*.tfrecord"])
 
-    Raises: UsageError for ranks, steps or names that the capture does not have, or when nothing is left.
+    Raises: UsageError for ranks or steps that the capture does not have, or when nothing is left.
     """
-    from traces.part import Part
-    from traces.store.part_capture import part_of
-
     chosen = Part.parse(
         ranks=ranks,
-        steps=steps,
         begin=begin,
         until=until,
+        steps=steps,
         paths=paths,
         exclude=exclude,
         operations=operations,
@@ -95,6 +94,17 @@ def is_log(path: Path) -> bool:
     if not path.is_dir() or (path / "capture.json").exists() or (path / "ops").exists():
         return False
     return any(name.endswith(LOG_SUFFIX) for _, _, names in os.walk(path) for name in names)
+
+
+def _open_stored(path: Path) -> Capture:
+    """Raises: CaptureError, which names a file or folder of another kind that was given."""
+    from profiler_merge.recognise import foreign
+
+    try:
+        return reader.open_capture(path)
+    except CaptureError as error:
+        missing = not (path / "capture.json").exists()
+        raise CaptureError((foreign(path, "capture") if missing else None) or str(error)) from error
 
 
 def is_from_logs(capture: Capture) -> bool:
@@ -127,7 +137,7 @@ def opened(
         with _merged(path, comm, output, announce) as (merged, _):
             yield merged
     else:
-        yield together(comm or Solo(), lambda: reader.open_capture(path))
+        yield together(comm or Solo(), lambda: _open_stored(path))
 
 
 @contextmanager

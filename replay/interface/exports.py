@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 FORMATS = ("darshan", "chrome", "csv", "fio")
 """Formats that `export` writes."""
 
+_TARGET_MISSING = "--to fio needs --target DIR: the directory that `dxt-replay stage` builds the twin in"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -102,12 +104,13 @@ def export(
     output: PathLike,
     *,
     target: PathLike | None = None,
-    dxt_version: int = 1,
+    dxt_version: int | None = None,
     force: bool = False,
 ) -> Exported:
     """Write a capture in the format `to` (one of FORMATS) for other tools; the result says what could not be kept.
 
-    `target`: directory of the staged twin (fio). `dxt_version`: of the segments (darshan), 2 keeps lanes as thread ids.
+    `target`: directory of the staged twin (fio). `dxt_version`: of the segments (darshan), 1 unless given; 2
+    keeps lanes as thread ids.
     `force` replaces an earlier export.
 
         dxt_replay.export("run.capture", "chrome", "run.json.gz").notes
@@ -116,6 +119,12 @@ def export(
     """
     if to not in FORMATS:
         raise UsageError(f"there is no format {to!r}: choose {', '.join(FORMATS)}")
+    if to == "fio" and target is None:
+        raise UsageError(_TARGET_MISSING)
+    if target is not None and to != "fio":
+        raise UsageError(f"--target is for --to fio, not for --to {to}: leave it out")
+    if dxt_version is not None and to != "darshan":
+        raise UsageError(f"--dxt-version is for --to darshan, not for --to {to}: leave it out")
     path = Path(output)
     with opened(capture) as source:
         if to == "chrome":
@@ -129,19 +138,18 @@ def export(
         if to == "darshan":
             from profiler_merge.export.darshan_writer import write_darshan
 
-            return write_darshan(source, path, dxt_version=dxt_version, force=force)
+            return write_darshan(source, path, dxt_version=dxt_version or 1, force=force)
+        assert target is not None
         return _fio(source, path, target, force=force)
 
 
-def _fio(source: Capture, output: Path, target: PathLike | None, *, force: bool) -> Exported:
+def _fio(source: Capture, output: Path, target: PathLike, *, force: bool) -> Exported:
     from profiler_merge.export.fio import write_fio
     from replay.plan.layers import choose_layers
     from replay.twin.containment import resolve_target
     from replay.twin.data_set import twin_data_set
     from replay.twin.manifest import load_manifest
 
-    if target is None:
-        raise UsageError("fio needs a target (--target DIR): the directory that `dxt-replay stage` builds the twin in")
     resolved = resolve_target(Path(target))
     data = twin_data_set(source, resolved, (), load_manifest(resolved))
     paths = [placement.path for placement in data.placements]

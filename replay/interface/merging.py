@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.errors import ProfileError, UsageError
+from traces.errors import LogError, ProfileError, UsageError
 
 if TYPE_CHECKING:
     from profiler_merge.merge import MergeResult
+    from replay.twin.placement import PathMap
 
 PathLike = str | os.PathLike[str]
-PathMaps = Mapping[str, PathLike]
-"""Recorded prefix -> directory that holds the real data: `{"/data/train": "/mnt/copy"}`."""
+PathMaps = Mapping[str, PathLike] | Sequence[str]
+"""Where real data lie, by recorded prefix: `{"/data/train": "/mnt/copy"}`, or `["/data/train=/mnt/copy"]`."""
 
 
 def merge(
@@ -41,12 +42,11 @@ def merge(
 
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
-    from profiler_merge.darshan.job_logs import find_logs
     from profiler_merge.merge import MergeOptions
     from profiler_merge.merge import merge as merge_sources
 
     if maps and not inspect:
-        raise UsageError("maps (--map) are where inspect (--inspect) looks: ask for inspect too, or leave maps out")
+        raise UsageError("--map (maps) says where --inspect (inspect) looks: give --inspect too, or leave --map out")
     options = MergeOptions(
         align=align,
         exclude=tuple(exclude),
@@ -56,28 +56,43 @@ def merge(
         inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps)),
         force=force,
     )
-    found = [log for path in _several(logs) for log in find_logs(path)]
+    found = [log for path in _several(logs) for log in _logs_of(path)]
     return merge_sources(
         found, [file for path in _several(profiles) for file in _profiles_of(path)], Path(output), options
     )
 
 
-def path_maps(maps: PathMaps | None) -> tuple:
+def path_maps(maps: PathMaps | None) -> tuple[PathMap, ...]:
     """The rules of `maps`. Raises: UsageError for a prefix that is not an absolute path."""
     from replay.twin.placement import parse_map
 
-    return tuple(parse_map(f"{prefix}={os.fspath(directory)}") for prefix, directory in (maps or {}).items())
+    if isinstance(maps, Mapping):
+        maps = [f"{prefix}={os.fspath(directory)}" for prefix, directory in maps.items()]
+    return tuple(parse_map(text) for text in maps or ())
 
 
 def _several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     return [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
 
 
+def _logs_of(path: Path) -> list[Path]:
+    """The logs that a path stands for. Raises: LogError for a folder without any, saying what it holds instead."""
+    from profiler_merge.darshan.job_logs import find_logs
+    from profiler_merge.recognise import DARSHAN, foreign
+
+    try:
+        return find_logs(path)
+    except LogError as error:
+        raise LogError(foreign(path, DARSHAN) or str(error)) from error
+
+
 def _profiles_of(directory: Path) -> list[Path]:
     """Raises: ProfileError where there is none: who asks for a profile must not get a capture without one."""
     from profiler_merge.profiles.xplane.decode import find_profiles
+    from profiler_merge.recognise import XPLANE, foreign
 
     found = find_profiles(directory)
     if not found:
-        raise ProfileError(f"{directory} holds no .xplane.pb profile: did the profiler run, and was it stopped?")
+        missing = f"{directory} holds no .xplane.pb profile: did the profiler run, and was it stopped?"
+        raise ProfileError(foreign(directory, XPLANE) or missing)
     return found

@@ -56,6 +56,13 @@ class Staged:
 
         return {**stage.as_json(self.plan), "written": self.written}
 
+    def carry_out(self, *, workers: int | None = None, on_progress: Callable[[int, int], None] | None = None) -> Staged:
+        """Write what a dry run planned; arguments as of `stage`."""
+        from replay.twin import stage
+
+        stage.stage(self.plan, workers=workers, progress=on_progress)
+        return Staged(plan=self.plan, written=True)
+
 
 def stage(
     capture: CaptureOrPath,
@@ -79,10 +86,10 @@ def stage(
     from replay.twin import stage as module
 
     with opened(capture) as source:
-        plan = module.plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse)
-    if not dry_run:
-        module.stage(plan, workers=workers, progress=on_progress)
-    return Staged(plan=plan, written=not dry_run)
+        planned = Staged(
+            plan=module.plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse), written=False
+        )
+    return planned if dry_run else planned.carry_out(workers=workers, on_progress=on_progress)
 
 
 def unstage(target: PathLike) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from profiler_merge.darshan.log import open_log
-from replay.commands.export import WRITERS
+from replay.commands.export import FORMATS
 from replay.commands.main import EXIT_OUTPUT_CLOSED, main
 from replay.twin.stage import check_staged
 from tests.capture_builder import Span, build_capture, read, write
@@ -142,7 +142,7 @@ def test_wrong_use_is_one_message(
     assert os.listdir(tmp_path) == ["test.capture"]
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
+@pytest.mark.parametrize("to", FORMATS)
 def test_a_missing_capture_is_one_message(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--to", to, "-o", tmp_path / "x.json.gz", *(["--target", tmp_path] if to == "fio" else [])]
     status, out, err = export(capsys, tmp_path / "none.capture", *argv)
