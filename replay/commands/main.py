@@ -21,6 +21,9 @@ from traces.version import VERSION
 
 PROGRAM = "dxt-replay"
 
+COMPLETION_VARIABLE = "_DXT_REPLAY_COMPLETE"
+"""Set by a shell that asks for completions, and by `README.md`'s line that switches them on."""
+
 COMMANDS = {
     "demo": "The main job on the bundled captures, end to end.",
     "merge": "Darshan logs and profiles to a capture.",
@@ -106,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     2 wrong use or bad input."""
     _print_any_text()
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if not arguments:
+    if not arguments and COMPLETION_VARIABLE not in os.environ:
         click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM, **cli.context_settings)), err=True)
         return DxtReplayError.exit_status
     if sys.stdout is None:

@@ -203,6 +203,14 @@ def run_program(*argv: str, **options: object) -> subprocess.CompletedProcess[by
     )
 
 
+def test_the_shell_is_given_completions() -> None:
+    asked = {"_DXT_REPLAY_COMPLETE": "bash_complete", "COMP_WORDS": "dxt-replay su", "COMP_CWORD": "1"}
+    program = "import sys; from replay.commands.main import main; sys.argv[0] = 'dxt-replay'; sys.exit(main())"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **asked}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.split() == ["plain,summary"]
+
+
 def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
     reading, writing = os.pipe()

@@ -1,0 +1,26 @@
+"""docs/python.md documents the public interface: all of it, and nothing that there is not."""
+
+from __future__ import annotations
+
+import re
+
+from replay import interface
+from tests.places import ROOT
+
+PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+
+
+def test_every_public_name_is_documented() -> None:
+    words = {re.match(r"\w*", text).group() for text in re.findall(r"`([^`\n]+)`", PAGE)}  # type: ignore[union-attr]
+    assert set(interface.__all__) - words == set()
+
+
+def test_every_table_figure_and_format_is_documented() -> None:
+    for name in (*interface.TABLES, *interface.FIGURES, *interface.FORMATS):
+        assert f"`{name}`" in PAGE, name
+
+
+def test_what_is_called_on_the_page_is_there() -> None:
+    called = set(re.findall(r"dxt_replay\.(\w+)", PAGE)) | set(re.findall(r"^\| `(\w+)\(", PAGE, flags=re.MULTILINE))
+    assert len(called) > 15
+    assert called <= set(interface.__all__)
