@@ -56,7 +56,7 @@ def test_every_table_is_a_data_frame_with_rows(imagenet: Capture, name: str) -> 
 def test_tables_of_contents_say_which_files_could_not_be_read(imagenet: Capture) -> None:
     unread = dxt_replay.table(imagenet, "tfrecords").attrs["unread"]
     assert unread
-    assert all("No such file" in reason for reason in unread.values())
+    assert all(unread.values())
 
 
 def test_operations_are_the_stored_rows(tmp_path: Path) -> None:
