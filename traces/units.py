@@ -83,6 +83,11 @@ def format_slowdown(ratio: float | None, same_pct: float = 0.0) -> str:
     return f"{1 / ratio:.1f} times faster" if ratio <= 0.5 else f"{100 * (1 - ratio):.0f} % faster"
 
 
+def format_counted(count: int, noun: str) -> str:
+    """`1` and `"file"` -> `1 file`, `2` -> `2 files`."""
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
 _DURATIONS = {"": NS_PER_S, "s": NS_PER_S, "ms": NS_PER_MS, "us": NS_PER_US, "ns": 1, "m": 60 * NS_PER_S}
 
 

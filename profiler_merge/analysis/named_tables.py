@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -92,8 +93,9 @@ def views(
     durations: DurationRule = recorded_durations,
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
+    locate: Callable[[str], Path] = Path,
 ) -> Views:
-    """The summary and the tables `names` (of VIEWS). Arguments as of `summarise` and `timeline`.
+    """The summary and the tables `names` (of VIEWS). Arguments as of `summarise`, `timeline` and `contents`.
 
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
@@ -104,7 +106,7 @@ def views(
     else:
         summary = summarise(capture, by=by, durations=durations)
     tables = {}
-    inside = contents(capture) if any(name in CONTENTS for name in names) else None
+    inside = contents(capture, locate=locate) if any(name in CONTENTS for name in names) else None
     for name in names:
         if name == TIMELINE:
             tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins).table

@@ -38,10 +38,11 @@ _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """`run_time_s` as Darshan gives it: whole seconds in logs before 3.4."""
+    """`run_time_s` as Darshan gives it: whole seconds in logs before 3.4. `exe`: the command line."""
 
     nprocs: int
     run_time_s: float
+    exe: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +269,7 @@ class SummaryCollector:
         rebuilt = self._reconstructed.tolist()
         in_flight_s = ns_to_seconds(io.busy.length_ns)
         return Summary(
-            job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s),
+            job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s, exe=info.job.exe),
             operations=OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other),
             bytes=ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written")),
             files=int(io.files_used.sum()),

@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": "How faithful a replay is.",
     "regress": "Whether one file system is slower than another.",
     "export": "A capture for other tools: Perfetto, Darshan, CSV, fio.",
+    "glossary": "The words of the tables and options, explained.",
 }
 """Name -> one line for the overview; `replay.commands.NAME` offers `command`."""
 

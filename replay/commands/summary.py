@@ -24,19 +24,52 @@ if TYPE_CHECKING:
     from traces.part import Part
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
-VIEWS = (
-    "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files", "timeline",
-    "tfrecords", "datasets",
-)  # fmt: skip
+VIEWS = {
+    "findings": "what stands out, with evidence, what is at stake, and a remedy",
+    "overlap": "compute, input wait and I/O of each rank, and how much I/O compute hides",
+    "steps": "the slowest training steps, and what they are slow by",
+    "sizes": "how large requests are, in powers of two",
+    "darshan-sizes": "how large requests are, in Darshan's ten classes",
+    "exact-sizes": "the most frequent request sizes",
+    "files": "files by the I/O time that they cost",
+    "ranks": "files, bytes, I/O and metadata time of each rank",
+    "rank-files": "what each rank does to each file",
+    "timeline": "operations, bandwidth, I/O and compute over time",
+    "tfrecords": "records of the TFRecord files, which are opened",
+    "datasets": "datasets and chunks of the HDF5 files, which are opened",
+}
+"""Name -> one line for the help; the names are those of `analysis.named_tables`."""
 TERMINAL_BINS = 40
 STANDARD_OUTPUT = "-"
 
 
-@click.command()
+class _Command(click.Command):
+    """A command whose help lists the tables."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Tables (--show)"):
+            formatter.write_dl(list(VIEWS.items()))
+        super().format_options(ctx, formatter)
+
+
+@click.command(cls=_Command)
 @capture_argument("capture")
 @click.option("--by", type=click.Choice(GROUPINGS), help="Add a table of totals per group.")
-@click.option("--show", multiple=True, type=click.Choice(VIEWS), help="This table instead of the totals; repeatable.")
-@click.option("--findings", is_flag=True, help="What stands out, with evidence and remedies: --show findings.")
+@click.option(
+    "--show",
+    multiple=True,
+    type=click.Choice(tuple(VIEWS)),
+    metavar="TABLE",
+    help="Print this table instead of the totals (the tables are listed above); repeatable.",
+)
+@click.option("--findings", is_flag=True, help="Print what stands out and what it costs, as --show findings.")
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="PREFIX=DIR",
+    help="For --show tfrecords and datasets: look for recorded files below PREFIX in DIR; repeatable.",
+)
 @click.option("--bin", "bin_width", metavar="TIME", help="Width of a bin of the timeline, such as 1s or 5ms.")
 @filter_options
 @click.option(
@@ -50,6 +83,7 @@ def command(
     by: str | None,
     show: tuple[str, ...],
     findings: bool,
+    maps: tuple[str, ...],
     bin_width: str | None,
     chosen_part: Callable[[], Part],
     compat_vanidl: bool,
@@ -59,9 +93,9 @@ def command(
 ) -> None:
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
-    Totals count what was traced, once per file where several layers recorded it.
+    The first lines say what the run was and what storage can have cost it. Totals count what was traced, once per
+    file where several layers recorded it. The words are explained by `dxt-replay glossary`.
     """
-
     from profiler_merge.analysis.durations import VANIDL_EXCLUDES, DurationRule, recorded_durations, vanidl_durations
     from profiler_merge.analysis.named_tables import summary_table, views
     from replay.commands.options import opened
@@ -84,7 +118,10 @@ def command(
         source = part_of(whole, part)
         durations: DurationRule = vanidl_durations(source.info) if compat_vanidl else recorded_durations
         with status("summarising"):
-            found = views(source, names, by=by, durations=durations, bin_ns=width, bins=TERMINAL_BINS)
+            found = views(
+                source, names, by=by, durations=durations, bin_ns=width, bins=TERMINAL_BINS, locate=_locate(maps)
+            )
+            _check_opened(found, names)
             shown = None if csv_file is not None or as_json else _shown(found)
         if shown is not None:
             print_summary(shown)
@@ -97,6 +134,28 @@ def command(
 def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, *, as_json: bool) -> None:
     if csv_file is not None and (len(names) + (by is not None) > 1 or as_json):
         raise UsageError("--csv writes one table: give one --show, or --by, and no --json")
+
+
+def _locate(maps: tuple[str, ...]) -> Callable[[str], Path]:
+    """Where a recorded path is on this machine. Raises: UsageError for a --map that is not PREFIX=DIR."""
+    from replay.twin.placement import locate, parse_map
+
+    rules = tuple(parse_map(text) for text in maps)
+    return lambda path: locate(path, rules)
+
+
+def _check_opened(found: Views, names: tuple[str, ...]) -> None:
+    """Raises: UsageError when tables of contents alone were asked for, and no file of theirs could be opened."""
+    from profiler_merge.analysis.contents import NOT_HERE
+    from profiler_merge.analysis.named_tables import CONTENTS
+    from traces.units import format_counted
+
+    absent = [path for path, why in (found.unread or {}).items() if why == NOT_HERE]
+    if absent and all(name in CONTENTS and not found.tables[name].num_rows for name in names):
+        raise UsageError(
+            f"{format_counted(len(absent), 'file')} of the capture, such as {absent[0]}, cannot be found on this "
+            "machine: say with --map PREFIX=DIR where files below PREFIX are now"
+        )
 
 
 def _shown(found: Views) -> dict[str, Any]:

@@ -5,124 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
+from replay.show.section import MAX_GROUPS, Section
 from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration
 
 _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
 
 STOPPED = "STOPPED before the end: the figures are of the part that was replayed until then"
 """Title of a run that was stopped."""
-
-
-def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay summary`, from its JSON object."""
-    sections = [
-        _facts("Job", _job_rows(summary)),
-        _facts("I/O", _io_rows(summary)),
-        Section(
-            title="Per operation",
-            columns=("", "min", "median", "mean", "max"),
-            rows=(
-                ("transfer size", *_spread(summary["transfer_size_bytes"], format_bytes)),
-                ("bandwidth", *_spread(summary["bandwidth_per_op_mib_s"], _mib_s)),
-            ),
-        ),
-        _facts("Steps and compute", _phase_rows(summary)),
-        _interfaces(summary["interfaces"]),
-    ]
-    if summary.get("groups") is not None:
-        sections.append(_breakdown(summary["groups"], summary["by"]))
-    if summary["warnings"]:
-        sections.append(_prose("Warnings", summary["warnings"]))
-    return [section for section in sections if section.rows]
-
-
-def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    job, coverage = summary["job"], summary["coverage"]
-    yield "ranks", format_count(job["nprocs"])
-    yield "run time", _seconds(job["run_time_s"])
-    yield "traced of counted bytes", _share(coverage["bytes"])
-    yield "traced of counted operations", _share(coverage["operations"])
-    if summary["partial"]:
-        yield "complete", "no: the capture is partial"
-
-
-def _io_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    operations, moved, io_time = summary["operations"], summary["bytes"], summary["io_time_s"]
-    rebuilt = summary["reconstructed"]
-    yield "reads", f"{format_count(operations['read'])} of {format_bytes(moved['read'])}"
-    yield "writes", f"{format_count(operations['write'])} of {format_bytes(moved['written'])}"
-    if operations["other"]:
-        yield "other operations", format_count(operations["other"])
-    if any(rebuilt.values()):
-        count = rebuilt["read"] + rebuilt["write"] + rebuilt["other"]
-        size = rebuilt["bytes_read"] + rebuilt["bytes_written"]
-        yield "reconstructed, in no total", f"{format_count(count)} of {format_bytes(size)}"
-    yield "files", format_count(summary["files"])
-    yield "I/O time per rank, union", _mean_and_max(io_time, "union_per_rank")
-    yield "I/O time per rank, sum", _mean_and_max(io_time, "sum_per_rank")
-    yield "bandwidth while any I/O ran", _or_dash(summary["aggregate_bandwidth_mib_s"], _mib_s)
-    source = {"counters": "Darshan's counters", "operations": "from the operations"}[summary["access_pattern_source"]]
-    yield "sequential", f"{_or_dash(summary['sequential_pct'], _percent)} ({source})"
-    yield "consecutive", _or_dash(summary["consecutive_pct"], _percent)
-    if summary["unmeasured_operations"]:
-        yield "too short to measure", f"{format_count(summary['unmeasured_operations'])} operations"
-
-
-def _phase_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    steps, compute = summary["steps"], summary["compute"]
-    if steps["count"]:
-        yield "steps", f"{format_count(steps['count'])}, mean {_seconds(steps['mean_s'])}"
-    if compute["profiled_ranks"]:
-        yield "compute-busy per rank", _or_dash(compute["busy_s_per_rank_mean"], _seconds)
-        yield "waiting for input per rank", _or_dash(compute["input_wait_s_per_rank_mean"], _seconds)
-        yield "I/O time inside compute-busy", _or_dash(compute["io_hidden_pct"], _percent)
-
-
-def _interfaces(interfaces: Mapping[str, Mapping[str, Any]]) -> Section:
-    return Section(
-        title="Interfaces",
-        columns=("", "reads", "writes", "bytes", "from"),
-        rows=tuple(
-            (
-                name,
-                format_count(found["reads"]),
-                format_count(found["writes"]),
-                format_bytes(found["bytes"]),
-                found["source"],
-            )
-            for name, found in interfaces.items()
-        ),
-        notes=("A layer's bytes pass the layers below it again: they do not add up.",) if len(interfaces) > 1 else (),
-    )
-
-
-def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
-    """Sizes and steps in their order, everything else by cost."""
-    shown = sorted(groups, key=lambda group: -group["io_time_s"])[:MAX_GROUPS]
-    kept = [group for group in groups if group in shown] if by in ("size", "step") else shown
-    left = len(groups) - len(kept)
-    longest = max((group["io_time_s"] for group in kept), default=0.0) or 1.0
-    return Section(
-        title=f"By {by}",
-        columns=(
-            Column(head=by, kind=Kind.PATH if by == "file" else Kind.TEXT),
-            *("reads", "writes", "bytes", "I/O time, sum"),
-            BAR,
-        ),
-        rows=tuple(
-            (
-                str(group["group"]),
-                format_count(group["reads"]),
-                format_count(group["writes"]),
-                format_bytes(group["bytes_read"] + group["bytes_written"]),
-                _seconds(group["io_time_s"]),
-                bar(group["io_time_s"] / longest, 12),
-            )
-            for group in kept
-        ),
-        notes=(f"and {format_count(left)} more with less I/O time: --json and --csv have all",) if left else (),
-    )
 
 
 def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
@@ -132,11 +21,11 @@ def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
         ("capture", str(merged["capture"])),
         ("ranks", format_count(merged["ranks"])),
         ("operations traced", format_count(operations["traced"])),
-        ("operations reconstructed", format_count(operations["reconstructed"])),
+        ("operations from counters", format_count(operations["reconstructed"])),
         ("files", format_count(merged["files"])),
         ("spans", format_count(merged["spans"])),
-        ("traced of counted bytes", _share(merged["coverage"]["bytes"])),
-        ("traced of counted operations", _share(merged["coverage"]["operations"])),
+        ("trace coverage, bytes", _share(merged["coverage"]["bytes"])),
+        ("trace coverage, operations", _share(merged["coverage"]["operations"])),
     ]
     clock = merged["clock"][:MAX_GROUPS]
     left = len(merged["clock"]) - len(clock)

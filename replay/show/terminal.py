@@ -13,9 +13,9 @@ from replay.show.run_sections import (
     merge_sections,
     repeat_sections,
     run_sections,
-    summary_sections,
 )
 from replay.show.section import Kind, Section, Tone, tone_of
+from replay.show.summary_sections import summary_sections
 from replay.show.table_views import view_sections
 from replay.show.table_widths import GAP, Layout, layout, shortened
 from traces.text import printable
@@ -149,9 +149,9 @@ def _table(section: Section, found: Layout) -> Table:
 
 
 def _cell(text: str, width: int) -> Text:
-    """One cell. A single word that is too long for its column is a name: its beginning goes."""
+    """One cell. A word that is too long for its column is a name: its beginning goes."""
     plain = printable(text)
-    return _line(plain if " " in plain else shortened(plain, width), "", tone_of(plain))
+    return _line(" ".join(shortened(word, width) for word in plain.split(" ")), "", tone_of(plain))
 
 
 def _line(text: str, style: str, tone: Tone | None) -> Text:

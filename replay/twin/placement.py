@@ -122,6 +122,13 @@ def place(
     return [placement for placement in placements if placement is not None]
 
 
+def locate(path: str, maps: Sequence[PathMap]) -> Path:
+    """Where a recorded path is on this machine: below the directory of the longest fitting prefix, else as recorded."""
+    by_length = sorted(maps, key=lambda rule: -len(rule.prefix))
+    found = _mapped_path(lexical_parts(os.fsencode(path)), by_length)
+    return Path(path if found is None else os.fsdecode(found))
+
+
 def _mapped_path(parts: tuple[bytes, ...], maps: Sequence[PathMap]) -> bytes | None:
     for candidate in maps:
         depth = len(candidate.prefix)

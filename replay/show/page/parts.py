@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from replay.show.data_tables import CLOCKS
 from replay.show.page.html_tables import Whole, data_table, html_text, section_table
-from replay.show.run_sections import summary_sections
+from replay.show.summary_sections import summary_sections
 from traces.replay_record import replay_record
 from traces.schema import CaptureInfo
 from traces.units import NS_PER_S, format_bytes, format_count, format_duration
@@ -160,7 +160,9 @@ def _clock_table(info: CaptureInfo) -> str:
 
 def totals(overview: Overview) -> str:
     """The tables of `dxt-replay summary`."""
-    sections = [part for part in summary_sections(overview.analysis.summary.as_json()) if part.title != "Warnings"]
+    sections = [
+        part for part in summary_sections(overview.analysis.summary.as_json()) if part.title not in ("", "Warnings")
+    ]
     return f'<div class="columns">{"".join(section_table(section) for section in sections)}</div>'
 
 

@@ -13,9 +13,10 @@ from profiler_merge.analysis.summary import summarise
 from replay.commands.main import main
 from replay.commands.summary import TERMINAL_BINS, VIEWS
 from replay.show.section import MAX_GROUPS
-from tests.capture_builder import Op, build_capture, read, write
+from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import SHARED
 from traces.part import Part
+from traces.schema import CaptureInfo, Job
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
@@ -82,7 +83,7 @@ def test_tables_go_to_standard_output(capture: Capture, capsys: pytest.CaptureFi
     assert main(["summary", str(capture.path), "--by", "size"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert "2 of 4.10 KiB" in captured.out
+    assert "2, 4.10 KiB in all" in captured.out
     assert "64 B to < 128 B" in captured.out
 
 
@@ -114,7 +115,7 @@ def test_choices_are_those_of_the_library() -> None:
     from profiler_merge.analysis import named_tables as views
     from replay.commands import summary
 
-    assert summary.VIEWS == views.VIEWS
+    assert tuple(summary.VIEWS) == views.VIEWS
     assert summary.GROUPINGS == breakdown.GROUPINGS
 
 
@@ -199,3 +200,63 @@ def test_a_terminal_shows_the_ranks_and_files_that_moved_most(
     most = sorted(ops, key=lambda op: (-op.length, op.rank, op.file_id))[:MAX_GROUPS]
     assert [(words[0], int(words[1])) for words in shown] == [(f"/data/{op.file_id}", op.rank) for op in most]
     assert f"and {len(ops) - MAX_GROUPS} more: --csv and --json have all" in lines
+
+
+def test_files_that_are_not_on_this_machine_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "1").write_bytes((3).to_bytes(8, "little") + bytes(11))
+    files = [File(f"/recorded/{name}", format="tfrecord") for name in "12"]
+    capture = build_capture(tmp_path, files=files, ops=[read(0, length=1, start_ns=0), read(1, length=1, start_ns=1)])
+    assert main(["summary", str(capture.path), "--show", "tfrecords"]) == 2
+    error = capsys.readouterr().err
+    assert "2 files" in error
+    assert error.count("/recorded/") == 1
+    assert "--map PREFIX=DIR" in error
+    rule = f"/recorded={tmp_path / 'here'}"
+    assert main(["summary", str(capture.path), "--show", "tfrecords", "--map", rule]) == 0
+    printed = capsys.readouterr().out
+    assert "/recorded/1" in printed
+    assert "1 file is not on this machine" in printed
+
+
+def test_the_help_explains_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "--help"]) == 0
+    printed = capsys.readouterr().out
+    for name, meaning in VIEWS.items():
+        assert name in printed
+        assert meaning.split()[0] in printed
+    assert "dxt-replay glossary" in " ".join(printed.split())
+
+
+def test_the_first_lines_say_what_the_run_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spans = [
+        Span(kind, start_ns=number * 10**9 + begin, end_ns=number * 10**9 + end, step=number)
+        for number in range(4)
+        for kind, begin, end in (("step", 0, 10**9), ("input_wait", 0, 4 * 10**8), ("compute", 4 * 10**8, 10**9))
+    ]
+    ops = [read(0, length=1, start_ns=number * 10**9, end_ns=number * 10**9 + 3 * 10**8) for number in range(4)]
+    capture = build_capture(tmp_path, files=["/a"], ops=ops, spans=spans)
+    assert main(["summary", str(capture.path)]) == 0
+    first = " ".join(capsys.readouterr().out.split("Job")[0].split())
+    assert first.startswith("Training of 4 steps on 1 rank, ")
+    assert "waits for input 40.0 % of the loop and computes 60.0 % of it." in first
+    assert "at most 1.200 s, 30.0 % of the loop: storage limits this run." in first
+
+
+def test_without_a_profile_only_the_run_is_judged(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", str(capture.path)]) == 0
+    first = " ".join(capsys.readouterr().out.split("Job")[0].split())
+    assert first.startswith("A run on 2 ranks, ")
+    assert "of the run" in first
+    assert "Without a profile it is not known whether training waited" in first
+
+
+def test_a_log_without_a_trace_shows_its_counters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counters = {"posix_reads": 3, "posix_writes": 2, "posix_bytes_read": 4096, "posix_bytes_written": 0}
+    info = CaptureInfo(job=Job(nprocs=1, run_time_s=1.0), ranks=(0,))
+    capture = build_capture(tmp_path, files=[File("/a", counters=counters)], info=info)
+    assert main(["summary", str(capture.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("No DXT trace")
+    assert [line.split()[-1] for line in lines if line.startswith(("reads, counted", "writes, counted"))] == ["3", "2"]
+    assert any(line.split() == ["bytes,", "counted", "4.00", "KiB"] for line in lines)

@@ -10,8 +10,9 @@ import pytest
 from profiler_merge.analysis.summary import summarise
 from replay.fidelity.compare import compare
 from replay.show.comparison_sections import comparison_sections
-from replay.show.run_sections import run_sections, summary_sections
+from replay.show.run_sections import run_sections
 from replay.show.section import MAX_GROUPS, Column, Kind, Section
+from replay.show.summary_sections import summary_sections
 from replay.show.terminal import print_comparison, print_merge, print_repeats, print_run, print_sections, print_summary
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.store.reader import Capture
@@ -59,13 +60,13 @@ def test_a_summary_fits_a_pipe(
 
 def test_the_rows_of_a_summary(capture: Capture) -> None:
     found = rows(summary_sections(summarise(capture).as_json()))
-    assert found["reads"] == ("2 of 256 KiB",)
-    assert found["writes"] == ("1 of 100 B",)
-    assert found["reconstructed, in no total"] == ("1 of 0 B",)
+    assert found["reads"] == ("2, 256 KiB in all",)
+    assert found["writes"] == ("1, 100 B in all",)
+    assert found["besides, from counters"] == ("1 operation, 0 B",)
     assert found["transfer size"] == ("0 B", "100 B", "85.4 KiB", "256 KiB")
     assert found["steps"] == ("1, mean 6 ms",)
-    assert found["I/O time inside compute-busy"] == ("50.00 %",)
-    assert found["POSIX"] == ("2", "1", "256 KiB", "operations")
+    assert found["I/O time inside compute"] == ("50.00 %",)
+    assert found["POSIX"] == ("2", "1", "256 KiB", "the traced operations")
 
 
 def test_an_empty_capture_is_printed_with_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
