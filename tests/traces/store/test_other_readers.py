@@ -1,0 +1,106 @@
+"""What docs/capture-format.md promises: any Parquet reader finds the operations, and older captures stay readable."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from tests.capture_builder import Op, Span, build_capture, read, write
+from tests.places import ROOT
+from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SCHEMA_VERSION, SPANS_SCHEMA
+from traces.store.reader import Capture, open_capture
+from traces.store.usage import USAGE_SCHEMA
+
+VERSION_2 = Path(__file__).parent / "captures" / "version-2"
+"""Written by the release before schema version 3: usage-0000000.parquet lies in ops/."""
+
+INTEGERS = ("rank", "lane", "file_id", "offset", "length", "start_ns", "end_ns", "step")
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    ops = [
+        read(i % 2, rank=rank, lane=i % 3, start_ns=i, offset=8 * i, length=8, due_ns=i, result=8)
+        for rank in (0, 3)
+        for i in range(10)
+    ]
+    return build_capture(tmp_path, ops=[*ops, write(1, rank=3, start_ns=99)], files=["/a", "/b"])
+
+
+def test_pandas_finds_exactly_the_operations(capture: Capture) -> None:
+    frame = pd.read_parquet(capture.path / "ops")
+    assert list(frame.columns) == OPS_SCHEMA.names
+    assert len(frame) == capture.operation_count() == 21
+    assert all(pd.api.types.is_integer_dtype(frame[name]) for name in INTEGERS)
+    assert not frame[list(INTEGERS)].isna().any().any()
+
+
+def test_a_dataset_finds_exactly_the_operations(capture: Capture) -> None:
+    table = ds.dataset(capture.path / "ops", format="parquet").to_table()
+    assert table.schema.names == OPS_SCHEMA.names
+    rows = [row for batch in capture.operations() for row in batch.to_pylist()]
+    assert table.sort_by([("rank", "ascending"), ("start_ns", "ascending")]).to_pylist() == rows
+
+
+def test_duckdb_finds_exactly_the_operations(capture: Capture) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    found = duckdb.sql(f"select count(*), sum(length) from read_parquet('{capture.path}/ops/*.parquet')").fetchall()
+    assert found == [(21, 160)]
+
+
+def test_a_capture_of_version_2_is_read(tmp_path: Path) -> None:
+    capture = open_capture(VERSION_2)
+    assert capture.info.schema_version == 2
+    rows = [row for batch in capture.operations() for row in batch.to_pylist()]
+    assert [(row["rank"], row["op"], row["offset"], row["length"]) for row in rows] == [
+        (0, "read", 0, 4096),
+        (0, "read", 4096, 100),
+        (1, "write", 0, 7),
+        (1, "rename", 0, 0),
+    ]
+    assert capture.paths() == ["/data/a", "/ckpt/b"]
+    assert capture.spans.num_rows == 2
+    assert [capture.usage(rank)["operations"].to_pylist() for rank in (0, 1)] == [[1, 1], [1, 1]]
+
+
+def test_the_counts_of_version_2_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = open_capture(VERSION_2)
+    monkeypatch.setattr(Capture, "operations", lambda *_, **__: pytest.fail("scanned"))
+    assert capture.usage(0).num_rows == 2
+
+
+def test_a_copied_capture_is_whole(capture: Capture, tmp_path: Path) -> None:
+    shutil.copytree(capture.path, tmp_path / "copy.capture")
+    shutil.rmtree(tmp_path / "copy.capture" / "usage")
+    assert open_capture(tmp_path / "copy.capture").usage(0).num_rows == capture.usage(0).num_rows
+
+
+def test_a_new_capture_says_its_version(capture: Capture) -> None:
+    assert json.loads((capture.path / "capture.json").read_text())["schema_version"] == SCHEMA_VERSION == 3
+
+
+@pytest.mark.parametrize("schema", [OPS_SCHEMA, FILES_SCHEMA, SPANS_SCHEMA, HDF5_SCHEMA, USAGE_SCHEMA])
+def test_the_description_names_every_column(schema: pa.Schema) -> None:
+    text = (ROOT / "docs" / "capture-format.md").read_text(encoding="utf-8")
+    missing = [name for name in schema.names if f"`{name}`" not in text]
+    assert not missing
+
+
+def test_the_description_knows_every_version_and_name() -> None:
+    from traces.schema import VOCABULARY
+
+    text = (ROOT / "docs" / "capture-format.md").read_text(encoding="utf-8")
+    assert all(f"| {version} |" in text for version in range(1, SCHEMA_VERSION + 1))
+    assert not [name for names in VOCABULARY.values() for name in names if f"`{name}`" not in text]
+
+
+def test_spans_and_files_are_single_tables(tmp_path: Path) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[Op("open", 0)], spans=[Span("step", 0, 9, step=0)])
+    assert list(pd.read_parquet(capture.path / "files.parquet").columns) == FILES_SCHEMA.names
+    assert list(pd.read_parquet(capture.path / "spans.parquet").columns) == SPANS_SCHEMA.names

@@ -1,0 +1,131 @@
+"""A disk or a directory that refuses is one error of ours, at whatever byte it does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.twin.stage import plan_stage
+from tests.capture_builder import build_capture, ops_table, read
+from traces.errors import CaptureError, DxtReplayError, TargetError
+from traces.output import check_output
+from traces.store.reader import open_capture
+from traces.store.writer import OpsWriter, begin_capture, write_files, write_spans
+
+NOBODY = 65534
+
+
+def _answer(work: Callable[..., None], arguments: tuple[Any, ...], answer: Connection) -> None:
+    try:
+        work(*arguments)
+    except DxtReplayError as error:
+        answer.send((type(error), str(error)))
+    except BaseException as error:
+        answer.send((type(error), f"not an error of ours: {error}"))
+    else:
+        answer.send((None, ""))
+
+
+def elsewhere(work: Callable[..., None], *arguments: Any) -> tuple[type | None, str]:
+    """What a function raised in a process of its own, which may give up rights."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_answer, args=(work, arguments, there))
+    process.start()
+    there.close()
+    answer: tuple[type | None, str] = here.recv()
+    process.join()
+    return answer
+
+
+def _write_with_limits(folder: Path, limits: range) -> None:
+    """Write the same rows under each limit of a file's size: at some the rows are refused, at others the footer."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    rows = ops_table([read(0, offset=i, length=i, start_ns=i) for i in range(100)])
+    for limit in limits:
+        directory = folder / str(limit)
+        directory.mkdir()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            with OpsWriter(directory) as writer:
+                writer.write(rows)
+        except TargetError:
+            left = [path for path in directory.rglob("*") if path.is_file()]
+            if left:
+                raise AssertionError(f"limit {limit} left {left}") from None
+        else:
+            raise AssertionError(f"limit {limit} was not met")
+
+
+def test_a_file_limit_at_any_byte_is_one_error(tmp_path: Path) -> None:
+    with OpsWriter(tmp_path / "whole") as writer:
+        writer.write(ops_table([read(0, offset=i, length=i, start_ns=i) for i in range(100)]))
+    (part,) = (tmp_path / "whole" / "ops").iterdir()
+    limits = range(8, part.stat().st_size, 97)
+    assert elsewhere(_write_with_limits, tmp_path, limits) == (None, "")
+
+
+def _tables_with_limit(folder: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+    capture = folder / "c.capture"
+    for write in (write_files, write_spans):
+        source = open_capture(folder / "test.capture")
+        try:
+            write(capture, source.files if write is write_files else source.spans)
+        except TargetError:
+            continue
+        if write is write_files:
+            raise AssertionError("the limit was not met")
+
+
+def test_a_file_limit_while_a_table_is_written(tmp_path: Path) -> None:
+    build_capture(tmp_path, files=["/a"], ops=[read(0)])
+    (tmp_path / "c.capture").mkdir()
+    assert elsewhere(_tables_with_limit, tmp_path) == (None, "")
+
+
+def _as_nobody(work: Callable[..., None], *arguments: Any) -> None:
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    work(*arguments)
+
+
+def _plan(capture: Path, target: Path) -> None:
+    plan_stage(open_capture(capture), target)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that every user may enter, as tmp_path is not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
+def test_a_directory_that_may_not_be_read_is_one_error(public: Path) -> None:
+    build_capture(public, files=["/a"], ops=[read(0, length=1)], name="open")
+    closed = public / "closed"
+    closed.mkdir(mode=0o700)
+    build_capture(closed, files=["/a"], ops=[read(0, length=1)])
+    hidden_ops = build_capture(public, files=["/a"], ops=[read(0, length=1)], name="hidden")
+    (hidden_ops.path / "ops").chmod(0o700)
+    for work, arguments, kind in (
+        (begin_capture, (closed / "new.capture",), TargetError),
+        (check_output, (closed / "new.csv",), TargetError),
+        (open_capture, (closed / "test.capture",), CaptureError),
+        (open_capture, (hidden_ops.path,), CaptureError),
+        (_plan, (public / "open.capture", closed / "target"), TargetError),
+    ):
+        raised, message = elsewhere(_as_nobody, work, *arguments)
+        assert (raised, "Permission denied" in message) == (kind, True), (work, message)
