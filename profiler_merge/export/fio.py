@@ -79,11 +79,11 @@ class _Lane:
 
 
 def write_fio(
-    capture: Capture, folder: Path, *, paths: Sequence[bytes], undertaken: Mask, force: bool = False
+    capture: Capture, folder: Path, *, paths: Sequence[bytes], replayed: Mask, force: bool = False
 ) -> Exported:
     """Write the reads and writes of `capture` into `folder`; the capture's first start is at 1 us in fio's time.
 
-    `paths`: by file_id, where fio finds the file (`replay.twin.placement` knows). `undertaken`: boolean mask of the
+    `paths`: by file_id, where fio finds the file (`replay.twin.placement` knows). `replayed`: boolean mask of the
     rows of a batch that a replay issues, one layer of each file (`replay.plan.layers` knows). A lane opens a file
     before its first operation on it and closes it after the last. Memory: a row group, and a number per lane and file.
     Raises: CaptureError when the capture is damaged or has nothing for fio; TargetError when `folder` exists and not
@@ -93,7 +93,7 @@ def write_fio(
         with new_directory(folder, FIO_EXPORT, force=force) as working:
             names = _Names(working, paths)
             left_out: Counter[str] = Counter()
-            source = _Source(capture=capture, undertaken=undertaken, last_name=_last_names(capture))
+            source = _Source(capture=capture, replayed=replayed, last_name=_last_names(capture))
             zero_ns = capture.time_span_ns[0]
             lanes = [
                 lane for rank in capture.ranks for lane in _write_rank(source, rank, working, names, zero_ns, left_out)
@@ -153,7 +153,7 @@ class _Source:
     """What is exported. `last_name`: by file_id, the file that it was renamed to in the end; itself if it was not."""
 
     capture: Capture
-    undertaken: Mask
+    replayed: Mask
     last_name: np.ndarray
 
 
@@ -217,7 +217,7 @@ def _rows(source: _Source, rank: int, left_out: Counter[str]) -> Iterator[_Rows]
     names = ["op", "api", "origin", "lane", "file_id", "offset", "length", "start_ns"]
     for batch in source.capture.operations(rank, columns=names):
         op = codes(batch, "op")
-        chosen = source.undertaken(batch)
+        chosen = source.replayed(batch)
         columns = {name: batch.column(name).to_numpy() for name in names[3:]}
         columns["file_id"] = source.last_name[columns["file_id"]]
         if np.any(columns["length"] < 0):

@@ -187,7 +187,7 @@ def _loop(capture: Capture, rank: int, origin_ns: int) -> TrainingLoop:
 def rank_batches(capture: Capture, rank: int, layers: LayerChoice) -> Iterator[OperationBatch]:
     """The operations of a rank that a replay issues. Raises: CaptureError when a part is damaged."""
     for batch in capture.operations(rank, columns=_COLUMNS):
-        mine = layers.undertaken(batch)
+        mine = layers.replayed(batch)
         if mine.any():
             yield _operations(batch, mine)
 

@@ -1,6 +1,6 @@
 """How faithful a replay is: two captures in, one `Comparison` out. Pure; one pass over each op stream, in step by rank.
 
-Compared are the rows that a replay undertakes (`replay.fidelity.undertaken`). Two results stand apart: the workload,
+Compared are the rows that a replay issues (`replay.fidelity.replayed_rows`). Two results stand apart: the workload,
 which the replayer is responsible for (`replay.fidelity.verdict`), and the storage, which was measured
 (`replay.fidelity.storage`). The measures behind them are each blind to something: similarity to order and to scale,
 equality to time, distributions to drift and to order, timing to what was done.
@@ -16,11 +16,11 @@ from typing import Any
 
 from replay.fidelity.curves import BIN_NS, relative_difference_pct
 from replay.fidelity.exactness import Exactness, ExactnessCollector, FileNumbers
+from replay.fidelity.replayed_rows import ReplayedCapture
 from replay.fidelity.side_measures import Measures
 from replay.fidelity.similarity import WEAKNESS, Similarity, similarity
 from replay.fidelity.storage import Change, Storage, storage_verdict
 from replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
-from replay.fidelity.undertaken import Undertaken
 from replay.fidelity.verdict import (
     CLOSED_LOOP,
     FAIL,
@@ -153,7 +153,7 @@ def compare(
     source = part_replayed(source, replay) if replays else source
     numbers = FileNumbers.of(source, replay)
     record = replay_record(replay.info, replay.path / "capture.json") if replays else None
-    both = Undertaken(source, **_choices(record)), Undertaken(replay)
+    both = ReplayedCapture(source, **_choices(record)), ReplayedCapture(replay)
     recorded, replayed = Measures(both[0], numbers.source), Measures(both[1], numbers.replay)
     equality = ExactnessCollector(*both, numbers)
     for rank in sorted({*source.ranks, *replay.ranks}):
@@ -264,7 +264,7 @@ def _p99_us(distribution: Distribution) -> float | None:
 
 
 def _choices(record: ReplayRecord | None) -> dict[str, Any]:
-    """Which rows of its source a replay undertook, as arguments of `Undertaken`."""
+    """Which rows of its source a replay issued, as arguments of `ReplayedCapture`."""
     return {} if record is None else {"api": record.api, "reconstruct": record.reconstruct}
 
 

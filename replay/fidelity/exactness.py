@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from replay.fidelity.replayed_rows import ReplayedCapture
 from replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, mix_prints
-from replay.fidelity.undertaken import Undertaken
 from traces.file_rows import exact_paths
 from traces.measures.operation_rows import OperationRows
 from traces.measures.stable_order import stable_order
@@ -77,7 +77,7 @@ class FileNumbers:
 class ExactnessCollector:
     """Compares one rank after another."""
 
-    def __init__(self, source: Undertaken, replay: Undertaken, numbers: FileNumbers) -> None:
+    def __init__(self, source: ReplayedCapture, replay: ReplayedCapture, numbers: FileNumbers) -> None:
         self._source, self._replay, self._numbers = source, replay, numbers
         self._operations = self._bytes = self._order = True
         self._used = np.zeros((2, len(numbers.paths)), dtype=bool)
@@ -167,16 +167,16 @@ class ExactnessCollector:
         return f"{where}: {here} recorded, {there} replayed"
 
     def _file_rows(
-        self, undertaken: Undertaken, numbers: np.ndarray, rank: int, file: int, lane: int
+        self, replayed: ReplayedCapture, numbers: np.ndarray, rank: int, file: int, lane: int
     ) -> Iterator[OperationRows]:
-        for part in undertaken.rows(rank):
+        for part in replayed.rows(rank):
             yield part.rows.where((numbers[part.rows.file_id] == file) & (part.rows.lane == lane))
 
     def _inversions(self, rank: int, files: np.ndarray) -> tuple[int, int]:
         sides = []
-        for undertaken, numbers in ((self._source, self._numbers.source), (self._replay, self._numbers.replay)):
+        for replayed, numbers in ((self._source, self._numbers.source), (self._replay, self._numbers.replay)):
             parts, size = [], 0
-            for part in undertaken.rows(rank):
+            for part in replayed.rows(rank):
                 rows = part.rows.where(np.isin(numbers[part.rows.file_id], files))
                 parts.append((numbers[rows.file_id], rows.lane, rows.start_ns))
                 size += len(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.fidelity.undertaken import NOT_GIVEN, UndertakenRows
+from replay.fidelity.replayed_rows import NOT_GIVEN, ReplayedRows
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.stable_order import runs, stable_order
 
@@ -23,7 +23,7 @@ class LatenessCollector:
         self._own = DistributionCollector()
         self._free_ns: dict[tuple[int, int], int] = {}
 
-    def add(self, part: UndertakenRows) -> None:
+    def add(self, part: ReplayedRows) -> None:
         """Add rows, which continue the rank's earlier ones; recorded rows have no due time and are ignored."""
         due = part.due_ns != NOT_GIVEN
         if not due.any():
@@ -40,7 +40,7 @@ class LatenessCollector:
         """The replayer's own part of the lag, 0 or more."""
         return self._own.distribution()
 
-    def _thread_free(self, part: UndertakenRows) -> np.ndarray:
+    def _thread_free(self, part: ReplayedRows) -> np.ndarray:
         """int64 (n,): when the operation before each read or write ended on its lane."""
         both = (part.rows, part.others)
         lane, start, end = (

@@ -8,9 +8,9 @@ import numpy as np
 
 from replay.fidelity.curves import CurveCollector
 from replay.fidelity.lateness import LatenessCollector
+from replay.fidelity.replayed_rows import ReplayedCapture, ReplayedRows, first_start_ns
 from replay.fidelity.sequences import RankSequences, SequenceCollector
 from replay.fidelity.similarity import factors
-from replay.fidelity.undertaken import Undertaken, UndertakenRows, first_start_ns
 from traces.measures.access_pattern import AccessPattern
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.io_totals import IoCollector, IoTotals
@@ -25,10 +25,10 @@ class Measures:
     `operations`: of any kind; `failed`: those that returned an error.
     """
 
-    def __init__(self, undertaken: Undertaken, numbers: np.ndarray) -> None:
-        capture = undertaken.capture
+    def __init__(self, replayed: ReplayedCapture, numbers: np.ndarray) -> None:
+        capture = replayed.capture
         files = capture.files.num_rows
-        self._undertaken = undertaken
+        self._replayed = replayed
         self._numbers = numbers
         self._compute = union_by_rank(capture.spans, "compute")
         self._io = IoCollector(files, self._compute)
@@ -44,14 +44,14 @@ class Measures:
     def add_rank(self, rank: int) -> RankSequences:
         """Measure one rank and return what it did. Raises: CaptureError when a part is damaged."""
         sequences = SequenceCollector()
-        if rank in self._undertaken.capture.ranks:
-            for part in self._undertaken.rows(rank):
+        if rank in self._replayed.capture.ranks:
+            for part in self._replayed.rows(rank):
                 self._add(part)
                 sequences.add(part.rows, self._numbers[part.rows.file_id])
                 sequences.add_others(part.others, self._numbers[part.others.file_id])
         return sequences.sequences()
 
-    def _add(self, part: UndertakenRows) -> None:
+    def _add(self, part: ReplayedRows) -> None:
         rows = part.rows
         self.failed += int(part.others_failed.sum())
         self.operations += len(part.others)
@@ -81,7 +81,7 @@ class Measures:
 
     def factors(self) -> dict[str, float]:
         """The paper's ten factors; all ranks of the job share the I/O time."""
-        ranks = max(self._undertaken.capture.info.job.nprocs, len(self._undertaken.capture.ranks))
+        ranks = max(self._replayed.capture.info.job.nprocs, len(self._replayed.capture.ranks))
         return factors(self.totals, self._pattern.counts, ranks)
 
     def bandwidth_mib_s(self) -> float:

@@ -153,4 +153,4 @@ def _fio(source: Capture, output: Path, target: PathLike, *, force: bool) -> Exp
     resolved = resolve_target(Path(target))
     data = twin_data_set(source, resolved, (), load_manifest(resolved))
     paths = [placement.path for placement in data.placements]
-    return write_fio(source, output, paths=paths, undertaken=choose_layers(source).undertaken, force=force)
+    return write_fio(source, output, paths=paths, replayed=choose_layers(source).replayed, force=force)

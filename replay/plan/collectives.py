@@ -73,7 +73,7 @@ def _share(capture: Capture, surveys: Sequence[RankSurvey], layers: LayerChoice)
 def _collective_rows(rows: pa.RecordBatch | pa.Table, layers: LayerChoice) -> np.ndarray:
     """Mask of the rows that were collective and are replayed through MPI-IO."""
     api, op = codes(rows, "api"), codes(rows, "op")
-    mask: np.ndarray = layers.undertaken(rows) & (api == _COLLECTIVE) & ((op == READ) | (op == WRITE))
+    mask: np.ndarray = layers.replayed(rows) & (api == _COLLECTIVE) & ((op == READ) | (op == WRITE))
     return mask & (layers.backends(api, rows.column("file_id").to_numpy()) == MPIIO)
 
 

@@ -237,7 +237,7 @@ class RankSource:
 
 def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _Planned:
     """Of a row group: rows without due times, their lanes, recorded starts and ends."""
-    mask = survey.layers.undertaken(batch)
+    mask = survey.layers.replayed(batch)
     columns = {name: batch.column(name).to_numpy()[mask] for name in _COLUMNS if name not in ("op", "api", "origin")}
     rows = np.zeros(int(mask.sum()), dtype=PLAN_ROW)
     for name in ("op", "api", "origin"):

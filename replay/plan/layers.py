@@ -49,7 +49,7 @@ class LayerChoice:
     chunks: Hdf5Files = field(default_factory=Hdf5Files)
     collective: np.ndarray = field(default_factory=lambda: _NONE)
 
-    def undertaken(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
+    def replayed(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
         """Boolean mask of the rows of a batch (columns op, api, file_id, origin, offset, length) that a replay issues.
 
         A table of `usage` has counts instead of offsets, and is without the library's own requests already.
@@ -70,7 +70,7 @@ class LayerChoice:
         return self.chunks.data_usage(capture, rank) if self.chunks.layouts else capture.usage(rank)
 
     def backends(self, api: np.ndarray, file_id: np.ndarray) -> np.ndarray:
-        """int8 code (n,) of the back end of undertaken rows, from the codes of their api and their files."""
+        """int8 code (n,) of the back end of replayed rows, from the codes of their api and their files."""
         if self.api in ("posix", "stdio", "null"):
             return np.full(len(api), BACKENDS.index(self.api), dtype=np.int8)
         backend = np.full(len(api), MPIIO, dtype=np.int8) if self.api == "mpiio" else _BACKEND_OF_API[api]

@@ -58,7 +58,7 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     """
     everything = capture.usage(rank)
     used = layers.usage(capture, rank)
-    used = used.filter(pa.array(layers.undertaken(used)))
+    used = used.filter(pa.array(layers.replayed(used)))
     op, file_id, lane = codes(used, "op"), used["file_id"].to_numpy(), used["lane"].to_numpy()
     number, new_name = used["operations"].to_numpy(), used["other_file_id"].to_numpy()
     backend = layers.backends(codes(used, "api"), file_id)

@@ -29,7 +29,7 @@ def replayed_lengths(capture: Capture, **options: Any) -> list[int]:
     return [
         length
         for batch in capture.operations()
-        for length in batch.filter(pa.array(layers.undertaken(batch))).column("length").to_pylist()
+        for length in batch.filter(pa.array(layers.replayed(batch))).column("length").to_pylist()
     ]
 
 

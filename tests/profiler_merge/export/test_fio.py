@@ -44,7 +44,7 @@ def test_a_lane_opens_each_file_from_its_first_to_its_last_use(tmp_path: Path) -
         read(1, offset=0, length=2, start_ns=7_000_000, rank=1),
     ]
     capture = build_capture(tmp_path, files=["/a", "/b"], ops=ops)
-    result = write_fio(capture, tmp_path / "out", paths=[b"/t/a", b"/t/b"], undertaken=reads_and_writes)
+    result = write_fio(capture, tmp_path / "out", paths=[b"/t/a", b"/t/b"], replayed=reads_and_writes)
     assert lines_of(tmp_path / "out" / "rank-0-lane-0.iolog") == [
         "fio version 3 iolog",
         "1 /t/a add",
@@ -74,7 +74,7 @@ def test_what_fio_cannot_do_is_left_out_and_counted(tmp_path: Path) -> None:
         Op("sync", 0, start_ns=6),
     ]  # fmt: skip
     capture = build_capture(tmp_path, files=["/a"], ops=ops)
-    result = write_fio(capture, tmp_path / "out", paths=[b"/a"], undertaken=reads_and_writes)
+    result = write_fio(capture, tmp_path / "out", paths=[b"/a"], replayed=reads_and_writes)
     assert result.left_out == {fio.ZERO_LENGTH: 2, fio.OFFSET_NOT_KNOWN: 1, fio.NOT_REPLAYED: 3}
     assert result.operations == 1
     assert [Path(file.path).name for file in result.files] == ["rank-0-lane-0.iolog"]
@@ -83,7 +83,7 @@ def test_what_fio_cannot_do_is_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_a_long_call_is_several_actions(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, offset=5, length=(5 << 30) + 7)])
-    write_fio(capture, tmp_path / "out", paths=[b"/a"], undertaken=reads_and_writes)
+    write_fio(capture, tmp_path / "out", paths=[b"/a"], replayed=reads_and_writes)
     actions = [line.split() for line in lines_of(tmp_path / "out" / "rank-0-lane-0.iolog") if " read " in line]
     assert [int(offset) for _, _, _, offset, _ in actions] == [5 + (i << 30) for i in range(6)]
     assert [int(length) for *_, length in actions] == [1 << 30] * 5 + [7]
@@ -94,7 +94,7 @@ def test_names_that_fio_cannot_read_are_links(tmp_path: Path) -> None:
     capture = build_capture(
         tmp_path, files=[f"/{i}" for i in range(5)], ops=[read(i, length=1, start_ns=i) for i in range(5)]
     )
-    write_fio(capture, tmp_path / "out", paths=paths, undertaken=reads_and_writes)
+    write_fio(capture, tmp_path / "out", paths=paths, replayed=reads_and_writes)
     added = [line.split()[1] for line in lines_of(tmp_path / "out" / "rank-0-lane-0.iolog") if line.endswith(" add")]
     assert added == ["names/0", "names/1", "names/2", "names/3", paths[4].decode()]
     assert [os.readlink(os.fsencode(tmp_path / "out" / name)) for name in added[:4]] == paths[:4]
@@ -112,7 +112,7 @@ def test_a_renamed_file_has_its_last_name_from_the_start(tmp_path: Path) -> None
     ]
     capture = build_capture(tmp_path, files=[f"/{i}" for i in range(5)], ops=ops)
     paths = [b"/t/%d" % i for i in range(5)]
-    result = write_fio(capture, tmp_path / "out", paths=paths, undertaken=lambda batch: np.ones(batch.num_rows, bool))
+    result = write_fio(capture, tmp_path / "out", paths=paths, replayed=lambda batch: np.ones(batch.num_rows, bool))
     assert lines_of(tmp_path / "out" / "rank-0-lane-0.iolog")[1:] == [
         "1 /t/2 add", "1 /t/2 open", "1 /t/2 write 0 10", "1 /t/2 read 0 10", "1 /t/2 close",
     ]  # fmt: skip
@@ -124,11 +124,11 @@ def test_an_earlier_export_is_replaced_as_a_whole(tmp_path: Path) -> None:
     both = build_capture(tmp_path, name="both", files=["/a b"], ops=[read(0, length=1), read(0, length=1, rank=1)])
     one = build_capture(tmp_path, name="one", files=["/a"], ops=[read(0, length=1)])
     out = tmp_path / "out"
-    write_fio(both, out, paths=[b"/a b"], undertaken=reads_and_writes)
+    write_fio(both, out, paths=[b"/a b"], replayed=reads_and_writes)
     with pytest.raises(TargetError, match="--force"):
-        write_fio(one, out, paths=[b"/a"], undertaken=reads_and_writes)
+        write_fio(one, out, paths=[b"/a"], replayed=reads_and_writes)
     assert (out / "rank-1-lane-0.iolog").is_file()
-    write_fio(one, out, paths=[b"/a"], undertaken=reads_and_writes, force=True)
+    write_fio(one, out, paths=[b"/a"], replayed=reads_and_writes, force=True)
     assert sorted(path.name for path in out.iterdir()) == [
         "directories", "rank-0-lane-0.iolog", "replay.fio", "replay.sh",
     ]  # fmt: skip
@@ -137,10 +137,10 @@ def test_an_earlier_export_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_an_export_with_other_files_in_it_is_left_alone(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
     out = tmp_path / "out"
-    write_fio(capture, out, paths=[b"/a"], undertaken=reads_and_writes)
+    write_fio(capture, out, paths=[b"/a"], replayed=reads_and_writes)
     (out / "mine.txt").write_text("kept")
     with pytest.raises(TargetError, match=r"mine\.txt"):
-        write_fio(capture, out, paths=[b"/a"], undertaken=reads_and_writes, force=True)
+        write_fio(capture, out, paths=[b"/a"], replayed=reads_and_writes, force=True)
     assert (out / "mine.txt").read_text() == "kept"
 
 
@@ -157,7 +157,7 @@ def test_what_is_no_export_is_left_alone(tmp_path: Path) -> None:
         ("link", "symbolic link"),
     ):
         with pytest.raises(TargetError, match=message):
-            write_fio(capture, tmp_path / taken, paths=[b"/a"], undertaken=reads_and_writes, force=True)
+            write_fio(capture, tmp_path / taken, paths=[b"/a"], replayed=reads_and_writes, force=True)
     assert (tmp_path / "jobs" / fio.JOB_FILE).read_text() == "[global]\n"
     assert [path.name for path in (tmp_path / "jobs").iterdir()] == [fio.JOB_FILE]
 
@@ -165,14 +165,14 @@ def test_what_is_no_export_is_left_alone(tmp_path: Path) -> None:
 def test_nothing_to_replay_is_an_error(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=0)])
     with pytest.raises(CaptureError, match="nothing for fio"):
-        write_fio(capture, tmp_path / "out", paths=[b"/a"], undertaken=reads_and_writes)
+        write_fio(capture, tmp_path / "out", paths=[b"/a"], replayed=reads_and_writes)
 
 
 @needs_fio
 def test_fio_accepts_the_job_file(tmp_path: Path) -> None:
     ops = [read(0, length=10, rank=rank, lane=lane) for rank in range(2) for lane in range(3)]
     capture = build_capture(tmp_path, files=["/a"], ops=ops)
-    write_fio(capture, tmp_path / "out", paths=[b"/a"], undertaken=reads_and_writes)
+    write_fio(capture, tmp_path / "out", paths=[b"/a"], replayed=reads_and_writes)
     command = [str(FIO), "--parse-only", fio.JOB_FILE]
     done = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -196,7 +196,7 @@ def test_fio_replays_the_bytes_at_their_times(tmp_path: Path) -> None:
     ]
     capture = build_capture(tmp_path, files=["/in", "/new"], ops=ops)
     paths = [os.fsencode(data / "in"), os.fsencode(tmp_path / "made" / "new")]
-    write_fio(capture, tmp_path / "out put", paths=paths, undertaken=reads_and_writes)
+    write_fio(capture, tmp_path / "out put", paths=paths, replayed=reads_and_writes)
     jobs = run_fio(tmp_path / "out put")
     done = {
         name: [jobs[name][way][count] for way in ("read", "write") for count in ("total_ios", "io_bytes")]

@@ -421,7 +421,7 @@ def test_an_empty_capture_against_itself_and_against_something(source: Capture, 
         json.dumps(flat(found), allow_nan=False)
 
 
-def test_only_what_a_replay_undertakes_is_compared(tmp_path: Path) -> None:
+def test_only_what_a_replay_issues_is_compared(tmp_path: Path) -> None:
     """A file recorded at two layers is replayed at one."""
     rows = [
         read(0, api="MPIIO", length=8, start_ns=10),

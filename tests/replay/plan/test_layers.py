@@ -23,7 +23,7 @@ def chosen(tmp_path, **options):
     capture = build_capture(tmp_path, ops=OPS, files=FILES)
     layers = choose_layers(capture, **options)
     (batch,) = capture.operations(0)
-    mask = layers.undertaken(batch)
+    mask = layers.replayed(batch)
     used = layers.backends(codes(batch, "api")[mask], batch.column("file_id").to_numpy()[mask])
     return list(zip(np.flatnonzero(mask).tolist(), [BACKENDS[code] for code in used], strict=True))
 

@@ -27,7 +27,7 @@ def test_a_file_recorded_at_two_layers_is_replayed_at_one(tmp_path):
     assert (survey.reads, survey.writes) == (frozenset({0, 1}), frozenset({2}))
     assert (survey.operations, survey.left_out) == (5, 2)
     (batch,) = capture.operations(0)
-    assert survey.layers.undertaken(batch).tolist() == [False, True, True, True, False, True, True]
+    assert survey.layers.replayed(batch).tolist() == [False, True, True, True, False, True, True]
 
 
 def test_the_layer_of_a_file_is_the_same_on_all_ranks(tmp_path):

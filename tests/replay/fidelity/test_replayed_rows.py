@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replay.fidelity.undertaken import NOT_GIVEN, Undertaken, first_start_ns
+from replay.fidelity.replayed_rows import NOT_GIVEN, ReplayedCapture, first_start_ns
 from tests.capture_builder import Op, build_capture, read, write
 
 
@@ -18,7 +18,7 @@ def test_reads_and_writes_with_what_they_returned(tmp_path: Path) -> None:
             write(0, length=8, start_ns=4),
         ],
     )
-    (part,) = Undertaken(capture).rows(0)
+    (part,) = ReplayedCapture(capture).rows(0)
     assert part.rows.length.tolist() == [8, 5, 0, 8]
     assert part.failed.tolist() == [False, False, True, False]
     assert part.due_ns.tolist() == [1, 1, 2, NOT_GIVEN]
@@ -27,7 +27,7 @@ def test_reads_and_writes_with_what_they_returned(tmp_path: Path) -> None:
 
 def test_a_capture_that_is_no_replay_has_neither_results_nor_due_times(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=8)])
-    (part,) = Undertaken(capture).rows(0)
+    (part,) = ReplayedCapture(capture).rows(0)
     assert (part.rows.length.tolist(), part.due_ns.tolist(), part.failed.tolist()) == ([8], [NOT_GIVEN], [False])
 
 

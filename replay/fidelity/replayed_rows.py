@@ -1,4 +1,4 @@
-"""The rows of a capture that a replay undertakes: what a comparison looks at, on both sides.
+"""The rows of a capture that a replay issues: what a comparison looks at, on both sides.
 
 `replay.plan.layers` decides; a replay's own rows all pass, because it issued nothing else.
 """
@@ -22,7 +22,7 @@ NOT_GIVEN = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UndertakenRows:
+class ReplayedRows:
     """Reads and writes of one rank in start order. `due_ns` and `failed` (n,): of replays; `rows.length`: what was
     really transferred, 0 for a failed operation. `others`: opens, closes and the like; `others_failed` (m,): theirs."""
 
@@ -33,7 +33,7 @@ class UndertakenRows:
     others_failed: np.ndarray
 
 
-class Undertaken:
+class ReplayedCapture:
     """A capture as its replay sees it: see `replay.plan.layers` for `api` and `reconstruct`, which the replay chose.
 
     Raises: CaptureError when the capture is damaged; UsageError for an `api` that there is not.
@@ -43,16 +43,16 @@ class Undertaken:
         self.capture = capture
         self._layers = choose_layers(capture, api=api, reconstruct=reconstruct)
 
-    def rows(self, rank: int) -> Iterator[UndertakenRows]:
-        """The undertaken rows of a rank, a batch at a time; the next one is read meanwhile.
+    def rows(self, rank: int) -> Iterator[ReplayedRows]:
+        """The replayed rows of a rank, a batch at a time; the next one is read meanwhile.
 
         Raises: CaptureError when a part is damaged.
         """
         batches = self.capture.operations(rank, columns=[*ROW_COLUMNS, "due_ns", "result"])
-        return read_ahead(_undertaken(batch, rank, self.capture, self._layers.undertaken(batch)) for batch in batches)
+        return read_ahead(_replayed(batch, rank, self.capture, self._layers.replayed(batch)) for batch in batches)
 
 
-def _undertaken(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.ndarray) -> UndertakenRows:
+def _replayed(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.ndarray) -> ReplayedRows:
     rows = rows_of_batch(batch, rank, capture.files.num_rows)
     due_ns = _values(batch, "due_ns")
     result = _values(batch, "result")
@@ -61,7 +61,7 @@ def _undertaken(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.nda
         moved = np.where(given, np.maximum(result, 0), rows.length)
         rows = dataclasses.replace(rows, length=moved)
     data, others, failed = mask & rows.data, mask & ~rows.data, given & (result < 0)
-    return UndertakenRows(
+    return ReplayedRows(
         rows=rows.where(data),
         due_ns=due_ns[data],
         failed=failed[data],
