@@ -297,7 +297,7 @@ def test_the_sources_are_found() -> None:
     assert any(found.name == "traces.store.reader" for found in IMPORTS["replay.fidelity.compare"])
     assert any(
         found.name == "replay.fidelity.compare" and found.inside_function
-        for found in IMPORTS["replay.commands.compare"]
+        for found in IMPORTS["replay.interface.comparisons"]
     )
 
 

@@ -53,18 +53,13 @@ def command(
     SOURCE and REPLAY are captures or .darshan logs. Exits 1 when the replay did not do the recorded work, or not when
     its pace wanted it; slower or faster storage is a result and not a failure.
     """
-    from replay.commands.options import opened
+    from replay import interface
     from replay.commands.output import print_json
     from replay.commands.progress import status
-    from replay.fidelity.compare import compare
-    from replay.fidelity.verdict import Thresholds
-    from traces.store.relation import check_pair
 
-    thresholds = Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
-    with opened(source) as recorded, opened(replay) as replayed:
-        relation = check_pair(recorded, replayed, different_runs=different_runs)
-        with status("comparing"):
-            comparison = compare(recorded, replayed, thresholds, relation=relation)
+    thresholds = interface.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
+    with status("comparing"):
+        comparison = interface.compare(source, replay, thresholds, different_runs=different_runs)
     if as_json:
         print_json(comparison.as_json())
     else:

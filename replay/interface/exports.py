@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from replay.interface.captures import CaptureOrPath, opened
 from replay.interface.merging import PathLike
 from traces.errors import UsageError
+from traces.part import Part
+from traces.store.part_capture import part_of, part_replayed
+from traces.store.relation import Relation, check_pair
 
 if TYPE_CHECKING:
     from profiler_merge.export.exported import Exported
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("darshan", "chrome", "csv", "fio")
 """Formats that `export` writes."""
+
+EVERYTHING = Part()
 
 _TARGET_MISSING = "--to fio needs --target DIR: the directory that `dxt-replay stage` builds the twin in"
 
@@ -43,56 +48,56 @@ def report(
     replay: CaptureOrPath | None = None,
     *,
     output: PathLike,
+    chosen: Part = EVERYTHING,
     different_runs: bool = False,
     force: bool = False,
 ) -> Report:
     """Write a page about a capture, or about a source and its replay side by side: one HTML file, no network needed.
-    `force` replaces an earlier file.
 
         dxt_replay.report("run.capture", output="report.html")
 
-    `different_runs`: neither capture need be a replay of the other.
-    Raises: UsageError for two in the wrong order or that are not source and replay; TargetError for `output`;
-    MissingDependencyError without plotly.
+    `chosen`: what part of both the page is about. `different_runs`: neither capture need be a replay of the other.
+    `force` replaces an earlier file. Raises: UsageError when the two are not source and replay, or for a window of
+    time of two captures; TargetError for `output`; MissingDependencyError without plotly.
     """
     from traces.output import check_output, new_file
 
+    if replay is not None and chosen.is_window:
+        raise UsageError("--from and --until are times of one capture: leave them out where there are two")
     check_output(Path(output), force=force)
     with opened(capture) as source:
         if replay is None:
-            text = page(source)
+            text = _page(source, chosen)
         else:
             with opened(replay) as replayed:
-                text = page_of_both(source, replayed, different_runs=different_runs)
+                text = _page_of_two(
+                    source, replayed, chosen, check_pair(source, replayed, different_runs=different_runs)
+                )
     encoded = text.encode("utf-8", "replace")
     with new_file(Path(output), force=force) as stream:
         stream.write(encoded)
     return Report(path=Path(output), bytes=len(encoded))
 
 
-def page(source: Capture) -> str:
-    """The page of one capture."""
+def _page(source: Capture, chosen: Part) -> str:
     from profiler_merge.analysis.overview import overview
     from replay.show.page.html import report_page
 
-    return report_page(overview(source))
+    return report_page(overview(part_of(source, chosen)))
 
 
-def page_of_both(source: Capture, replay: Capture, *, different_runs: bool = False) -> str:
-    """The page of a source (the part that the replay replays) and its replay, or of two different runs."""
+def _page_of_two(source: Capture, replay: Capture, chosen: Part, relation: Relation) -> str:
+    """The page of two: of a source, what the replay replays."""
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
     from replay.fidelity.compare import compare
     from replay.show.page.data import lag_course
     from replay.show.page.html import report_page
-    from traces.store.part_capture import part_replayed
-    from traces.store.relation import Relation, check_pair
 
-    relation = check_pair(source, replay, different_runs=different_runs)
-    part = source if relation is Relation.DIFFERENT else part_replayed(source, replay)
+    compared = source if relation is Relation.DIFFERENT else part_replayed(source, replay)
     return report_page(
-        overview(part, most_bars=MOST_BARS // 2),
-        overview(replay, most_bars=MOST_BARS // 2),
+        overview(part_of(compared, chosen), most_bars=MOST_BARS // 2),
+        overview(part_of(replay, chosen), most_bars=MOST_BARS // 2),
         compare(source, replay, relation=relation).as_json(),
         lag_course(replay),
     )
