@@ -91,11 +91,10 @@ def _csv_to_standard_output(capture: Path) -> None:
 
 def _print(exported: Exported) -> None:
     from traces.text import printable
-    from traces.units import format_bytes, format_count
+    from traces.units import format_bytes, format_counted
 
     size = format_bytes(sum(file.bytes for file in exported.files))
-    files = "1 file" if len(exported.files) == 1 else f"{format_count(len(exported.files))} files"
-    operations = format_count(exported.operations)
-    click.echo(f"{printable(exported.output)}: {operations} operations as {exported.format}, {files}, {size}")
+    files, operations = format_counted(len(exported.files), "file"), format_counted(exported.operations, "operation")
+    click.echo(f"wrote {operations} as {exported.format} to {printable(exported.output)}: {files}, {size}")
     for note in exported.notes:
         click.echo(printable(note))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,24 +54,28 @@ def command(
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import byte_progress
-    from replay.twin.stage import describe
+    from replay.twin.stage import describe, describe_done
     from traces.store.part_capture import part_of
+    from traces.units import format_counted
 
     if remove:
         removed = interface.unstage(target)
         if as_json:
             print_json({"target": str(target), "removed": removed})
         else:
-            click.echo(f"removed {removed} files from {target}")
+            click.echo(f"removed {format_counted(removed, 'file')} from {target}")
         return
     part = chosen_part()
     with opened(capture) as whole:
         planned = interface.stage(part_of(whole, part), target, maps=maps, sparse=sparse, dry_run=True)
         if not as_json:
-            for line in describe(planned.plan):
+            for line in describe(planned.plan, dry_run=dry_run):
                 click.echo(line)
         if not dry_run:
             with byte_progress("staging", planned.plan.bytes_to_write) as progress:
+                began = time.monotonic()
                 planned = planned.carry_out(workers=workers, on_progress=progress)
+            if not as_json:
+                click.echo(describe_done(planned.plan, time.monotonic() - began))
     if as_json:
         print_json(planned.as_json())

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from replay.causal.paced_ranks import PacedRanks
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_lane
+from replay.engine.items import SLEEP
 from replay.engine.items import Pace as LoopPace
 from replay.plan.lane_plan import (
     ComputeSource,
@@ -97,7 +98,8 @@ class ReplayedRank:
 
     @property
     def operations_done(self) -> int:
-        return sum(lane.lane.items_done for lane in self.lanes[: len(self.recorders)])
+        """Operations that have ended; waits and compute between them do not count."""
+        return sum(lane.operations_done for lane in self.lanes[: len(self.recorders)])
 
     def tally(self) -> Tally:
         starved = [lane.lane.starved_ns for lane in self.lanes]
@@ -125,6 +127,7 @@ class FedLane:
         self._recorder = recorder
         self._in_flight: deque[np.ndarray] = deque()
         self._collected = 0
+        self._operations_collected = 0
         self._waiting: np.ndarray | None = None
         self._finished = False
 
@@ -136,8 +139,10 @@ class FedLane:
     def collect(self) -> None:
         """Take what is done."""
         while (done := self.lane.collect()) is not None:
-            self._recorder.record(self._in_flight.popleft(), done)
+            rows = self._in_flight.popleft()
+            self._recorder.record(rows, done)
             self._collected += done.count
+            self._operations_collected += _operations(rows[: done.count])
 
     def _feed(self) -> None:
         while not self._finished:
@@ -152,6 +157,17 @@ class FedLane:
                 self._waiting = rows
                 return
 
+    @property
+    def operations_done(self) -> int:
+        """Operations that have ended, also those whose results are not collected yet."""
+        found, place = self._operations_collected, self.lane.items_done - self._collected
+        for rows in self._in_flight:
+            if place <= 0:
+                break
+            found += _operations(rows[:place])
+            place -= len(rows)
+        return found
+
     def behind_ns(self, elapsed_ns: int) -> int:
         """How long the lane's next item has been due, under pace `timed`; 0 when it is not, or none is there."""
         place = self.lane.items_done - self._collected
@@ -160,3 +176,8 @@ class FedLane:
                 return max(0, elapsed_ns - int(rows["due_ns"][place]))
             place -= len(rows)
         return 0
+
+
+def _operations(rows: np.ndarray) -> int:
+    """How many of plan rows are operations, rather than compute, waits and marks."""
+    return int(np.count_nonzero(rows["kind"] < SLEEP))

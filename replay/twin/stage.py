@@ -42,9 +42,10 @@ from replay.twin.placement import PathMap, Placement
 from replay.twin.writer import Progress, foreign, make_directories, temporary_name, write_files
 from traces.errors import TargetError
 from traces.store.reader import Capture
-from traces.units import format_bytes, format_count
+from traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration
 
 LARGEST_SHOWN = 5
+LEAST_MEASURED_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,35 +128,47 @@ def plan_stage(capture: Capture, target: Path, *, maps: Sequence[PathMap] = (), 
     )
 
 
-def describe(plan: StagePlan) -> list[str]:
-    """The plan for a person, a line a fact; the largest files by name."""
+def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
+    """What staging would write, or is about to write, a line a fact; the largest files by name."""
     holes = f", {format_count(len(plan.sparse))} of them as holes" if plan.sparse else ""
+    verb, place = "would write" if dry_run else "writing", f"under {printable(plan.target)}"
     lines = [
-        f"{format_count(len(plan.to_write))} files to write under {printable(plan.target)}: "
-        f"{format_bytes(plan.bytes_to_write)}{holes}"
+        f"{verb} {format_counted(len(plan.to_write), 'file')} {place}: {format_bytes(plan.bytes_to_write)}{holes}"
+        if plan.to_write
+        else f"nothing to write {place}"
     ]
     largest = sorted(plan.to_write, key=lambda file: (-file.size, file.path))[:LARGEST_SHOWN]
     lines += [f"  {format_bytes(file.size):>9}  {file.path}" for file in largest]
     if len(plan.to_write) > len(largest):
         lines.append(f"  and {format_count(len(plan.to_write) - len(largest))} more")
     for files, text in (
-        (plan.already_staged, "are there already"),
-        (plan.mapped, "are read from mapped data"),
+        (plan.already_staged, "there already"),
+        (plan.mapped, "read from mapped data"),
     ):
         if files:
             size = format_bytes(sum(file.size for file in files))
-            lines.append(f"{format_count(len(files))} files, {size}, {text}")
+            lines.append(f"{format_counted(len(files), 'file')}, {size}: {text}")
     if plan.created_by_run:
         size = format_bytes(plan.bytes_created_by_run)
-        lines.append(f"{format_count(len(plan.created_by_run))} files are only written: each run makes them, {size}")
+        made = format_counted(len(plan.created_by_run), "file")
+        lines.append(f"{made}, {size}: only written by the program, so each run makes them")
     lines += [f"{path} gets plain bytes instead of HDF5: {reason}" for path, reason in plan.plain_hdf5[:LARGEST_SHOWN]]
     if len(plan.plain_hdf5) > LARGEST_SHOWN:
-        lines.append(f"  and {format_count(len(plan.plain_hdf5) - LARGEST_SHOWN)} more HDF5 files")
+        lines.append(f"  and {format_counted(len(plan.plain_hdf5) - LARGEST_SHOWN, 'more HDF5 file')}")
     if plan.shortage:
         lines.append(f"does not fit: {plan.shortage}")
-    elif plan.free_bytes is not None:
+    elif plan.free_bytes is not None and dry_run:
         lines.append(f"{format_bytes(plan.free_bytes)} are free")
     return lines
+
+
+def describe_done(plan: StagePlan, seconds: float) -> str:
+    """What staging wrote, in one line; nothing is said about a rate where hardly any time passed."""
+    if not plan.to_write:
+        return "the twin is complete: nothing had to be written"
+    files, size = format_counted(len(plan.to_write), "file"), format_bytes(plan.bytes_to_write)
+    rate = f", {format_bytes(plan.bytes_to_write / seconds)}/s" if seconds >= LEAST_MEASURED_S else ""
+    return f"staged {files} under {printable(plan.target)}: {size} in {format_duration(seconds * NS_PER_S)}{rate}"
 
 
 def as_json(plan: StagePlan) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from replay.commands.progress import run_progress, run_text, time_left_text
+from replay.engine.items import MARK, READ, SLEEP
 from replay.plan.lane_plan import LaneSource
 from replay.plan.plan_row import PLAN_ROW
 from replay.run.process import Progress
@@ -105,3 +106,34 @@ def plan_rows(due_ns: list[int]) -> np.ndarray:
     rows = np.zeros(len(due_ns), dtype=PLAN_ROW)
     rows["due_ns"] = due_ns
     return rows
+
+
+def test_waits_and_compute_are_no_operations_done() -> None:
+    """Two operations among five items: never more are done than the survey counts."""
+    rows = plan_rows([10, 20, 30, 40, 50])
+    rows["kind"] = [MARK, READ, SLEEP, READ, MARK]
+    batches = [rows]
+
+    class Lane:
+        items_done = 0
+
+        def collect(self) -> None:
+            return None
+
+        def submit(self, batch: Batch) -> bool:
+            return True
+
+        def finish(self) -> None:
+            """No more."""
+
+    class Source(LaneSource):
+        def next_rows(self) -> np.ndarray:
+            return batches.pop() if batches else plan_rows([])
+
+    lane = Lane()
+    running = FedLane(cast("LoopLane", lane), Source(), NoRecorder(), "0.0")
+    running.pump()
+    done = []
+    for lane.items_done in range(6):
+        done.append(running.operations_done)
+    assert done == [0, 0, 1, 1, 2, 2]
