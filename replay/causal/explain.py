@@ -9,6 +9,7 @@ import numpy as np
 
 from replay.causal.model import LoopModel
 from replay.causal.paced_ranks import Steps, expected_elapsed_ns
+from replay.plan.pacing import Pacing
 from replay.show.section import Section
 from traces.store.reader import Capture
 from traces.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration, ns_to_seconds
@@ -16,14 +17,16 @@ from traces.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes, format_co
 MAX_RANKS_SHOWN = 16
 
 
-def explanation(capture: Capture, steps: Steps) -> dict[str, Any]:
+def explanation(capture: Capture, steps: Steps, pacing: Pacing) -> dict[str, Any]:
     """The models of all ranks as the object that `dxt-replay run --explain --json` prints.
 
-    `check`: what the models come to with the recorded durations of the operations, beside the recorded time; null
-    where there are too many operations to be run through.
+    `check`: what the models come to with the recorded durations of the operations, beside the recorded time; `at_speed`
+    the same at the speeds of `pacing`, null for the recorded ones. Both are null where there are too many operations.
     """
     begin, end = capture.time_span_ns
     modelled = expected_elapsed_ns(capture, steps)
+    faster = not (pacing.of_compute == pacing.of_io == 1)
+    at_speed = expected_elapsed_ns(capture, steps, pacing) if faster else None
     cost = steps.meetings.cost_ns
     return {
         "pace": "steps",
@@ -40,6 +43,9 @@ def explanation(capture: Capture, steps: Steps) -> dict[str, Any]:
             "recorded_s": ns_to_seconds(end - begin),
             "error_pct": 100.0 * (modelled / (end - begin) - 1.0) if end > begin else None,
         },
+        "at_speed": None
+        if at_speed is None
+        else {"model_s": ns_to_seconds(at_speed), "compute_speed": pacing.of_compute, "io_speed": pacing.of_io},
         "warnings": list(steps.warnings),
     }
 
@@ -117,6 +123,10 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     ]
     if explained["check"] is not None:
         sections.append(Section(title="Check against the capture", rows=_check_rows(explained["check"])))
+    at_speed = explained["at_speed"]
+    if at_speed is not None:
+        label = f"model at compute speed {at_speed['compute_speed']:g}, I/O speed {at_speed['io_speed']:g}"
+        sections.append(Section(title="At these speeds", rows=((label, f"{at_speed['model_s']:.3f} s"),)))
     if explained["warnings"]:
         sections.append(Section(title="Warnings", rows=tuple((text,) for text in explained["warnings"]), prose=True))
     return sections

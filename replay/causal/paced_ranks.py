@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from replay.causal.check import course
 from replay.causal.items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
@@ -122,43 +121,59 @@ def paced_ranks(steps: Steps, comm: Communicator, stop: StopFlag) -> Iterator[Pa
     shared.free()  # not after an error: it is collective, and the other processes may be elsewhere
 
 
-def derive_steps(capture: Capture, surveys: Sequence[RankSurvey], origin_ns: int) -> Steps:
-    """The models of the surveyed ranks; the collectives of all ranks of the capture are looked at.
+def derive_steps(
+    capture: Capture,
+    surveys: Sequence[RankSurvey],
+    spans: Mapping[int, pa.Table],
+    origin_ns: int,
+    comm: Communicator,
+) -> Steps:
+    """The models of the surveyed ranks. Collective: ranks of all processes meet at collectives.
 
-    Raises: CaptureError when a rank has no training steps, or a part is damaged.
+    `spans`: of each surveyed rank. `origin_ns`: recorded time of the replay's start.
+    Raises: CaptureError on all processes when a rank has no training steps, or a part is damaged.
     """
-    loops = {rank: _loop(capture, rank, origin_ns) for rank in capture.ranks}
-    durations = [loop.end_ns[loop.collectives] - loop.begin_ns[loop.collectives] for loop in loops.values()]
-    meetings = Meetings.of(durations)
-    warnings = []
-    if any(map(len, durations)) and not len(meetings.cost_ns):
-        counts = sorted({len(each) for each in durations})
-        warnings.append(
-            f"the ranks took part in {counts[0]} to {counts[-1]} collectives: they are replayed as they were recorded, "
-            "and no rank waits for another"
-        )
-    if not all(loop.input_waits for loop in loops.values()):
-        warnings.append("the profile has no input waits: a step takes its batch when it begins")
-    models = {}
-    for survey in surveys:
+    ranks = [survey.rank for survey in surveys]
+    loops = together(comm, lambda: {rank: _loop(capture, rank, spans[rank], origin_ns) for rank in ranks})
+    meetings, warnings = _meetings(list(loops.values()), comm)
 
-        def batches(survey: RankSurvey = survey) -> Iterable[OperationBatch]:
-            return rank_batches(capture, survey.rank, survey.layers)
-
-        models[survey.rank] = derive_model(
+    def model(survey: RankSurvey) -> LoopModel:
+        return derive_model(
             loops[survey.rank],
-            batches,
+            lambda: rank_batches(capture, survey.rank, survey.layers),
             capture.files.num_rows,
             threads_known=capture.info.lanes == "pthread_id",
         )
-    warnings += _outside(models)
+
+    models = together(comm, lambda: {survey.rank: model(survey) for survey in surveys})
     return Steps(
         models=models,
         surveys={survey.rank: survey for survey in surveys},
         meetings=meetings,
         origin_ns=origin_ns,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *_outside(models)),
     )
+
+
+def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetings, tuple[str, ...]]:
+    """The meetings of all ranks from the loops of each process, and what is to be said of them. Collective."""
+    own = [loop.end_ns[loop.collectives] - loop.begin_ns[loop.collectives] for loop in loops]
+    gathered = comm.gather((own, all(loop.input_waits for loop in loops)))
+    found: tuple[Meetings, tuple[str, ...]] | None = None
+    if gathered is not None:
+        durations = [each for process, _ in gathered for each in process]
+        meetings, warnings = Meetings.of(durations), []
+        if any(map(len, durations)) and not len(meetings.cost_ns):
+            counts = sorted({len(each) for each in durations})
+            warnings.append(
+                f"the ranks took part in {counts[0]} to {counts[-1]} collectives: they are replayed as they were "
+                "recorded, and no rank waits for another"
+            )
+        if not all(waits for _, waits in gathered):
+            warnings.append("the profile has no input waits: a step takes its batch when it begins")
+        found = meetings, tuple(warnings)
+    shared: tuple[Meetings, tuple[str, ...]] = comm.broadcast(found)
+    return shared
 
 
 def _outside(models: Mapping[int, LoopModel]) -> list[str]:
@@ -175,9 +190,9 @@ def _outside(models: Mapping[int, LoopModel]) -> list[str]:
     ]
 
 
-def _loop(capture: Capture, rank: int, origin_ns: int) -> TrainingLoop:
+def _loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> TrainingLoop:
     try:
-        return training_loop(capture.spans.filter(pc.equal(capture.spans["rank"], rank)), origin_ns)
+        return training_loop(spans, origin_ns)
     except CaptureError as error:
         raise CaptureError(
             f"{capture.path}: rank {rank}: {error}; merge with a profile, or replay with --pace think or timed"
@@ -207,14 +222,14 @@ def _operations(batch: pa.RecordBatch, mine: np.ndarray) -> OperationBatch:
     )
 
 
-def expected_elapsed_ns(capture: Capture, steps: Steps) -> int | None:
+def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = None) -> int | None:
     """What the model comes to with the recorded durations of the operations, without a clock; None when too many.
 
-    Only for all ranks of the capture together: they wait for each other.
+    `pacing`: the speeds, as recorded when None. Only for all ranks of the capture together: they wait for each other.
     """
     if sum(survey.operations for survey in steps.surveys.values()) > MAX_CHECKED_OPERATIONS:
         return None
-    pacing = Pacing(pace=Pace.STEPS)
+    pacing = pacing or Pacing(pace=Pace.STEPS)
     lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(base=FIRST_RANK_COUNTER).items():
         causal = steps.lanes(rank, counters, pacing)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replay.commands.options import capture_argument, force_option, is_log, json_option, part_options
+from replay.commands.replay_options import pacing_of, replay_options, run_options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from replay.plan.pacing import Pace
     from replay.regression.experiment import Experiment
     from replay.run.options import RunOptions
     from traces.part import Part
@@ -58,26 +58,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stage/--no-stage", "staging", default=True, show_default=True, help="Stage the twin where it is absent."
 )
-@click.option(
-    "--pace",
-    type=click.Choice(["steps", "think", "timed", "none"]),
-    help="As for run.  [default: steps where the capture has training steps, else think]",
-)
-@click.option("--speed", type=float, default=1.0, show_default=True, help="As for run.")
-@click.option("--compute-speed", type=float, help="As for run.")
-@click.option("--io-speed", type=float, help="As for run.")
-@click.option(
-    "--compute", type=click.Choice(["sleep", "spin", "skip"]), default="sleep", show_default=True, help="As for run."
-)
-@click.option(
-    "--api",
-    type=click.Choice(["auto", "posix", "stdio", "mpiio", "hdf5", "null"]),
-    default="auto",
-    show_default=True,
-    help="As for run.",
-)
-@click.option("--reconstruct/--no-reconstruct", default=True, show_default=True, help="As for run.")
-@click.option("--direct", is_flag=True, help="POSIX operations past the page cache (O_DIRECT).")
+@replay_options(pace=None)
 @click.option(
     "--cold/--warm",
     default=True,
@@ -172,48 +153,24 @@ def _experiment(source: Capture, sources: tuple[Source, ...], chosen: Mapping[st
     """From the options of the command line. `sources`: see `RunOptions`. Raises: UsageError."""
     import secrets
 
-    from replay.plan.pacing import Pace
     from replay.regression.experiment import Experiment, default_pace
     from replay.regression.verdict import Rule
 
-    pace = default_pace(source) if chosen["pace"] is None else Pace(chosen["pace"])
+    pacing = pacing_of(chosen, chosen["pace"] or default_pace(source).value)
+
+    def side(name: str) -> RunOptions:
+        maps = chosen[f"{name}_map"]
+        return run_options_of(chosen, pacing, source, target=chosen[name], maps=maps, sources=sources)
+
     return Experiment(
-        baseline=_run_options(source, sources, chosen, "baseline", pace),
-        candidate=_run_options(source, sources, chosen, "candidate", pace),
+        baseline=side("baseline"),
+        candidate=side("candidate"),
         repeats=chosen["repeats"],
         warmup=chosen["warmup"],
         seed=secrets.randbits(32) if chosen["seed"] is None else chosen["seed"],
         rule=Rule(threshold_pct=chosen["threshold"], alpha=chosen["alpha"]),
         metric=chosen["metric"],
         keep=chosen["output"],
-    )
-
-
-def _run_options(
-    source: Capture, sources: tuple[Source, ...], chosen: Mapping[str, Any], side: str, pace: Pace
-) -> RunOptions:
-    from replay.plan.lane_plan import PlanOptions
-    from replay.plan.pacing import Pacing
-    from replay.run.options import RunOptions
-    from replay.run.process_files import IoOptions, mpi_hints
-    from replay.twin.placement import parse_map
-
-    pacing = Pacing(
-        pace=pace,
-        speed=chosen["speed"],
-        compute_speed=chosen["compute_speed"],
-        io_speed=chosen["io_speed"],
-    )
-    return RunOptions(
-        target=chosen[side],
-        plan=PlanOptions(pacing=pacing, compute=chosen["compute"]),
-        maps=tuple(parse_map(text) for text in chosen[f"{side}_map"]),
-        cold=chosen["cold"],
-        api=chosen["api"],
-        reconstruct=chosen["reconstruct"],
-        io=IoOptions(direct=chosen["direct"], hints=mpi_hints(source)),
-        sources=sources,
-        force=chosen["force"],
     )
 
 

@@ -186,7 +186,6 @@ def run_options(
     force: bool = False,
 ) -> RunOptions:
     """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
-    from replay.plan.lane_plan import PlanOptions
     from replay.plan.layers import API_CHOICES
     from replay.plan.pacing import Pace, Pacing
     from replay.run.options import RunOptions
@@ -200,7 +199,8 @@ def run_options(
         check_profiled(source)
     return RunOptions(
         target=Path(target),
-        plan=PlanOptions(pacing=pacing, compute=compute),
+        pacing=pacing,
+        compute=compute,
         maps=path_maps(maps),
         cold=cold,
         api=api,
@@ -211,23 +211,37 @@ def run_options(
     )
 
 
-def explain(capture: CaptureOrPath) -> dict[str, Any]:
+def explain(
+    capture: CaptureOrPath,
+    *,
+    api: str = "auto",
+    reconstruct: bool = True,
+    speed: float = 1.0,
+    compute_speed: float | None = None,
+    io_speed: float | None = None,
+) -> dict[str, Any]:
     """The causal model of the training loop behind the pace `steps`, and its evidence; nothing is replayed.
+
+    It is the model that `run` with the same choices follows (`RunChoices`); at other speeds than the recorded ones
+    `at_speed` holds what it comes to.
 
         dxt_replay.explain("run.capture")["ranks"]
 
     Raises: UsageError when the capture has no training steps.
     """
     from replay.causal.explain import explanation
-    from replay.causal.paced_ranks import derive_steps
-    from replay.plan.layers import choose_layers
-    from replay.plan.survey import survey_rank
+    from replay.plan.pacing import Pace, Pacing
+    from replay.ranks.comm import Solo
+    from replay.run.context import choose_layers_together, derive_context
+
+    pacing = Pacing(pace=Pace.STEPS, speed=speed, compute_speed=compute_speed, io_speed=io_speed)
 
     with opened(capture) as source:
         check_profiled(source)
-        layers = choose_layers(source)
-        surveys = [survey_rank(source, rank, layers) for rank in source.ranks]
-        return explanation(source, derive_steps(source, surveys, source.time_span_ns[0]))
+        layers = choose_layers_together(source, Solo(), api=api, reconstruct=reconstruct)
+        context = derive_context(source, Solo(), layers, Pace.STEPS)
+        assert context.steps is not None  # the pace is steps
+        return explanation(source, context.steps, pacing)
 
 
 def check_profiled(source: Capture) -> None:

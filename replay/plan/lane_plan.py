@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from replay.engine.backends.base import FileSlot
 from replay.engine.items import (
@@ -37,7 +36,6 @@ from replay.plan.plan_row import PLAN_ROW, OperationBatch
 from replay.plan.row_queue import RowQueue, SpillFile
 from replay.plan.survey import RankSurvey
 from replay.twin.placement import Placement
-from traces.errors import UsageError
 from traces.measures.intervals import Intervals
 from traces.schema import OPS, SPAN_KINDS, codes
 from traces.steps import step_at
@@ -61,22 +59,6 @@ PROCESS_ITEMS = 1 << 19
 LEAST_BATCH_ITEMS = 64
 
 _COLUMNS = ("lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "step", "origin")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """Choices of the user that shape a plan. `compute`: sleep, spin or skip. `origin_ns`: recorded time of the start.
-
-    Raises: UsageError for another compute.
-    """
-
-    pacing: Pacing
-    compute: str = "sleep"
-    origin_ns: int = 0
-
-    def __post_init__(self) -> None:
-        if self.compute not in (*COMPUTE_KINDS, "skip"):
-            raise UsageError(f"--compute {self.compute!r}: choose sleep, spin or skip")
 
 
 def batch_of(rows: np.ndarray) -> Batch:
@@ -168,7 +150,9 @@ class CausalLanes(Protocol):
 
 
 class RankSource:
-    """Shares one rank's op stream out to its lanes. `spill`: for rows of lanes that lag behind.
+    """Shares one rank's op stream out to its lanes. `origin_ns`: recorded time of the replay's start.
+
+    `spill`: for rows of lanes that lag behind.
 
     `causal`: ties the operations to the training loop (pace `steps`); without it they have due times of their own.
     `batch_items`: see `batch_items_of`.
@@ -179,7 +163,8 @@ class RankSource:
         capture: Capture,
         survey: RankSurvey,
         slots: SlotNumbers,
-        options: PlanOptions,
+        pacing: Pacing,
+        origin_ns: int,
         spill: SpillFile | None = None,
         causal: CausalLanes | None = None,
         batch_items: int = BATCH_ITEMS,
@@ -190,7 +175,7 @@ class RankSource:
         self._causal = causal
         self._queues = {lane: RowQueue(PLAN_ROW, spill=spill) for lane in survey.lanes}
         self._left = dict(survey.lane_operations)
-        self._clocks = {lane: LaneClock(options.pacing, options.origin_ns) for lane in survey.lanes}
+        self._clocks = {lane: LaneClock(pacing, origin_ns) for lane in survey.lanes}
 
     def lane(self, lane: int) -> LaneSource:
         """The items of one lane."""
@@ -279,18 +264,17 @@ class ComputeSource(LaneSource):
         return rows
 
 
-def compute_rows(spans: pa.Table, rank: int, options: PlanOptions) -> np.ndarray:
-    """The items of a rank's compute lane, as `PLAN_ROW`: a gap for each busy stretch, a mark at each step's borders.
+def compute_rows(spans: pa.Table, pacing: Pacing, compute: str, origin_ns: int) -> np.ndarray:
+    """The items of a rank's compute lane, from its spans: a gap for each busy stretch, a mark at each step's borders.
 
     Marks carry the step in `step` and 0 (begin) or 1 (end) in `offset`; gaps the step that they begin in, and their
     recorded start in `offset`. Marks sort before what starts with them. Empty with compute `skip`, and without pace:
     what the storage can do does not wait for compute.
     """
-    if options.compute == "skip" or options.pacing.pace is Pace.NONE:
+    if compute == "skip" or pacing.pace is Pace.NONE:
         return np.empty(0, dtype=PLAN_ROW)
-    mine = spans.filter(pc.equal(spans["rank"], rank))
-    kind, step = codes(mine, "kind"), mine["step"].to_numpy()
-    start_ns, end_ns = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+    kind, step = codes(spans, "kind"), spans["step"].to_numpy()
+    start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     is_step = kind == SPAN_KINDS.index("step")
     borders = np.concatenate((start_ns[is_step], end_ns[is_step]))
     gap_starts, gap_ends = _cut(busy_intervals(kind, start_ns, end_ns), borders)
@@ -298,18 +282,18 @@ def compute_rows(spans: pa.Table, rank: int, options: PlanOptions) -> np.ndarray
     rows = np.zeros(marks + gaps, dtype=PLAN_ROW)
     rows["slot"] = rows["file_id"] = -1
     times = np.concatenate((borders, gap_starts))
-    rows["kind"] = np.repeat(np.array([MARK, COMPUTE_KINDS[options.compute]], dtype=np.uint8), [marks, gaps])
+    rows["kind"] = np.repeat(np.array([MARK, COMPUTE_KINDS[compute]], dtype=np.uint8), [marks, gaps])
     rows["step"][:marks] = np.tile(step[is_step], 2)
     rows["step"][marks:] = step_at(gap_starts, start_ns[is_step], end_ns[is_step], step[is_step])
     rows["offset"] = np.concatenate((np.repeat([0, 1], marks // 2), gap_starts))
     durations = np.zeros(len(rows), dtype=np.int64)
     durations[marks:] = gap_ends - gap_starts
-    rows["length"] = options.pacing.compute_ns(durations)
+    rows["length"] = pacing.compute_ns(durations)
     # At one instant a step ends, the next begins, then its compute starts.
     rank_at_instant = np.concatenate((np.repeat([1, 0], marks // 2), np.full(gaps, 2)))
     order = np.lexsort((rank_at_instant, times))
     rows, times, durations = rows[order], times[order], durations[order]
-    clock = LaneClock(options.pacing, options.origin_ns, options.pacing.compute_ns)
+    clock = LaneClock(pacing, origin_ns, pacing.compute_ns)
     rows["due_ns"] = clock.due_ns(times, times + durations)
     return rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +85,16 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
         operations=sum(operations),
         left_out=int(everything["operations"].to_numpy().sum()) - sum(operations),
     )
+
+
+def spans_by_rank(spans: pa.Table, ranks: Iterable[int]) -> dict[int, pa.Table]:
+    """The spans of each of these ranks, in their order in `spans` (rows of `SPANS_SCHEMA`), found in one pass."""
+    of_row = spans["rank"].to_numpy()
+    if (np.diff(of_row) < 0).any():
+        order = np.argsort(of_row, kind="stable")
+        spans, of_row = spans.take(pa.array(order)), of_row[order]
+    limits = {rank: np.searchsorted(of_row, (rank, rank + 1)).tolist() for rank in ranks}
+    return {rank: spans.slice(first, until - first) for rank, (first, until) in limits.items()}
 
 
 def _sums(keys: np.ndarray, number: np.ndarray) -> tuple[list[int], list[int]]:

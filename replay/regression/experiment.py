@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from replay.regression.health import examine
 from replay.regression.run_metrics import METRICS, MeasuredRun, measure_run, primary_metric
 from replay.regression.signed_rank import MAX_PAIRS
 from replay.regression.verdict import Rule
+from replay.run.context import choose_layers_together, derive_context
 from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.result import RunResult
@@ -45,11 +46,14 @@ Report = Callable[[str, Progress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What the user chose. `baseline` and `candidate` differ in where they run; `repeats`: pairs; `warmup`: runs of a
-    side before them that do not count; `keep`: a directory for the replays, which are deleted when None; `metric`: the
-    one that decides, by `primary_metric` when None.
+    """What the user chose.
 
-    Raises: UsageError for numbers out of range.
+    `baseline`, `candidate`: differ in target and maps alone.
+    `repeats`: pairs of runs; `warmup`: runs of a side before them that do not count.
+    `keep`: a directory for the replays, which are deleted when None.
+    `metric`: the one that decides, by `primary_metric` when None.
+
+    Raises: UsageError for numbers out of range, and for sides that differ in more.
     """
 
     baseline: RunOptions
@@ -69,6 +73,12 @@ class Experiment:
         if self.metric is not None and self.metric not in METRICS:
             raise UsageError(f"--metric {self.metric!r}: choose {', '.join(METRICS)}")
 
+        sides_differ = replace(self.candidate, target=self.baseline.target, maps=self.baseline.maps) != self.baseline
+        if sides_differ:
+            raise UsageError(
+                "the two sides of an experiment differ in target and maps alone: give both the same options"
+            )
+
     @property
     def sides(self) -> Mapping[str, RunOptions]:
         """Both by name."""
@@ -82,9 +92,10 @@ def run_experiment(
 
     Raises: as `run_replay`; UsageError where processes of several nodes have no common directory to write to.
     """
-    primary = experiment.metric or first_does(
-        comm, lambda: primary_metric(capture, experiment.baseline.plan.pacing.pace)
-    )
+    primary = experiment.metric or first_does(comm, lambda: primary_metric(capture, experiment.baseline.pacing.pace))
+    chosen = experiment.baseline
+    layers = choose_layers_together(capture, comm, api=chosen.api, reconstruct=chosen.reconstruct)
+    context = derive_context(capture, comm, layers, chosen.pacing.pace)
     order = schedule(experiment.repeats, experiment.warmup, experiment.seed)
     runs: list[MeasuredRun] = []
     with _output_folder(experiment.keep, comm) as folder:
@@ -92,7 +103,7 @@ def run_experiment(
             _settle(experiment, comm)
             progress = _labelled(report, f"run {number} of {len(order)}, {side}")
             output = _output(folder, pair, side, number)
-            result = run_replay(capture, output, experiment.sides[side], comm, progress)
+            result = run_replay(capture, output, experiment.sides[side], comm, progress, context)
             run = first_does(comm, _measuring(result, side, pair, experiment.keep))
             runs.append(run)
             if run.stopped:
@@ -260,7 +271,7 @@ def _sync_file_system(path: Path) -> None:
 
 def _result(capture: Capture, experiment: Experiment, primary: str, runs: Sequence[MeasuredRun]) -> Regression:
     options = experiment.baseline
-    pacing = options.plan.pacing
+    pacing = options.pacing
     counted = [run for run in runs if run.pair and not run.stopped]
     health = examine(
         counted,

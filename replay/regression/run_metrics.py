@@ -103,7 +103,7 @@ class MeasuredRun:
 def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kept: bool) -> MeasuredRun:
     """One pass over a replay. `kept`: whether its capture stays. Raises: CaptureError when a part is damaged."""
     tally = result.tally
-    training = result.options.pacing.pace is Pace.STEPS
+    training = result.pacing.pace is Pace.STEPS
     whole_s = ns_to_seconds(tally.last_end_ns)
     return MeasuredRun(
         side=side,

@@ -1,4 +1,4 @@
-"""What is found out once for all processes before a run: is the target staged, what is replayed at which layer."""
+"""Before each run: is the target staged; a directory to write into, and files as the replay must find them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from replay.plan.layers import LayerChoice, choose_layers
+from replay.plan.layers import LayerChoice
 from replay.run.options import RunOptions
 from replay.run.process_files import check_io
 from replay.twin.placement import Placement
@@ -21,32 +21,27 @@ class Prepared:
     """What one process found out for all of them."""
 
     placements: Sequence[Placement]
-    layers: LayerChoice
     working: Path
-    begin_ns: int
-    end_ns: int
 
 
-def prepare(capture: Capture, output: Path, options: RunOptions) -> Prepared:
-    """Look at the capture and the target, and make a working directory for the output.
+def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerChoice) -> Prepared:
+    """Look at the target, and make a working directory for the output.
 
     The caller holds the target's lock. Raises: UsageError, CaptureError, TargetError; nothing is left then.
     """
     if _same(output, capture.path):
         raise UsageError(f"{output} is the capture to be replayed: give the replay another name")
     check_capture_output(output, force=options.force)
-    layers = choose_layers(capture, api=options.api, reconstruct=options.reconstruct)
     chunks = layers.chunks if options.api == "hdf5" else None
     placements = check_staged(capture, options.target, options.maps, chunks)
     check_io(options.io, options.target, [placement.path for placement in placements])
-    begin_ns, end_ns = capture.time_span_ns
     working = begin_capture(output, force=options.force)
     try:
         prepare_run(options.target, placements)
     except BaseException:
         discard_capture(working)
         raise
-    return Prepared(placements=placements, layers=layers, working=working, begin_ns=begin_ns, end_ns=end_ns)
+    return Prepared(placements=placements, working=working)
 
 
 def _same(output: Path, source: Path) -> bool:

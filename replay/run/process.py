@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,17 @@ from replay.plan.collectives import Collectives
 from replay.plan.lane_plan import batch_items_of, process_file_slots
 from replay.plan.pacing import Pace
 from replay.plan.row_queue import SpillFile
-from replay.plan.survey import RankSurvey
 from replay.ranks.stopping import StopRelay
+from replay.run.context import RunContext
 from replay.run.options import RunOptions
 from replay.run.prepared import Prepared
 from replay.run.process_files import ProcessFiles, per_operation_ns
-from replay.run.rank_lanes import FedLane, LaneBuffers, ReplayedRank
+from replay.run.rank_lanes import FedLane, LaneBuffers, ProcessLanes, ReplayedRank
 from replay.run.recording import Tally, TimeCollector, rank_rows
 from replay.run.result import Overhead
 from replay.twin import page_cache
 from traces.errors import ReplayError
 from traces.schema import SPANS_SCHEMA
-from traces.store.reader import Capture
 from traces.store.writer import OpsWriter
 from traces.units import NS_PER_MS
 
@@ -63,13 +62,13 @@ class ReplayProcess:
 
     def __init__(
         self,
-        capture: Capture,
-        surveys: Sequence[RankSurvey],
+        context: RunContext,
         prepared: Prepared,
         options: RunOptions,
         paced: PacedRanks | None,
         stop: StopFlag,
     ) -> None:
+        capture, surveys = context.capture, context.surveys
         self._capture = capture
         self._options = options
         self.stop = stop
@@ -89,9 +88,17 @@ class ReplayProcess:
         allow_open_files(len(self._slots.slots) + len(surveys))
         self.files = ProcessFiles(self._slots, options.io, self.core.name)
         require_descriptors(lanes + len(surveys))
+        shared = ProcessLanes(
+            context=context,
+            options=options,
+            files=self.files,
+            buffers=self._buffers,
+            gate=self._gate,
+            stop=stop,
+            paced=paced,
+        )
         self._ranks: list[ReplayedRank] = [
-            ReplayedRank(capture, survey, self.files, numbers, self._buffers, options, self._gate, self.stop, paced)
-            for survey, numbers in zip(surveys, self._slots.numbers, strict=True)
+            ReplayedRank(survey, numbers, shared) for survey, numbers in zip(surveys, self._slots.numbers, strict=True)
         ]
         self._cost_ns = {core: per_operation_ns(core) for core in {core_of(lane.lane) for lane in self._lanes}}
         sizes = capture.files["size"].to_numpy()
@@ -102,7 +109,7 @@ class ReplayProcess:
         paths = (prepared.placements[file].path for file in sorted(read))
         self._paths = [path for path in paths if os.path.exists(path)]
         self._total = sum(survey.operations for survey in self.surveys)
-        self.expected_ns = options.plan.pacing.recorded_ns(prepared.end_ns - prepared.begin_ns)
+        self.expected_ns = options.pacing.recorded_ns(context.recorded_ns)
         self._threads: list[threading.Thread] = []
 
     @property
@@ -229,7 +236,7 @@ class ReplayProcess:
         self.files.close_all()
 
     def _progress(self, elapsed_ns: int) -> Progress:
-        timed = self._options.plan.pacing.pace is Pace.TIMED
+        timed = self._options.pacing.pace is Pace.TIMED
         return Progress(
             done=sum(rank.operations_done for rank in self._ranks),
             total=self._total,
@@ -253,5 +260,5 @@ class ReplayProcess:
         return sum((rank.tally() for rank in self._ranks), own)
 
     def spans(self) -> pa.Table:
-        tables = [rank.spans(self._capture, self._options.plan) for rank in self._ranks]
+        tables = [rank.spans(self._options.pacing.of_compute) for rank in self._ranks]
         return pa.concat_tables([SPANS_SCHEMA.empty_table(), *tables])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from replay.causal.paced_ranks import PacedRanks
 from replay.engine.clock import StartGate, StopFlag
@@ -18,7 +17,6 @@ from replay.engine.items import Pace as LoopPace
 from replay.plan.lane_plan import (
     ComputeSource,
     LaneSource,
-    PlanOptions,
     RankSource,
     SlotNumbers,
     batch_of,
@@ -27,11 +25,11 @@ from replay.plan.lane_plan import (
 from replay.plan.pacing import Pace
 from replay.plan.row_queue import SpillFile
 from replay.plan.survey import RankSurvey
+from replay.run.context import RunContext
 from replay.run.options import RunOptions
 from replay.run.process_files import ProcessFiles
 from replay.run.recording import ComputeRecorder, ComputeStructure, LaneRecorder, NoRecorder, Tally, TimeCollector
 from traces.schema import SPAN_KINDS, codes
-from traces.store.reader import Capture
 
 LOOP_PACE = {
     Pace.TIMED: LoopPace.ABSOLUTE,
@@ -50,36 +48,41 @@ class LaneBuffers:
     batch_items: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProcessLanes:
+    """What the ranks of a process share. `gate`: opens at the start. `paced`: None for a pace without a model."""
+
+    context: RunContext
+    options: RunOptions
+    files: ProcessFiles
+    buffers: LaneBuffers
+    gate: StartGate
+    stop: StopFlag
+    paced: PacedRanks | None
+
+    def lane(self, backends: Iterable[int] = ()) -> Lane:
+        """A lane that uses the back ends with these codes."""
+        counters = None if self.paced is None else self.paced.shared.counters
+        pace = LOOP_PACE[self.options.pacing.pace]
+        return make_lane(self.files.table(backends), pace=pace, start=self.gate, stop=self.stop, counters=counters)
+
+
 class ReplayedRank:
     """One captured rank in the replay: its I/O lanes and its compute lane, over the process's files."""
 
-    def __init__(
-        self,
-        capture: Capture,
-        survey: RankSurvey,
-        files: ProcessFiles,
-        slots: SlotNumbers,
-        buffers: LaneBuffers,
-        options: RunOptions,
-        gate: StartGate,
-        stop: StopFlag,
-        paced: PacedRanks | None,
-    ) -> None:
+    def __init__(self, survey: RankSurvey, slots: SlotNumbers, shared: ProcessLanes) -> None:
         self.survey = survey
-        pacing = options.plan.pacing
+        context, paced, buffers, pacing = shared.context, shared.paced, shared.buffers, shared.options.pacing
+        self._spans = context.spans[survey.rank]
         causal = None if paced is None else paced.steps.lanes(survey.rank, paced.counters[survey.rank], pacing)
-        source = RankSource(capture, survey, slots, options.plan, buffers.spill, causal, buffers.batch_items)
+        source = RankSource(
+            context.capture, survey, slots, pacing, context.begin_ns, buffers.spill, causal, buffers.batch_items
+        )
         self.recorders = [LaneRecorder(lane, buffers.spill, buffers.times) for lane in survey.lanes]
         self.compute = ComputeRecorder()
-        pace = LOOP_PACE[pacing.pace]
-        counters = None if paced is None else paced.shared.counters
-
-        def make(backends: Iterable[int] = ()) -> Lane:
-            return make_lane(files.table(backends), pace=pace, start=gate, stop=stop, counters=counters)
-
         self.lanes = [
             FedLane(
-                make(survey.lane_backends[recorder.lane]),
+                shared.lane(survey.lane_backends[recorder.lane]),
                 source.lane(recorder.lane),
                 recorder,
                 f"{survey.rank}.{recorder.lane}",
@@ -87,14 +90,15 @@ class ReplayedRank:
             for recorder in self.recorders
         ]
         if paced is None:
-            rows = compute_rows(capture.spans, survey.rank, options.plan)
+            rows = compute_rows(self._spans, pacing, shared.options.compute, context.begin_ns)
         else:
-            rows = paced.steps.script(survey.rank, paced.counters[survey.rank], pacing, options.plan.compute)
-            ready = paced.steps.pipeline(survey.rank, paced.counters[survey.rank], pacing)
+            counters = paced.counters[survey.rank]
+            rows = paced.steps.script(survey.rank, counters, pacing, shared.options.compute)
+            ready = paced.steps.pipeline(survey.rank, counters, pacing)
             if len(ready):
-                self.lanes.append(FedLane(make(), ComputeSource(ready), NoRecorder(), f"{survey.rank}.pipeline"))
+                self.lanes.append(FedLane(shared.lane(), ComputeSource(ready), NoRecorder(), f"{survey.rank}.pipeline"))
         if len(rows):
-            self.lanes.append(FedLane(make(), ComputeSource(rows), self.compute, f"{survey.rank}.compute"))
+            self.lanes.append(FedLane(shared.lane(), ComputeSource(rows), self.compute, f"{survey.rank}.compute"))
 
     @property
     def operations_done(self) -> int:
@@ -106,11 +110,11 @@ class ReplayedRank:
         totals = sum((recorder.tally(ns) for recorder, ns in zip(self.recorders, starved, strict=False)), Tally())
         return totals + Tally(last_end_ns=self.compute.last_end_ns)
 
-    def spans(self, capture: Capture, plan: PlanOptions) -> pa.Table:
-        mine = capture.spans.filter(pc.equal(capture.spans["rank"], self.survey.rank))
-        busy = mine.filter(pa.array(codes(mine, "kind") == SPAN_KINDS.index("compute")))
+    def spans(self, compute_speed: float) -> pa.Table:
+        """What the rank's training thread did, as `SPANS_SCHEMA`. `compute_speed`: that of the replay."""
+        busy = self._spans.filter(pa.array(codes(self._spans, "kind") == SPAN_KINDS.index("compute")))
         structure = ComputeStructure(
-            starts=busy["start_ns"].to_numpy(), ends=busy["end_ns"].to_numpy(), speed=plan.pacing.of_compute
+            starts=busy["start_ns"].to_numpy(), ends=busy["end_ns"].to_numpy(), speed=compute_speed
         )
         return self.compute.spans(self.survey.rank, structure)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.ranks.comm import Communicator
+from replay.run.context import choose_layers_together, derive_context
 from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.result import RunResult
@@ -58,9 +59,11 @@ def run_repeatedly(
 
     Raises: as `run_replay`; captures of the runs before stay.
     """
+    layers = choose_layers_together(capture, comm, api=options.api, reconstruct=options.reconstruct)
+    context = derive_context(capture, comm, layers, options.pacing.pace)
     runs: list[RunResult] = []
     for number in range(1, times + 1):
-        result = run_replay(capture, output_of(output, number), options, comm, report_progress)
+        result = run_replay(capture, output_of(output, number), options, comm, report_progress, context)
         if result is not None:
             runs.append(result)
         if comm.broadcast(result is not None and result.stopped):

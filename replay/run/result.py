@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.engine.issue import Core
-from replay.plan.lane_plan import PlanOptions
-from replay.plan.pacing import Pace
+from replay.plan.pacing import Pace, Pacing
 from replay.run.recording import Tally
 from traces.measures.distribution import Distribution
 from traces.replay_record import ReplayRecord
@@ -75,7 +74,8 @@ class RunResult:
     """
 
     capture: Path
-    options: PlanOptions
+    pacing: Pacing
+    compute: str
     tally: Tally
     recorded_ns: int
     jitter_us: Mapping[str, float] | None
@@ -93,7 +93,7 @@ class RunResult:
     @property
     def expected_ns(self) -> int | None:
         """The recorded time at the replay's speed; None where compute and I/O have different ones, or no pace."""
-        pacing = self.options.pacing
+        pacing = self.pacing
         return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace is not Pace.NONE else None
 
     @property
@@ -128,11 +128,11 @@ class RunResult:
         tally = self.tally
         return {
             "capture": str(self.capture),
-            "pace": self.options.pacing.pace.value,
-            "speed": self.options.pacing.speed,
-            "compute_speed": self.options.pacing.of_compute,
-            "io_speed": self.options.pacing.of_io,
-            "compute": self.options.compute,
+            "pace": self.pacing.pace.value,
+            "speed": self.pacing.speed,
+            "compute_speed": self.pacing.of_compute,
+            "io_speed": self.pacing.of_io,
+            "compute": self.compute,
             "operations": tally.operations,
             "failed": tally.failed,
             "errors": _by_name(tally.errors),
@@ -185,7 +185,7 @@ def replay_info(
     """`capture.json` of a replay that started at `zero_ns` (CLOCK_REALTIME) and left `stored` operations. `sources`:
     what `source` stands for where it will not last."""
     elapsed_ns = result.tally.last_end_ns
-    pacing = result.options.pacing
+    pacing = result.pacing
     record = ReplayRecord(
         pace=pacing.pace.value,
         speed=pacing.speed,

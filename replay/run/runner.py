@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from replay.causal.paced_ranks import PacedRanks, derive_steps, paced_ranks
+from replay.causal.paced_ranks import PacedRanks, paced_ranks
 from replay.engine.clock import StopFlag
 from replay.engine.jitter import JitterProbe
-from replay.plan.collectives import Collectives, choose_collectives
-from replay.plan.pacing import Pace
-from replay.plan.survey import RankSurvey, survey_rank
-from replay.ranks.comm import Communicator, share_of, together
+from replay.ranks.comm import Communicator, together
 from replay.ranks.stopping import StopRelay, stop_on_signals
+from replay.run.context import RunContext, choose_layers_together, derive_context
 from replay.run.options import RunOptions
 from replay.run.prepared import Prepared, prepare
 from replay.run.process import Progress, ReplayProcess
@@ -47,107 +45,84 @@ def run_replay(
     options: RunOptions,
     comm: Communicator,
     report_progress: Callable[[Progress], None] = lambda progress: None,
+    context: RunContext | None = None,
 ) -> RunResult | None:
     """Replay `capture` on `options.target` and write `output`; the result on process 0, None on the others.
 
+    `context`: from `derive_context`, for several runs with the same choices; derived here when None.
     SIGINT and SIGTERM end the run in order: the capture then holds what was done and is marked partial.
     Raises: DxtReplayError on every process when one of them cannot start or finish.
     """
+    if context is not None:
+        layers = context.layers
+    else:
+        layers = choose_layers_together(capture, comm, api=options.api, reconstruct=options.reconstruct)
     with ExitStack() as held:
 
         def prepare_first() -> Prepared:
             held.enter_context(locked_target(options.target))  # by one process for all of them, until all are done
-            return prepare(capture, output, options)
+            return prepare(capture, output, options, layers)
 
-        prepared = comm.broadcast(together(comm, lambda: prepare_first() if comm.rank == 0 else None))
-        options = replace(options, plan=replace(options.plan, origin_ns=prepared.begin_ns))
+        prepared: Prepared = comm.broadcast(together(comm, lambda: prepare_first() if comm.rank == 0 else None))
         try:
-            return _run(capture, output, options, comm, prepared, report_progress)
+            if context is None:
+                context = derive_context(capture, comm, layers, options.pacing.pace)
+            run = _Run(
+                context=context,
+                output=output,
+                options=options,
+                comm=comm,
+                prepared=prepared,
+                report_progress=report_progress,
+            )
+            return run.replayed()
         except BaseException:
             if comm.rank == 0:
                 discard_capture(prepared.working)
             raise
 
 
-def _run(
-    capture: Capture,
-    output: Path,
-    options: RunOptions,
-    comm: Communicator,
-    prepared: Prepared,
-    report_progress: Callable[[Progress], None],
-) -> RunResult | None:
-    ranks = share_of(capture.ranks, comm.rank, comm.size)
-    surveys = together(comm, lambda: [survey_rank(capture, rank, prepared.layers) for rank in ranks])
-    collectives = choose_collectives(capture, surveys, prepared.layers, comm)
-    if collectives.files.any():
-        layers = replace(prepared.layers, collective=collectives.files)
-        surveys = together(comm, lambda: [survey_rank(capture, rank, layers) for rank in ranks])
-    stop = StopFlag()
-    with _paced(capture, surveys, options, comm, stop) as paced:
-        process = together(comm, lambda: ReplayProcess(capture, surveys, prepared, options, paced, stop))
-        return _replayed(capture, output, options, comm, prepared, process, collectives, report_progress)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Run:
+    """One process's part in a run. All methods are collective but `_finish`."""
 
+    context: RunContext
+    output: Path
+    options: RunOptions
+    comm: Communicator
+    prepared: Prepared
+    report_progress: Callable[[Progress], None]
 
-@contextmanager
-def _paced(
-    capture: Capture, surveys: Sequence[RankSurvey], options: RunOptions, comm: Communicator, stop: StopFlag
-) -> Iterator[PacedRanks | None]:
-    """What paces the ranks of this process where the pace follows the training loop, else None. Collective."""
-    if options.plan.pacing.pace is not Pace.STEPS:
-        yield None
-        return
-    steps = together(comm, lambda: derive_steps(capture, surveys, options.plan.origin_ns))
-    with paced_ranks(steps, comm, stop) as paced:
-        yield paced
+    def replayed(self) -> RunResult | None:
+        stop, steps = StopFlag(), self.context.steps
+        pacing = nullcontext() if steps is None else paced_ranks(steps, self.comm, stop)
+        with pacing as paced:
+            process = together(self.comm, lambda: ReplayProcess(self.context, self.prepared, self.options, paced, stop))
+            part, zero_ns = self._part(process, paced)
+            parts = self.comm.gather(part)
+            return together(self.comm, lambda: None if parts is None else self._finish(parts, process, zero_ns))
 
-
-def _replayed(
-    capture: Capture,
-    output: Path,
-    options: RunOptions,
-    comm: Communicator,
-    prepared: Prepared,
-    process: ReplayProcess,
-    collectives: Collectives,
-    report_progress: Callable[[Progress], None],
-) -> RunResult | None:
-    cache_warnings = together(comm, process.drop_pages) if options.cold else ()
-    comm.barrier()
-    residency = together(comm, process.residency)
-    probe = JitterProbe() if comm.first_on_node() else None
-    together(comm, lambda: process.open_together(collectives))
-    bound = process.files.collective and comm.size > 1
-    relay = StopRelay(process.stop, comm)
-    with stop_on_signals(process.stop):
-        together(comm, process.start)
-        wall_zero_ns = time.time_ns() - time.monotonic_ns()
-        start_ns = comm.common_start_ns(START_MARGIN_NS)
-        paced = process.paced
-        relaying = paced.relayed() if paced is not None else nullcontext()
-
-        def issue() -> None:
-            try:
-                process.run(start_ns, report_progress, relay, bound=bound)
-            finally:
-                if paced is not None:
-                    paced.check_relay()  # its failure is why the lanes were stopped
-
-        # Until the last process of all is done: the first may have less to do than the others on its node.
-        with relaying, probe.running() if probe is not None else nullcontext():
-            if bound:
-                # Not `together`: who fails here must not wait for processes that wait for it. Its error ends them all.
-                issue()
-            else:
-                together(comm, lambda: relay.then_meet(issue))
-        stopped = process.stopped  # later, a signal must not end the writing
-        together(comm, process.files.close_together)
-        stored = together(comm, lambda: process.write_operations(prepared.working))
-    spans = together(comm, process.spans)
-    parts = comm.gather(
-        _Part(
+    def _part(self, process: ReplayProcess, paced: PacedRanks | None) -> tuple[_Part, int]:
+        """What this process did, and when it began (CLOCK_REALTIME in ns)."""
+        comm, collectives = self.comm, self.context.collectives
+        cache_warnings = together(comm, process.drop_pages) if self.options.cold else ()
+        comm.barrier()
+        residency = together(comm, process.residency)
+        probe = JitterProbe() if comm.first_on_node() else None
+        together(comm, lambda: process.open_together(collectives))
+        with stop_on_signals(process.stop):
+            together(comm, process.start)
+            wall_zero_ns = time.time_ns() - time.monotonic_ns()
+            start_ns = comm.common_start_ns(START_MARGIN_NS)
+            # Until the last process of all is done: the first may have less to do than the others on its node.
+            with probe.running() if probe is not None else nullcontext():
+                self._issue(process, paced, start_ns)
+            stopped = process.stopped  # later, a signal must not end the writing
+            together(comm, process.files.close_together)
+            stored = together(comm, lambda: process.write_operations(self.prepared.working))
+        part = _Part(
             tally=process.tally(),
-            spans=spans,
+            spans=together(comm, process.spans),
             stored=stored,
             left_out=process.left_out,
             stopped=stopped,
@@ -162,16 +137,75 @@ def _replayed(
             models=process.models,
             jitter_ns=Distribution() if probe is None else probe.lateness_ns(),
         )
-    )
-    result = together(
-        comm,
-        lambda: (
-            None
-            if parts is None
-            else _finish(capture, output, options, prepared, parts, process, wall_zero_ns + start_ns)
-        ),
-    )
-    return result
+        return part, wall_zero_ns + start_ns
+
+    def _issue(self, process: ReplayProcess, paced: PacedRanks | None, start_ns: int) -> None:
+        """Issue everything; returns when all processes have."""
+        bound = process.files.collective and self.comm.size > 1
+        relay = StopRelay(process.stop, self.comm)
+
+        def issue() -> None:
+            try:
+                process.run(start_ns, self.report_progress, relay, bound=bound)
+            finally:
+                if paced is not None:
+                    paced.check_relay()  # its failure is why the lanes were stopped
+
+        with paced.relayed() if paced is not None else nullcontext():
+            if bound:
+                # Not `together`: who fails here must not wait for processes that wait for it. Its error ends them all.
+                issue()
+            else:
+                together(self.comm, lambda: relay.then_meet(issue))
+
+    def _finish(self, parts: Sequence[_Part], process: ReplayProcess, zero_ns: int) -> RunResult:
+        """Write what belongs to the whole replay, and let it take its place. `zero_ns`: see `_part`."""
+        capture, working = self.context.capture, self.prepared.working
+        result = self._result(parts, process)
+        write_spans(working, pa.concat_tables([part.spans for part in parts]))
+        write_files(working, _replayed_files(capture.files))
+        stored = sum(part.stored for part in parts)
+        write_capture_info(working, replay_info(capture, result, zero_ns, stored, self.options.sources))
+        publish_capture(working, self.output, force=self.options.force)
+        return result
+
+    def _result(self, parts: Sequence[_Part], process: ReplayProcess) -> RunResult:
+        options = self.options
+        total_bytes = sum(part.residency.total_bytes for part in parts)
+        resident_bytes = sum(part.residency.resident_bytes for part in parts)
+        return RunResult(
+            capture=self.output,
+            pacing=options.pacing,
+            compute=options.compute,
+            tally=sum((part.tally for part in parts), Tally()),
+            recorded_ns=self.context.recorded_ns,
+            jitter_us=percentiles_us(sum((part.jitter_ns for part in parts), Distribution())),
+            cache=CacheState(
+                policy="cold" if options.cold else "as found",
+                resident_before_pct=100.0 * resident_bytes / total_bytes if total_bytes else None,
+                warnings=tuple(dict.fromkeys(text for part in parts for text in part.cache_warnings)),
+            ),
+            processes=len(parts),
+            idle_processes=max(0, len(parts) - len(self.context.capture.ranks)),
+            lanes=sum(part.lanes for part in parts),
+            core=process.core,
+            io=IoResult(
+                api=options.api,
+                reconstruct=options.reconstruct,
+                backends=tuple(sorted({name for part in parts for name in part.backends})),
+                direct=options.io.direct,
+                not_direct=sum(part.not_direct for part in parts),
+                vectored=options.io.pieces or None,
+                python_lanes=sum(part.python_lanes for part in parts),
+                warnings=tuple(dict.fromkeys(text for part in parts for text in part.io_warnings)),
+            ),
+            overhead=max((part.overhead for part in parts), key=lambda overhead: overhead.busiest_lane_ns),
+            models=None
+            if self.context.steps is None
+            else {rank: model for part in parts for rank, model in (part.models or {}).items()},
+            left_out=sum(part.left_out for part in parts),
+            stopped=any(part.stopped for part in parts),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,58 +227,6 @@ class _Part:
     overhead: Overhead
     models: Mapping[int, Mapping[str, Any]] | None
     jitter_ns: Distribution
-
-
-def _finish(
-    capture: Capture,
-    output: Path,
-    options: RunOptions,
-    prepared: Prepared,
-    parts: Sequence[_Part],
-    process: ReplayProcess,
-    zero_ns: int,
-) -> RunResult:
-    """Write what belongs to the whole replay, and let it take its place. `zero_ns`: the start, CLOCK_REALTIME."""
-    total_bytes = sum(part.residency.total_bytes for part in parts)
-    resident_bytes = sum(part.residency.resident_bytes for part in parts)
-    result = RunResult(
-        capture=output,
-        options=options.plan,
-        tally=sum((part.tally for part in parts), Tally()),
-        recorded_ns=prepared.end_ns - prepared.begin_ns,
-        jitter_us=percentiles_us(sum((part.jitter_ns for part in parts), Distribution())),
-        cache=CacheState(
-            policy="cold" if options.cold else "as found",
-            resident_before_pct=100.0 * resident_bytes / total_bytes if total_bytes else None,
-            warnings=tuple(dict.fromkeys(text for part in parts for text in part.cache_warnings)),
-        ),
-        processes=len(parts),
-        idle_processes=max(0, len(parts) - len(capture.ranks)),
-        lanes=sum(part.lanes for part in parts),
-        core=process.core,
-        io=IoResult(
-            api=options.api,
-            reconstruct=options.reconstruct,
-            backends=tuple(sorted({name for part in parts for name in part.backends})),
-            direct=options.io.direct,
-            not_direct=sum(part.not_direct for part in parts),
-            vectored=options.io.pieces or None,
-            python_lanes=sum(part.python_lanes for part in parts),
-            warnings=tuple(dict.fromkeys(text for part in parts for text in part.io_warnings)),
-        ),
-        overhead=max((part.overhead for part in parts), key=lambda overhead: overhead.busiest_lane_ns),
-        models=None
-        if process.paced is None
-        else {rank: model for part in parts for rank, model in (part.models or {}).items()},
-        left_out=sum(part.left_out for part in parts),
-        stopped=any(part.stopped for part in parts),
-    )
-    write_spans(prepared.working, pa.concat_tables([part.spans for part in parts]))
-    write_files(prepared.working, _replayed_files(capture.files))
-    stored = sum(part.stored for part in parts)
-    write_capture_info(prepared.working, replay_info(capture, result, zero_ns, stored, options.sources))
-    publish_capture(prepared.working, output, force=options.force)
-    return result
 
 
 def _replayed_files(files: pa.Table) -> pa.Table:

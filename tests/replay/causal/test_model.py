@@ -18,7 +18,8 @@ from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.layers import choose_layers
 from replay.plan.pacing import Pace, Pacing
 from replay.plan.plan_row import PLAN_ROW
-from replay.plan.survey import survey_rank
+from replay.plan.survey import spans_by_rank, survey_rank
+from replay.ranks.comm import Solo
 from tests.capture_builder import Op, Span, build_capture, read
 from tests.simulated_application import FILES, MS, READ_BYTES, US, Application, Recorded, Storage, run
 from traces.errors import CaptureError, ReplayError
@@ -71,7 +72,8 @@ def derived(
 def steps_of(capture: Capture) -> Steps:
     layers = choose_layers(capture)
     surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
-    return derive_steps(capture, surveys, capture.time_span_ns[0])
+    spans = spans_by_rank(capture.spans, capture.ranks)
+    return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
 
 
 def predicted_ns(capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None) -> int:

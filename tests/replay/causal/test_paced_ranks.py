@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
-from replay.plan.lane_plan import PlanOptions
+from replay.commands.run import command as run_command
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
+from replay.run.context import choose_layers_together, derive_context
 from replay.run.options import RunOptions
 from replay.run.runner import run_replay
 from replay.twin.stage import plan_stage, stage
@@ -49,8 +51,7 @@ def source_of(folder: Path, application: Application) -> Capture:
 
 
 def options(folder: Path, core: str = "auto", **pacing: Any) -> RunOptions:
-    plan = PlanOptions(pacing=Pacing(pace=Pace.STEPS, **pacing))
-    return RunOptions(target=folder / "twin", plan=plan, core=core)
+    return RunOptions(target=folder / "twin", pacing=Pacing(pace=Pace.STEPS, **pacing), core=core)
 
 
 def spans_of(capture: Capture, rank: int, kind: str) -> list[tuple[int, int]]:
@@ -118,8 +119,7 @@ def test_readers_run_ahead_no_further_than_they_did(tmp_path: Path, core: str) -
 
 def test_compute_can_be_left_out(tmp_path: Path) -> None:
     source = source_of(tmp_path, SMALL)
-    chosen = options(tmp_path)
-    chosen = dataclasses.replace(chosen, plan=dataclasses.replace(chosen.plan, compute="skip"))
+    chosen = dataclasses.replace(options(tmp_path), compute="skip")
     result = run_replay(source, tmp_path / "replay.capture", chosen, Solo())
     assert result is not None
     assert result.as_json()["failed"] == 0
@@ -159,3 +159,42 @@ def test_the_command_line_tells_the_model_without_a_replay(tmp_path: Path) -> No
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "depth 0: the training thread reads what the step needs" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_model_that_is_explained_is_the_one_that_a_run_with_the_same_options_follows(tmp_path: Path) -> None:
+    """Half of the loop's reads were reconstructed from counters: without them a step takes half of the bytes."""
+    recorded = run(SMALL, STORAGE)
+    ops = [
+        dataclasses.replace(op, origin="reconstructed") if op.op == "read" and number % 2 else op
+        for number, op in enumerate(recorded.ops)
+    ]
+    source = build_capture(tmp_path, files=FILES, ops=ops, spans=recorded.spans, name="source")
+    stage(plan_stage(source, tmp_path / "twin"))
+    chosen = dataclasses.replace(options(tmp_path, compute_speed=2.0), reconstruct=False)
+    result = run_replay(source, tmp_path / "replay.capture", chosen, Solo())
+    assert result is not None
+    command = [str(source.path), "--explain", "--json"]
+    without = CliRunner().invoke(run_command, [*command, "--no-reconstruct", "--compute-speed", "2"])
+    explained = json.loads(without.stdout)
+    assert explained["ranks"] == result.as_json()["model"]
+    reads = explained["ranks"]["0"]["evidence"]["loop_reads"]
+    everything = json.loads(CliRunner().invoke(run_command, command).stdout)
+    assert 0 < reads < everything["ranks"]["0"]["evidence"]["loop_reads"]
+    assert explained["at_speed"]["model_s"] < explained["check"]["model_s"]
+    assert everything["at_speed"] is None
+
+
+def test_runs_that_share_a_context_replay_the_same(tmp_path: Path) -> None:
+    source = source_of(tmp_path, SMALL)
+    chosen = options(tmp_path)
+    layers = choose_layers_together(source, Solo(), api="auto", reconstruct=True)
+    context = derive_context(source, Solo(), layers, Pace.STEPS)
+    documents = []
+    for number, shared in enumerate((None, context, context)):
+        output = tmp_path / f"replay-{number}.capture"
+        result = run_replay(source, output, chosen, Solo(), context=shared)
+        assert result is not None
+        documents.append(result.as_json())
+        assert_ranks_met(open_capture(output), 12)
+    for name in ("operations", "failed", "recorded_s", "model", "warnings", "backends"):
+        assert documents[0][name] == documents[1][name] == documents[2][name]

@@ -389,9 +389,9 @@ if rank == {receiver}:
 def test_under_mpiexec_a_bug_leaves_nothing(log: Path, tmp_path: Path, broken: int) -> None:
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     first = f"""
-from replay.run import runner
+from replay.run import context
 if rank == {broken}:
-    runner.survey_rank = lambda *arguments: 1 / 0
+    context.survey_rank = lambda *arguments: 1 / 0
 """
     done = under_mpi(run_command(log, tmp_path / "r.capture"), 2, first)
     assert done.returncode != 0

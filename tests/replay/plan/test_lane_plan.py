@@ -19,7 +19,6 @@ from replay.engine.items import (
 )
 from replay.plan.lane_plan import (
     PROCESS_ITEMS,
-    PlanOptions,
     RankSource,
     batch_items_of,
     busy_intervals,
@@ -28,7 +27,7 @@ from replay.plan.lane_plan import (
 )
 from replay.plan.layers import POSIX, choose_layers
 from replay.plan.pacing import Pace, Pacing
-from replay.plan.survey import survey_rank
+from replay.plan.survey import spans_by_rank, survey_rank
 from replay.twin.placement import Placement
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 from traces.schema import SPAN_KINDS
@@ -42,15 +41,15 @@ def drained(source, lane):
     return np.concatenate(batches), [len(rows) for rows in batches]
 
 
-def options(**choices):
-    return PlanOptions(**{"pacing": Pacing(), "origin_ns": 100, **choices})
+def compute_of(capture, *, pacing=None, compute="sleep"):
+    return compute_rows(spans_by_rank(capture.spans, [0])[0], pacing or Pacing(), compute, origin_ns=100)
 
 
-def planned(capture, plan):
+def planned(capture, pacing=None):
     survey = survey_rank(capture, 0, choose_layers(capture))
     places = [Placement(file_id=i, path=b"/t/%d" % i, mapped=False) for i in range(capture.files.num_rows)]
     (numbers,) = process_file_slots([survey], places).numbers
-    return RankSource(capture, survey, numbers, plan)
+    return RankSource(capture, survey, numbers, pacing or Pacing(), origin_ns=100)
 
 
 def test_each_lane_gets_its_own_operations_in_order(tmp_path):
@@ -59,7 +58,7 @@ def test_each_lane_gets_its_own_operations_in_order(tmp_path):
         write(1, lane=1, start_ns=150, length=5),
         read(0, lane=0, start_ns=400, offset=9, length=0),
     ]
-    source = planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]), options())
+    source = planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]))
     first, _ = drained(source, 0)
     assert first["due_ns"].tolist() == [0, 300]
     assert first["kind"].tolist() == [READ, READ]
@@ -70,14 +69,14 @@ def test_each_lane_gets_its_own_operations_in_order(tmp_path):
 
 def test_batches_never_exceed_what_the_loop_takes(tmp_path):
     ops = [read(0, start_ns=100 + i, length=1, offset=i) for i in range(BATCH_ITEMS + 10)]
-    rows, sizes = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]), options()), 0)
+    rows, sizes = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"])), 0)
     assert sizes == [BATCH_ITEMS, 10]
     assert rows["offset"].tolist() == list(range(BATCH_ITEMS + 10))
 
 
 def test_think_carries_over_between_row_groups_of_a_lane(tmp_path):
     ops = [read(0, start_ns=100 + 30 * i, end_ns=110 + 30 * i, length=1) for i in range(4)]
-    plan = options(pacing=Pacing(pace=Pace.THINK))
+    plan = Pacing(pace=Pace.THINK)
     rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]), plan), 0)
     assert rows["due_ns"].tolist() == [0, 20, 20, 20]
 
@@ -96,10 +95,10 @@ def test_written_files_are_made_and_read_files_are_not(tmp_path):
 
 def test_a_file_has_a_slot_for_each_back_end(tmp_path):
     ops = [read(0, start_ns=100), read(0, api="STDIO", start_ns=101, lane=1), write(1, api="STDIO", start_ns=102)]
-    rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]), options()), 0)
+    rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"])), 0)
     assert rows["slot"].tolist() == [0, 2]
     capture = build_capture(tmp_path, name="again", ops=ops, files=["/a", "/b"])
-    rows, _ = drained(planned(capture, options()), 1)
+    rows, _ = drained(planned(capture), 1)
     assert rows["slot"].tolist() == [1]
 
 
@@ -111,7 +110,7 @@ def test_operations_that_move_no_data_become_items(tmp_path):
     ]
     ops.append(write(1, start_ns=120, length=3))
     capture = build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])
-    rows, _ = drained(planned(capture, options()), 0)
+    rows, _ = drained(planned(capture), 0)
     assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, WRITE]
     assert rows["offset"].tolist() == [-1, 77, -1, -1, -1, 1, 0]
     assert rows["slot"].tolist() == [0] * 6 + [1]
@@ -131,7 +130,7 @@ SPANS = [
 
 def test_the_compute_lane_has_the_gaps_and_the_borders_of_the_steps(tmp_path):
     capture = build_capture(tmp_path, spans=SPANS)
-    rows = compute_rows(capture.spans, 0, options())
+    rows = compute_of(capture)
     described = list(zip(rows["kind"], rows["due_ns"], rows["length"], rows["step"], strict=True))
     assert described == [
         (MARK, 0, 0, 0),
@@ -148,7 +147,7 @@ def test_the_compute_lane_has_the_gaps_and_the_borders_of_the_steps(tmp_path):
 @given(st.lists(st.tuples(st.sampled_from(SPAN_KINDS[:3]), st.integers(0, 50), st.integers(1, 20)), max_size=12))
 def test_gaps_never_cross_a_border_of_a_step(spans):
     rows_of = [Span(kind, begin, begin + length, step=i) for i, (kind, begin, length) in enumerate(spans)]
-    rows = compute_rows(spans_table(rows_of), 0, options(origin_ns=0))
+    rows = compute_rows(spans_table(rows_of), Pacing(), "sleep", origin_ns=0)
     gaps = rows[rows["kind"] == SLEEP]
     borders = rows[rows["kind"] == MARK]["due_ns"]
     for begin, length in zip(gaps["due_ns"], gaps["length"], strict=True):
@@ -161,13 +160,13 @@ def test_gaps_never_cross_a_border_of_a_step(spans):
 
 def test_skipped_compute_leaves_no_items(tmp_path):
     capture = build_capture(tmp_path, spans=SPANS)
-    assert len(compute_rows(capture.spans, 0, options(compute="skip"))) == 0
-    assert len(compute_rows(capture.spans, 0, options(pacing=Pacing(pace=Pace.NONE)))) == 0
+    assert len(compute_of(capture, compute="skip")) == 0
+    assert len(compute_of(capture, pacing=Pacing(pace=Pace.NONE))) == 0
 
 
 def test_spun_compute_is_busy_and_scaled_with_speed(tmp_path):
     capture = build_capture(tmp_path, spans=[Span("compute", 300, 320)])
-    rows = compute_rows(capture.spans, 0, options(compute="spin", pacing=Pacing(speed=2.0)))
+    rows = compute_of(capture, compute="spin", pacing=Pacing(speed=2.0))
     assert list(zip(rows["kind"], rows["due_ns"], rows["length"], strict=True)) == [(SPIN, 100, 10)]
 
 

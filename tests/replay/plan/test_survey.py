@@ -1,8 +1,10 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replay.plan.layers import POSIX, STDIO, choose_layers
-from replay.plan.survey import survey_rank
-from tests.capture_builder import File, Op, build_capture, read, write
+from replay.plan.survey import spans_by_rank, survey_rank
+from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 from traces.errors import CaptureError
 
 
@@ -74,3 +76,13 @@ def test_a_rename_to_a_file_that_there_is_not_is_damage(tmp_path):
     capture = build_capture(tmp_path, ops=[Op("rename", 0, offset=7)], files=[File("/a", size=0)])
     with pytest.raises(CaptureError, match="rename"):
         surveyed(capture)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100)), max_size=30))
+def test_the_spans_of_each_rank_are_found_in_their_order(placed):
+    table = spans_table([Span("step", at, at + 1, rank=rank, step=number) for number, (rank, at) in enumerate(placed)])
+    found = spans_by_rank(table, [0, 2, 7])
+    rows = table.to_pylist()
+    assert {rank: spans.to_pylist() for rank, spans in found.items()} == {
+        rank: [row for row in rows if row["rank"] == rank] for rank in (0, 2, 7)
+    }

@@ -162,8 +162,8 @@ folder = Path({str(tmp_path)!r})
 shared = []
 original = world.counters
 world.counters = lambda own, common: shared.append(original(own, common)) or shared[-1]
-for _ in range(2):
-    run_replay(open_capture(folder / "source.capture"), folder / "replay.capture", options(folder), world)
+for number in range(2):
+    run_replay(open_capture(folder / "source.capture"), folder / f"replay-{{number}}.capture", options(folder), world)
 assert [one.leaders.channel == MPI.COMM_NULL for one in shared] == [True, True]
 """
     done = run_on_two_nodes(tmp_path, after=after)

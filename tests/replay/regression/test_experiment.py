@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from replay.plan.lane_plan import PlanOptions
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
 from replay.regression import experiment as experiment_module
@@ -42,9 +41,9 @@ def source_of(folder: Path) -> Capture:
 
 
 def experiment(folder: Path, baseline: str = "old", candidate: str = "new", **choices: Any) -> Experiment:
-    plan = PlanOptions(pacing=Pacing(pace=choices.pop("pace", Pace.NONE)))
+    pacing = Pacing(pace=choices.pop("pace", Pace.NONE))
     sides = {
-        name: RunOptions(target=folder / place, plan=plan, cold=choices.get("cold", True))
+        name: RunOptions(target=folder / place, pacing=pacing, cold=choices.get("cold", True))
         for name, place in (("baseline", baseline), ("candidate", candidate))
     }
     choices.pop("cold", None)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from replay.engine.items import READ, RING_BATCHES, Batch, Completed
-from replay.plan.lane_plan import LaneSource, PlanOptions, RankSource
-from replay.plan.pacing import Pacing
+from replay.plan.lane_plan import LaneSource, RankSource
 from replay.plan.plan_row import PLAN_ROW
 from replay.ranks.comm import Solo
 from replay.run import process
@@ -96,7 +95,7 @@ def two_lanes(folder: Path) -> Capture:
 
 
 def options(target: Path, capture: Capture) -> RunOptions:
-    return RunOptions(target=target, plan=PlanOptions(pacing=Pacing(), origin_ns=capture.time_span_ns[0]))
+    return RunOptions(target=target)
 
 
 def test_a_stopped_run_keeps_what_was_done_and_reads_no_further(

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from replay.commands.run import command
-from replay.plan.lane_plan import PlanOptions
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
 from replay.run import repeat
@@ -63,8 +62,7 @@ def test_pages_are_dropped_before_each_run(tmp_path: Path, monkeypatch: pytest.M
         return original(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(repeat, "run_replay", noting)
-    plan = PlanOptions(pacing=Pacing(pace=Pace.NONE))
-    options = RunOptions(target=tmp_path / "twin", plan=plan, cold=True)
+    options = RunOptions(target=tmp_path / "twin", pacing=Pacing(pace=Pace.NONE), cold=True)
     repeats = run_repeatedly(source, tmp_path / "r.capture", options, Solo(), 2)
     assert repeats is not None
     assert len(dropped) == len(repeats.runs) == 2
@@ -81,7 +79,7 @@ def test_a_stopped_run_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             sent.append(progress.done)
             signal.raise_signal(signal.SIGTERM)
 
-    options = RunOptions(target=tmp_path / "twin", plan=PlanOptions(pacing=Pacing()))
+    options = RunOptions(target=tmp_path / "twin")
     repeats = run_repeatedly(source, tmp_path / "r.capture", options, Solo(), 5, interrupt)
     assert repeats is not None
     assert [run.stopped for run in repeats.runs] == [True]

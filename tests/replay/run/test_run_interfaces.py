@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from replay.fidelity.compare import compare
-from replay.plan.lane_plan import PlanOptions
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
 from replay.run.options import RunOptions
@@ -69,8 +68,7 @@ def collective(folder, *, second=(0, 1), lanes=(0, 0)):
 
 
 def options(target, capture, pace=Pace.THINK, **choices):
-    plan = PlanOptions(pacing=Pacing(pace=pace), origin_ns=capture.time_span_ns[0])
-    return RunOptions(target=target, plan=plan, **choices)
+    return RunOptions(target=target, pacing=Pacing(pace=pace), **choices)
 
 
 def staged(source, folder):

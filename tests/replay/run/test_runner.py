@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from replay.plan.lane_plan import PlanOptions
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
 from replay.run import runner
@@ -44,8 +43,7 @@ def small_capture(folder, ranks=2):
 
 def options(target, capture, **choices):
     pacing = Pacing(pace=choices.pop("pace", Pace.TIMED), speed=choices.pop("speed", 1.0))
-    plan = PlanOptions(pacing=pacing, origin_ns=capture.time_span_ns[0], compute=choices.pop("compute", "sleep"))
-    return RunOptions(target=target, plan=plan, **choices)
+    return RunOptions(target=target, pacing=pacing, **choices)
 
 
 def operation_keys(capture, rank):
@@ -146,9 +144,8 @@ def test_the_recorded_time_is_told_beside_what_it_is_at_this_speed(tmp_path, pac
     ops = [read(0, start_ns=0, length=10), read(0, start_ns=20 * MS, end_ns=40 * MS, length=10)]
     source = build_capture(tmp_path, ops=ops, files=["/data"], name="source")
     stage(plan_stage(source, tmp_path / "twin"))
-    plan = PlanOptions(pacing=pacing)
     found = run_replay(
-        source, tmp_path / "r.capture", RunOptions(target=tmp_path / "twin", plan=plan), Solo()
+        source, tmp_path / "r.capture", RunOptions(target=tmp_path / "twin", pacing=pacing), Solo()
     ).as_json()
     assert (found["recorded_s"], found["expected_s"]) == (0.04, expected)
 
@@ -291,14 +288,14 @@ def test_under_mpiexec_an_error_of_one_process_ends_all(tmp_path):
     arguments = ["run", str(source.path), "--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture")]
     program = f"""
 import sys
-from replay.run import runner
+from replay.run import context
 from replay.ranks.comm import connect
 from replay.commands.main import main
 from traces.errors import CaptureError
 if connect().rank == 1:
     def broken(*arguments):
         raise CaptureError("a part of rank 1 is damaged")
-    runner.survey_rank = broken
+    context.survey_rank = broken
 sys.exit(main({arguments!r}))
 """
     done = subprocess.run(

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from replay.plan.lane_plan import PlanOptions
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
 from replay.run.options import RunOptions
@@ -54,8 +53,7 @@ def source(tmp_path: Path) -> Capture:
 
 
 def options(tmp_path: Path) -> RunOptions:
-    plan = PlanOptions(pacing=Pacing(pace=Pace.NONE), compute="skip")
-    return RunOptions(target=tmp_path / "target", plan=plan)
+    return RunOptions(target=tmp_path / "target", pacing=Pacing(pace=Pace.NONE), compute="skip")
 
 
 def run(source: Capture, tmp_path: Path) -> None:

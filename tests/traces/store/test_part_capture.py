@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiler_merge.analysis.overlap import overlap
 from profiler_merge.analysis.summary import summarise
 from replay.fidelity.timing import step_error
-from replay.plan.lane_plan import PlanOptions, compute_rows
+from replay.plan.lane_plan import compute_rows
 from replay.plan.pacing import Pace, Pacing
 from tests.capture_builder import Span, build_capture, read, spans_table, write
 from traces.errors import CaptureError, UsageError
@@ -80,7 +80,7 @@ def test_a_step_that_the_window_cuts_keeps_its_time_and_is_not_a_step(tmp_path: 
     found = summarise(part).steps
     assert (found.count, found.mean_s) == (1, 30e-9)
     assert overlap(part).steps["step"].to_pylist() == [1]
-    gaps = compute_rows(part.spans, 0, PlanOptions(pacing=Pacing(pace=Pace.THINK), origin_ns=115))
+    gaps = compute_rows(part.spans, Pacing(pace=Pace.THINK), "sleep", origin_ns=115)
     assert int(gaps["length"].sum()) == 180 - 115
     pieces, steps = spans_table([]), part.spans
     assert step_error(steps, steps).steps == 1

@@ -1,0 +1,76 @@
+"""What is derived from a capture before a run; runs that differ in their target alone share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from replay.causal.paced_ranks import Steps, derive_steps
+from replay.plan.collectives import Collectives, choose_collectives
+from replay.plan.layers import LayerChoice, choose_layers
+from replay.plan.pacing import Pace
+from replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
+from replay.ranks.comm import Communicator, share_of, together
+from traces.store.reader import Capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunContext:
+    """What one process knows of a capture that it replays, beside `RunOptions`, which is what the user chose.
+
+    `layers`: at which layer each file is replayed; `collectives`: which files collectively.
+    `begin_ns`, `end_ns`: recorded times of the replay's start and end, on all processes alike.
+    `surveys`, `spans`: of the ranks of this process; `spans` by rank, rows of `SPANS_SCHEMA`.
+    `steps`: the models of these ranks; None for a pace that does not follow the training loop.
+    """
+
+    capture: Capture
+    layers: LayerChoice
+    collectives: Collectives
+    begin_ns: int
+    end_ns: int
+    surveys: Sequence[RankSurvey]
+    spans: Mapping[int, pa.Table]
+    steps: Steps | None
+
+    @property
+    def recorded_ns(self) -> int:
+        """How long what is replayed lasted at the source."""
+        return self.end_ns - self.begin_ns
+
+
+def choose_layers_together(capture: Capture, comm: Communicator, *, api: str, reconstruct: bool) -> LayerChoice:
+    """`choose_layers` on process 0, for all. Collective. Raises: as that, on all processes."""
+    chosen = together(
+        comm, lambda: choose_layers(capture, api=api, reconstruct=reconstruct) if comm.rank == 0 else None
+    )
+    layers: LayerChoice = comm.broadcast(chosen)
+    return layers
+
+
+def derive_context(capture: Capture, comm: Communicator, layers: LayerChoice, pace: Pace) -> RunContext:
+    """The context of this process, which replays its share of the capture's ranks. Collective.
+
+    Raises: CaptureError on all processes when a part is damaged, or `pace` needs steps that a rank does not have.
+    """
+    ranks = share_of(capture.ranks, comm.rank, comm.size)
+    limits = together(comm, lambda: capture.time_span_ns if comm.rank == 0 else None)
+    begin_ns, end_ns = comm.broadcast(limits)
+    surveys = together(comm, lambda: [survey_rank(capture, rank, layers) for rank in ranks])
+    collectives = choose_collectives(capture, surveys, layers, comm)
+    if collectives.files.any():
+        layers = replace(layers, collective=collectives.files)
+        surveys = together(comm, lambda: [survey_rank(capture, rank, layers) for rank in ranks])
+    spans = together(comm, lambda: spans_by_rank(capture.spans, ranks))
+    return RunContext(
+        capture=capture,
+        layers=layers,
+        collectives=collectives,
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        surveys=surveys,
+        spans=spans,
+        steps=derive_steps(capture, surveys, spans, begin_ns, comm) if pace is Pace.STEPS else None,
+    )
