@@ -76,6 +76,12 @@ if TYPE_CHECKING:
     help="Keep the replays there.  [default: deleted]",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the verdict and the figures as Markdown, such as for a pull request.",
+)
 @force_option
 @json_option
 def command(
@@ -83,6 +89,7 @@ def command(
     chosen_part: Callable[[], Part],
     staging: bool,
     junit: Path | None,
+    markdown: Path | None,
     fail_inconclusive: bool,
     force: bool,
     as_json: bool,
@@ -104,10 +111,10 @@ def command(
     from replay.ranks.comm import connect, first_does, together
     from replay.ranks.stopping import unwind_on_signals
     from replay.regression.experiment import check_outputs, plan_staging, run_experiment, stage_all
-    from replay.regression.regression_sections import regression_sections
+    from replay.regression.regression_sections import regression_markdown, regression_sections
     from replay.regression.verdict import Verdict
     from replay.show.terminal import print_sections
-    from traces.output import check_output
+    from traces.output import check_output, new_file
     from traces.store.part_capture import part_of
 
     comm = connect()
@@ -123,8 +130,9 @@ def command(
 
         def prepare() -> None:
             check_outputs(experiment)
-            if junit is not None:
-                check_output(junit, force=force)
+            for output in (junit, markdown):
+                if output is not None:
+                    check_output(output, force=force)
             _warn_of_too_few(experiment)
             if staging:
                 plans = plan_staging(source, experiment)
@@ -140,6 +148,9 @@ def command(
     document = result.as_json()
     if junit is not None:
         _write_junit(junit, document, inconclusive_fails=fail_inconclusive, force=force)
+    if markdown is not None:
+        with new_file(markdown, force=force) as stream:
+            stream.write(regression_markdown(document).encode("utf-8", "replace"))
     if as_json:
         print_json(document)
     else:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from replay.regression.headline import headline
 from replay.regression.health import Health
 from replay.regression.run_metrics import METRICS, MeasuredRun
-from replay.regression.signed_rank import PairedRatio, holm, paired_ratio
+from replay.regression.signed_rank import PairedRatio, holm, least_pairs, paired_ratio
 from replay.regression.verdict import Judgement, Rule, Verdict, judge
 
 BASELINE, CANDIDATE = "baseline", "candidate"
@@ -47,13 +48,21 @@ class MetricComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """What an experiment came to. `primary`: the metric that decides; `setting`: how it was made, as plain values."""
+    """What an experiment came to.
 
+    `headline`: the verdict in one sentence.
+    `primary`: the metric that decides.
+    `secondary_pairs_needed`: the fewest pairs that could judge the other metrics; None where there were as many.
+    `setting`: how it was made, as plain values.
+    """
+
+    headline: str
     verdict: Verdict
     reason: str
     primary: str
     rule: Rule
     metrics: Mapping[str, MetricComparison]
+    secondary_pairs_needed: int | None
     runs: tuple[MeasuredRun, ...]
     health: Health
     setting: Mapping[str, Any]
@@ -61,9 +70,11 @@ class Regression:
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay regress --json` prints. `order`: sides of the runs that count, as they ran."""
         return {
+            "headline": self.headline,
             "verdict": self.verdict.value,
             "reason": self.reason,
             "primary": self.primary,
+            "secondary_pairs_needed": self.secondary_pairs_needed,
             "metrics": {name: metric.as_json() for name, metric in self.metrics.items()},
             "rule": {
                 "threshold_pct": self.rule.threshold_pct,
@@ -110,15 +121,25 @@ def compare_sides(
     }
     verdict, reason = _verdict(metrics.get(primary), primary, runs, health)
     return Regression(
+        headline=headline(
+            verdict, reason, found.get(primary), more_is_better=primary in METRICS and METRICS[primary].more_is_better
+        ),
         verdict=verdict,
         reason=reason,
         primary=primary,
         rule=rule,
         metrics=metrics,
+        secondary_pairs_needed=_secondary_pairs_needed(len(counted), len(others), rule),
         runs=tuple(runs),
         health=health,
         setting=setting,
     )
+
+
+def _secondary_pairs_needed(pairs: int, metrics: int, rule: Rule) -> int | None:
+    """The fewest pairs with which Holm's correction over so many metrics leaves any verdict; None where there are."""
+    needed = least_pairs(rule.alpha / metrics) if metrics else 0
+    return needed if pairs < needed else None
 
 
 def _whole_pairs(runs: Sequence[MeasuredRun]) -> list[tuple[MeasuredRun, MeasuredRun]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from replay.regression.headline import change_text
 from replay.regression.run_metrics import METRICS
 from replay.show.section import Section
 from traces.units import NS_PER_S, NS_PER_US, format_duration
@@ -18,35 +20,91 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
 
 
 def regression_sections(result: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay regress`."""
-    sections = [_metrics(result), _setting(result)]
+    """The verdict in one sentence, then the figures, how they were measured, and warnings."""
+    first = (result["headline"], *_basis(result))
+    sections = [Section(title="", rows=tuple((text,) for text in first), prose=True), _metrics(result)]
     notes = [*(f"not valid: {text}" for text in result["obstacles"]), *result["warnings"]]
     if notes:
         sections.append(Section(title="Warnings", rows=tuple((text,) for text in notes), prose=True))
-    sections.append(_verdict(result))
+    sections += [_setting(result), Section(title="Rule", rows=((result["rule"]["text"],),), prose=True)]
     return [section for section in sections if section.rows]
 
 
+def regression_markdown(result: Mapping[str, Any]) -> str:
+    """The verdict and the figures as Markdown for a pull request."""
+    verdict, *sections = regression_sections(result)
+    lines = [f"**{_markdown(verdict.rows[0][0])}**", "", *(_markdown(row[0]) for row in verdict.rows[1:])]
+    for section in sections:
+        if section.columns:
+            heads = [column.head for column in section.typed_columns]
+            lines += ["", _markdown_row(heads), _markdown_row(["---", *("---:" for _ in heads[1:])])]
+            lines += [_markdown_row([_markdown(cell) for cell in row]) for row in section.rows]
+            lines += ["", *(_markdown(note) for note in section.notes)]
+        else:
+            lines += ["", f"<details><summary>{section.title}</summary>", ""]
+            lines += [f"- {_markdown(': '.join(row))}" for row in section.rows]
+            lines += ["", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    """Text with what Markdown or HTML would interpret escaped; on one line."""
+    escaped = re.sub(r"([\\`*_|<>\[\]&])", r"\\\1", text)
+    return " ".join(escaped.split())
+
+
+def _basis(result: Mapping[str, Any]) -> list[str]:
+    """What the verdict rests on: the figures of the deciding metric, and what so many pairs can show."""
+    metric = result["metrics"].get(result["primary"])
+    if metric is None:
+        return []
+    text, pairs = _UNITS[metric["unit"]], len(metric["baseline"])
+    before, after = (text(statistics.median(metric[side])) for side in ("baseline", "candidate"))
+    meaning = METRICS[result["primary"]].meaning
+    lines = [
+        f"Judged by {meaning}: {after} on the candidate, {before} on the baseline (medians of {pairs} pairs of runs)."
+    ]
+    detectable = metric["minimum_detectable_pct"]
+    if detectable is not None:
+        lines.append(f"{pairs} pairs of this spread detect a change of {detectable:.1f} % in 8 of 10 experiments.")
+    return lines
+
+
 def _metrics(result: Mapping[str, Any]) -> Section:
+    interval = f"{100 * (1 - result['rule']['alpha']):g} % interval"
+    notes = ["* decides. Change: candidate against baseline, in pairs; medians are shown beside it."]
+    needed = result.get("secondary_pairs_needed")
+    if needed is not None:
+        pairs = len(next(iter(result["metrics"].values()))["baseline"])
+        notes.append(
+            f"{pairs} pairs are too few to judge the other metrics, which are judged together (Holm's correction): "
+            f"{needed} pairs are the least. Their figures stand without a verdict."
+        )
     return Section(
-        title="Medians, and the ratio of pairs (candidate / baseline)",
-        columns=("", "baseline", "candidate", "ratio", "interval", "p", "verdict"),
-        rows=tuple(_metric_row(name, metric, result["primary"]) for name, metric in result["metrics"].items()),
-        notes=(f"* decides; of the others p is Holm's, over {max(len(result['metrics']) - 1, 0)} metrics",),
+        title="Figures",
+        columns=("", "baseline", "candidate", "change", interval, "verdict"),
+        rows=tuple(_metric_row(name, metric, result) for name, metric in result["metrics"].items()),
+        notes=tuple(notes),
     )
 
 
-def _metric_row(name: str, metric: Mapping[str, Any], primary: str) -> tuple[str, ...]:
+def _metric_row(name: str, metric: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str, ...]:
     text = _UNITS[metric["unit"]]
     low, high = metric["ci"]
+    decides = name == result["primary"]
+    open_question = metric["verdict"] == "inconclusive" and not decides
+    too_few = open_question and result.get("secondary_pairs_needed") is not None
     return (
-        f"{METRICS[name].meaning}{' *' if name == primary else ''}",
+        f"{METRICS[name].meaning}{' *' if decides else ''}",
         text(statistics.median(metric["baseline"])),
         text(statistics.median(metric["candidate"])),
-        f"{metric['ratio']:.3f}",
-        "-" if low is None else f"{low:.3f}..{high:.3f}",
-        f"{metric['p_adjusted']:.2g}",
-        metric["verdict"],
+        change_text(metric["ratio"]),
+        "-" if low is None else f"{change_text(low)} to {change_text(high)}",
+        "too few pairs" if too_few else metric["verdict"],
     )
 
 
@@ -57,10 +115,11 @@ def _setting(result: Mapping[str, Any]) -> Section:
         ("baseline", result["baseline"]),
         ("candidate", result["candidate"]),
         ("pace", pace),
-        ("order", f"{_order(result['order'])} (seed {result['seed']}, {result['warmup']} warm-up runs a side)"),
-        ("page cache", f"{result['cache']['policy']}; resident before: {_residency(counted)}"),
+        ("order", f"{_order(result['order'])} (B: baseline, C: candidate; seed {result['seed']})"),
+        ("warm-up", f"{result['warmup']} runs on each side before, not counted"),
+        ("page cache", f"{result['cache']['policy']}; held before a run: {_residency(counted)}"),
     ]
-    return Section(title="Runs", rows=tuple(rows), prose=True)
+    return Section(title="How it was measured", rows=tuple(rows), prose=True)
 
 
 def _order(order: Sequence[str]) -> str:
@@ -70,24 +129,9 @@ def _order(order: Sequence[str]) -> str:
 
 
 def _residency(runs: Sequence[Mapping[str, Any]]) -> str:
-    told = []
+    held = []
     for side in ("baseline", "candidate"):
         shares = [run["cache"]["resident_before_pct"] for run in runs if run["side"] == side]
         known = [share for share in shares if share is not None]
-        told.append(f"{side} {min(known):.0f} to {max(known):.0f} %" if known else f"{side} unknown")
-    return ", ".join(told)
-
-
-def _verdict(result: Mapping[str, Any]) -> Section:
-    metric = result["metrics"].get(result["primary"])
-    detectable = None if metric is None else metric["minimum_detectable_pct"]
-    notes = [result["rule"]["text"]]
-    if detectable is not None:
-        pairs = len(metric["baseline"]) if metric else 0
-        notes.insert(0, f"{pairs} pairs of this spread tell a change of {detectable:.1f} % from none, 8 times in 10")
-    return Section(
-        title="Verdict",
-        rows=((result["primary"], result["verdict"], result["reason"]),),
-        prose=True,
-        notes=tuple(notes),
-    )
+        held.append(f"{side} {min(known):.0f} to {max(known):.0f} %" if known else f"{side} unknown")
+    return ", ".join(held)

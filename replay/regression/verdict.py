@@ -7,7 +7,7 @@
     inconclusive  anything else: more pairs are needed, and how many is said
 
 The probability of a verdict of regression or improvement where nothing changed is at most alpha. A minimum detectable
-change above the threshold forbids `no change` alone: a slowdown so large that it shows in spite of the noise is one.
+change above the threshold forbids only `no change`: a slowdown that shows in spite of the noise is a regression.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ class Rule:
     @property
     def text(self) -> str:
         """One line for a person."""
-        inside = f"{1 / math.exp(self.margin):.3f} to {math.exp(self.margin):.3f}"
+        within = f"{100 * math.expm1(-self.margin):+.1f} to {100 * math.expm1(self.margin):+.1f} %"
+        interval, least = f"the whole {100 * (1 - self.alpha):g} % interval", f"{self.threshold_pct:g} %"
         return (
-            f"rule: regression (improvement) when the whole {100 * (1 - self.alpha):g} % interval of the ratio is "
-            f"worse (better) than 1 and the estimate by {self.threshold_pct:g} % at least; no change when the "
-            f"interval lies within {inside} and a change of {self.threshold_pct:g} % would show; else inconclusive"
+            f"Regression: {interval} is slower than the baseline, and the estimate by {least} or more. Improvement: "
+            f"the same, faster. No change: {interval} is within {within}, and a change of {least} would have been "
+            "detected. Anything else is inconclusive."
         )
 
 
@@ -87,7 +88,14 @@ def judge(found: PairedRatio, rule: Rule, *, more_is_better: bool = False, p_val
         )
     estimate, low, high = (math.log(ratio) for ratio in (found.ratio, found.low, found.high))
     change = _change(found.ratio)
-    told_apart = (low > 0 or high < 0) and (p_value is None or p_value <= rule.alpha)
+    one_sided = low > 0 or high < 0
+    told_apart = one_sided and (p_value is None or p_value <= rule.alpha)
+    if one_sided and not told_apart and abs(estimate) >= rule.margin:
+        return Judgement(
+            verdict=Verdict.INCONCLUSIVE,
+            reason=f"{change}, between {_change(found.low)} and {_change(found.high)}: certain by this metric alone, "
+            "but more pairs are needed to judge it as one of several",
+        )
     if told_apart and abs(estimate) >= rule.margin:
         worse = (estimate > 0) != more_is_better
         return Judgement(
@@ -109,7 +117,7 @@ def _equivalent(pairs: int, detectable: float, rule: Rule, reason: str) -> Judge
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
         reason=f"{reason}, but with this spread a change of {rule.threshold_pct:g} % might not have shown; about "
-        f"{needed} pairs, or longer runs, would tell",
+        f"{needed} pairs, or longer runs, would decide",
         pairs_needed=needed,
     )
 
@@ -120,18 +128,21 @@ def _inconclusive(found: PairedRatio, rule: Rule, estimate: float, reach: float,
     assert found.high is not None
     within = f"the change lies between {_change(found.low)} and {_change(found.high)}"
     if abs(estimate) >= rule.margin:
-        room, lack = abs(estimate), "which does not rule out none"
+        room, lack = abs(estimate), "so no change cannot be ruled out"
     elif told_apart:
-        room, lack = rule.margin - abs(estimate), f"on both sides of the threshold of {rule.threshold_pct:g} %"
+        room, lack = (
+            rule.margin - abs(estimate),
+            f"which may be below or above the threshold of {rule.threshold_pct:g} %",
+        )
     else:
-        room, lack = rule.margin - abs(estimate), f"more than the threshold of {rule.threshold_pct:g} % allows"
+        room, lack = rule.margin - abs(estimate), f"which is too wide for the threshold of {rule.threshold_pct:g} %"
     needed = found.pairs * (reach / room) ** 2 if room > 0 else math.inf
     if needed > MAX_PAIRS_NAMED:
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=f"{within}, {lack}; the estimate is at the threshold")
     pairs = max(math.ceil(needed), found.pairs + 1)
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
-        reason=f"{within}, {lack}; about {pairs} pairs of this spread, or longer runs, would tell",
+        reason=f"{within}, {lack}; about {pairs} pairs of this spread, or longer runs, would decide",
         pairs_needed=pairs,
     )
 

@@ -7,7 +7,7 @@ import pytest
 
 from replay.regression.comparison import BASELINE, Regression, compare_sides
 from replay.regression.health import Health
-from replay.regression.regression_sections import regression_sections
+from replay.regression.regression_sections import regression_markdown, regression_sections
 from replay.regression.run_metrics import MeasuredRun
 from replay.regression.verdict import Rule, Verdict
 from tests.replay.regression.run_builder import pairs, run
@@ -132,14 +132,49 @@ def test_the_json_object_has_the_fixed_keys() -> None:
 
 def test_what_a_person_reads() -> None:
     document = compared(merged(slower(1.2), slower(1.0, "io_time_s")), Health(warnings=("mind this",))).as_json()
-    medians, runs, warnings, verdict = regression_sections(document)
+    verdict, medians, warnings, runs, rule = regression_sections(document)
+    assert verdict.rows[0][0].startswith("The candidate is 19.7 % slower (19.0 to 20.4 %): regression.")
+    assert "in 8 of 10 experiments" in verdict.rows[2][0]
     assert medians.rows[0][0] == "elapsed *"
     assert medians.rows[0][-1] == "regression"
     facts = dict(runs.rows)
     assert facts["order"].startswith("BC BC ")
     assert "seed 7" in facts["order"]
-    assert facts["page cache"] == "cold; resident before: baseline 0 to 0 %, candidate 0 to 0 %"
+    assert facts["page cache"] == "cold; held before a run: baseline 0 to 0 %, candidate 0 to 0 %"
     assert warnings.rows == (("mind this",),)
-    assert verdict.rows[0][:2] == ("elapsed_s", "regression")
-    assert any(note.startswith("rule: ") for note in verdict.notes)
-    assert any("8 times in 10" in note for note in verdict.notes)
+    assert rule.rows[0][0].startswith("Regression: the whole 95 % interval")
+
+
+def test_metrics_beside_the_deciding_one_that_so_few_pairs_cannot_judge_are_named_so() -> None:
+    """Six pairs can judge one metric; of two others, the smaller p-value is doubled by Holm's correction."""
+    runs = merged(merged(slower(1.2), slower(66.0, "io_time_s")), slower(5.0, "read_latency_p99_us"))
+    few = compared(runs[:12]).as_json()
+    assert few["secondary_pairs_needed"] == 7
+    assert few["metrics"]["io_time_s"]["verdict"] == "inconclusive"
+    assert "certain by this metric alone" in few["metrics"]["io_time_s"]["reason"]
+    figures = regression_sections(few)[1]
+    rows = {row[0]: row for row in figures.rows}
+    assert rows["I/O time per rank (union)"][3::2] == ("65.8 x", "too few pairs")
+    assert any("7 pairs are the least" in note for note in figures.notes)
+    many = compared(runs).as_json()
+    assert many["secondary_pairs_needed"] is None
+    assert many["metrics"]["io_time_s"]["verdict"] == "regression"
+
+
+def test_the_result_as_markdown() -> None:
+    health = Health(warnings=("odd | <b>`name`</b>",))
+    text = regression_markdown(compared(merged(slower(1.2), slower(1.0, "io_time_s")), health).as_json())
+    first, *lines = text.splitlines()
+    assert first.startswith("**The candidate is 19.7 % slower")
+    table = [line for line in lines if line.startswith("|")]
+    assert table[0].split(" | ")[1:3] == ["baseline", "candidate"]
+    assert table[1] == "| --- | ---: | ---: | ---: | ---: | ---: |"
+    assert table[2].startswith("| elapsed \\* | ")
+    assert {line.count(" | ") for line in table} == {5}
+    assert "odd \\| \\<b\\>\\`name\\`\\</b\\>" in text
+
+
+def test_an_experiment_without_a_figure_has_a_markdown_too() -> None:
+    text = regression_markdown(compared([run(BASELINE, 1, elapsed_s=0.1, stopped=True)]).as_json())
+    assert text.startswith("**No verdict, inconclusive: the experiment was stopped after 0 pairs.**")
+    assert "|" not in text

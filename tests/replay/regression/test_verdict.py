@@ -87,8 +87,8 @@ def test_a_rule_that_makes_no_sense_is_refused(choices: dict[str, float]) -> Non
 def test_the_rule_in_words_has_its_numbers() -> None:
     text = Rule(threshold_pct=10, alpha=0.01).text
     assert "99 % interval" in text
-    assert "10 % at least" in text
-    assert "0.909 to 1.100" in text
+    assert "10 % or more" in text
+    assert "within -9.1 to +10.0 %" in text
 
 
 def simulated(pairs: int, spread: float, truth: float, seed: int) -> Counter[Verdict]:
