@@ -22,8 +22,6 @@ from profiler_merge.analysis.table_formats import flat_table, table_of
 from profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
 from traces.store.reader import Capture
 
-TOTALS = "totals"
-GROUPS = "groups"
 TIMELINE = "timeline"
 CONTENTS = ("tfrecords", "datasets")
 """Views for which the recorded files are opened."""

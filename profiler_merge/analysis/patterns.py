@@ -67,11 +67,6 @@ class Patterns:
     ranks: pa.Table
     reread_error_bytes: int
 
-    def imbalance_pct(self, quantity: str) -> float | None:
-        """(max - min) / max of a column of `ranks`, in per cent, as Drishti has it; None without any of it."""
-        values = self.ranks[quantity].to_numpy()
-        return 100 * float(values.max() - values.min()) / float(values.max()) if len(values) and values.max() else None
-
 
 def patterns(capture: Capture) -> Patterns:
     """Access patterns of the counted reads and writes. Raises: CaptureError when a part is damaged."""

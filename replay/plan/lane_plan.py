@@ -41,9 +41,6 @@ from traces.schema import OPS, SPAN_KINDS, codes
 from traces.steps import step_at
 from traces.store.reader import Capture
 
-COMPUTE_LANE = -1
-"""The lane of a rank's compute; its items are no operations and leave no rows."""
-
 COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
 
 _KINDS = {

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,15 +71,8 @@ class Intervals:
         """Times in either set."""
         return Intervals.union_of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
 
-    def intersection(self, other: Intervals) -> Intervals:
-        """Times in both sets."""
-        return self._where(other, lambda here, there: here & there)
-
     def minus(self, other: Intervals) -> Intervals:
         """Times in this set and not in the other."""
-        return self._where(other, lambda here, there: here & ~there)
-
-    def _where(self, other: Intervals, chosen: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Intervals:
         times = np.concatenate((self.starts, self.ends, other.starts, other.ends))
         if not len(times):
             return Intervals()
@@ -89,7 +81,7 @@ class Intervals:
         here = np.repeat([1, -1, 0], [len(self), len(self), others])[order].cumsum() > 0
         there = np.repeat([0, 1, -1], [mine, len(other), len(other)])[order].cumsum() > 0
         edges = times[order]
-        piece = chosen(here, there)[:-1]
+        piece = (here & ~there)[:-1]
         return Intervals.union_of(edges[:-1][piece], edges[1:][piece])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,13 +119,6 @@ def _files(lanes: LaneBars) -> list[int]:
     found = np.unique(np.concatenate([np.zeros(0, np.int64), *(bars.file_id for bars in lanes.tracks.values())]))
     numbers: list[int] = found[found >= 0].tolist()
     return numbers
-
-
-def totals_of(timeline: Mapping[str, Any], kinds: Sequence[str]) -> tuple[int, int]:
-    """(operations, bytes) of the bars of some kinds in what `timeline_json` returned."""
-    tracks = [track for track in timeline["tracks"] if track["kind"] in kinds]
-    operations = sum(sum(track["operations"]) if "operations" in track else len(track["start"]) for track in tracks)
-    return operations, sum(sum(track.get("bytes", ())) for track in tracks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

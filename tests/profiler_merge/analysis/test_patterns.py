@@ -110,13 +110,6 @@ def test_small_is_below_the_stripe_and_below_the_file(tmp_path: Path) -> None:
     assert found.files["small_writes"].to_pylist() == [0, 0, 1]
 
 
-def test_imbalance_is_of_the_largest(tmp_path: Path) -> None:
-    ops = [read(0, length=length, rank=rank, start_ns=0) for rank, length in enumerate((100, 75, 50))]
-    found = patterns(build_capture(tmp_path, files=["/a"], ops=ops))
-    assert found.imbalance_pct("bytes_read") == 50
-    assert found.imbalance_pct("bytes_written") is None
-
-
 def test_nothing_accessed(tmp_path: Path) -> None:
     found = patterns(build_capture(tmp_path, files=["/a"]))
     assert (found.files.num_rows, found.rank_files.num_rows, found.ranks.num_rows) == (0, 0, 1)

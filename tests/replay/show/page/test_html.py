@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from profiler_merge.analysis.lane_bars import MOST_BARS as BARS
 from profiler_merge.analysis.overview import overview
 from profiler_merge.merge import merge
 from replay.fidelity.compare import compare
-from replay.show.page.data import lag_course, totals_of
+from replay.show.page.data import lag_course
 from replay.show.page.html import TABLE_ROWS, figures, report_page
 from tests.capture_builder import File, build_capture, files_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
@@ -26,6 +28,13 @@ from traces.units import MIB
 
 MOST_BYTES = 3_000_000
 SECTIONS = ("job", "health", "findings", "timeline", "course", "sizes", "heat", "steps", "ranks", "files", "totals")
+
+
+def totals_of(timeline: Mapping[str, Any], kinds: Sequence[str]) -> tuple[int, int]:
+    """(operations, bytes) of the bars of some kinds in what `timeline_json` returned."""
+    tracks = [track for track in timeline["tracks"] if track["kind"] in kinds]
+    operations = sum(sum(track["operations"]) if "operations" in track else len(track["start"]) for track in tracks)
+    return operations, sum(sum(track.get("bytes", ())) for track in tracks)
 
 
 @pytest.fixture(scope="module", params=["imagenet", "cosmictagger"])
