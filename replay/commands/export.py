@@ -59,13 +59,14 @@ def command(
     from replay import interface
     from replay.commands.output import print_json
     from replay.commands.progress import status
+    from replay.ranks.stopping import unwind_on_signals
 
     if output == STANDARD_OUTPUT:
         if to != "csv" or as_json:
             raise UsageError("--output - is for --to csv without --json: give a file name")
         _csv_to_standard_output(capture)
         return
-    with status("exporting"):
+    with unwind_on_signals(), status("exporting"):
         exported = interface.export(
             capture,
             to,

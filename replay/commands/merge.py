@@ -64,9 +64,10 @@ def command(
     from replay import interface
     from replay.commands.output import print_json
     from replay.commands.progress import status
+    from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_merge
 
-    with status("merging"):
+    with unwind_on_signals(), status("merging"):
         result = interface.merge(
             logs,
             output,

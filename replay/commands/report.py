@@ -52,8 +52,9 @@ def command(
     from replay import interface
     from replay.commands.output import print_json
     from replay.commands.progress import status
+    from replay.ranks.stopping import unwind_on_signals
 
-    with status("drawing"):
+    with unwind_on_signals(), status("drawing"):
         report = interface.report(
             capture, replay, output=output, chosen=chosen_part(), different_runs=different_runs, force=force
         )

@@ -101,6 +101,7 @@ def command(
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import status
+    from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_summary
     from traces.output import check_output
     from traces.store.part_capture import part_of
@@ -117,7 +118,7 @@ def command(
     with opened(capture) as whole:
         source = part_of(whole, part)
         durations: DurationRule = vanidl_durations(source.info) if compat_vanidl else recorded_durations
-        with status("summarising"):
+        with unwind_on_signals(), status("summarising"):
             found = views(
                 source, names, by=by, durations=durations, bin_ns=width, bins=TERMINAL_BINS, locate=_locate(maps)
             )
