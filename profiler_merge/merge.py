@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profiler_merge.clocks.alignment import align_rank, parse_method
 from profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
@@ -84,7 +85,11 @@ class MergeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What a merge made. `operations`: the traced ones; `reconstructed` are stored beside them."""
+    """What a merge made.
+
+    `operations`: the traced ones; `reconstructed` are stored beside them. `counted`: what Darshan's counters say of
+    each interface, as {"POSIX": {"reads": ..., "writes": ..., "bytes_read": ..., "bytes_written": ...}}.
+    """
 
     capture: Path
     info: CaptureInfo
@@ -92,6 +97,7 @@ class MergeResult:
     reconstructed: int
     files: int
     spans: int
+    counted: Mapping[str, Mapping[str, int]]
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay merge --json` prints."""
@@ -102,6 +108,7 @@ class MergeResult:
             "files": self.files,
             "spans": self.spans,
             "lanes": self.info.lanes,
+            "counted": {name: dict(totals) for name, totals in self.counted.items()},
             "coverage": {"bytes": self.info.coverage.bytes, "operations": self.info.coverage.operations},
             "clock": [
                 {
@@ -148,8 +155,9 @@ def merge(
         info=info,
         operations=int(info.made_by["operations_stored"]) - reconstructed,
         reconstructed=reconstructed,
-        files=files,
+        files=files.num_rows,
         spans=spans,
+        counted=_counted(files),
     )
 
 
@@ -162,7 +170,7 @@ def _refuse_foreign(paths: Sequence[Path], wanted: str, error: type[DxtReplayErr
 
 def _merge_once(
     job: JobLogs, profiles: Sequence[Path], working: Path, options: MergeOptions, method: str | float, *, gather: bool
-) -> tuple[CaptureInfo, int, int]:
+) -> tuple[CaptureInfo, pa.Table, int]:
     added_ns = seconds_to_ns(method) if isinstance(method, float) else 0
     ranks = map_profiles(profiles, job, gather=gather, offset_ns=added_ns)
     return _Merger(job, ranks.by_rank, working, options, method, gather=gather).run(ranks.warnings)
@@ -203,8 +211,8 @@ class _Merger:
             excluded=self.excluded,
         )
 
-    def run(self, warnings: Sequence[str]) -> tuple[CaptureInfo, int, int]:
-        """Write everything; what capture.json says, and how many files and spans there are."""
+    def run(self, warnings: Sequence[str]) -> tuple[CaptureInfo, pa.Table, int]:
+        """Write everything; what capture.json says, the files table, and how many spans there are."""
         self.warnings += [*self.job.warnings, *warnings]
         seen: set[int] = set()
         with OpsWriter(self.output) as writer:
@@ -227,7 +235,7 @@ class _Merger:
         write_spans(self.output, spans)
         write_hdf5(self.output, hdf5.table)
         write_capture_info(self.output, info)
-        return info, table.num_rows, spans.num_rows
+        return info, table, spans.num_rows
 
     def _ranks(self) -> Iterator[tuple[int, list[tuple[ProcessLog, RankSegments]]]]:
         """Each rank that was traced or counted, with the segments of its process and of its workers."""
@@ -393,8 +401,8 @@ class _Merger:
             )
         if not operations:
             self.warnings.append(
-                "the log holds no DXT segments, so the capture has no traced operations: record with DXT on "
-                "(DXT_ENABLE_IO_TRACE=1)"
+                "no DXT in this log: without traced reads and writes there is nothing to replay; record with "
+                "DXT_ENABLE_IO_TRACE=1 in the environment of every process"
             )
         elif coverage.bytes is not None and coverage.bytes < 1:
             self.warnings.append(
@@ -442,6 +450,18 @@ class _Merger:
                 "exclude": list(self.options.exclude),
             },
         )
+
+
+def _counted(files: pa.Table) -> dict[str, dict[str, int]]:
+    """Reads, writes and bytes in the counters of each interface that was used, over all files."""
+    totals = {
+        name: {
+            what: pc.sum(files[f"{prefix}_{what}"]).as_py() or 0
+            for what in ("reads", "writes", "bytes_read", "bytes_written")
+        }
+        for name, prefix in (("POSIX", "posix"), ("STDIO", "stdio"), ("MPIIO", "mpiio"), ("HDF5", "h5d"))
+    }
+    return {name: counts for name, counts in totals.items() if any(counts.values())}
 
 
 def _step_of(times: np.ndarray, spans: SpanColumns, shift_ns: int) -> np.ndarray:

@@ -37,7 +37,7 @@ MAY_IMPORT = {
         "traces.measures",
     },
     "profiler_merge.hdf5": {"profiler_merge.hdf5", "profiler_merge.darshan", "traces"},
-    "profiler_merge.untraced": {"profiler_merge.untraced", "profiler_merge.anchor", "profiler_merge.darshan", "traces"},
+    "profiler_merge.untraced": {"profiler_merge.untraced", "profiler_merge.darshan", "traces"},
     "profiler_merge": {
         "profiler_merge",
         "profiler_merge.clocks",
@@ -197,6 +197,7 @@ PURE = {
     "profiler_merge.analysis.steady_loop",
     "replay.show.data_tables",
     "replay.show.finding_sections",
+    "replay.show.merge_sections",
     "replay.show.run_sections",
     "replay.show.glossary",
     "replay.show.section",

@@ -8,6 +8,7 @@ from enum import Enum
 
 import numpy as np
 
+from traces.recorder_files import is_recorder_file
 from traces.store.reader import Capture
 
 LUSTRE = "lustre"
@@ -31,13 +32,6 @@ class Setting:
     file_systems: frozenset[str] = field(default_factory=frozenset)
     own_files: frozenset[int] = field(default_factory=frozenset)
 
-
-_OWN = re.compile(
-    r"(?:.*/)?(?:dxt-anchor\..+\.bin|.+\.xplane\.pb|.+\.input_pipeline\.pb|.+\.pt\.trace\.json(?:\.gz)?|.+\.trace\.json\.gz"
-    r"|.+\.darshan(?:_partial)?)",
-    re.DOTALL,
-)
-"""Anchor files, profiles of TensorFlow, JAX and PyTorch, Darshan's logs."""
 
 _BY_SPAN = (
     (re.compile(r"IteratorGetNext|ExecutorState|MapAndBatch|ParallelInterleave"), Framework.TENSORFLOW),
@@ -65,10 +59,5 @@ def setting_of(capture: Capture) -> Setting:
     return Setting(
         framework=found,
         file_systems=frozenset(name for name in systems if name),
-        own_files=frozenset(np.flatnonzero([is_own_file(path) for path in paths]).tolist()),
+        own_files=frozenset(np.flatnonzero([is_recorder_file(path) for path in paths]).tolist()),
     )
-
-
-def is_own_file(path: str) -> bool:
-    """Whether a profiler wrote the file, so that it is not part of what the program does."""
-    return _OWN.fullmatch(path) is not None

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from profiler_merge.anchor import is_anchor_file
 from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
 from profiler_merge.darshan.dxt import read_dxt
 from profiler_merge.darshan.log import DarshanLog
+from traces.recorder_files import is_recorder_file
 from traces.units import seconds_to_ns
 
 NOT_SEEN = int(np.iinfo(np.int64).min)
@@ -25,7 +25,6 @@ _MOST_COUNTED = 1 << 40
 _LATEST_S = 1e9
 _LONGEST_S = 1e8
 _STREAM = re.compile(rb"<STD(IN|OUT|ERR)>")
-_PROFILER_OUTPUT = re.compile(rb"/plugins/profile/|\.xplane\.pb$|\.profile-empty$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,8 +84,8 @@ _ROUNDS = 16
 
 
 def is_application_file(path: bytes) -> bool:
-    """Whether a recorded name is that of a file of the application, not of a stream, the profiler or the anchors."""
-    return not (_STREAM.fullmatch(path) or _PROFILER_OUTPUT.search(path) or is_anchor_file(path))
+    """Whether a recorded name is that of a file of the application, not of a stream or of the recording itself."""
+    return not (_STREAM.fullmatch(path) or is_recorder_file(path.decode("utf-8", "replace")))
 
 
 def counted_files(log: DarshanLog, module: str, excluded: Collection[int] = ()) -> tuple[np.ndarray, CountedFiles]:

@@ -5,48 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.show.section import MAX_GROUPS, Section
+from replay.show.section import Section
 from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration
 
 _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
 
 STOPPED = "STOPPED before the end: the figures are of the part that was replayed until then"
 """Title of a run that was stopped."""
-
-
-def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
-    """The tables of `dxt-replay merge`, from its JSON object."""
-    operations = merged["operations"]
-    facts = [
-        ("capture", str(merged["capture"])),
-        ("ranks", format_count(merged["ranks"])),
-        ("operations traced", format_count(operations["traced"])),
-        ("operations from counters", format_count(operations["reconstructed"])),
-        ("files", format_count(merged["files"])),
-        ("spans", format_count(merged["spans"])),
-        ("trace coverage, bytes", _share(merged["coverage"]["bytes"])),
-        ("trace coverage, operations", _share(merged["coverage"]["operations"])),
-    ]
-    clock = merged["clock"][:MAX_GROUPS]
-    left = len(merged["clock"]) - len(clock)
-    workers = any(found.get("worker") for found in clock)
-    clocks = Section(
-        title="Clocks",
-        columns=("rank", *(("worker",) if workers else ()), "method", "offset", "known within"),
-        rows=tuple(
-            (
-                str(found["rank"]),
-                *((str(found["worker"] or "-"),) if workers else ()),
-                found["method"],
-                format_duration(found["offset_ns"]),
-                format_duration(found["interval_ns"][1] - found["interval_ns"][0]),
-            )
-            for found in clock
-        ),
-        notes=(f"and {format_count(left)} more ranks: --json has all",) if left else (),
-    )
-    sections = [_facts("Merged", facts), clocks, _prose("Warnings", merged["warnings"])]
-    return [section for section in sections if section.rows]
 
 
 def run_sections(run: Mapping[str, Any]) -> list[Section]:

@@ -9,8 +9,8 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from replay.show.comparison_sections import comparison_sections
+from replay.show.merge_sections import merge_sections
 from replay.show.run_sections import (
-    merge_sections,
     repeat_sections,
     run_sections,
 )

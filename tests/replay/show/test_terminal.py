@@ -161,12 +161,12 @@ def test_a_merge_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             "files": 3,
             "spans": 0,
             "coverage": {"bytes": 0.5, "operations": None},
-            "clock": [clock] * (MAX_GROUPS + 1),
+            "clock": [{**clock, "rank": rank, "offset_ns": -2_000_000 - rank} for rank in range(MAX_GROUPS + 1)],
             "warnings": ["only half of the bytes were traced"],
         }
     )
     text = text_of(capsys)
-    for part in ("nesting", "-2 ms", "1.5 us", "50.00 %", "and 1 more ranks", "only half of the bytes"):
+    for part in ("nesting", "-2 ms", "1.5 us", "50.00 %", "and 1 more clocks", "only half of the bytes"):
         assert part in text
 
 

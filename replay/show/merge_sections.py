@@ -1,0 +1,125 @@
+"""What `dxt-replay merge` prints for a person: first what happened and how good it is, then the figures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from replay.show.section import MAX_GROUPS, Section
+from traces.units import format_bytes, format_count, format_duration
+
+_WHOLE = 0.99995
+"""A coverage that prints as 100.00 %."""
+
+
+def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
+    """The tables of `dxt-replay merge`, from its JSON object."""
+    operations = merged["operations"]
+    facts = [
+        ("capture", str(merged["capture"])),
+        ("ranks", format_count(merged["ranks"])),
+        ("operations traced", format_count(operations["traced"])),
+        ("operations from counters", format_count(operations["reconstructed"])),
+        ("files", format_count(merged["files"])),
+        ("spans", format_count(merged["spans"])),
+        ("trace coverage, bytes", _share(merged["coverage"]["bytes"])),
+        ("trace coverage, operations", _share(merged["coverage"]["operations"])),
+    ]
+    sections = [
+        Section(title=_headline(merged), rows=tuple(facts), prose=True),
+        Section(title="Warnings", rows=tuple((line,) for line in merged["warnings"]), prose=True),
+    ]
+    if operations["traced"]:
+        sections.insert(1, _clocks(merged))
+    return [section for section in sections if section.rows]
+
+
+def no_dxt(counted: Mapping[str, Mapping[str, int]]) -> str:
+    """The line for a log without a trace: what its counters hold."""
+    totals = "; ".join(
+        f"{name} {format_count(found['reads'])} reads of {format_bytes(found['bytes_read'])} and "
+        f"{format_count(found['writes'])} writes of {format_bytes(found['bytes_written'])}"
+        for name, found in counted.items()
+    )
+    return f"no DXT in this log: it holds Darshan's counters alone ({totals or 'all of them 0'})"
+
+
+def _headline(merged: Mapping[str, Any]) -> str:
+    """What happened and whether it is good, in one sentence."""
+    operations, coverage = merged["operations"], merged["coverage"]
+    ranks = _number(merged["ranks"], "rank")
+    if not operations["traced"]:
+        return f"Merged {ranks}, but {no_dxt(merged.get('counted', {}))}"
+    said = [f"Merged {ranks}, {_number(operations['traced'], 'operation')}"]
+    known = [share for share in (coverage["bytes"], coverage["operations"]) if share is not None]
+    if not known:
+        said.append("trace coverage unknown, as the log has no counters")
+    elif min(known) >= _WHOLE:
+        said.append("trace coverage 100 %")
+    else:
+        said.append(f"but the trace is partial: coverage {_share(min(known))}")
+    if merged["spans"] and merged["clock"]:
+        width = max(_width(found) for found in merged["clock"])
+        said.append(f"clocks known within {format_duration(width)}")
+    return ", ".join(said)
+
+
+def _clocks(merged: Mapping[str, Any]) -> Section:
+    """How each rank's clock was placed; ranks that are alike share a row."""
+    groups: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
+    for found in merged["clock"]:
+        groups.setdefault((found["method"], found["offset_ns"], _width(found)), []).append(found)
+    shown = list(groups.items())[:MAX_GROUPS]
+    left = sum(len(members) for members in groups.values()) - sum(len(members) for _, members in shown)
+    workers = any(found.get("worker") for found in merged["clock"])
+    notes = [f"and {format_count(left)} more clocks: --json has all"] if left else []
+    if not merged["spans"]:
+        notes.append("There is no profile to align with: the offsets matter between these processes alone.")
+    return Section(
+        title="Clocks",
+        columns=("rank", *(("worker",) if workers else ()), "method", "offset", "known within"),
+        rows=tuple(
+            (
+                _ranges(found["rank"] for found in members),
+                *((_workers(members),) if workers else ()),
+                method,
+                format_duration(offset_ns),
+                format_duration(width_ns),
+            )
+            for (method, offset_ns, width_ns), members in shown
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _width(clock: Mapping[str, Any]) -> int:
+    low, high = clock["interval_ns"]
+    return int(high - low)
+
+
+def _workers(members: Sequence[Mapping[str, Any]]) -> str:
+    """The numbers of the workers; "-" is the rank's own process."""
+    numbers = {found.get("worker") or 0 for found in members}
+    own = ["-"] if 0 in numbers else []
+    return ", ".join([*own, *([_ranges(numbers - {0})] if numbers - {0} else [])])
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Numbers as 0-3, 7."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in parts]
+    more = f" and {len(shown) - MAX_GROUPS} more" if len(shown) > MAX_GROUPS else ""
+    return ", ".join(shown[:MAX_GROUPS]) + more
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
