@@ -17,7 +17,7 @@ from traces.store.reader import Capture
 KINDS = ("read", "write", "metadata", "reconstructed")
 """Of bars. `metadata`: traced open, close, stat, sync, seek and rename; `reconstructed`: any row from counters."""
 
-MOST_BARS = 16_000
+MOST_BARS = 10_000
 WINDOW_OPERATIONS = 3_000
 
 Track = tuple[int, int, str]
@@ -67,7 +67,7 @@ def lane_bars(
     """
     keys = collect(capture, _KeyCollector, without=("step",))
     key = resolution_key(keys.counts, keys.tracks, most_bars)
-    windows: tuple[Window, ...] = ()
+    windows = tuple(Window(name=name, from_ns=begin, until_ns=until) for name, begin, until in centres_ns)
     if key is not None and centres_ns:
         starts = collect(capture, lambda layers: _StartCollector(layers, centres_ns), without=("step",))
         windows = starts.windows(window_operations)

@@ -12,6 +12,8 @@ from profiler_merge.analysis.finding import Finding
 from profiler_merge.analysis.findings import findings_of
 from profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
 from profiler_merge.analysis.loop_bars import LoopBars, loop_bars
+from profiler_merge.analysis.mounts import MountTotals, mount_totals
+from profiler_merge.analysis.offsets import FileOffsets, file_offsets
 from profiler_merge.analysis.timeline import Timeline, timeline
 from traces.part import Part
 from traces.schema import CaptureInfo
@@ -22,11 +24,22 @@ COURSE_BINS = 400
 HEAT_BINS = 240
 MOST_SHOWN_RANKS = 16
 
+_QUIET_SHARE = 0.001
+"""Of all bytes, and of all time in I/O and in compute: a beginning with less of each is quiet."""
+_LEAST_QUIET_SHARE = 0.1
+"""Of the time that the charts cover: a shorter quiet beginning stays in them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Overview:
-    """`course`: over all ranks; `by_rank`: per rank, in wider bins; `lanes` and `loops`: of `shown_ranks` only, which
-    are all where there are few; `paths`: of the files by file_id."""
+    """Everything that a page shows of one capture.
+
+    `course`: over all ranks; `by_rank`: per rank, in wider bins.
+    `lanes`, `loops`: of `shown_ranks` only, which are all ranks where there are few.
+    `offsets`: operations of the busiest files; `mounts`: file systems, the busiest first.
+    `quiet_until_ns`: end of a start-up without I/O and compute worth showing, else the beginning of `course`.
+    `paths`: of the files by file_id.
+    """
 
     name: str
     info: CaptureInfo
@@ -37,6 +50,9 @@ class Overview:
     lanes: LaneBars
     loops: LoopBars
     shown_ranks: tuple[int, ...]
+    offsets: tuple[FileOffsets, ...]
+    mounts: tuple[MountTotals, ...]
+    quiet_until_ns: int
     paths: list[str]
 
 
@@ -48,7 +64,7 @@ def overview(
 ) -> Overview:
     """Everything that a page shows of a capture, in some passes over its op stream.
 
-    `on_rows` is told how many rows of the first pass are done. Raises: CaptureError when the capture is damaged.
+    `on_rows` receives how many rows of the first pass are done. Raises: CaptureError when the capture is damaged.
     """
     found = analyse(capture, on_rows=on_rows)
     course = timeline(capture, bins=COURSE_BINS)
@@ -69,8 +85,28 @@ def overview(
         ),
         loops=loop_bars(capture.spans, shown, most_bars * 3 // 4),
         shown_ranks=shown,
+        offsets=file_offsets(capture, found.patterns.files, most_points=most_bars // 4),
+        mounts=mount_totals(capture.files, found.patterns.files),
+        quiet_until_ns=quiet_until_ns(course, found),
         paths=capture.paths(),
     )
+
+
+def quiet_until_ns(course: Timeline, analysis: Analysis) -> int:
+    """Where the charts may begin: after a start-up with next to no I/O and compute, but not after the first step; the
+    beginning of `course` where the start-up is shorter than _LEAST_QUIET_SHARE."""
+    column = {name: course.table[name].to_numpy() for name in course.table.column_names}
+    moved = column["bytes_read"] + column["bytes_written"]
+    quiet = course.bins
+    for amount in (moved, column["io_busy_share"], np.nan_to_num(column["compute_busy_share"])):
+        if amount.any():
+            done = np.cumsum(amount, dtype=np.float64)
+            quiet = min(quiet, int((done <= _QUIET_SHARE * done[-1]).sum()))
+    until = course.start_ns + quiet * course.bin_ns
+    if analysis.overlap.steps.num_rows:
+        until = min(until, int(analysis.overlap.steps["start_ns"].to_numpy().min()))
+    long_enough = until - course.start_ns >= _LEAST_QUIET_SHARE * course.bins * course.bin_ns
+    return until if long_enough and quiet < course.bins else course.start_ns
 
 
 def shown_ranks(analysis: Analysis, most: int = MOST_SHOWN_RANKS) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from replay.show.page.figures import step_bar_width
 from traces.store.reader import Capture
 from traces.text import printable
 from traces.units import NS_PER_US
@@ -32,7 +33,7 @@ _LOOP_ROWS = {
 """Row of a rank that each kind of span is drawn in."""
 
 PATH_TAIL = 70
-"""Characters of a path that pointing at a bar shows: its end, which tells files of one data set apart."""
+"""Characters of a path that the charts show: its end, in which the files of one data set differ."""
 
 LAG_BINS = 300
 
@@ -65,6 +66,56 @@ def timeline_json(overview: Overview, origin_ns: int) -> dict[str, Any]:
             for window in overview.lanes.windows
         ],
     }
+
+
+_SCHEDULED = ("input wait", "collective", "checkpoint")
+
+
+def with_schedule(replay: Overview, source: Overview) -> Overview:
+    """The overview of a replay that kept to recorded times, with the waits, collectives and checkpoints of its source:
+    the loop of such a replay does not wait itself, so its capture has none of them."""
+    shift = replay.course.start_ns - source.course.start_ns
+    kept = {
+        (rank, kind): dataclasses.replace(bars, start_ns=bars.start_ns + shift, end_ns=bars.end_ns + shift)
+        for (rank, kind), bars in source.loops.tracks.items()
+        if kind in _SCHEDULED and (rank, kind) not in replay.loops.tracks and (rank, "step") in replay.loops.tracks
+    }
+    loops = dataclasses.replace(replay.loops, tracks={**replay.loops.tracks, **kept})
+    return dataclasses.replace(replay, loops=loops)
+
+
+def offsets_json(overview: Overview, origin_ns: int) -> list[dict[str, Any]]:
+    """Operations of the busiest files for the view of offsets over time; times in ns from `origin_ns`, starts as
+    differences to the one before."""
+    return [
+        {
+            "file": printable(overview.paths[found.file_id])[-PATH_TAIL:],
+            "operations": found.operations,
+            "one_in": found.one_in,
+            "rank": found.rank.tolist(),
+            "start": np.diff(found.start_ns, prepend=origin_ns).tolist(),
+            "length": (found.end_ns - found.start_ns).tolist(),
+            "offset": found.offset.tolist(),
+            "bytes": found.length.tolist(),
+            "written": found.written.tolist(),
+        }
+        for found in overview.offsets
+        if len(found.rank)
+    ]
+
+
+def step_times_json(overview: Overview, origin_ns: int) -> dict[str, list[int]]:
+    """When each bar of the step figure began and ended on any rank, ns from `origin_ns`; `step`: its first step."""
+    steps = overview.analysis.overlap.steps
+    number, place = np.unique(steps["step"].to_numpy(), return_inverse=True)
+    width = step_bar_width(len(number))
+    group, count = place // width, -(-len(number) // width)
+    start = steps["start_ns"].to_numpy() - origin_ns
+    limits = np.iinfo(np.int64)
+    first, last = np.full(count, limits.max), np.full(count, limits.min)
+    np.minimum.at(first, group, start)
+    np.maximum.at(last, group, start + steps["duration_ns"].to_numpy())
+    return {"step": number[::width].tolist(), "from_ns": first.tolist(), "until_ns": last.tolist()}
 
 
 def drawn_ranks(overview: Overview) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ Figure = dict[str, Any]
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#8A8A8A"
+BROWN, SAND = "#8C5A3C", "#C9BB98"
 
 KIND_COLOURS = {
     "read": BLUE,
@@ -33,13 +34,13 @@ KIND_COLOURS = {
     "collective": PURPLE,
     "checkpoint": YELLOW,
     "pipeline": SKY,
-    "step": GREY,
+    "step": BROWN,
 }
 """Of the bars of a timeline; a colour that stands twice is of kinds that never share a row."""
 
 _PATTERNS = {"POSIX": "", "MPIIO": "x", "STDIO": "/", "HDF5": "."}
 _STEP_PARTS = {
-    "compute": GREEN, "input_wait": ORANGE, "collective": PURPLE, "checkpoint": YELLOW, "rest": GREY,
+    "compute": GREEN, "input_wait": ORANGE, "collective": PURPLE, "checkpoint": YELLOW, "rest": SAND,
 }  # fmt: skip
 
 MOST_HEAT_ROWS = 64
@@ -90,35 +91,49 @@ def _legend(top: float) -> Figure:
 
 
 def sizes_figure(powers: pa.Table) -> Figure:
-    """Requests by power of two of their size (`sizes.BINS_SCHEMA`); read and write side by side, by interface."""
+    """Requests, and the bytes that they moved, by power of two of their size (`sizes.BINS_SCHEMA`), read and write side
+    by side, by interface; logarithmic, so that a few small requests show beside many large ones."""
     rows = powers.to_pylist()
     bins = _all_between({(row["least_bytes"], row["most_bytes"]) for row in rows})
     labels = [size_label(*limits) for limits in bins]
-    data = []
+    data: list[Figure] = []
     for (interface, op, origin), found in groupby(rows, key=lambda row: (row["interface"], row["op"], row["origin"])):
-        counts = {(row["least_bytes"], row["most_bytes"]): row for row in found}
-        present = [counts.get(limits) for limits in bins]
+        by_bin = {(row["least_bytes"], row["most_bytes"]): row for row in found}
+        present = [by_bin.get(limits) for limits in bins]
         marked = "" if origin == "traced" else f", {origin}"
-        data.append(
-            {
-                "type": "bar", "name": f"{interface} {op}s{marked}", "x": labels,
-                "y": [row["operations"] if row else None for row in present],
-                "text": [format_bytes(row["bytes"]) if row else "" for row in present], "textposition": "none",
-                "hovertemplate": "%{x}<br>%{y:,} operations, %{text}<extra>%{fullData.name}</extra>",
-                "marker": {
-                    "color": BLUE if op == "read" else VERMILION, "opacity": 1 if origin == "traced" else 0.45,
-                    "pattern": {"shape": _PATTERNS.get(interface, "")},
-                },
-            }
-        )  # fmt: skip
+        words = [f"{row['operations']:,} operations, {format_bytes(row['bytes'])}" if row else "" for row in present]
+        for quantity, axis in (("operations", "y"), ("bytes", "y2")):
+            data.append(
+                {
+                    "type": "bar", "name": f"{interface} {op}s{marked}", "x": labels, "yaxis": axis,
+                    "y": [row[quantity] or None if row else None for row in present],
+                    "legendgroup": f"{interface} {op} {origin}", "showlegend": axis == "y",
+                    "text": words, "textposition": "none",
+                    "hovertemplate": "%{x}<br>%{text}<extra>%{fullData.name}</extra>",
+                    "marker": {
+                        "color": BLUE if op == "read" else VERMILION, "opacity": 1 if origin == "traced" else 0.45,
+                        "pattern": {"shape": _PATTERNS.get(interface, "")},
+                    },
+                }
+            )  # fmt: skip
     layout = {
-        "height": 380, "barmode": "group", "bargap": 0.15,
-        "xaxis": {"title": {"text": "request size [B]"}, "type": "category", "categoryarray": labels,
+        "height": 520, "barmode": "group", "bargap": 0.15,
+        "xaxis": {"title": {"text": "request size [B]"}, "type": "category", "categoryarray": labels, "anchor": "y2",
                   "categoryorder": "array", "tickangle": -40, "automargin": True},
-        "yaxis": {"title": {"text": "operations"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": "operations"}, "domain": [0.54, 1], **_log_axis(data, "y")},
+        "yaxis2": {"title": {"text": "bytes<br>moved [B]"}, "domain": [0, 0.46], "tickformat": "~s",
+                   **_log_axis(data, "y2")},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}, "showlegend": True,
     }  # fmt: skip
     return {"data": data, "layout": layout}
+
+
+def _log_axis(data: Sequence[Figure], axis: str) -> Figure:
+    """A logarithmic axis from half of the least value, so that a bar of it has a height."""
+    values = [value for trace in data if trace["yaxis"] == axis for value in trace["y"] if value]
+    if not values:
+        return {"type": "log", "range": [-0.3, 1]}
+    return {"type": "log", "range": [float(np.log10(min(values) / 2)), float(np.log10(max(values) * 1.5))]}
 
 
 def _all_between(bins: set[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -189,13 +204,18 @@ def _by_rows(matrix: np.ndarray, ranks: tuple[int, ...]) -> tuple[np.ndarray, li
     return np.stack([matrix[part].mean(axis=0) for part in parts]), labels
 
 
+def step_bar_width(steps: int) -> int:
+    """How many steps a bar of the step figure stands for, so that it has at most MOST_STEP_BARS."""
+    return max(-(-steps // MOST_STEP_BARS), 1)
+
+
 def steps_figure(steps: pa.Table) -> Figure:
     """Where the time of the steps went, mean over the ranks, and the slowest rank (`steps.STEPS_SCHEMA`)."""
     number, place = np.unique(steps["step"].to_numpy(), return_inverse=True)
-    width = -(-len(number) // MOST_STEP_BARS)
-    group = place // max(width, 1)
+    width = step_bar_width(len(number))
+    group = place // width
     count = np.bincount(group)
-    x = number[:: max(width, 1)].tolist()
+    x = number[::width].tolist()
     duration = steps["duration_ns"].to_numpy() / NS_PER_MS
     slowest = np.zeros(len(count))
     np.maximum.at(slowest, group, duration)

@@ -1,211 +1,238 @@
-// What the page does when it is opened: unpack its data, draw, sort tables, follow the theme and the printer.
+// What the page does when it is opened: unpack its data, draw, follow the controls, the address, the theme and the printer.
 
-// Buttons by name: what plotly offers besides would send the chart to a server.
-const BUTTONS = [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]];
-const CONFIG = {
-  displaylogo: false, responsive: true, modeBarButtons: BUTTONS, showSendToCloud: false, plotlyServerURL: "",
-};
-const views = [];
-let figures = {};
+const timelines = [];
+const offsetViews = [];
+let colourOf = {};
+let state = null;
 
-async function unpacked(id) {
+function unpacked(id) {
   const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
+  return new TextDecoder().decode(gunzip(packed));
 }
 
-function run(code) {
+function run(code, nonce) {
   const script = document.createElement("script");
-  script.nonce = document.currentScriptNonce;
+  script.nonce = nonce;
   script.textContent = code;
   document.head.append(script);
 }
 
-let printing = false;
-const PAPER_WIDTH = 690; // pixels that A4 and letter have between their margins
-
-function theme() {
-  const dark = !printing && window.matchMedia("(prefers-color-scheme: dark)").matches;
-  return dark
-    ? { ink: "#e6e6e6", grid: "#3a3f45", line: "#6b7178", hover: "#24292f" }
-    : { ink: "#1c1f23", grid: "#e3e5e8", line: "#9aa0a6", hover: "#ffffff" };
+function drawTimes() {
+  for (const view of [...timelines, ...offsetViews]) view.draw();
+  for (const name of Object.keys(figures)) if (rangeOf(name)) drawFigure(name);
 }
 
-function themed(layout, colours) {
-  const axis = { gridcolor: colours.grid, linecolor: colours.line, zeroline: false, tickcolor: colours.line };
-  const result = {
-    margin: { l: 76, r: 14, t: 34, b: 48 }, ...layout,
-    width: printing ? PAPER_WIDTH : undefined, autosize: !printing,
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: colours.ink, size: 12, family: "system-ui, sans-serif" },
-    hoverlabel: { bgcolor: colours.hover, bordercolor: colours.line, font: { color: colours.ink }, align: "left" },
-    modebar: { color: colours.line, activecolor: colours.ink, bgcolor: "rgba(0,0,0,0)" },
-  };
-  for (const name of Object.keys(result)) if (/^[xy]axis/.test(name)) result[name] = { ...axis, ...result[name] };
-  return result;
+function drawAll() {
+  for (const view of [...timelines, ...offsetViews]) view.draw();
+  for (const name of Object.keys(figures)) drawFigure(name);
 }
 
-function drawFigure(name) {
-  const place = document.getElementById(name);
-  const figure = figures[name];
-  const layout = themed(structuredClone(figure.layout), theme());
-  place.style.height = `${layout.height}px`;
-  const drawn = Plotly.react(place, figure.data, layout, CONFIG);
-  if (place.dataset.linked) return drawn;
-  place.dataset.linked = "1";
-  if (name.startsWith("course")) {
-    place.on("plotly_relayout", (event) => followed(event, name.slice("course-".length)));
+// After any change by the reader: the address and the words beside the controls.
+function said() {
+  const fragment = state.toFragment();
+  history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname + location.search);
+  showWords();
+}
+
+function showWords() {
+  const quiet = document.getElementById("quiet-note");
+  const folded = state.home[0] > state.whole[0] && state.window[0] >= state.home[0];
+  quiet.hidden = !folded;
+  if (folded && !quiet.childElementCount) {
+    quiet.textContent = `The charts begin after ${textOfTime(state.home[0] - state.whole[0])} of start-up without I/O or ` +
+      "compute worth showing. ";
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "show the start-up";
+    button.addEventListener("click", () => zoomTo(...state.whole));
+    quiet.append(button);
   }
-  return drawn;
+  const note = document.getElementById("filter-note");
+  const words = [];
+  if (state.rankText && state.ranks === null) words.push("The filter of ranks is not a list such as 0-3,8: all ranks are shown.");
+  if (state.ranks) {
+    words.push("Of the ranks chosen: timeline, offsets, bandwidth (where each rank has its own row in the heat map), heat map, " +
+      "and the rows of tables. Steps, request sizes and totals are of all ranks.");
+  }
+  if (state.filtersFiles) {
+    words.push("Of the files chosen: timeline, offsets, and the rows of the table of files. The other charts are of all files.");
+  }
+  note.hidden = !words.length;
+  note.textContent = words.join(" ");
 }
 
-// A zoom of the user in a timeline or its curves: the others of the same times follow.
-function followed(event, key) {
+function zoomTo(from, until) {
+  state.zoom(from, until);
+  drawTimes();
+  said();
+}
+
+function goHome() {
+  state.window = state.home;
+  drawTimes();
+  said();
+}
+
+// A zoom by the mouse in any chart of time: all others follow.
+function followed(event, name) {
   if (event["xaxis.autorange"]) {
-    showAll();
+    goHome();
     return;
   }
   const range = event["xaxis.range"] || [event["xaxis.range[0]"], event["xaxis.range[1]"]];
   if (range[0] === undefined) return;
-  showTimes(range[0] * NS, range[1] * NS, key);
+  const [chart, side] = partsOf(name);
+  const times = chart === "steps" ? timesOfSteps(side, range) : range.map((time) => time * NS);
+  if (times) zoomTo(...times);
 }
 
-function showTimes(from, until, key) {
-  for (const view of views) {
-    if (view.key === key || linked) view.show(from, until);
-  }
-  followCurves();
-}
-
-function showAll() {
-  for (const view of views) view.show(view.data.from_ns, view.data.until_ns);
-  followCurves();
-}
-
-let linked = false;
-
-function followCurves() {
-  for (const view of views) {
-    const name = `course-${view.key}`;
-    if (!figures[name]) continue;
-    figures[name].layout.xaxis.range = view.window.map((time) => time / NS);
-    drawFigure(name);
-  }
-}
-
-function zoomControls() {
-  const controls = document.getElementById("timeline-controls");
-  controls.addEventListener("click", (event) => {
-    const { zoom, window: named } = event.target.dataset;
-    if (zoom === "all") showAll();
+function viewControls() {
+  const controls = document.getElementById("view-controls");
+  controls.addEventListener("click", ({ target }) => {
+    const { zoom, window: number, side } = target.dataset;
+    if (zoom === "home") goHome();
     else if (zoom) {
       const [scale, move] = { in: [0.25, 0], out: [4, 0], left: [1, -0.5], right: [1, 0.5] }[zoom];
-      for (const view of views) {
-        const [from, until] = view.window;
-        const middle = (from + until) / 2 + move * (until - from);
-        const half = ((until - from) * scale) / 2;
-        view.show(middle - half, middle + half);
-      }
-      followCurves();
-    } else if (named) {
-      for (const view of views) {
-        const found = view.data.windows.find((window) => window.name === named);
-        if (found) view.show(found.from_ns, found.until_ns);
-      }
-      followCurves();
+      const [from, until] = state.window;
+      const middle = (from + until) / 2 + move * (until - from);
+      const half = ((until - from) * scale) / 2;
+      zoomTo(middle - half, middle + half);
+    } else if (number) {
+      const found = timelines.find((view) => view.key === side).data.windows[number];
+      zoomTo(found.from_ns, found.until_ns);
     }
   });
-  document.getElementById("timeline-legend").addEventListener("change", (event) => {
-    for (const view of views) {
-      if (event.target.checked) view.hidden.delete(event.target.dataset.kind);
-      else view.hidden.add(event.target.dataset.kind);
-      view.draw();
-    }
+  const filters = { "rank-filter": "rankText", "file-filter": "fileText" };
+  for (const [id, field] of Object.entries(filters)) {
+    document.getElementById(id).addEventListener("input", ({ target }) => {
+      state[field] = target.value;
+      if (field === "fileText") state.file = 0;
+      filterTables();
+      drawTimes();
+      said();
+    });
+  }
+  document.getElementById("timeline-legend").addEventListener("change", ({ target }) => {
+    state.hidden[target.checked ? "delete" : "add"](target.dataset.kind);
+    for (const view of [...timelines, ...offsetViews]) view.draw();
+    said();
   });
 }
 
 function chartControls() {
   for (const controls of document.querySelectorAll(".controls[data-for]")) {
-    const name = controls.dataset.for;
-    controls.addEventListener("click", (event) => {
-      if (event.target.dataset.log === undefined) return;
-      const on = event.target.getAttribute("aria-pressed") !== "true";
-      event.target.setAttribute("aria-pressed", String(on));
-      const { layout } = figures[name];
-      const axis = layout.yaxis;
-      if (on) axis.linear = axis.range;
-      axis.type = on ? "log" : "linear";
-      axis.range = on ? undefined : axis.linear;
-      axis.autorange = axis.range === undefined;
-      drawFigure(name);
+    const [chart] = partsOf(controls.dataset.for);
+    controls.addEventListener("click", ({ target }) => {
+      if (target.dataset.log === undefined) return;
+      state.linear[chart] = !state.linear[chart];
+      showControls();
+      for (const name of Object.keys(figures)) if (partsOf(name)[0] === chart) drawFigure(name);
+      said();
     });
-    controls.addEventListener("change", (event) => {
-      if (event.target.dataset.quantity === undefined) return;
-      figures[name].data.forEach((trace, place) => { trace.visible = place === Number(event.target.value); });
-      drawFigure(name);
+    controls.addEventListener("change", ({ target }) => {
+      if (target.dataset.quantity !== undefined) state.quantity = Number(target.value);
+      else if (target.dataset.offsets !== undefined) state.file = Number(target.value);
+      else return;
+      showControls();
+      for (const view of offsetViews) view.draw();
+      for (const name of Object.keys(figures)) if (partsOf(name)[0] === "heat") drawFigure(name);
+      said();
     });
   }
 }
 
-function sortTable(head) {
-  const row = head.parentElement;
-  const place = [...row.children].indexOf(head);
-  const down = head.getAttribute("aria-sort") !== "descending";
-  for (const other of row.children) other.setAttribute("aria-sort", "none");
-  head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const body = head.closest("table").tBodies[0];
-  const value = (line) => {
-    const cell = line.children[place];
-    return cell.dataset.v === undefined ? (cell.className === "number" ? null : cell.textContent) : Number(cell.dataset.v);
-  };
-  const order = (a, b) => (typeof a === "string" ? b.localeCompare(a, "en") : b - a);
-  const lines = [...body.rows].map((line) => [value(line), line]);
-  lines.sort(([a], [b]) => (a === null || b === null ? (a === null) - (b === null) : down ? order(a, b) : order(b, a)));
-  body.append(...lines.map(([, line]) => line));
+// The controls as the state has them.
+function showControls() {
+  document.getElementById("rank-filter").value = state.rankText;
+  document.getElementById("file-filter").value = state.fileText;
+  for (const box of document.querySelectorAll("[data-kind]")) box.checked = !state.hidden.has(box.dataset.kind);
+  for (const button of document.querySelectorAll("[data-log]")) {
+    const [chart] = partsOf(button.closest("[data-for]").dataset.for);
+    button.initially ??= button.getAttribute("aria-pressed") === "true";
+    button.setAttribute("aria-pressed", String(button.initially !== Boolean(state.linear[chart])));
+  }
+  for (const choice of document.querySelectorAll("[data-quantity]")) choice.value = state.quantity;
 }
 
-function redraw() {
-  for (const view of views) view.draw();
-  for (const name of Object.keys(figures)) drawFigure(name);
+// What the address says, when the page is opened and when another link into it is followed.
+function restore() {
+  state.fromFragment(decodeURIComponent(location.hash.slice(1)));
+  showControls();
+  filterTables();
+  showWords();
+}
+
+function toSection() {
+  if (state.section) document.getElementById(state.section)?.scrollIntoView();
+}
+
+function menu() {
+  for (const link of document.querySelectorAll('a[href^="#"]')) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      state.section = link.getAttribute("href").slice(1);
+      toSection();
+      said();
+    });
+  }
+}
+
+// One tab stop for the buttons of a chart: the arrow keys lead to the others.
+function oneTabStop(bar) {
+  const buttons = [...bar.querySelectorAll(".modebar-btn")];
+  buttons.forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
+}
+
+function beginCharts() {
+  for (const place of document.querySelectorAll(".chart")) {
+    place.on("plotly_relayout", (event) => { if (rangeOf(place.id) || place.id.match(/^(timeline|offsets)-/)) followed(event, place.id); });
+    place.on("plotly_afterplot", () => oneTabStop(place));
+    oneTabStop(place);
+    place.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      const buttons = [...place.querySelectorAll(".modebar-btn")];
+      const at = buttons.indexOf(document.activeElement);
+      if (step && at >= 0) buttons[(at + step + buttons.length) % buttons.length].focus();
+    });
+  }
 }
 
 function forPrinting(on) {
   printing = on;
-  redraw();
+  drawAll();
 }
 
-async function begin(nonce) {
-  document.currentScriptNonce = nonce;
-  for (const button of document.querySelectorAll("table.sortable th button")) {
-    button.addEventListener("click", () => sortTable(button.parentElement));
-  }
-  const [code, text] = await Promise.all([unpacked("plotly"), unpacked("data")]);
-  run(code);
-  const data = JSON.parse(text);
-  figures = data.figures;
-  linked = data.linked;
+function begin(nonce) {
+  run(unpacked("plotly"), nonce);
+  const data = JSON.parse(unpacked("data"));
+  ({ figures, steps, colours: colourOf } = data);
+  const all = Object.values(data.timelines);
+  const whole = [Math.min(...all.map((found) => found.from_ns)), Math.max(...all.map((found) => found.until_ns))];
+  state = new ViewState(...whole, data.home_ns);
   for (const [key, timeline] of Object.entries(data.timelines)) {
-    const view = new TimelineView(key, timeline, data.colours);
-    views.push(view);
-    await view.draw();
-    view.place.on("plotly_relayout", (event) => followed(event, key));
+    timelines.push(new TimelineView(key, timeline, colourOf));
+    if (document.getElementById(`offsets-${key}`)) offsetViews.push(new OffsetView(key, data.offsets[key], timeline.axis));
   }
-  zoomControls();
+  beginTables();
+  restore();
+  drawAll();
+  beginCharts();
+  viewControls();
   chartControls();
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  menu();
+  toSection();
+  window.addEventListener("hashchange", () => { restore(); drawAll(); toSection(); });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   window.addEventListener("beforeprint", () => forPrinting(true));
   window.addEventListener("afterprint", () => forPrinting(false));
-  document.documentElement.dataset.ready = String(Math.round(performance.now()));
-  for (const name of Object.keys(figures)) {
-    await new Promise((resume) => setTimeout(resume)); // the page can be used meanwhile
-    await drawFigure(name);
-  }
   document.documentElement.dataset.complete = String(Math.round(performance.now()));
 }
 
-begin(document.currentScript.nonce).catch((error) => {
+try {
+  begin(document.currentScript.nonce);
+} catch (error) {
   const trouble = document.getElementById("trouble");
   trouble.hidden = false;
-  trouble.textContent = `The pictures could not be drawn (${error}); they need a browser of 2023 or later.`;
+  trouble.textContent = `The charts could not be drawn (${error}); they need a browser of 2022 or later. The tables are whole.`;
   console.error(error);
-});
+}

@@ -1,9 +1,8 @@
-"""Parts of the HTML page that are words: the job, the health of a capture, figures at a glance, findings. Pure."""
+"""Parts of the HTML page that are words: the job, the health of a capture, findings, totals. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from replay.show.data_tables import CLOCKS
+from replay.show.page.headline import date
 from replay.show.page.html_tables import Whole, data_table, html_text, section_table
 from replay.show.summary_sections import summary_sections
 from traces.replay_record import replay_record
 from traces.schema import CaptureInfo
-from traces.units import NS_PER_S, format_bytes, format_count, format_duration
+from traces.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from profiler_merge.analysis.finding import Finding
+    from profiler_merge.analysis.mounts import MountTotals
     from profiler_merge.analysis.overview import Overview
 
 Check = tuple[str, str]
@@ -35,40 +36,15 @@ _SHOWN_FILES = 5
 _CLOCK_ROWS = 64
 
 
-def tiles(overview: Overview) -> str:
-    """The figures to know first."""
-    summary, shares = overview.analysis.summary, overview.analysis.overlap
-    facts = [
-        ("run time", format_duration(summary.job.run_time_s * NS_PER_S), f"{format_count(summary.job.nprocs)} ranks"),
-        ("read", format_bytes(summary.bytes.read), f"{format_count(summary.operations.read)} reads"),
-        ("written", format_bytes(summary.bytes.written), f"{format_count(summary.operations.write)} writes"),
-        ("I/O in flight", _percent(shares.io_of_run_pct), "of the run time, mean of the ranks (union)"),
-    ]
-    if shares.io_hidden_pct is not None:
-        facts.append(("I/O hidden", _percent(shares.io_hidden_pct), "of the I/O time lies inside compute"))
-    if shares.input_wait_pct is not None:
-        facts.append(("input wait", _percent(shares.input_wait_pct), "of the training loop"))
-    if summary.aggregate_bandwidth_mib_s is not None:
-        facts.append(("bandwidth", f"{summary.aggregate_bandwidth_mib_s:,.4g} MiB/s", "while any I/O was in flight"))
-    cards = "".join(
-        f"<div><dt>{escape(name)}</dt><dd><strong>{escape(value)}</strong><span>{escape(note)}</span></dd></div>"
-        for name, value, note in facts
-    )
-    return f'<dl class="tiles">{cards}</dl>'
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} %" if value >= 0.1 or value == 0 else f"{value:.2g} %"
-
-
 def job(overview: Overview) -> str:
-    """What ran, and what the capture was made from."""
+    """What ran on which file systems, and what the capture was made from."""
     info = overview.info
     rows = [
         ("capture", overview.name),
         ("program", info.job.exe or "-"),
         ("job", str(info.job.job_id) if info.job.job_id else "-"),
-        ("began", _date(info.job.start_ns)),
+        ("began", date(info.job.start_ns)),
+        ("file systems", "; ".join(_mount(found) for found in overview.mounts) or "-"),
         (
             "sources",
             ", ".join(f"{source.name} ({source.kind}, {source.sha256[:12]})" for source in info.sources) or "-",
@@ -81,10 +57,12 @@ def job(overview: Overview) -> str:
     return f'<div class="facts"><h4>Job and sources</h4><table><tbody>{body}</tbody></table></div>'
 
 
-def _date(start_ns: int) -> str:
-    if start_ns <= 0:
-        return "-"
-    return datetime.fromtimestamp(start_ns / NS_PER_S, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _mount(found: MountTotals) -> str:
+    count = f"{format_count(found.files)} file{'' if found.files == 1 else 's'}"
+    read, written = format_bytes(found.bytes_read), format_bytes(found.bytes_written)
+    return (
+        f"{found.mount or 'unknown mount'} ({found.fs_type or 'unknown type'}): {count}, {read} read, {written} written"
+    )
 
 
 def _made_by(info: CaptureInfo) -> str:

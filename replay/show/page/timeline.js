@@ -4,8 +4,8 @@
 const MOST_SHAPES = 2500; // bars drawn one by one; more are binned
 const LEVELS = 8; // heights that a bin can have
 const MOST_BINS = 14000; // rows times bins: with more, drawing them takes too long
+const LEAST_RECONSTRUCTED = 0.005; // share of the window: a row with only less of it, and from counters, is not shown
 const PIXELS = LEVELS + 2; // of a row, with a blank one on either side
-const NS = 1e9;
 
 function textOfTime(ns) {
   const size = Math.abs(ns);
@@ -59,11 +59,10 @@ class TimelineView {
     this.data = data;
     this.colours = colours;
     this.tracks = data.tracks.map(unpackTrack);
-    this.hidden = new Set();
+    this.rankOf = data.rows.map((name) => Number(name.slice(1).split(" ")[0]));
+    this.isLane = data.rows.map((name) => name.includes(" lane "));
     this.place = document.getElementById(`timeline-${key}`);
     this.status = document.getElementById(`timeline-${key}-status`);
-    this.window = [data.from_ns, data.until_ns];
-    this.axisTitle = data.axis;
   }
 
   // Indices [first, last) of the bars of a track that may reach into the window.
@@ -72,12 +71,32 @@ class TimelineView {
   }
 
   shown() {
-    return this.tracks.filter((track) => !this.hidden.has(track.kind));
+    return this.tracks.filter((track) => !state.hidden.has(track.kind) && state.hasRank(this.rankOf[track.row]));
+  }
+
+  // Whether the filter of files leaves a bar; one of several files is left out.
+  passes(track, i) {
+    if (!state.filtersFiles || !this.isLane[track.row]) return true;
+    return Boolean(track.file) && track.file[i] >= 0 && state.hasFile(this.data.files[track.file[i]]);
+  }
+
+  // Bars by track that are to be drawn in the window, as [track, indices], and the rows that they are in.
+  visible([from, until]) {
+    const found = this.shown().map((track) => {
+      const [first, last] = this.within(track, from, until);
+      const indices = [];
+      for (let i = first; i < last; i++) if (track.end[i] >= from && this.passes(track, i)) indices.push(i);
+      return [track, indices];
+    }).filter(([, indices]) => indices.length);
+    const seen = found.filter(([track, indices]) => track.kind !== "reconstructed" ||
+      indices.reduce((sum, i) => sum + track.length[i], 0) >= LEAST_RECONSTRUCTED * (until - from));
+    const rows = [...new Set(seen.map(([track]) => track.row))].sort((a, b) => a - b);
+    return { found: found.filter(([track]) => rows.includes(track.row)), rows, bars: found.reduce((sum, [, indices]) => sum + indices.length, 0) };
   }
 
   label(track, i) {
     const count = track.operations ? track.operations[i] : 1;
-    const span = track.kind === "step" ? "step" : track.row in this.laneRows ? "operation" : "stretch";
+    const span = track.kind === "step" ? "step" : this.isLane[track.row] ? "operation" : "stretch";
     const lines = [`<b>${track.kind}</b>, ${plain(this.data.rows[track.row])}`];
     const offset = track.offset ? track.offset[i] : -1;
     if (span === "step" && offset >= 0) lines.push(`step ${offset}`);
@@ -101,18 +120,18 @@ class TimelineView {
     return Math.max(track.length[i] - (track.idle ? track.idle[i] : 0), 0);
   }
 
-  bars(from, until) {
-    return this.shown().map((track) => {
-      const [first, last] = this.within(track, from, until);
+  bars({ found, rows }) {
+    return found.map(([track, indices]) => {
       const trace = {
         type: "bar", orientation: "h", name: track.kind, base: [], x: [], y: [], hovertext: [], width: [],
         hovertemplate: "%{hovertext}<extra></extra>", showlegend: false,
         marker: { color: this.colours[track.kind], line: { width: 0.5, color: this.colours[track.kind] } },
       };
-      for (let i = first; i < last; i++) {
+      const place = rows.indexOf(track.row);
+      for (const i of indices) {
         trace.base.push(track.start[i] / NS);
         trace.x.push(track.length[i] / NS);
-        trace.y.push(track.row);
+        trace.y.push(place);
         trace.width.push(track.kind === "reconstructed" ? 0.4 : 0.8);
         trace.hovertext.push(this.label(track, i));
       }
@@ -122,20 +141,19 @@ class TimelineView {
   }
 
   // Each row of each bin filled with the kinds that its time was spent in, as high as their share of it.
-  binned(from, until, bins) {
+  binned({ found: tracks, rows: shown }, [from, until], bins) {
     const width = (until - from) / bins;
     const kinds = Object.keys(this.colours);
-    const rows = this.data.rows.length;
+    const rows = shown.length;
     const found = Array.from({ length: rows }, () => Array.from({ length: bins }, () => []));
-    for (const track of this.shown()) {
+    for (const [track, indices] of tracks) {
       const busy = new Float64Array(bins);
       const count = new Float64Array(bins);
       const bytes = new Float64Array(bins);
-      const [first, last] = this.within(track, from, until);
-      for (let i = first; i < last; i++) this.spread(track, i, from, width, busy, count, bytes);
+      for (const i of indices) this.spread(track, i, from, width, busy, count, bytes);
       for (let bin = 0; bin < bins; bin++) {
         if (!busy[bin] && !count[bin]) continue;
-        found[track.row][bin].push({
+        found[shown.indexOf(track.row)][bin].push({
           track, share: Math.min(busy[bin] / width, 1), count: count[bin], bytes: Math.round(bytes[bin]),
         });
       }
@@ -145,7 +163,7 @@ class TimelineView {
     const text = z.map(() => new Array(bins).fill(""));
     found.forEach((row, place) => row.forEach((parts, bin) => {
       if (!parts.length) return;
-      const words = this.words(place, x[bin], width, parts);
+      const words = this.words(shown[place], x[bin], width, parts);
       let pixel = (place + 1) * PIXELS - 2;
       heights(parts).forEach((height, part) => {
         for (let level = 0; level < height; level++, pixel--) z[pixel][bin] = kinds.indexOf(parts[part].track.kind);
@@ -162,7 +180,7 @@ class TimelineView {
 
   words(row, start, width, parts) {
     const lines = parts.map(({ track, share, count, bytes }) => {
-      const begun = track.row in this.laneRows ? `, ${count.toLocaleString("en")} begun` : "";
+      const begun = this.isLane[track.row] ? `, ${count.toLocaleString("en")} begun` : "";
       const moved = bytes ? `, ${textOfBytes(bytes)}` : "";
       return `${track.kind}: ${Number((100 * share).toPrecision(3))} % of the time${begun}${moved}`;
     });
@@ -188,60 +206,52 @@ class TimelineView {
     }
   }
 
-  traces() {
-    this.laneRows = {};
-    this.data.rows.forEach((name, place) => { if (name.includes(" lane ")) this.laneRows[place] = true; });
-    const [from, until] = this.window;
-    let visible = 0;
-    for (const track of this.shown()) {
-      const [first, last] = this.within(track, from, until);
-      visible += Math.max(last - first, 0);
-    }
-    const single = visible <= MOST_SHAPES;
-    const room = Math.min(this.place.clientWidth / 3, MOST_BINS / this.data.rows.length, 400);
-    const bins = Math.max(Math.round(room), 60);
-    this.mode = single ? "bars" : "bins";
-    const view = `${(from / NS).toFixed(6)} to ${(until / NS).toFixed(6)} s (${textOfTime(until - from)}): `;
-    this.status.textContent = view + (single
-      ? `${visible.toLocaleString("en")} bars, drawn one by one`
-      : `${visible.toLocaleString("en")} bars in bins of ${textOfTime((until - from) / bins)}; zoom in for single ones`);
-    return single ? this.bars(from, until) : this.binned(from, until, bins);
-  }
-
-  layout(theme) {
-    const rows = this.data.rows.length;
+  layout(theme, rows) {
+    const names = rows.map((row) => this.data.rows[row]);
     return themed({
-      height: 100 + Math.max(rows * 20, 60), barmode: "overlay", bargap: 0, dragmode: "zoom", hovermode: "closest",
-      xaxis: { title: { text: this.axisTitle }, range: this.window.map((time) => time / NS) },
+      height: 100 + Math.max(rows.length * 20, 60), barmode: "overlay", bargap: 0, dragmode: "zoom", hovermode: "closest",
+      xaxis: { title: { text: this.data.axis }, range: state.window.map((time) => time / NS) },
       yaxis: {
-        tickvals: this.data.rows.map((_, place) => place), ticktext: this.data.rows, range: [rows - 0.4, -0.6],
+        tickvals: names.map((_, place) => place), ticktext: names, range: [Math.max(rows.length, 1) - 0.4, -0.6],
         fixedrange: true, tickfont: { size: 10 },
       },
-      shapes: this.borders(theme),
-      margin: { l: 14 + 6 * Math.max(...this.data.rows.map((name) => name.length), 4), r: 14, t: 34, b: 45 },
+      shapes: this.borders(theme, rows),
+      margin: { l: Math.max(14 + 6 * Math.max(...names.map((name) => name.length), 4), 76), r: 14, t: 34, b: 45 },
     }, theme);
   }
 
   // A line where the rows of another rank begin.
-  borders(theme) {
-    const rank = this.data.rows.map((name) => name.split(" ")[0]);
-    const first = rank.map((name, place) => place).filter((place) => place && rank[place] !== rank[place - 1]);
+  borders(theme, rows) {
+    const first = rows.map((_, place) => place)
+      .filter((place) => place && this.rankOf[rows[place]] !== this.rankOf[rows[place - 1]]);
     return first.map((place) => ({
       type: "line", xref: "paper", x0: 0, x1: 1, y0: place - 0.5, y1: place - 0.5, line: { width: 1, color: theme.line },
     }));
   }
 
   draw() {
-    const layout = this.layout(theme());
+    const [from, until] = state.window;
+    const visible = this.visible(state.window);
+    const single = visible.bars <= MOST_SHAPES;
+    const room = Math.min(this.place.clientWidth / 3, MOST_BINS / Math.max(visible.rows.length, 1), 400);
+    const bins = Math.max(Math.round(room), 60);
+    this.mode = single ? "bars" : "bins";
+    this.status.textContent = this.sentence(from, until, visible, single ? 0 : bins);
+    const layout = this.layout(theme(), visible.rows);
     this.place.style.height = `${layout.height}px`; // else a resize of the window takes the container's
-    return Plotly.react(this.place, this.traces(), layout, CONFIG);
+    const traces = single ? this.bars(visible) : this.binned(visible, state.window, bins);
+    return Plotly.react(this.place, traces, layout, CONFIG);
   }
 
-  show(from, until) {
-    const all = this.data.until_ns - this.data.from_ns;
-    const width = Math.min(Math.max(until - from, 100), all * 1.02);
-    const middle = Math.min(Math.max((from + until) / 2, this.data.from_ns + width / 2), this.data.until_ns - width / 2);
-    this.window = width >= all ? [this.data.from_ns, this.data.until_ns] : [middle - width / 2, middle + width / 2];
-    return this.draw();
+  sentence(from, until, { bars, rows }, bins) {
+    const view = `${(from / NS).toFixed(6)} to ${(until / NS).toFixed(6)} s (${textOfTime(until - from)}): `;
+    const count = bars.toLocaleString("en");
+    const drawn = bins
+      ? `${count} bars in bins of ${textOfTime((until - from) / bins)}; zoom in for single ones`
+      : `${count} bars, drawn one by one`;
+    const left = this.data.rows.length - rows.length;
+    const without = left ? `; ${left} rows with next to no bars are not shown` : "";
+    const several = state.filtersFiles ? "; bars of several files joined are left out by the filter of files" : "";
+    return `${view}${drawn}${without}${several}`;
   }
 }

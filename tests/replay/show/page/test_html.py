@@ -26,8 +26,10 @@ from traces.store.reader import Capture, open_capture
 from traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
 from traces.units import MIB
 
-MOST_BYTES = 3_000_000
-SECTIONS = ("job", "health", "findings", "timeline", "course", "sizes", "heat", "steps", "ranks", "files", "totals")
+MOST_BYTES = 1_500_000
+SECTIONS = (
+    "job", "health", "findings", "timeline", "offsets", "course", "heat", "steps", "sizes", "ranks", "files", "totals",
+)  # fmt: skip
 
 
 def totals_of(timeline: Mapping[str, Any], kinds: Sequence[str]) -> tuple[int, int]:
@@ -85,8 +87,10 @@ def test_totals_are_those_of_the_summary(drawn: tuple) -> None:
     )
     sizes = data["figures"]["sizes-source"]["data"]
     traced = [trace for trace in sizes if "reconstructed" not in trace["name"]]
-    counted = sum(value or 0 for trace in traced for value in trace["y"])
-    assert counted == sum(part.operations for part in found.analysis.sizes.classes if part.origin == "traced")
+    classes = [part for part in found.analysis.sizes.classes if part.origin == "traced"]
+    for axis, quantity in (("y", "operations"), ("y2", "bytes")):
+        shown = sum(value or 0 for trace in traced if trace["yaxis"] == axis for value in trace["y"])
+        assert shown == sum(getattr(part, quantity) for part in classes)
 
 
 def test_the_area_under_the_bandwidth_is_what_was_moved(drawn: tuple) -> None:
@@ -120,10 +124,10 @@ def test_plotly_accepts_the_figures(drawn: tuple) -> None:
 def test_the_sample_rule_is_stated(drawn: tuple) -> None:
     found, page = drawn
     lanes = found.lanes
-    said = re.search(r"All ([\d,]+) operations are in this timeline, (each by itself|in ([\d,]+) bars)", page)
+    said = re.search(r"All ([\d,]+) operations are in this timeline, (each as a bar of its own|in ([\d,]+) bars)", page)
     assert said
     assert int(said[1].replace(",", "")) == lanes.operations
-    assert (said[2] == "each by itself") == (lanes.resolution_ns == 0)
+    assert (said[2] == "each as a bar of its own") == (lanes.resolution_ns == 0)
     if lanes.resolution_ns:
         assert int(said[3].replace(",", "")) == lanes.bars
 
@@ -199,7 +203,7 @@ def test_a_capture_without_anything_has_a_page(tmp_path: Path) -> None:
     elements = Elements(page)
     assert elements.open == []
     sections = [section["id"] for section in elements.of("section")]
-    assert [name for name in SECTIONS if name not in sections] == ["sizes", "steps"]
+    assert [name for name in SECTIONS if name not in sections] == ["offsets", "steps", "sizes"]
 
 
 def test_a_window_is_shown_in_its_own_times(tmp_path: Path) -> None:

@@ -1,0 +1,174 @@
+"""The first lines of the HTML page: what ran, what storage cost it, and the figures to know first. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from replay.show.page.html_tables import html_text
+from traces.replay_record import replay_record
+from traces.schema import CaptureInfo
+from traces.units import NS_PER_S, format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from profiler_merge.analysis.finding import Finding
+    from profiler_merge.analysis.overview import Overview
+
+Tile = tuple[str, str, str]
+"""Name, value and note."""
+
+PACES_WITHOUT_WAITS = ("timed", "none")
+"""Of replays: at these paces no operation waits for another, so a replay has no input wait."""
+
+
+def headline(overview: Overview) -> str:
+    """What ran, in a sentence, and what storage cost it."""
+    judged, reason = verdict(overview)
+    return (
+        f'<p class="lead">{html_text(what_ran(overview))}</p><p class="verdict">{html_text(judged)}</p>'
+        f'<p class="note">{html_text(reason)}</p>{_counts(overview.findings)}'
+    )
+
+
+def what_ran(overview: Overview) -> str:
+    """Program, ranks, steps, files and bytes, and when."""
+    info, summary = overview.info, overview.analysis.summary
+    record = replay_record(info)
+    program = info.job.exe.split()[0].rsplit("/", 1)[-1] if info.job.exe.split() else "a job"
+    words = f"A run of {program}" if record is None else f"A replay of {program} at pace {record.pace}"
+    words += f" on {_counted(summary.job.nprocs, 'rank')} for {format_duration(summary.job.run_time_s * NS_PER_S)}"
+    if summary.steps.count:
+        words += f", with {_counted(summary.steps.count, 'training step')}"
+    words += (
+        f". It read {format_bytes(summary.bytes.read)} and wrote {format_bytes(summary.bytes.written)} "
+        f"in {_counted(summary.files, 'file')}."
+    )
+    return f"{words} It began at {date(info.job.start_ns)}." if info.job.start_ns > 0 else words
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def date(start_ns: int) -> str:
+    """A day and time in UTC; `-` where it is not known."""
+    if start_ns <= 0:
+        return "-"
+    return datetime.fromtimestamp(start_ns / NS_PER_S, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def verdict(overview: Overview) -> tuple[str, str]:
+    """How much of the run storage can have cost, as far as the capture shows it, and how that is known."""
+    overlap, summary = overview.analysis.overlap, overview.analysis.summary
+    if not summary.operations.read and not summary.operations.write:
+        return "What storage cost this run is not known.", "The capture holds no traced read or write."
+    if not waits_known(overview.info):
+        return (
+            f"I/O was in flight for {percent(overlap.io_of_run_pct)} of the replay.",
+            "At this pace no operation waits for another: the replay shows how long the storage took, not what "
+            "training would wait for.",
+        )
+    loop_ns = overlap.total("loop_ns", profiled=True) / max(sum(rank.profiled for rank in overlap.ranks), 1)
+    if not loop_ns or not overlap.steps.num_rows:
+        return (
+            f"I/O was in flight for {percent(overlap.io_of_run_pct)} of the run time.",
+            "Without a profile with steps it is not known whether training waited for it.",
+        )
+    limited_ns = min(storage_limited_ns(overlap.steps), loop_ns)
+    return (
+        f"Storage limits at most {percent(100 * limited_ns / loop_ns)} of the training loop: infinitely fast storage "
+        f"would save at most {format_duration(limited_ns)} of its {format_duration(loop_ns)}.",
+        "That is the time in which the slowest rank waited for input or wrote a checkpoint. I/O itself was in flight "
+        f"for {percent(overlap.io_of_loop_pct)} of the loop.",
+    )
+
+
+def storage_limited_ns(steps: pa.Table) -> float:
+    """The most that faster storage can save, however the ranks wait for each other: the sum over the steps of the
+    longest time that any rank spent on input wait, checkpoints and other exposed I/O, until the next step.
+
+    `steps`: `STEPS_SCHEMA`."""
+    column = {name: steps[name].to_numpy() for name in steps.column_names if name not in ("why", "why_excess_ns")}
+    covered = column["input_wait_ns"] + column["checkpoint_ns"]
+    other = np.maximum(column["io_exposed_ns"] - column["io_in_wait_ns"] - column["checkpoint_ns"], 0)
+    lost = np.minimum(covered + other, column["duration_ns"]) + column["gap_checkpoint_ns"]
+    _, place = np.unique(column["step"], return_inverse=True)
+    most = np.zeros(place.max(initial=-1) + 1)
+    np.maximum.at(most, place, lost)
+    return float(most.sum())
+
+
+def waits_known(info: CaptureInfo) -> bool:
+    """Whether the loop of the capture waits for its input: not so in a replay that keeps to recorded times."""
+    record = replay_record(info)
+    return record is None or record.pace not in PACES_WITHOUT_WAITS
+
+
+def _counts(found: Sequence[Finding]) -> str:
+    count = Counter(finding.severity for finding in found)
+    names = {"high": "high finding", "warning": "warning", "info": "note"}
+    marks = " ".join(
+        f'<span class="mark {severity}">{_counted(count[severity], name)}</span>'
+        for severity, name in names.items()
+        if count[severity]
+    )
+    return f'<p class="counts"><a href="#findings">Findings</a>: {marks or "none"}</p>'
+
+
+def tiles(overview: Overview, elapsed_s: float | None = None) -> str:
+    """The figures to know first. `elapsed_s`: from the first operation to the last, which a source and its replay have
+    in common; it stands in place of the job's run time."""
+    cards = "".join(
+        f"<div><dt>{escape(name)}</dt><dd><strong>{escape(value)}</strong><span>{escape(note)}</span></dd></div>"
+        for name, value, note in _tiles(overview, elapsed_s)
+    )
+    return f'<dl class="tiles">{cards}</dl>'
+
+
+def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
+    summary, shares = overview.analysis.summary, overview.analysis.overlap
+    ranks = _counted(summary.job.nprocs, "rank")
+    if elapsed_s is None:
+        found = [("run time", format_duration(summary.job.run_time_s * NS_PER_S), ranks)]
+    else:
+        found = [("elapsed", format_duration(elapsed_s * NS_PER_S), f"first to last operation, {ranks}")]
+    found += [
+        ("read", format_bytes(summary.bytes.read), _counted(summary.operations.read, "read")),
+        ("written", format_bytes(summary.bytes.written), _counted(summary.operations.write, "write")),
+    ]
+    if elapsed_s is None:
+        found.append(("I/O in flight", percent(shares.io_of_run_pct), "of the run time, mean of the ranks (union)"))
+    else:
+        io_ns = shares.total("io_ns") / max(len(shares.ranks), 1)
+        found.append(("I/O in flight", format_duration(io_ns), "mean of the ranks (union)"))
+    if shares.io_hidden_pct is not None:
+        found.append(("I/O hidden", percent(shares.io_hidden_pct), "of the I/O time lies inside compute"))
+    if shares.input_wait_pct is not None:
+        known = waits_known(overview.info)
+        note = "of the training loop" if known else "not replayed at this pace"
+        found.append(("input wait", percent(shares.input_wait_pct) if known else "-", note))
+    if shares.compute_pct is not None:
+        found.append(("accelerator in use", percent(shares.compute_pct), "compute, of the training loop"))
+    if summary.aggregate_bandwidth_mib_s is not None:
+        found.append(("bandwidth", f"{summary.aggregate_bandwidth_mib_s:,.4g} MiB/s", "while any I/O was in flight"))
+    return found
+
+
+def percent(value: float | None) -> str:
+    """`12.3 %`; two digits below 0.1 %, `-` for None."""
+    return "-" if value is None else f"{value:.1f} %" if value >= 0.1 or value == 0 else f"{value:.2g} %"
+
+
+def replay_verdict(comparison: Mapping[str, Any]) -> str:
+    """The result of the comparison in its own words, and how long both took, as paragraphs."""
+    timing = comparison["timing"]
+    source_s, replay_s = timing["source_elapsed_s"], timing["replay_elapsed_s"]
+    words = f"From the first operation to the last: {format_duration(source_s * NS_PER_S)} in the first capture, "
+    words += f"{format_duration(replay_s * NS_PER_S)} in the second."
+    return f'<p class="verdict">{html_text(comparison["headline"])}</p><p class="note">{escape(words)}</p>'
