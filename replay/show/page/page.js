@@ -156,7 +156,7 @@ function showControls() {
 
 // What the address says, when the page is opened and when another link into it is followed.
 function restore() {
-  state.fromFragment(decodeURIComponent(location.hash.slice(1)));
+  state.fromFragment(location.hash.slice(1));
   showControls();
   filterTables();
   showWords();

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from profiler_merge.analysis.analyse import analyse
 from profiler_merge.analysis.loop_bars import loop_bars
 from profiler_merge.analysis.overview import moments, overview, shown_ranks
 from profiler_merge.analysis.timeline import timeline
 from tests.capture_builder import Span, build_capture, read
+from traces.units import MIB
 
 MS = 1_000_000
 
@@ -74,3 +77,29 @@ def test_bars_of_the_loop(tmp_path: Path) -> None:
     for (_, kind), bars in few.tracks.items():
         assert bars.operations.sum() == 100
         assert bars.busy_ns.sum() == 100 * {"step": 900_000, "compute": 500_000, "input wait": 100_000}[kind]
+
+
+S = 1_000_000_000
+
+
+def quiet_s(folder: Path, ops: list, spans: tuple[Span, ...] = ()) -> float:
+    return overview(build_capture(folder, ops=ops, files=["/a"], spans=spans)).quiet_until_ns / S
+
+
+def test_an_idle_start_up_ends_before_the_first_work(tmp_path: Path) -> None:
+    early = read(0, length=4, start_ns=0)
+    work = [read(0, offset=step, length=MIB, start_ns=4 * S + step * S // 10, end_ns=4 * S + step * S // 10 + MS)
+            for step in range(60)]  # fmt: skip
+    assert quiet_s(tmp_path / "idle", [early, *work]) == pytest.approx(4, abs=0.05)
+    step = Span("step", 2 * S, 3 * S, "train", step=0)
+    assert quiet_s(tmp_path / "step", [early, *work], (step,)) == pytest.approx(2, abs=0.05)
+    compute = Span("compute", S, 3 * S, "compute", step=0)
+    assert quiet_s(tmp_path / "compute", [early, *work], (compute,)) == pytest.approx(1, abs=0.05)
+
+
+def test_a_short_start_up_or_an_empty_capture_is_not_folded(tmp_path: Path) -> None:
+    ops = [read(0, length=MIB, start_ns=0), read(0, length=MIB, start_ns=10 * S)]
+    assert quiet_s(tmp_path / "busy", ops) == 0
+    late = [read(0, length=4, start_ns=0)] + [read(0, length=MIB, start_ns=S // 2 + step * S) for step in range(10)]
+    assert quiet_s(tmp_path / "short", late) == 0
+    assert quiet_s(tmp_path / "empty", []) == 0

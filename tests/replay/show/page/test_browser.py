@@ -24,6 +24,7 @@ from tests.capture_builder import build_capture, read
 from tests.replay.show.page.pages import HOSTILE, SHOWN, page_of, training
 from traces.samples import sample
 from traces.store.reader import open_capture
+from traces.units import MIB
 
 REQUIRED = os.environ.get("DXT_REPLAY_REQUIRE_BROWSER") == "1"
 """As in CI: a browser that is missing is a failure."""
@@ -116,7 +117,32 @@ def bars_drawn(browser: Any) -> int:
 
 
 def mode(browser: Any) -> str:
-    return str(browser.execute_script("return views[0].mode"))
+    return str(browser.execute_script("return timelines[0].mode"))
+
+
+def window(browser: Any) -> list[float]:
+    found: list[float] = browser.execute_script("return state.window")
+    return found
+
+
+RANGES = """
+  const charts = [...document.querySelectorAll('.chart')];
+  return Object.fromEntries(charts.map((chart) => [chart.id, chart.layout.xaxis.range]))"""
+"""Ranges of the x axes of all charts, by their ids."""
+
+
+def jump(browser: Any, name: str) -> dict[str, Any]:
+    """Press the button of a stretch of time and return the stretch."""
+    browser.execute_script(
+        f"[...document.querySelectorAll('[data-window]')].find((e) => e.textContent === '{name}').click()"
+    )
+    found: dict[str, Any] = browser.execute_script(f"return timelines[0].data.windows.find((w) => w.name === '{name}')")
+    return found
+
+
+def zoomed(browser: Any, chart: str, low: float, high: float) -> None:
+    """Zoom a chart as a drag in it does."""
+    browser.execute_script(f"Plotly.relayout('{chart}', {{'xaxis.range[0]': {low}, 'xaxis.range[1]': {high}}})")
 
 
 @pytest.mark.parametrize(
@@ -152,22 +178,19 @@ def test_zoom_reaches_single_operations(browser: Any, pages: dict[str, Path]) ->
     opened(browser, pages["cosmictagger"])
     assert mode(browser) == "bins"
     assert bars_drawn(browser) == 0
-    browser.execute_script("document.querySelector('[data-window=\"slowest step\"]').click()")
+    stretch = jump(browser, "slowest step")
     assert mode(browser) == "bars"
     assert bars_drawn(browser) > 0
-    window = browser.execute_script("return views[0].data.windows.find((w) => w.name === 'slowest step')")
-    assert browser.execute_script("return views[0].window") == [window["from_ns"], window["until_ns"]]
-    shown = browser.execute_script("return document.getElementById('course-source').layout.xaxis.range")
-    assert shown == pytest.approx([window["from_ns"] / 1e9, window["until_ns"] / 1e9])
+    assert window(browser) == [stretch["from_ns"], stretch["until_ns"]]
     single = """
-      const [from, until] = views[0].window;
-      return views[0].tracks.filter((t) => t.operations && t.kind === 'read').flatMap((t) => {
+      const [from, until] = state.window;
+      return timelines[0].tracks.filter((t) => t.operations && t.kind === 'read').flatMap((t) => {
         const inside = [...t.start.keys()].filter((i) => t.start[i] >= from && t.start[i] < until);
         return inside.map((i) => t.operations[i]);
       })"""
     counts = browser.execute_script(single)
     assert set(counts) == {1}
-    browser.execute_script("document.querySelector('[data-zoom=all]').click()")
+    browser.execute_script("document.querySelector('[data-zoom=home]').click()")
     assert mode(browser) == "bins"
     assert browser.get_log("browser") == []
 
@@ -176,26 +199,29 @@ def test_dragging_in_the_timeline_zooms(browser: Any, pages: dict[str, Path]) ->
     from selenium.webdriver.common.action_chains import ActionChains
 
     opened(browser, pages["cosmictagger"])
-    before = browser.execute_script("return views[0].window")
+    before = window(browser)
     surface = browser.find_element("css selector", "#timeline-source .nsewdrag")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", surface)
     ActionChains(browser).move_to_element(surface).click_and_hold().move_by_offset(120, 0).release().perform()
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, LONGEST_S, poll_frequency=0.05).until(
-        lambda driver: driver.execute_script("return views[0].window") != before
-    )
-    after = browser.execute_script("return views[0].window")
+    WebDriverWait(browser, LONGEST_S, poll_frequency=0.05).until(lambda driver: window(driver) != before)
+    after = window(browser)
     assert before[0] < after[0] < after[1] < before[1]
     assert after[1] - after[0] < (before[1] - before[0]) / 4
 
 
 def test_two_timelines_zoom_together(browser: Any, pages: dict[str, Path]) -> None:
     opened(browser, pages["both"])
+    home = browser.execute_script("return state.home")
     browser.execute_script("document.querySelector('[data-zoom=in]').click()")
-    windows = browser.execute_script("return views.map((view) => view.window[1] - view.window[0])")
-    whole = browser.execute_script("return views.map((view) => view.data.until_ns - view.data.from_ns)")
-    assert [part / all_ for part, all_ in zip(windows, whole, strict=True)] == pytest.approx([0.25, 0.25])
+    low, high = window(browser)
+    assert high - low == pytest.approx((home[1] - home[0]) / 4)
+    ranges = browser.execute_script(RANGES)
+    for side in ("source", "replay"):
+        for chart in ("timeline", "offsets", "course", "heat"):
+            assert ranges[f"{chart}-{side}"] == pytest.approx([low / 1e9, high / 1e9])
+    assert ranges["lag-replay"] == pytest.approx([low / 1e9, high / 1e9])
 
 
 def test_kinds_can_be_hidden(browser: Any, pages: dict[str, Path]) -> None:
@@ -211,8 +237,8 @@ def test_recorded_paths_never_run(browser: Any, pages: dict[str, Path]) -> None:
     cells = browser.execute_script("return [...document.querySelectorAll('#files td.text')].map((e) => e.textContent)")
     assert set(SHOWN) <= set(cells)
     script = """
-      const tracks = views[0].tracks.filter((track) => track.file);
-      return [...new Set(tracks.flatMap((track) => track.file.map((_, i) => views[0].label(track, i))))]"""
+      const tracks = timelines[0].tracks.filter((track) => track.file);
+      return [...new Set(tracks.flatMap((track) => track.file.map((_, i) => timelines[0].label(track, i))))]"""
     labels = browser.execute_script(script)
     assert labels
     assert not [label for label in labels if "<img" in label or "<script" in label or "<svg" in label or "<a " in label]
@@ -251,7 +277,157 @@ def test_tables_sort_from_the_keyboard(browser: Any, pages: dict[str, Path]) -> 
 def test_no_button_sends_anything_away(browser: Any, pages: dict[str, Path]) -> None:
     opened(browser, pages["cosmictagger"])
     titles = browser.execute_script("return [...document.querySelectorAll('.modebar-btn')].map((e) => e.dataset.title)")
-    assert set(titles) == {"Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"}
+    assert set(titles) == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
+
+
+def test_a_chart_has_one_tab_stop(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["cosmictagger"])
+    stops = """
+      return [...document.querySelectorAll('.chart')].map((chart) =>
+        [...chart.querySelectorAll('button, a, input, select, [tabindex]')].filter((e) => e.tabIndex >= 0).length)"""
+    assert set(browser.execute_script(stops)) == {1}
+
+
+def test_charts_are_drawn_when_the_page_counts_as_loaded(browser: Any, pages: dict[str, Path]) -> None:
+    """A screenshot or a printer that waits for `load` alone finds every chart."""
+    opened(browser, pages["cosmictagger"])
+    drawn, loaded = browser.execute_script(
+        "return [Number(document.documentElement.dataset.complete), "
+        "performance.getEntriesByType('navigation')[0].loadEventStart]"
+    )
+    assert drawn <= loaded + 1
+
+
+def test_all_charts_of_time_zoom_together(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["cosmictagger"])
+    stretch = jump(browser, "slowest step")
+    seconds = pytest.approx([stretch["from_ns"] / 1e9, stretch["until_ns"] / 1e9])
+    ranges = browser.execute_script(RANGES)
+    assert all(ranges[f"{chart}-source"] == seconds for chart in ("timeline", "offsets", "course", "heat"))
+    low, high = ranges["steps-source"]
+    assert 0 < high - low <= 2, "the steps of one step's time"
+    zoomed(browser, "heat-source", 8, 9)
+    ranges = browser.execute_script(RANGES)
+    assert {tuple(ranges[f"{chart}-source"]) for chart in ("timeline", "offsets", "course", "heat")} == {(8, 9)}
+    zoomed(browser, "steps-source", 10, 20)
+    times = browser.execute_script("return [steps.source.from_ns[10], steps.source.until_ns[19]]")
+    assert window(browser) == pytest.approx(times)
+    assert browser.execute_script(RANGES)["course-source"] == pytest.approx([time / 1e9 for time in times])
+    browser.execute_script("Plotly.relayout('course-source', {'xaxis.autorange': true})")
+    assert window(browser) == browser.execute_script("return state.home")
+
+
+def test_an_idle_start_up_is_folded_away(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["cosmictagger"])
+    first, last = browser.execute_script("return state.whole")
+    begin = window(browser)[0]
+    assert begin - first > 0.4 * (last - first), "the start-up fills two fifths of the time"
+    note = browser.find_element("id", "quiet-note")
+    assert "start-up without I/O" in note.text
+    note.find_element("css selector", "button").click()
+    assert window(browser) == [first, last]
+    assert browser.execute_script(RANGES)["heat-source"] == pytest.approx([first / 1e9, last / 1e9])
+    assert not note.is_displayed()
+
+
+def test_a_link_leads_to_the_same_view(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["both"])
+    zoomed(browser, "course-source", 0.05, 0.1)
+    for element, text in (("rank-filter", "1"), ("file-filter", "img")):
+        browser.find_element("id", element).send_keys(text)
+    browser.execute_script("document.querySelector('[data-kind=step]').click()")
+    browser.execute_script("document.querySelector('[data-for=sizes-source] [data-log]').click()")
+    browser.execute_script("document.querySelector('nav a[href=\"#heat\"]').click()")
+    view = """
+      return [state.window, state.rankText, state.fileText, [...state.hidden], state.linear.sizes,
+        [...document.querySelectorAll('#files tbody tr')].map((row) => row.hidden),
+        document.getElementById('rank-filter').value, document.querySelector('[data-kind=step]').checked,
+        document.querySelector('[data-for=sizes-source] [data-log]').getAttribute('aria-pressed')]"""
+    seen, address = browser.execute_script(view), browser.current_url
+    assert seen[1:5] == ["1", "img", ["step"], True]
+    assert "#heat&" in address
+    browser.get("about:blank")
+    browser.get(address)
+    assert browser.execute_script(view)[1:] == seen[1:]
+    assert browser.execute_script(view)[0] == pytest.approx(seen[0])
+    assert browser.execute_script("return document.getElementById('heat').getBoundingClientRect().top") < 300
+    browser.execute_script("location.hash = ''")
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, LONGEST_S, poll_frequency=0.05).until(
+        lambda driver: driver.execute_script("return state.atHome && state.rankText === ''")
+    )
+
+
+def test_a_damaged_link_shows_the_page(browser: Any, pages: dict[str, Path]) -> None:
+    browser.get("about:blank")
+    for fragment in ("t=9..1&ranks=x&heat=99&file=77&hide=nothing", "t=a..b", "%E0%A4%A", "nowhere&t=1"):
+        browser.get(f"{pages['hostile'].as_uri()}#{fragment}")
+        assert browser.execute_script(DRAWN), fragment
+        assert browser.execute_script("return document.getElementById('trouble').hidden"), fragment
+        browser.get("about:blank")
+
+
+def test_the_filter_of_ranks(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["hostile"])
+    before = bars_drawn(browser)
+    browser.find_element("id", "rank-filter").send_keys("1")
+    assert 0 < bars_drawn(browser) < before
+    ticks = browser.execute_script("return document.getElementById('timeline-source').layout.yaxis.ticktext")
+    assert {tick.split()[0] for tick in ticks} == {"r1"}
+    assert browser.execute_script("return document.getElementById('heat-source').data[0].y") == ["1"]
+    ranks = """
+      const rows = [...document.querySelectorAll('#ranks tbody tr')];
+      return rows.filter((row) => !row.hidden).map((row) => row.cells[0].innerText)"""
+    assert browser.execute_script(ranks) == ["1"]
+    assert "Of the ranks chosen" in browser.find_element("id", "filter-note").text
+    area = """
+      const trace = document.getElementById('course-source').data[0];
+      return trace.y.slice(0, -1).reduce((sum, rate, i) => sum + rate * (trace.x[i + 1] - trace.x[i]), 0)"""
+    assert browser.execute_script(area) * MIB == pytest.approx(10 * len(HOSTILE) * 4096, rel=0.01)
+
+
+def test_the_filter_of_files_and_the_search(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["hostile"])
+    browser.execute_script(
+        "for (const box of document.querySelectorAll('[data-kind]')) if (box.dataset.kind !== 'read') box.click()"
+    )
+    every = bars_drawn(browser)
+    browser.find_element("id", "file-filter").send_keys("REVERSED")
+    assert bars_drawn(browser) == 20, "one read of it a rank and step"
+    assert every > 20
+    shown = "return [...document.querySelectorAll('#files tbody tr')].filter((e) => !e.hidden).length"
+    assert browser.execute_script(shown) == 1
+    assert browser.execute_script("return document.querySelector('[data-offsets]').length") == 1
+    opened(browser, pages["cosmictagger"])
+    search = browser.find_element("css selector", "#files input[type=search]")
+    assert search.get_attribute("aria-label") == "search in Files"
+    search.send_keys("cosmic.h5")
+    assert browser.execute_script(shown) == 1
+    assert "1 of 28 rows" in browser.find_element("css selector", "#files .controls").text
+
+
+def test_offsets_over_time(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["hostile"])
+    assert browser.execute_script("return document.querySelector('[data-offsets]').length") == len(HOSTILE)
+    lines = """
+      const [trace] = document.getElementById('offsets-source').data.filter((t) => t.name === 'read');
+      return trace.y.filter((_, i) => i % 3 === 0)"""
+    assert sorted(browser.execute_script(lines)) == sorted(4096 * step for step in range(10) for _ in (0, 1))
+    written = (
+        "return document.getElementById('offsets-source').data.filter((t) => t.name === 'write').flatMap((t) => t.y)"
+    )
+    assert browser.execute_script(written) == [0, 123_457, None]
+
+
+def test_tables_of_a_narrow_window_say_that_they_scroll(browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages["cosmictagger"], 400)
+    hints = """
+      return [...document.querySelectorAll('#files .scroll, #ranks .scroll')].map((place) => [
+        place.scrollWidth > place.clientWidth, place.classList.contains('sideways'),
+        getComputedStyle(place.previousElementSibling, '::after').content.includes('scroll sideways'),
+        getComputedStyle(place.querySelector('tfoot th')).position])"""
+    assert browser.execute_script(hints) == [[True, True, True, "static"]] * 2
 
 
 def test_light_dark_and_paper(browser: Any, pages: dict[str, Path]) -> None:
