@@ -14,6 +14,7 @@ from profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
 from profiler_merge.analysis.loop_bars import LoopBars, loop_bars
 from profiler_merge.analysis.mounts import MountTotals, mount_totals
 from profiler_merge.analysis.offsets import FileOffsets, file_offsets
+from profiler_merge.analysis.steady_loop import waits_are_real
 from profiler_merge.analysis.timeline import Timeline, timeline
 from traces.part import Part
 from traces.schema import CaptureInfo
@@ -54,6 +55,11 @@ class Overview:
     mounts: tuple[MountTotals, ...]
     quiet_until_ns: int
     paths: list[str]
+
+    @property
+    def waits_are_real(self) -> bool:
+        """Whether its operations wait for each other as in training."""
+        return waits_are_real(self.info)
 
 
 def overview(

@@ -16,7 +16,7 @@ from replay.show.data_tables import FILES, RANKS, STEPS
 from replay.show.page import charts, figures, parts
 from replay.show.page.charts import Side
 from replay.show.page.data import LagCourse, offsets_json, step_times_json, timeline_json, with_schedule
-from replay.show.page.headline import PACES_WITHOUT_WAITS, headline, replay_verdict, tiles
+from replay.show.page.headline import headline, replay_verdict, tiles
 from replay.show.page.html_tables import data_table, html_text, section_table
 from traces.replay_record import replay_record
 from traces.store.relation import Relation
@@ -72,7 +72,7 @@ def page(
     shown = figures_of(sides, comparison, lag)
     timelines = {side.key: timeline_json(side.overview, side.origin_ns) for side in sides}
     record = None if replay is None else replay_record(replay.info)
-    if replay is not None and record is not None and record.pace in PACES_WITHOUT_WAITS and record.speed == 1:
+    if replay is not None and record is not None and record.pace == "timed" and record.speed == 1:
         timelines["replay"] = timeline_json(with_schedule(replay, source), replay.course.start_ns)
     longest = max(timeline["until_ns"] for timeline in timelines.values())
     data = {

@@ -8,12 +8,8 @@ from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-
 from replay.show.page.html_tables import html_text
 from traces.replay_record import replay_record
-from traces.schema import CaptureInfo
 from traces.units import NS_PER_S, format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -22,9 +18,6 @@ if TYPE_CHECKING:
 
 Tile = tuple[str, str, str]
 """Name, value and note."""
-
-PACES_WITHOUT_WAITS = ("timed", "none")
-"""Of replays: at these paces no operation waits for another, so a replay has no input wait."""
 
 
 def headline(overview: Overview) -> str:
@@ -68,46 +61,26 @@ def verdict(overview: Overview) -> tuple[str, str]:
     overlap, summary = overview.analysis.overlap, overview.analysis.summary
     if not summary.operations.read and not summary.operations.write:
         return "What storage cost this run is not known.", "The capture holds no traced read or write."
-    if not waits_known(overview.info):
-        return (
-            f"I/O was in flight for {percent(overlap.io_of_run_pct)} of the replay.",
+    loop = summary.loop
+    share = f"I/O was in flight for {percent(overlap.io_of_run_pct)} of the run time."
+    if not overview.waits_are_real:
+        return share, (
             "At this pace no operation waits for another: the replay shows how long the storage took, not what "
-            "training would wait for.",
+            "training would wait for."
         )
-    loop_ns = overlap.total("loop_ns", profiled=True) / max(sum(rank.profiled for rank in overlap.ranks), 1)
-    if not loop_ns or not overlap.steps.num_rows:
-        return (
-            f"I/O was in flight for {percent(overlap.io_of_run_pct)} of the run time.",
-            "Without a profile with steps it is not known whether training waited for it.",
-        )
-    limited_ns = min(storage_limited_ns(overlap.steps), loop_ns)
+    if loop is None:
+        return share, "Without a profile with steps it is not known whether training waited for it."
+    warm = f" The first step is left out: it took {_seconds(loop.warm_up_s)} more." if loop.warm_up_s else ""
     return (
-        f"Storage limits at most {percent(100 * limited_ns / loop_ns)} of the training loop: infinitely fast storage "
-        f"would save at most {format_duration(limited_ns)} of its {format_duration(loop_ns)}.",
-        "That is the time in which the slowest rank waited for input or wrote a checkpoint. I/O itself was in flight "
-        f"for {percent(overlap.io_of_loop_pct)} of the loop.",
+        f"Storage limits at most {percent(loop.storage_gain_pct)} of the training loop: infinitely fast storage would "
+        f"save at most {_seconds(loop.storage_gain_s)} of its {_seconds(loop.loop_s)}.",
+        f"The loop waited for input in {percent(loop.input_wait_pct)} of its time, and I/O was in flight in "
+        f"{percent(loop.io_in_wait_pct)} of that wait.{warm}",
     )
 
 
-def storage_limited_ns(steps: pa.Table) -> float:
-    """The most that faster storage can save, however the ranks wait for each other: the sum over the steps of the
-    longest time that any rank spent on input wait, checkpoints and other exposed I/O, until the next step.
-
-    `steps`: `STEPS_SCHEMA`."""
-    column = {name: steps[name].to_numpy() for name in steps.column_names if name not in ("why", "why_excess_ns")}
-    covered = column["input_wait_ns"] + column["checkpoint_ns"]
-    other = np.maximum(column["io_exposed_ns"] - column["io_in_wait_ns"] - column["checkpoint_ns"], 0)
-    lost = np.minimum(covered + other, column["duration_ns"]) + column["gap_checkpoint_ns"]
-    _, place = np.unique(column["step"], return_inverse=True)
-    most = np.zeros(place.max(initial=-1) + 1)
-    np.maximum.at(most, place, lost)
-    return float(most.sum())
-
-
-def waits_known(info: CaptureInfo) -> bool:
-    """Whether the loop of the capture waits for its input: not so in a replay that keeps to recorded times."""
-    record = replay_record(info)
-    return record is None or record.pace not in PACES_WITHOUT_WAITS
+def _seconds(value: float) -> str:
+    return format_duration(value * NS_PER_S)
 
 
 def _counts(found: Sequence[Finding]) -> str:
@@ -149,12 +122,11 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
         found.append(("I/O in flight", format_duration(io_ns), "mean of the ranks (union)"))
     if shares.io_hidden_pct is not None:
         found.append(("I/O hidden", percent(shares.io_hidden_pct), "of the I/O time lies inside compute"))
-    if shares.input_wait_pct is not None:
-        known = waits_known(overview.info)
-        note = "of the training loop" if known else "not replayed at this pace"
-        found.append(("input wait", percent(shares.input_wait_pct) if known else "-", note))
-    if shares.compute_pct is not None:
-        found.append(("accelerator in use", percent(shares.compute_pct), "compute, of the training loop"))
+    if not overview.waits_are_real:
+        found.append(("input wait", "-", "not replayed at this pace"))
+    elif summary.loop is not None:
+        found.append(("input wait", percent(summary.loop.input_wait_pct), "of the training loop"))
+        found.append(("accelerator in use", percent(summary.loop.compute_pct), "compute, of the training loop"))
     if summary.aggregate_bandwidth_mib_s is not None:
         found.append(("bandwidth", f"{summary.aggregate_bandwidth_mib_s:,.4g} MiB/s", "while any I/O was in flight"))
     return found

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from profiler_merge.analysis.lane_bars import MOST_BARS as BARS
 from profiler_merge.analysis.overview import overview
-from profiler_merge.analysis.step_times import STEPS_SCHEMA
 from profiler_merge.merge import merge
 from replay.fidelity.compare import compare
 from replay.show.page.data import lag_course
 from replay.show.page.figures import KIND_COLOURS, SAND
-from replay.show.page.headline import storage_limited_ns
 from replay.show.page.html import TABLE_ROWS, figures, report_page
 from tests.capture_builder import File, build_capture, files_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
@@ -232,23 +229,12 @@ def test_the_first_lines_say_what_ran_and_what_storage_cost(drawn: tuple) -> Non
     assert f"with {found.analysis.summary.steps.count} training steps" in page
     said = re.search(r"Storage limits at most ([\d.]+) % of the training loop", page)
     assert said
-    overlap = found.analysis.overlap
-    assert float(said[1]) >= overlap.input_wait_pct + overlap.checkpoint_pct - 0.1
+    loop = found.analysis.summary.loop
+    assert float(said[1]) == pytest.approx(loop.storage_gain_pct, abs=0.05)
+    tiles = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page))
+    assert tiles["accelerator in use"] == f"{loop.compute_pct:.1f} %"
     assert "/scratch (ext4): " in page
     assert re.search(r'<a href="#findings">Findings</a>: <span class="mark', page)
-
-
-def test_storage_limits_a_step_by_its_slowest_rank() -> None:
-    """Ranks 0 and 1 wait in turns; while one waits for input, the other waits for it in the collective."""
-    row = dict.fromkeys(STEPS_SCHEMA.names, 0) | {"duration_ns": 100, "why": None}
-    rows = [
-        {**row, "rank": 0, "step": 0, "input_wait_ns": 30, "io_exposed_ns": 20, "io_in_wait_ns": 20},
-        {**row, "rank": 1, "step": 0, "collective_ns": 30},
-        {**row, "rank": 0, "step": 1, "collective_ns": 50},
-        {**row, "rank": 1, "step": 1, "input_wait_ns": 10, "checkpoint_ns": 40, "gap_checkpoint_ns": 5},
-        {**row, "rank": 1, "step": 2, "input_wait_ns": 90, "checkpoint_ns": 90},
-    ]
-    assert storage_limited_ns(pa.Table.from_pylist(rows, schema=STEPS_SCHEMA)) == 30 + 55 + 100
 
 
 def test_kinds_that_share_a_chart_have_their_own_colours() -> None:
