@@ -22,7 +22,7 @@ _PENDING_GROUPS = 1 << 18
 class GroupTotals:
     """One group. `group`: the rank or step as a number, the path, the format, or the sizes as text.
 
-    `io_time_s` sums durations.
+    `io_ns` and `io_time_s`: sum of the durations, in both units.
     """
 
     group: int | str
@@ -30,6 +30,7 @@ class GroupTotals:
     writes: int
     bytes_read: int
     bytes_written: int
+    io_ns: int
     io_time_s: float
 
 
@@ -77,6 +78,7 @@ class BreakdownCollector:
                 writes=writes,
                 bytes_read=bytes_read,
                 bytes_written=bytes_written,
+                io_ns=duration_ns,
                 io_time_s=duration_ns / NS_PER_S,
             )
             for key, (reads, writes, bytes_read, bytes_written, duration_ns) in zip(

@@ -29,8 +29,7 @@ CONTENTS = ("tfrecords", "datasets")
 GROUPS_SCHEMA = pa.schema(
     [
         pa.field("group", pa.string()),
-        *(pa.field(name, pa.int64()) for name in ("reads", "writes", "bytes_read", "bytes_written")),
-        pa.field("io_time_s", pa.float64()),
+        *(pa.field(name, pa.int64()) for name in ("reads", "writes", "bytes_read", "bytes_written", "io_ns")),
     ]
 )
 """One row per `GroupTotals`."""

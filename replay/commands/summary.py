@@ -94,7 +94,8 @@ def command(
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
     The first lines say what the run was and what storage can have cost it. Totals count what was traced, once per
-    file where several layers recorded it. The words are explained by `dxt-replay glossary`.
+    file where several layers recorded it. The words are explained by `dxt-replay glossary`, the columns of --csv and
+    --json in docs/tables.md.
     """
     from profiler_merge.analysis.durations import VANIDL_EXCLUDES, DurationRule, recorded_durations, vanidl_durations
     from profiler_merge.analysis.named_tables import summary_table, views

@@ -34,7 +34,7 @@ def test_by_rank(tmp_path: Path) -> None:
     found = groups(tmp_path, "rank")
     assert list(found) == [0, 2]
     assert found[2] == GroupTotals(
-        group=2, reads=0, writes=1, bytes_read=0, bytes_written=8192, io_time_s=pytest.approx(5e-6)
+        group=2, reads=0, writes=1, bytes_read=0, bytes_written=8192, io_ns=5000, io_time_s=pytest.approx(5e-6)
     )
 
 
