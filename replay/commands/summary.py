@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -97,8 +96,8 @@ def command(
     file where several layers recorded it. The words are explained by `dxt-replay glossary`, the columns of --csv and
     --json in docs/tables.md.
     """
-    from profiler_merge.analysis.durations import VANIDL_EXCLUDES, DurationRule, recorded_durations, vanidl_durations
-    from profiler_merge.analysis.named_tables import summary_table, views
+    from profiler_merge.analysis.named_tables import summary_table
+    from replay import interface
     from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import status
@@ -106,22 +105,22 @@ def command(
     from replay.show.terminal import print_summary
     from traces.output import check_output
     from traces.store.part_capture import part_of
-    from traces.units import parse_duration_ns
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     _check_tables(names, by, csv_file, as_json=as_json)
     if csv_file is not None and csv_file != STANDARD_OUTPUT:
         check_output(Path(csv_file), force=force)
     part = chosen_part()
-    if compat_vanidl:
-        part = dataclasses.replace(part, exclude=(*part.exclude, *VANIDL_EXCLUDES))
-    width = None if bin_width is None else parse_duration_ns(bin_width, "--bin")
     with opened(capture) as whole:
-        source = part_of(whole, part)
-        durations: DurationRule = vanidl_durations(source.info) if compat_vanidl else recorded_durations
         with unwind_on_signals(), status("summarising"):
-            found = views(
-                source, names, by=by, durations=durations, bin_ns=width, bins=TERMINAL_BINS, locate=_locate(maps)
+            found = interface.tables(
+                part_of(whole, part),
+                names,
+                by=by,
+                bin=bin_width,
+                bins=TERMINAL_BINS,
+                maps=maps,
+                compat_vanidl=compat_vanidl,
             )
             _check_opened(found, names)
             shown = None if csv_file is not None or as_json else _shown(found)
@@ -136,14 +135,6 @@ def command(
 def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, *, as_json: bool) -> None:
     if csv_file is not None and (len(names) + (by is not None) > 1 or as_json):
         raise UsageError("--csv writes one table: give one --show, or --by, and no --json")
-
-
-def _locate(maps: tuple[str, ...]) -> Callable[[str], Path]:
-    """Where a recorded path is on this machine. Raises: UsageError for a --map that is not PREFIX=DIR."""
-    from replay.twin.placement import locate, parse_map
-
-    rules = tuple(parse_map(text) for text in maps)
-    return lambda path: locate(path, rules)
 
 
 def _check_opened(found: Views, names: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ from .packages import ForeignPackageError, check_packages  # relative: `replay` 
 
 if TYPE_CHECKING:
     from profiler_merge.analysis.finding import Finding
+    from profiler_merge.analysis.named_tables import Views
     from profiler_merge.analysis.summary import Summary
     from profiler_merge.analysis.timeline import Timeline
     from profiler_merge.anchor import anchor
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from profiler_merge.merge import MergeResult
     from replay.fidelity.compare import Comparison
     from replay.fidelity.verdict import Thresholds
-    from replay.interface.analyses import TABLES, findings, summary, table, timeline
+    from replay.interface.analyses import TABLES, findings, summary, table, tables, timeline
     from replay.interface.captures import open_capture, part
     from replay.interface.comparisons import compare, regress
     from replay.interface.exports import FORMATS, Report, export, report
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "profiler_merge.analysis.finding": ("Finding",),
+    "profiler_merge.analysis.named_tables": ("Views",),
     "profiler_merge.analysis.summary": ("Summary",),
     "profiler_merge.analysis.timeline": ("Timeline",),
     "profiler_merge.anchor": ("anchor",),
@@ -59,7 +61,7 @@ _HOMES = {
     "profiler_merge.merge": ("MergeResult",),
     "replay.fidelity.compare": ("Comparison",),
     "replay.fidelity.verdict": ("Thresholds",),
-    "replay.interface.analyses": ("TABLES", "findings", "summary", "table", "timeline"),
+    "replay.interface.analyses": ("TABLES", "findings", "summary", "table", "tables", "timeline"),
     "replay.interface.captures": ("open_capture", "part"),
     "replay.interface.comparisons": ("compare", "regress"),
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
@@ -118,6 +120,7 @@ __all__ = [
     "Thresholds",
     "Timeline",
     "UsageError",
+    "Views",
     "anchor",
     "compare",
     "explain",
@@ -135,6 +138,7 @@ __all__ = [
     "stage",
     "summary",
     "table",
+    "tables",
     "timeline",
     "unstage",
 ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from replay.interface.captures import CaptureOrPath, opened
+from replay.interface.captures import CaptureOrPath, open_capture, opened, part
+from replay.interface.merging import PathMaps, path_maps
 from traces.errors import UsageError
+from traces.store.reader import Capture
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
     from profiler_merge.analysis.finding import Finding
+    from profiler_merge.analysis.named_tables import Views
     from profiler_merge.analysis.summary import Summary
     from profiler_merge.analysis.timeline import Timeline
-    from traces.store.reader import Capture
 
 ANALYSES = (
     "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files", "timeline",
@@ -40,22 +43,20 @@ def summary(capture: CaptureOrPath) -> Summary:
     Totals count what was traced, once per file where several layers recorded it.
     Raises: CaptureError when the capture is damaged.
     """
-    from profiler_merge.analysis.summary import summarise
-
-    with opened(capture) as source:
-        return summarise(source)
+    return tables(capture).summary
 
 
-def table(capture: CaptureOrPath, name: str) -> pd.DataFrame:
+def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None) -> pd.DataFrame:
     """One of TABLES as a DataFrame; units are in the column names.
 
         steps = dxt_replay.table(capture, "steps")
         steps.sort_values("duration_ns").tail(5)
 
-    `attrs["unread"]` of "tfrecords" and "datasets": recorded files that could not be opened, and why.
+    `maps`: where the recorded files are that "tfrecords" and "datasets" open; `attrs["unread"]` of these tables says
+    which could not be opened, and why.
     Raises: UsageError for another name; CaptureError when the capture is damaged.
     """
-    from profiler_merge.analysis.named_tables import summary_table, views
+    from profiler_merge.analysis.named_tables import summary_table
     from profiler_merge.analysis.rank_files import RankFiles
     from profiler_merge.analysis.table_formats import to_pandas
 
@@ -65,13 +66,54 @@ def table(capture: CaptureOrPath, name: str) -> pd.DataFrame:
         if name in STORED:
             return to_pandas(_stored_table(source, name))
         if name in GROUPS:
-            return to_pandas(summary_table(views(source, (), by=name.removeprefix("by-")).summary))
-        made = views(source, (name,))
+            return to_pandas(summary_table(tables(source, by=name.removeprefix("by-")).summary))
+        made = tables(source, (name,), maps=maps)
         found = made.tables[name]
         frame = to_pandas(found.table() if isinstance(found, RankFiles) else found)
         if made.unread:
             frame.attrs["unread"] = dict(made.unread)
         return frame
+
+
+def tables(
+    capture: CaptureOrPath,
+    names: Collection[str] = (),
+    *,
+    by: str | None = None,
+    bin: str | None = None,
+    bins: int | None = None,
+    maps: PathMaps | None = None,
+    compat_vanidl: bool = False,
+) -> Views:
+    """The summary and several tables of the analysis in as few passes as they need, as Arrow tables.
+
+        made = dxt_replay.tables(capture, ["steps", "files"], by="rank")
+        made.summary, made.tables["steps"]
+
+    `by`: add totals per rank, file, format, step or size. `bin`, `bins`: of the timeline. `maps`: as for `table`.
+    `compat_vanidl`: count as VaniDL does.
+    Raises: CaptureError when the capture is damaged; UsageError for too many bins.
+    """
+    from profiler_merge.analysis.durations import VANIDL_EXCLUDES, recorded_durations, vanidl_durations
+    from profiler_merge.analysis.named_tables import views
+    from profiler_merge.analysis.timeline import DEFAULT_BINS
+    from replay.twin.placement import locate
+    from traces.units import parse_duration_ns
+
+    rules = path_maps(maps)
+    # Not for a while: the table "rank-files" is read from the capture when it is used.
+    source = capture if isinstance(capture, Capture) else open_capture(capture)
+    if compat_vanidl:
+        source = part(source, exclude=VANIDL_EXCLUDES)
+    return views(
+        source,
+        names,
+        by=by,
+        durations=vanidl_durations(source.info) if compat_vanidl else recorded_durations,
+        bin_ns=None if bin is None else parse_duration_ns(bin, "--bin"),
+        bins=DEFAULT_BINS if bins is None else bins,
+        locate=lambda path: locate(path, rules),
+    )
 
 
 def _stored_table(capture: Capture, name: str) -> pa.Table:
