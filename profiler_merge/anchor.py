@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 
 ANNOTATION = "dxt_anchor"
 MAGIC = b"DXTANCHR"
@@ -21,19 +20,8 @@ RECORD_BYTES = 64
 ANCHOR_FILE = re.compile(r"(?:.*/)?dxt-anchor\.(?P<host>.+)\.(?P<pid>\d+)\.bin", re.DOTALL)
 """Matches (`fullmatch`) the recorded path of an anchor file; the groups are the host name and the process id."""
 
-_RECORD = struct.Struct("<8sQQQIi24x")  # magic, i, wall clock ns, pthread id, pid, rank
+_RECORD = struct.Struct("<8sQQQIi24x")  # magic, i, wall clock in ns (read just before the write), pthread id, pid, rank
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "HOROVOD_RANK", "RANK")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorRecord:
-    """One 64-byte record of an anchor file. `wall_ns` was read just before the write."""
-
-    i: int
-    wall_ns: int
-    pthread_id: int
-    pid: int
-    rank: int
 
 
 class _Files:
@@ -83,7 +71,7 @@ def anchor(i: int | None = None, *, rank: int | None = None, directory: str | os
 
 
 def _launcher_rank() -> int:
-    """This process's rank as the MPI or torch launcher tells it, -1 when none does."""
+    """This process's rank as the MPI or torch launcher sets it, -1 when none does."""
     for variable in _RANK_VARIABLES:
         value = os.environ.get(variable, "")
         if value.isascii() and value.isdigit():
@@ -104,14 +92,6 @@ def _annotations(i: int, rank: int, pid: int) -> ExitStack:
         if (torch := sys.modules.get("torch")) is not None:
             stack.enter_context(torch.profiler.record_function(f"{ANNOTATION}#i={i},rank={rank},pid={pid}#"))
     return stack
-
-
-def parse_anchor_record(data: bytes) -> AnchorRecord | None:
-    """The record, or None for bytes that are none (a hole of zeros, another length or magic)."""
-    if len(data) != RECORD_BYTES or data[: len(MAGIC)] != MAGIC:
-        return None
-    _, i, wall_ns, pthread_id, pid, rank = _RECORD.unpack(data)
-    return AnchorRecord(i=i, wall_ns=wall_ns, pthread_id=pthread_id, pid=pid, rank=rank)
 
 
 def is_anchor_file(path: bytes) -> bool:
