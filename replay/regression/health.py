@@ -21,9 +21,6 @@ NOT_COLD_PCT = 5.0
 LATE_RATIO, LATE_US = 10.0, 1_000.0
 """Lag of the slowest hundredth that is not the machine's: this many times its jitter, and more than this."""
 
-KEEPS_PAGES = "does not drop pages on request"
-"""Part of what `replay.twin.page_cache` says of a file system that lives in memory or has a cache of its own."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
@@ -43,9 +40,9 @@ def examine(runs: Sequence[MeasuredRun], *, threshold_pct: float, closed_loop: b
     if closed_loop:
         warnings += _late(runs)
     differing = _different_caches(runs)
-    memory = any(KEEPS_PAGES in text for run in runs for text in run.warnings)
+    memory = any(run.keeps_pages for run in runs)
     (warnings if direct or memory else obstacles).extend(differing)
-    warnings += dict.fromkeys(text for run in runs for text in run.warnings if not text.endswith("operations failed"))
+    warnings += dict.fromkeys(text for run in runs for text in run.warnings)
     return Health(obstacles=tuple(obstacles), warnings=tuple(dict.fromkeys(warnings)))
 
 

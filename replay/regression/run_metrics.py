@@ -52,8 +52,8 @@ class MeasuredRun:
     """One run. `pair`: from 1, 0 for a run that does not count. `capture`: where it was kept. `metrics`: by name of
     METRICS, those that the run has. `resident_pct`: of the files that it reads, in the page cache before it, None where
     nobody can tell; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
-    `warnings`: what the run itself told. `failed_closes`: files whose close reported an error, so that what was
-    written may not be stored."""
+    `warnings`: those of the run, without the count of failed operations. `keeps_pages`: as of `CacheState`.
+    `failed_closes`: files whose close reported an error, so that what was written may not be stored."""
 
     side: str
     pair: int
@@ -75,6 +75,7 @@ class MeasuredRun:
     stopped: bool
     warnings: tuple[str, ...] = ()
     failed_closes: int = 0
+    keeps_pages: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """One of `runs` in the JSON of `dxt-replay regress`."""
@@ -125,7 +126,8 @@ def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kep
         cache_policy=result.cache.policy,
         resident_pct=result.cache.resident_before_pct,
         stopped=result.stopped,
-        warnings=result.warnings,
+        warnings=result.conditions,
+        keeps_pages=result.cache.keeps_pages,
     )
 
 

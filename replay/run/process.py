@@ -167,9 +167,9 @@ class ReplayProcess:
                 written[numbers.of[use.backend][use.file_id]] = collectives.written[use.file_id]
         self.files.open_together(written)
 
-    def drop_pages(self) -> tuple[str, ...]:
+    def drop_pages(self) -> page_cache.DropResult:
         """Drop the pages of the files that this process reads; what could not be dropped."""
-        return page_cache.drop(self._paths).warnings
+        return page_cache.drop(self._paths)
 
     def residency(self) -> page_cache.Residency:
         """How much of the files that this process reads is in the page cache."""

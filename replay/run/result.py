@@ -23,11 +23,16 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheState:
-    """The page cache before the run. `policy`: cold (dropped first) or as found; percent None where nobody can tell."""
+    """The page cache before the run.
+
+    `policy`: cold (dropped first) or as found. `resident_before_pct`: None where it could not be measured.
+    `keeps_pages`: whether some files are on a file system that does not drop pages on request.
+    """
 
     policy: str
     resident_before_pct: float | None
     warnings: tuple[str, ...] = ()
+    keeps_pages: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +109,12 @@ class RunResult:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the reader of the numbers must know."""
+        failed = [f"{self.tally.failed} operations failed"] if self.tally.failed else []
+        return (*self.conditions, *failed)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The warnings but for the number of operations that failed."""
         found = [self.core.warning] if self.core.warning else []
         found += self.cache.warnings
         found += self.io.warnings
@@ -117,8 +128,6 @@ class RunResult:
             )
         if self.stopped:
             found.append("the replay was stopped before its end")
-        if self.tally.failed:
-            found.append(f"{self.tally.failed} operations failed")
         if self.tally.short:
             found.append(f"{self.tally.short} operations moved fewer bytes than recorded")
         return tuple(found)

@@ -105,7 +105,7 @@ class _Run:
     def _part(self, process: ReplayProcess, paced: PacedRanks | None) -> tuple[_Part, int]:
         """What this process did, and when it began (CLOCK_REALTIME in ns)."""
         comm, collectives = self.comm, self.context.collectives
-        cache_warnings = together(comm, process.drop_pages) if self.options.cold else ()
+        dropped = together(comm, process.drop_pages) if self.options.cold else None
         comm.barrier()
         residency = together(comm, process.residency)
         probe = JitterProbe() if comm.first_on_node() else None
@@ -128,7 +128,7 @@ class _Run:
             stopped=stopped,
             lanes=process.lane_count,
             residency=residency,
-            cache_warnings=cache_warnings,
+            dropped=dropped,
             io_warnings=(*collectives.warnings, *process.io_warnings),
             backends=process.files.names,
             not_direct=process.not_direct,
@@ -173,6 +173,7 @@ class _Run:
         options = self.options
         total_bytes = sum(part.residency.total_bytes for part in parts)
         resident_bytes = sum(part.residency.resident_bytes for part in parts)
+        drops = [part.dropped for part in parts if part.dropped is not None]
         return RunResult(
             capture=self.output,
             pacing=options.pacing,
@@ -183,7 +184,8 @@ class _Run:
             cache=CacheState(
                 policy="cold" if options.cold else "as found",
                 resident_before_pct=100.0 * resident_bytes / total_bytes if total_bytes else None,
-                warnings=tuple(dict.fromkeys(text for part in parts for text in part.cache_warnings)),
+                warnings=tuple(dict.fromkeys(text for found in drops for text in found.warnings)),
+                keeps_pages=any(found.kept for found in drops),
             ),
             processes=len(parts),
             idle_processes=max(0, len(parts) - len(self.context.capture.ranks)),
@@ -219,7 +221,7 @@ class _Part:
     stopped: bool
     lanes: int
     residency: page_cache.Residency
-    cache_warnings: tuple[str, ...]
+    dropped: page_cache.DropResult | None
     io_warnings: tuple[str, ...]
     backends: tuple[str, ...]
     not_direct: int
