@@ -28,10 +28,13 @@ bench:  ## speed of each hot path as ratios against peers, a table and benchmark
 bench-prediction:  ## pace steps against a real application on throttled storage; needs root, 5 minutes
 	$(PYTHON) -m benchmarks.prediction
 
+commands:  ## docs/commands.md, from the commands' own help
+	PYTHONPATH=. $(PYTHON) docs/write_commands.py > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
+
 demo:  ## the main job on the bundled captures
 	dxt-replay demo
 
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build test test-slow lint bench bench-prediction demo clean
+.PHONY: help install build commands test test-slow lint bench bench-prediction demo clean
