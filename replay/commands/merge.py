@@ -19,7 +19,14 @@ from replay.commands.options import force_option, json_option
     metavar="DIR",
     help="Log directory of the TensorFlow profiler, or an .xplane.pb[.gz] file; repeatable.",
 )
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT.capture")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="OUT.capture",
+    help="The capture to write, such as run.capture.",
+)
 @click.option(
     "--align",
     default="auto",
@@ -32,7 +39,7 @@ from replay.commands.options import force_option, json_option
 @click.option(
     "--no-reconstruct",
     is_flag=True,
-    help="Leave out what counters tell and no trace holds: opens, closes, seeks, stats, syncs, stdio, renames.",
+    help="Leave out what only counters hold and no trace: opens, closes, seeks, stats, syncs, stdio, renames.",
 )
 @click.option("--inspect", is_flag=True, help="Open the recorded HDF5 files and store where their chunks lie.")
 @click.option(
