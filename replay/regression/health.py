@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from replay.regression.run_metrics import MeasuredRun
+from traces.lateness import LATE_US, allowed_lag_us
 
 CACHE_DIFFERENCE_PCT = 10.0
 """Share of the data in the page cache by which the sides may differ."""
 
 NOT_COLD_PCT = 5.0
-"""More than this in the page cache before a cold run is told."""
-
-LATE_RATIO, LATE_US = 10.0, 1_000.0
-"""Lag of the slowest hundredth that is not the machine's: this many times its jitter, and more than this."""
+"""More than this share of the data in the page cache before a cold run is a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +73,8 @@ def _different_caches(runs: Sequence[MeasuredRun]) -> list[str]:
     medians = {side: statistics.median(found) for side, found in sorted(known.items())}
     if max(medians.values()) - min(medians.values()) <= CACHE_DIFFERENCE_PCT:
         return []
-    told = ", ".join(f"{share:.0f} % ({side})" for side, share in medians.items())
-    return [f"the page cache held different shares of the data before the runs: {told}"]
+    shown = ", ".join(f"{share:.0f} % ({side})" for side, share in medians.items())
+    return [f"the page cache held different shares of the data before the runs: {shown}"]
 
 
 def _not_cold(runs: Sequence[MeasuredRun]) -> Iterable[str]:
@@ -102,8 +100,7 @@ def _late(runs: Sequence[MeasuredRun]) -> list[str]:
     late = 0
     for run in runs:
         if run.lag_us and run.jitter_us:
-            lag, jitter = run.lag_us["p99"], run.jitter_us["p99"]
-            late += lag > LATE_US and lag > LATE_RATIO * jitter
+            late += run.lag_us["p99"] > allowed_lag_us(run.jitter_us)
     if not late:
         return []
     return [

@@ -6,9 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from replay.show.section import Section
+from traces.lateness import allowed_lag_us
 from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration
 
 _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
+
+_TIMES_NOTE = (
+    "Lag: it began later than it was due. Jitter: an idle thread of this machine woke later than it should. Latency is "
+    "the storage's; response is lag and latency together."
+)
 
 STOPPED = "STOPPED before the end: the figures are of the part that was replayed until then"
 """Title of a run that was stopped."""
@@ -26,19 +32,54 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
         ("read", format_bytes(moved["read"])),
         ("written", format_bytes(moved["written"])),
         ("elapsed", f"{_seconds(run['elapsed_s'])} ({_recorded(run)})"),
-        ("page cache", f"{cache['policy']}, {_or_dash(cache['resident_before_pct'], _percent)} resident before"),
-        ("engine itself", _or_dash((run.get("overhead") or {}).get("fraction_pct"), _at_most_percent)),
+        (
+            "page cache",
+            f"{cache['policy']}; {_or_dash(cache['resident_before_pct'], _percent)} of the data in it before",
+        ),
+        ("replayer's own work", _or_dash((run.get("overhead") or {}).get("fraction_pct"), _at_most_percent)),
     ]
     times = {**_LATENESS, "latency_us": "latency (end - begin)", "response_us": "response (end - due)"}
     by_operation = run.get("latency_by_operation_us") or {}
     several = {name: name for name in by_operation} if len(by_operation) > 1 else {}
     sections = [
-        _facts(STOPPED if run.get("stopped") else "Replayed", facts),
-        _shares("Times", run, times),
+        Section(title=STOPPED if run.get("stopped") else "", rows=((run_headline(run),),), prose=True),
+        _facts("Run", facts),
+        _shares("Times of an operation", run, times, notes=(_TIMES_NOTE,)),
         _shares("Latency by operation", by_operation, several),
         _prose("Warnings", run.get("warnings", ())),
     ]
     return [section for section in sections if section.rows]
+
+
+def run_headline(run: Mapping[str, Any]) -> str:
+    """What happened and whether it is good, in one line."""
+    done = f"eplayed {format_count(run['operations'])} operations in {_seconds(run['elapsed_s'])} ({_recorded(run)})"
+    problems = (
+        [f"{format_count(run['failed'])} operations failed{_by_name(run.get('errors'))}"] if run["failed"] else []
+    )
+    closes = run.get("close_errors") or {}
+    if closes:
+        problems.append(f"{format_count(sum(closes.values()))} files failed to close{_by_name(closes)}")
+    if problems:
+        return f"FAILED: r{done}; {', '.join(problems)}."
+    return f"R{done}, none failed{_punctuality(run)}."
+
+
+def _by_name(errors: Mapping[str, int] | None) -> str:
+    """Counts by the name of the error: ` (ENOENT: 3)`."""
+    return f" ({', '.join(f'{name}: {format_count(count)}' for name, count in errors.items())})" if errors else ""
+
+
+def _punctuality(run: Mapping[str, Any]) -> str:
+    """How late the operations began, against what the machine could do."""
+    late_us = (run.get("lag_us") or {}).get("p99")
+    if late_us is None:
+        return ""
+    limit_us = allowed_lag_us(run.get("jitter_us"))
+    lag = f"; lag p99 {_microseconds(late_us)}"
+    if late_us <= limit_us:
+        return f"{lag}, on time for this machine (limit {_microseconds(limit_us)})"
+    return f"{lag}, LATE (limit {_microseconds(limit_us)}): `dxt-replay compare` says whether the storage was the cause"
 
 
 def _recorded(run: Mapping[str, Any]) -> str:
@@ -90,7 +131,7 @@ def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
     return [section for section in sections if section.rows]
 
 
-def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str]) -> Section:
+def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str], notes: tuple[str, ...] = ()) -> Section:
     """Percentiles in us of those of `labels` that were measured."""
     measured = [(label, values[name]) for name, label in labels.items() if values.get(name)]
     columns = tuple(measured[0][1]) if measured else ()
@@ -100,6 +141,7 @@ def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str]) ->
         rows=tuple(
             (label, *(_or_dash(found.get(name), _microseconds) for name in columns)) for label, found in measured
         ),
+        notes=notes,
     )
 
 

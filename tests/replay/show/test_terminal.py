@@ -128,6 +128,27 @@ def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[s
     assert text_of(capsys).startswith("STOPPED before the end")
 
 
+@pytest.mark.parametrize(
+    ("changes", "headline"),
+    [
+        ({}, "Replayed 1,234,567 operations in 1.500 s (recorded 1.250 s), none failed; lag p99 30 us, on time"),
+        ({"lag_us": {"p99": 5000.0}}, "none failed; lag p99 5 ms, LATE (limit 1 ms)"),
+        (
+            {"lag_us": {"p99": 5000.0}, "jitter_us": {"p99": 600.0}},
+            "lag p99 5 ms, on time for this machine (limit 6 ms)",
+        ),
+        ({"failed": 3, "errors": {"ENOENT": 3}}, "FAILED: replayed 1,234,567 operations"),
+        ({"failed": 3, "errors": {"ENOENT": 3}}, "; 3 operations failed (ENOENT: 3)."),
+        ({"close_errors": {"EIO": 1}}, "1 files failed to close (EIO: 1)."),
+        ({"lag_us": None}, "(recorded 1.250 s), none failed."),
+    ],
+)
+def test_the_first_line_of_a_run_says_what_happened_and_whether_it_is_good(
+    changes: dict[str, Any], headline: str
+) -> None:
+    assert headline in run_sections({**RUN, **changes})[0].rows[0][0]
+
+
 def test_warnings_of_a_run_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     print_run({**RUN, "warnings": ["the compiled issue loop is not installed"]})
     assert "Warnings\nthe compiled issue loop is not installed\n" in text_of(capsys)
@@ -139,14 +160,14 @@ def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[s
     assert "1,234,567" in text
     found = rows(run_sections(RUN))
     assert found["lag (begin - due)"] == ("1 us", "2 us", "30 us", "4 ms")
-    assert found["page cache"] == ("cold, - resident before",)
+    assert found["page cache"] == ("cold; - of the data in it before",)
     assert found["elapsed"] == ("1.500 s (recorded 1.250 s)",)
     faster = rows(run_sections({**RUN, "expected_s": 0.25}))
     two = {"read": RUN["latency_us"], "write": RUN["response_us"]}
     by_operation = rows(run_sections({**RUN, "latency_by_operation_us": two}))
     assert (by_operation["read"], by_operation["write"][0]) == (("10 us", "20 us", "300 us", "40 ms"), "11 us")
     one = run_sections({**RUN, "latency_by_operation_us": {"read": RUN["latency_us"]}})
-    assert [section.title for section in one] == ["Replayed", "Times"], "one operation says it all"
+    assert [section.title for section in one] == ["", "Run", "Times of an operation"], "one operation says it all"
     assert faster["elapsed"] == ("1.500 s (recorded 1.250 s, 250 ms at this speed)",)
     assert "this machine's jitter" not in found
 
