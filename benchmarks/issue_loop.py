@@ -29,7 +29,7 @@ import numpy as np
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_files, make_lane
-from replay.engine.items import BATCH_ITEMS, READ, Batch, Pace
+from replay.engine.items import BATCH_ITEMS, READ, Batch, LoopPace
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20
@@ -137,7 +137,7 @@ def _replay(data: Path, offsets: np.ndarray, threads: int) -> int:
     """ns from the start to the last result, for the same reads in each lane."""
     start, stop = StartGate(), StopFlag()
     files = make_files([FileSlot(path=bytes(data), uses=threads * len(offsets))], core="compiled")
-    lanes = [make_lane(files, pace=Pace.NONE, start=start, stop=stop) for _ in range(threads)]
+    lanes = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(threads)]
     batches = [_batch(offsets, begin) for begin in range(0, len(offsets), BATCH_ITEMS)]
     bodies = [threading.Thread(target=lane.run) for lane in lanes]
     for body in bodies:

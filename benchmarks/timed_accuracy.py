@@ -26,7 +26,7 @@ import numpy as np
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_files, make_lane
-from replay.engine.items import BATCH_ITEMS, READ, Batch, Completed, Pace
+from replay.engine.items import BATCH_ITEMS, READ, Batch, Completed, LoopPace
 from replay.engine.jitter import JitterProbe
 
 BLOCK_BYTES = 4096
@@ -127,7 +127,7 @@ def _replay(
     files = make_files([FileSlot(path=bytes(data), uses=len(offsets))], core="compiled")
     fed = [
         _FedLane(
-            make_lane(files, pace=Pace.ABSOLUTE, start=start, stop=StopFlag()), due_ns[k::lanes], offsets[k::lanes]
+            make_lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=StopFlag()), due_ns[k::lanes], offsets[k::lanes]
         )
         for k in range(lanes)
     ]

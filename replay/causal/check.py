@@ -18,7 +18,7 @@ from traces.errors import ReplayError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaneCourse:
+class LaneSchedule:
     """When each item of a lane began and ended, int64 ns from the start, (n,)."""
 
     begin_ns: np.ndarray
@@ -45,8 +45,9 @@ class _Counter:
         return self.times[at] if at < len(self.sums) else None
 
 
-def course(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Hashable, LaneCourse]:
-    """The course of lanes, each of items (`PLAN_ROW`, paced as `think`) and durations of its operations (int64 ns).
+def schedule(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Hashable, LaneSchedule]:
+    """When the items of each lane begin and end. A lane: items (`PLAN_ROW`, paced as `think`), and the durations of its
+    operations (int64 ns).
 
     Counters with the same number are one counter for all lanes.
     Raises: ReplayError when lanes wait for each other in a circle.
@@ -59,7 +60,7 @@ def course(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Hash
             stuck = [str(name) for name, lane in running.items() if not lane.done]
             raise ReplayError(f"lanes {', '.join(stuck)} wait for each other: the causal model contradicts itself")
     return {
-        name: LaneCourse(begin_ns=np.array(lane.begins), end_ns=np.array(lane.ends)) for name, lane in running.items()
+        name: LaneSchedule(begin_ns=np.array(lane.begins), end_ns=np.array(lane.ends)) for name, lane in running.items()
     }
 
 

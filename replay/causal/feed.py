@@ -29,7 +29,7 @@ def containing(loop: TrainingLoop, points: np.ndarray, times: np.ndarray) -> np.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sight:
+class LoopReads:
     """The loop's reads: of which files (bool by file id) and lanes; how many, also inside of an input wait; bytes."""
 
     loop_files: np.ndarray
@@ -67,7 +67,7 @@ def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[
     return loop.with_evaluations(pauses.starts[kept], pauses.ends[kept]), evaluated
 
 
-def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> Sight:
+def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopReads:
     """Which files the loop reads, in which lanes (by their first read), how many reads lie inside of an input wait."""
     loop_files = np.zeros(len(evaluated), dtype=bool)
     lanes: dict[int, None] = {}
@@ -83,7 +83,7 @@ def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> Sight:
         reads += int(chosen.sum())
         inside += int(within.sum())
         moved += int(batch.length[chosen].sum())
-    return Sight(loop_files=loop_files, reads=reads, inside=inside, bytes=moved, lanes=tuple(lanes))
+    return LoopReads(loop_files=loop_files, reads=reads, inside=inside, bytes=moved, lanes=tuple(lanes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,24 +96,24 @@ class Feed:
     outside_bytes: int = 0
 
 
-def turns_of(loop: TrainingLoop, batches: Batches, sight: Sight, feed: Feed) -> tuple[int, ...]:
+def turns_of(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads, feed: Feed) -> tuple[int, ...]:
     """The reader lanes in the order of their turns, if no read then ended after the take that it would have fed."""
     # Where batches are missing at the beginning, nobody knows how much of its own each lane had read.
-    if len(sight.lanes) < 2 or feed.takes_before < 0:
+    if len(loop_reads.lanes) < 2 or feed.takes_before < 0:
         return ()
-    takes, before = loop.take_ends_ns, dict.fromkeys(sight.lanes, 0)
+    takes, before = loop.take_ends_ns, dict.fromkeys(loop_reads.lanes, 0)
     for batch in batches():
-        reads = (batch.op == READ) & sight.loop_files[batch.file_id]
-        for turn, lane in enumerate(sight.lanes):
+        reads = (batch.op == READ) & loop_reads.loop_files[batch.file_id]
+        for turn, lane in enumerate(loop_reads.lanes):
             mine = reads & (batch.lane == lane)
             moved = batch.length[mine]
             fed = np.floor((before[lane] + np.cumsum(moved) - moved) / feed.step_bytes).astype(np.int64)
-            fed = fed * len(sight.lanes) + turn - round(feed.takes_before)
+            fed = fed * len(loop_reads.lanes) + turn - round(feed.takes_before)
             before[lane] += int(moved.sum())
             in_loop = (fed >= 0) & (fed < len(takes))
             if (batch.end_ns[mine][in_loop] > takes[fed[in_loop]]).any():
                 return ()
-    return sight.lanes
+    return loop_reads.lanes
 
 
 def feed_of(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> Feed:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.causal.feed import NO_POINT
-from replay.causal.model import OPENINGS, TAKES, LoopModel, TieReader, Ties, starts_batch
+from replay.causal.model import OPENINGS, TAKES, Dependencies, DependencyReader, LoopModel, starts_batch
 from replay.causal.training_loop import COLLECTIVE, ENTRY, TAKE
 from replay.engine.items import ADD, MARK, SLEEP, WAIT
 from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
@@ -88,7 +88,7 @@ class CausalLanes:
         lane_operations: Mapping[int, int],
         origin_ns: int,
     ) -> None:
-        self._reader: TieReader = model.ties()
+        self._reader: DependencyReader = model.dependencies()
         self._lanes = {
             lane: _CausalLane(model, counters, pacing, lane, operations, origin_ns)
             for lane, operations in lane_operations.items()
@@ -96,19 +96,22 @@ class CausalLanes:
 
     def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Lane, items and recorded durations (0 for what is no operation) for the `PLAN_ROW`s of these operations."""
-        ties = self._reader.ties(batch)
+        dependencies = self._reader.dependencies(batch)
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)
-            yield lane, *self._lanes[lane].items(rows[mine], batch.start_ns[mine], batch.end_ns[mine], _of(ties, mine))
+            yield (
+                lane,
+                *self._lanes[lane].items(rows[mine], batch.start_ns[mine], batch.end_ns[mine], _of(dependencies, mine)),
+            )
 
 
-def _of(ties: Ties, mine: np.ndarray) -> Ties:
-    return Ties(
-        need=ties.need[mine],
-        floor=ties.floor[mine],
-        gate=ties.gate[mine],
-        gate_count=ties.gate_count[mine],
-        gate_ns=ties.gate_ns[mine],
+def _of(dependencies: Dependencies, mine: np.ndarray) -> Dependencies:
+    return Dependencies(
+        need=dependencies.need[mine],
+        floor=dependencies.floor[mine],
+        gate=dependencies.gate[mine],
+        gate_count=dependencies.gate_count[mine],
+        gate_ns=dependencies.gate_ns[mine],
     )
 
 
@@ -131,26 +134,26 @@ class _CausalLane:
         self._previous_end_ns = origin_ns
 
     def items(
-        self, rows: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, ties: Ties
+        self, rows: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, dependencies: Dependencies
     ) -> tuple[np.ndarray, np.ndarray]:
         """The operations with the waits and additions between them, and the recorded duration of each."""
         previous = np.concatenate(([self._previous_end_ns], end_ns[:-1]))
         gap = np.maximum(start_ns - previous, 0)
         self._previous_end_ns = int(end_ns[-1])
         self._left -= len(rows)
-        first = starts_batch(self._previous_need, ties.need)
-        self._previous_need = int(ties.need[-1])
-        free = self._not_held_back(ties, previous, gap, first)
-        ties = self._freed(ties, free)
-        let_go = self._additions(ties.floor)
-        waits = self._waits(ties)
+        first = starts_batch(self._previous_need, dependencies.need)
+        self._previous_need = int(dependencies.need[-1])
+        free = self._not_held_back(dependencies, previous, gap, first)
+        dependencies = self._freed(dependencies, free)
+        let_go = self._additions(dependencies.floor)
+        waits = self._waits(dependencies)
         # After the gate: what passed between it and the operation. Before: the rest of the think time, as far as the
         # capture lets it be known (a reader that was held back hides how long it thought).
-        after = np.where(waits, np.clip(start_ns - np.maximum(previous, ties.gate_ns), 0, gap), gap)
+        after = np.where(waits, np.clip(start_ns - np.maximum(previous, dependencies.gate_ns), 0, gap), gap)
         after[waits & free] = 0
         within, between = self._think_ns
         typical = np.where(free, gap, np.where(first, between, within))
-        thought = np.where(waits & (ties.gate == TAKES), np.clip(typical, after, gap), after)
+        thought = np.where(waits & (dependencies.gate == TAKES), np.clip(typical, after, gap), after)
         last = int(self._left == 0)
         counts = 1 + (let_go > 0) + waits
         at = np.cumsum(counts) - 1
@@ -160,7 +163,7 @@ class _CausalLane:
         items[at] = rows
         items["due_ns"][at] = self._pacing.io_ns(after)
         durations[at] = end_ns - start_ns
-        _put(items, at[waits] - 1, WAIT, self._gate_counters(ties.gate[waits]), ties.gate_count[waits])
+        _put(items, at[waits] - 1, WAIT, self._gate_counters(dependencies.gate[waits]), dependencies.gate_count[waits])
         items["due_ns"][at[waits] - 1] = self._pacing.io_ns(thought - after)[waits]
         adds = let_go > 0
         _put(items, (at - waits - 1)[adds], ADD, self._own, let_go[adds])
@@ -168,24 +171,26 @@ class _CausalLane:
             _put(items, np.array([len(items) - 1]), ADD, self._own, self._points - self._posted)
         return items, durations
 
-    def _not_held_back(self, ties: Ties, previous: np.ndarray, gap: np.ndarray, first: np.ndarray) -> np.ndarray:
+    def _not_held_back(
+        self, dependencies: Dependencies, previous: np.ndarray, gap: np.ndarray, first: np.ndarray
+    ) -> np.ndarray:
         """Which reads began because their lane was free, not because a take made room for them.
 
         The last take had happened before the lane was free, or the gap before them is a usual think time.
         """
         within, between = self._long_think_ns
-        thought = (ties.gate_ns <= previous) | (gap <= np.where(first, between, within))
-        free: np.ndarray = thought & (ties.gate == TAKES) & (self._fed(ties) != NO_TAKE)
+        thought = (dependencies.gate_ns <= previous) | (gap <= np.where(first, between, within))
+        free: np.ndarray = thought & (dependencies.gate == TAKES) & (self._fed(dependencies) != NO_TAKE)
         return free
 
-    def _freed(self, ties: Ties, free: np.ndarray) -> Ties:
-        """The ties, where the reads `free` wait only for as many takes as the buffer is deep."""
-        count = np.clip(self._fed(ties) - self._lead, 0, ties.gate_count)
-        return dataclasses.replace(ties, gate_count=np.where(free, count, ties.gate_count))
+    def _freed(self, dependencies: Dependencies, free: np.ndarray) -> Dependencies:
+        """The dependencies, where the reads `free` wait only for as many takes as the buffer is deep."""
+        count = np.clip(self._fed(dependencies) - self._lead, 0, dependencies.gate_count)
+        return dataclasses.replace(dependencies, gate_count=np.where(free, count, dependencies.gate_count))
 
-    def _fed(self, ties: Ties) -> np.ndarray:
+    def _fed(self, dependencies: Dependencies) -> np.ndarray:
         """Number of the take that each operation feeds, NO_TAKE for none."""
-        return np.where(ties.need == NO_POINT, NO_TAKE, self._take_number[ties.need])
+        return np.where(dependencies.need == NO_POINT, NO_TAKE, self._take_number[dependencies.need])
 
     def _additions(self, floor: np.ndarray) -> np.ndarray:
         """By how much the lane's own counter rises before each operation: all before it are done."""
@@ -193,11 +198,11 @@ class _CausalLane:
         self._posted = int(reached[-1])
         return np.diff(reached)
 
-    def _waits(self, ties: Ties) -> np.ndarray:
+    def _waits(self, dependencies: Dependencies) -> np.ndarray:
         """Which operations wait at their gate: those whose lane has not waited for as much already."""
-        waits = np.zeros(len(ties.gate), dtype=bool)
+        waits = np.zeros(len(dependencies.gate), dtype=bool)
         for gate in (OPENINGS, TAKES):
-            wanted = np.where(ties.gate == gate, ties.gate_count, 0)
+            wanted = np.where(dependencies.gate == gate, dependencies.gate_count, 0)
             awaited = np.maximum.accumulate(np.concatenate(([self._awaited[gate]], wanted)))
             waits |= wanted > awaited[:-1]
             self._awaited[gate] = int(awaited[-1])

@@ -54,7 +54,7 @@ _PREPARES_READ = tuple(OPS.index(name) for name in ("open", "stat", "seek"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ties:
+class Dependencies:
     """What the operations of a batch are tied to, each (n,).
 
     `need`: the point that waits for it, NO_POINT for none; `floor`: no operation from this one on is needed by an
@@ -106,13 +106,13 @@ class LoopModel:
         """How many takes a read was ahead of the one that it fed at most."""
         return int(self.depth.quantile(1.0)) if self.depth.count else 0
 
-    def ties(self) -> TieReader:
+    def dependencies(self) -> DependencyReader:
         """A reader of the rank's operations from the beginning."""
-        return TieReader(self)
+        return DependencyReader(self)
 
 
-class TieReader:
-    """Ties a rank's operations, batch after batch from the first one."""
+class DependencyReader:
+    """Dependencies a rank's operations, batch after batch from the first one."""
 
     def __init__(self, model: LoopModel) -> None:
         self._model = model
@@ -123,7 +123,7 @@ class TieReader:
         self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
         self._takes_until = np.cumsum(loop.kind == TAKE) - (loop.kind == TAKE)
 
-    def ties(self, batch: OperationBatch) -> Ties:
+    def dependencies(self, batch: OperationBatch) -> Dependencies:
         """What these operations are tied to; they continue the earlier batches."""
         model, loop = self._model, self._model.loop
         start, end = batch.start_ns, batch.end_ns
@@ -174,7 +174,7 @@ class TieReader:
         self._bytes_before[account] = self._bytes_before.get(account, 0) + int(moved.sum())
         return before
 
-    def _gated(self, need: np.ndarray, start: np.ndarray, own: np.ndarray, before: np.ndarray) -> Ties:
+    def _gated(self, need: np.ndarray, start: np.ndarray, own: np.ndarray, before: np.ndarray) -> Dependencies:
         opened = np.searchsorted(self._openings, start, side="right")
         taken = np.searchsorted(self._take_ends, start, side="right")
         # What begins in the very moment in which the point that needs it ends does not wait for that point.
@@ -193,7 +193,7 @@ class TieReader:
             gate_ns[chosen] = times[count[chosen] - 1]
         # What begins when a point has ended cannot have been waited for by it.
         floor = np.where(need == NO_POINT, np.searchsorted(self._model.loop.end_ns, start, side="right"), need)
-        return Ties(need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns)
+        return Dependencies(need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns)
 
 
 def _nth(points: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -216,17 +216,17 @@ def derive_model(loop: TrainingLoop, batches: Batches, files: int, *, threads_kn
     some numbers per point and lane.
     """
     loop, evaluated = with_evaluations(loop, batches, files)
-    sight = look(loop, batches, evaluated)
-    reads, inside = sight.reads, sight.inside
+    loop_reads = look(loop, batches, evaluated)
+    reads, inside = loop_reads.reads, loop_reads.inside
     synchronous = reads > 0 and inside >= SYNCHRONOUS_SHARE * reads
-    fed = Feed(loop_bytes=sight.bytes) if synchronous else feed_of(loop, batches, sight.loop_files)
+    fed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
     draft = LoopModel(
         loop=loop,
-        loop_files=sight.loop_files,
+        loop_files=loop_reads.loop_files,
         synchronous=synchronous,
         step_bytes=fed.step_bytes,
         takes_before=fed.takes_before,
-        turns=turns_of(loop, batches, sight, fed) if threads_known and fed.step_bytes else (),
+        turns=turns_of(loop, batches, loop_reads, fed) if threads_known and fed.step_bytes else (),
         loop_bytes=fed.loop_bytes,
         outside_bytes=fed.outside_bytes,
         residual_ns=loop.end_ns - loop.begin_ns,
@@ -242,24 +242,24 @@ def derive_model(loop: TrainingLoop, batches: Batches, files: int, *, threads_kn
 
 
 def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
-    """The model with what its ties show: residuals, which lanes a point waits for, think time and depth."""
-    loop, reader = draft.loop, draft.ties()
+    """The model with what its dependencies show: residuals, which lanes a point waits for, think time and depth."""
+    loop, reader = draft.loop, draft.dependencies()
     last_end = np.zeros(len(loop.kind), dtype=np.int64)
     needed: dict[int, np.ndarray] = {}
     think, depth = ThinkTimes(), DistributionCollector()
     take_number = np.cumsum(loop.kind == TAKE) - 1
     for batch in batches():
-        ties = reader.ties(batch)
-        tied = ties.need != NO_POINT
-        feeds = tied & (loop.kind[ties.need] == TAKE)
-        np.maximum.at(last_end, ties.need[tied], batch.end_ns[tied])
-        ahead = tied & (ties.gate == TAKES)
-        depth.add(take_number[ties.need[ahead]] - ties.gate_count[ahead])
+        dependencies = reader.dependencies(batch)
+        tied = dependencies.need != NO_POINT
+        feeds = tied & (loop.kind[dependencies.need] == TAKE)
+        np.maximum.at(last_end, dependencies.need[tied], batch.end_ns[tied])
+        ahead = tied & (dependencies.gate == TAKES)
+        depth.add(take_number[dependencies.need[ahead]] - dependencies.gate_count[ahead])
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)
             points = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
-            points[ties.need[mine][tied[mine]]] = True
-            think.add(lane, batch, ties, mine, feeds[mine])
+            points[dependencies.need[mine][tied[mine]]] = True
+            think.add(lane, batch, dependencies, mine, feeds[mine])
     think_ns, long_think_ns = think.typical()
     ready_ns = draft.ready_ns if draft.synchronous else ready_times(loop, last_end, think_ns[1])
     from_ns = np.clip(last_end, loop.begin_ns, loop.end_ns)
@@ -285,19 +285,21 @@ class ThinkTimes:
         self._previous: dict[int, tuple[int, int]] = {}
         self.between = 0
 
-    def add(self, lane: int, batch: OperationBatch, ties: Ties, mine: np.ndarray, feeds: np.ndarray) -> None:
+    def add(
+        self, lane: int, batch: OperationBatch, dependencies: Dependencies, mine: np.ndarray, feeds: np.ndarray
+    ) -> None:
         """The operations `mine` of a batch, all of them of one lane; `feeds`: those that a take needs."""
         known = lane in self._previous
         end, need = self._previous.get(lane, (int(batch.start_ns[mine[0]]), NO_POINT))
         before = np.concatenate(([end], batch.end_ns[mine][:-1]))
-        first = starts_batch(need, ties.need[mine])
+        first = starts_batch(need, dependencies.need[mine])
         # What waits for nothing may have been held back by takes that the profile does not show.
-        plain = feeds & (ties.gate[mine] != NO_GATE) & (ties.gate_ns[mine] <= before)
+        plain = feeds & (dependencies.gate[mine] != NO_GATE) & (dependencies.gate_ns[mine] <= before)
         plain[0] &= known  # the first operation of a lane shows no think time
         for sample, chosen in zip(self._samples, (plain & ~first, plain & first), strict=True):
             sample.add(np.maximum(batch.start_ns[mine] - before, 0)[chosen])
         self.between += int((plain & first).sum())
-        self._previous[lane] = int(batch.end_ns[mine[-1]]), int(ties.need[mine[-1]])
+        self._previous[lane] = int(batch.end_ns[mine[-1]]), int(dependencies.need[mine[-1]])
 
     def typical(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Within a batch and between two: the medians, and what nine of ten stay below, at most twice the median; 0

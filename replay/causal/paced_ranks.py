@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.check import course
+from replay.causal.check import schedule
 from replay.causal.items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from replay.causal.model import LoopModel, derive_model
 from replay.causal.training_loop import TrainingLoop, training_loop
@@ -244,4 +244,4 @@ def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = 
         ready = steps.pipeline(rank, counters, pacing)
         lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
         lanes[rank, "training"] = (script, np.zeros(len(script), dtype=np.int64))
-    return max(int(each.end_ns[-1]) for each in course(lanes).values() if len(each.end_ns))
+    return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))

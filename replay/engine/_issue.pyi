@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from replay.engine.backends.base import FileFailure, FileSlot
-from replay.engine.issue import Batch, Completed, Pace, StartGate, StopFlag
+from replay.engine.issue import Batch, Completed, LoopPace, StartGate, StopFlag
 
 CONSTANTS: dict[str, int]
 BACKENDS: dict[str, int]
@@ -24,7 +24,7 @@ class CompiledLane:
         self,
         files: CompiledFiles,
         *,
-        pace: Pace,
+        pace: LoopPace,
         start: StartGate,
         stop: StopFlag,
         counters: np.ndarray | None = None,

@@ -40,7 +40,7 @@ from replay.engine.clock import (
     sleep_near,
     wait_until,
 )
-from replay.engine.items import ADD, MARK, READ, RING_BATCHES, SLEEP, WAIT, WRITE, Batch, Completed, Pace
+from replay.engine.items import ADD, MARK, READ, RING_BATCHES, SLEEP, WAIT, WRITE, Batch, Completed, LoopPace
 from replay.engine.lane_files import LaneFiles
 from replay.engine.wait_counters import Counters
 from traces.errors import ReplayError, UsageError
@@ -126,7 +126,7 @@ class PythonLane:
         self,
         files: PythonFiles,
         *,
-        pace: Pace,
+        pace: LoopPace,
         start: StartGate,
         stop: StopFlag,
         counters: Counters | None = None,
@@ -220,9 +220,9 @@ class PythonLane:
         return batch
 
     def _due(self, due_ns: int) -> int:
-        if self._pace is Pace.NONE:
+        if self._pace is LoopPace.NONE:
             return self._previous_end
-        return due_ns + (self._start.t0_ns if self._pace is Pace.ABSOLUTE else self._previous_end)
+        return due_ns + (self._start.t0_ns if self._pace is LoopPace.ABSOLUTE else self._previous_end)
 
     def _issue(self, batch: Batch) -> None:
         """Do the items of a batch, or those before a stop."""
@@ -263,11 +263,11 @@ class PythonLane:
                     result, end = 0, clock.now()
                 else:
                     # After another item compute is due with its end: a late wake-up does not lengthen it.
-                    late = begin - due if self._pace is Pace.THINK else 0
+                    late = begin - due if self._pace is LoopPace.THINK else 0
                     result, end = 0, self._compute(kind, begin, length - late)
                     if end == STOPPED:
                         break
-                if self._pace is Pace.NONE:
+                if self._pace is LoopPace.NONE:
                     due = begin
                 rows.append((due - t0, begin - t0, end - t0, result))
                 self._previous_end = end
@@ -371,7 +371,7 @@ def runs_compiled(backend: Backend) -> bool:
 
 
 def make_lane(
-    files: FileTable, *, pace: Pace, start: StartGate, stop: StopFlag, counters: Counters | None = None
+    files: FileTable, *, pace: LoopPace, start: StartGate, stop: StopFlag, counters: Counters | None = None
 ) -> Lane:
     """A lane over `files`, in the core of the table. `counters`: what its WAIT and ADD items name."""
     if isinstance(files, PythonFiles):

@@ -24,7 +24,7 @@ MAX_TIME_NS = 1 << 61
 """Limit of due times and compute: 73 years, so that sums stay in int64."""
 
 
-class Pace(enum.IntEnum):
+class LoopPace(enum.IntEnum):
     """When an item is due.
 
     ABSOLUTE: at t0 + due_ns. THINK: due_ns after the previous item of the lane ended (the first: t0 + due_ns).
@@ -41,7 +41,7 @@ class Batch:
     """1 to BATCH_ITEMS items of one lane, in order; contiguous arrays, not to be changed once submitted.
 
     kind uint8; slot int32, index of the file or counter, -1 for none; offset int64; length int64, bytes or ns of
-    compute; due_ns int64, see `Pace`. A read of length 0 met the end of its file: it asks for 4096 bytes where the
+    compute; due_ns int64, see `LoopPace`. A read of length 0 met the end of its file: it asks for 4096 bytes where the
     file ends at or before `offset`, else for 0 bytes.
     Raises: ReplayError for times beyond MAX_TIME_NS; ValueError for arrays of the wrong shape, type or kind.
     """

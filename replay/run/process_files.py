@@ -16,7 +16,7 @@ from replay.engine.backends.null import NullBackend
 from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
-from replay.engine.items import READ, Batch, Pace
+from replay.engine.items import READ, Batch, LoopPace
 from replay.plan.lane_plan import ProcessSlots
 from replay.plan.layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, STDIO
 from traces.errors import UsageError
@@ -210,7 +210,7 @@ def per_operation_ns(core: str) -> float:
     for _ in range(_CALIBRATIONS[core]):
         start, files = StartGate(), make_files([FileSlot(path=b"null")], backend=NullBackend(), core=core)
         start.open(time.monotonic_ns())
-        lane = make_lane(files, pace=Pace.NONE, start=start, stop=StopFlag())
+        lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
         lane.submit(batch)
         lane.finish()
         lane.run()

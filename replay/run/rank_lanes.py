@@ -12,8 +12,7 @@ import pyarrow as pa
 from replay.causal.paced_ranks import PacedRanks
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_lane
-from replay.engine.items import SLEEP
-from replay.engine.items import Pace as LoopPace
+from replay.engine.items import SLEEP, LoopPace
 from replay.plan.lane_plan import (
     ComputeSource,
     LaneSource,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from traces.errors import UsageError
 from traces.part import INTERFACES, Part
+from traces.replay_record import replay_record
 from traces.schema import APIS, NO_STEP, OPS, SPAN_KINDS, codes
 from traces.store.reader import Capture
 from traces.units import format_count, format_duration
@@ -47,10 +49,14 @@ def part_replayed(source: Capture, replay: Capture) -> Capture:
     All of `source` where that is itself a replay of the same part: its times begin at the run's start.
     Raises: CaptureError when the record is damaged; UsageError when `source` lacks the part.
     """
-    chosen = replay.info.made_by.get("selection")
-    if source.info.made_by.get("selection") == chosen:
-        return source
-    return part_of(source, Part.from_json(chosen))
+    chosen, of_source = (_recorded_part(capture) for capture in (replay, source))
+    return source if chosen == of_source else part_of(source, Part.from_json(chosen))
+
+
+def _recorded_part(capture: Capture) -> Mapping[str, Any] | None:
+    """The part that a replay's record names, as JSON; None for all, and for a capture that is not a replay."""
+    record = replay_record(capture.info, capture.path / "capture.json")
+    return None if record is None else record.selection
 
 
 class PartCapture(Capture):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.causal.check import course
+from replay.causal.check import schedule
 from replay.causal.explain import rank_model
 from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns, rank_batches
 from replay.engine.items import ADD, READ, WAIT
@@ -79,7 +79,7 @@ def steps_of(capture: Capture) -> Steps:
 def predicted_ns(capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None) -> int:
     """What the plan comes to when each operation takes what it takes on `storage`."""
     lanes = predicted_lanes(capture, steps, storage, pacing)
-    return max(int(each.end_ns[-1]) for each in course(lanes).values() if len(each.end_ns))
+    return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
 
 
 def predicted_takes_ns(capture: Capture, steps: Steps, storage: Storage) -> np.ndarray:
@@ -87,7 +87,7 @@ def predicted_takes_ns(capture: Capture, steps: Steps, storage: Storage) -> np.n
     lanes = predicted_lanes(capture, steps, storage)
     script = lanes[0, "training"][0]
     takes = steps.counters(FIRST_RANK_COUNTER)[0].takes
-    return course(lanes)[0, "training"].begin_ns[(script["kind"] == ADD) & (script["slot"] == takes)]
+    return schedule(lanes)[0, "training"].begin_ns[(script["kind"] == ADD) & (script["slot"] == takes)]
 
 
 def true_takes_ns(application: Application, storage: Storage, steps: range) -> np.ndarray:
@@ -400,7 +400,7 @@ def test_lanes_that_wait_for_each_other_are_an_error() -> None:
         return items, np.zeros(2, dtype=np.int64)
 
     with pytest.raises(ReplayError, match="a, b wait for each other"):
-        course({"a": lane(0, 1), "b": lane(1, 0)})
+        schedule({"a": lane(0, 1), "b": lane(1, 0)})
 
 
 @given(order=st.permutations(range(4)), arrivals=st.lists(st.integers(0, 1000), min_size=4, max_size=4))
@@ -410,4 +410,4 @@ def test_who_meets_leaves_when_the_last_has_come(order: list[int], arrivals: lis
         items = np.zeros(2, dtype=PLAN_ROW)
         items["kind"], items["length"], items["due_ns"] = (ADD, WAIT), (1, 4), (arrivals[name], 0)
         lanes[name] = (items, np.zeros(2, dtype=np.int64))
-    assert {int(each.end_ns[-1]) for each in course(lanes).values()} == {max(arrivals)}
+    assert {int(each.end_ns[-1]) for each in schedule(lanes).values()} == {max(arrivals)}

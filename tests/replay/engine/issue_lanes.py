@@ -10,7 +10,7 @@ import pytest
 
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import make_lane
-from replay.engine.items import Pace
+from replay.engine.items import LoopPace
 from replay.engine.wait_counters import Counters
 from tests.fakes import make_batch
 
@@ -33,7 +33,7 @@ def data_fixture(tmp_path):
     return os.fsencode(path)
 
 
-def run_lane(files, *batches, pace=Pace.NONE, start=None, stop=None):
+def run_lane(files, *batches, pace=LoopPace.NONE, start=None, stop=None):
     """Run all batches through one lane in this thread; its completed batches and the lane."""
     if start is None:
         start = StartGate()

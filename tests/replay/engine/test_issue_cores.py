@@ -18,7 +18,7 @@ from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check
 from replay.engine.backends.stdio import StdioBackend
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import choose_core, make_files, make_lane
-from replay.engine.items import CLOSE, MARK, OPEN, READ, RENAME, SEEK, SLEEP, SPIN, STAT, SYNC, WRITE, Pace
+from replay.engine.items import CLOSE, MARK, OPEN, READ, RENAME, SEEK, SLEEP, SPIN, STAT, SYNC, WRITE, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import core_fixture, open_paths, run_lane  # noqa: F401
 from traces.errors import ReplayError, TargetError, UsageError
@@ -72,11 +72,11 @@ def run_plan(folder, core, plan, pace, uses, backend):
         assert np.all(done.begin_ns >= done.due_ns)
         assert np.all(done.end_ns >= done.begin_ns)
         assert np.all(done.begin_ns[1:] >= done.end_ns[:-1])
-        if pace is Pace.NONE:
+        if pace is LoopPace.NONE:
             assert np.array_equal(done.due_ns, done.begin_ns)
     return {
         "results": [done.result.tolist() for done in completed],
-        "due": [done.due_ns.tolist() for done in completed] if pace is Pace.ABSOLUTE else None,
+        "due": [done.due_ns.tolist() for done in completed] if pace is LoopPace.ABSOLUTE else None,
         "done": lane.items_done,
         "sizes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
         "holes": {path.name: zeros(path) for path in sorted(folder.iterdir())},
@@ -96,7 +96,7 @@ def zeros(path):
 @settings(max_examples=150)
 @given(
     plan=PLANS,
-    pace=st.sampled_from(list(Pace)),
+    pace=st.sampled_from(list(LoopPace)),
     uses=st.lists(st.integers(0, 12), min_size=4, max_size=4),
     backend=BACKENDS,
 )
@@ -170,4 +170,4 @@ def test_other_back_ends_run_in_python(core):
 
 def test_a_lane_needs_a_table_of_this_module():
     with pytest.raises(TypeError, match="make_files"):
-        make_lane(object(), pace=Pace.NONE, start=StartGate(), stop=StopFlag())
+        make_lane(object(), pace=LoopPace.NONE, start=StartGate(), stop=StopFlag())

@@ -10,7 +10,7 @@ import pytest
 
 from replay.engine.clock import StopFlag
 from replay.engine.issue import make_files, make_lane
-from replay.engine.items import ADD, WAIT, Pace
+from replay.engine.items import ADD, WAIT, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import collect_all, core_fixture, counters_of, started  # noqa: F401
 
@@ -19,7 +19,7 @@ def lane_with(counters, core, *batches, start=None, stop=None):
     """A lane whose batches are submitted, ready to run."""
     start = start or started()
     files = make_files([], core=core)
-    lane = make_lane(files, pace=Pace.THINK, start=start, stop=stop or StopFlag(), counters=counters)
+    lane = make_lane(files, pace=LoopPace.THINK, start=start, stop=stop or StopFlag(), counters=counters)
     for batch in batches:
         assert lane.submit(batch)
     lane.finish()

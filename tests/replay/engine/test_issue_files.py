@@ -13,7 +13,7 @@ import pytest
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import make_files, make_lane
-from replay.engine.items import MARK, READ, Pace
+from replay.engine.items import MARK, READ, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, open_paths, results  # noqa: F401
 from traces.errors import ReplayError
@@ -36,7 +36,7 @@ def test_the_last_use_closes_before_the_next_wait(core, data):
     stop, start = StopFlag(), StartGate()
     start.open(time.monotonic_ns())
     files = make_files([FileSlot(path=data, uses=1)], core=core)
-    lane = make_lane(files, pace=Pace.ABSOLUTE, start=start, stop=stop)
+    lane = make_lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
     lane.submit(make_batch((READ, 0, 0, 10, 0), (MARK, -1, 0, 0, HOUR_NS)))
     thread = threading.Thread(target=lane.run)
     thread.start()
@@ -54,7 +54,7 @@ def test_the_time_of_an_open_is_lag_and_not_latency(core, tmp_path):
     start = StartGate()
     start.open(time.monotonic_ns())
     lane = make_lane(
-        make_files([FileSlot(path=bytes(fifo))], core=core), pace=Pace.ABSOLUTE, start=start, stop=StopFlag()
+        make_files([FileSlot(path=bytes(fifo))], core=core), pace=LoopPace.ABSOLUTE, start=start, stop=StopFlag()
     )
     lane.submit(make_batch((MARK, -1, 0, 0, 0), (READ, 0, 0, 1, 0)))
     lane.finish()
@@ -115,7 +115,7 @@ def test_lanes_share_files(core, tmp_path):
     lanes, items = 6, 600
     files = make_files([FileSlot(path=bytes(path), uses=lanes * items // 3) for path in paths], core=core)
     start, stop = StartGate(), StopFlag()
-    running = [make_lane(files, pace=Pace.NONE, start=start, stop=stop) for _ in range(lanes)]
+    running = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
     for number, lane in enumerate(running):
         lane.submit(make_batch(*((READ, (i + number) % 3, i, 100, 0) for i in range(items))))
         lane.finish()

@@ -11,7 +11,7 @@ import pytest
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import make_files, make_lane
-from replay.engine.items import MARK, READ, SLEEP, SPIN, Pace
+from replay.engine.items import MARK, READ, SLEEP, SPIN, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import (  # noqa: F401
     HOUR_NS,
@@ -27,7 +27,7 @@ def test_nothing_begins_before_the_start(core, data):
     start = StartGate()
     start.open(time.monotonic_ns() + 3_000_000)
     files = make_files([FileSlot(path=data, uses=1)], core=core)
-    for pace in Pace:
+    for pace in LoopPace:
         (completed,), _ = run_lane(files, make_batch((READ, 0, 0, 1, 0)), pace=pace, start=start)
         assert completed.begin_ns[0] >= completed.due_ns[0] >= 0
 
@@ -35,7 +35,7 @@ def test_nothing_begins_before_the_start(core, data):
 def test_lanes_wait_for_the_gate(core, data):
     start = StartGate()
     files = make_files([FileSlot(path=data, uses=1)], core=core)
-    lane = make_lane(files, pace=Pace.NONE, start=start, stop=StopFlag())
+    lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     lane.submit(make_batch((READ, 0, 0, 1, 0)))
     lane.finish()
     thread = threading.Thread(target=lane.run)
@@ -61,7 +61,7 @@ def test_a_stop_ends_a_lane_that_waits(core, where):
     start, stop = StartGate(), StopFlag()
     if where == "feeder":
         start.open(time.monotonic_ns())
-    lane = make_lane(make_files([], core=core), pace=Pace.NONE, start=start, stop=stop)
+    lane = make_lane(make_files([], core=core), pace=LoopPace.NONE, start=start, stop=stop)
     thread = threading.Thread(target=lane.run)
     thread.start()
     assert not stop.is_set()
@@ -79,7 +79,7 @@ def test_a_stop_leaves_what_was_done(core, data, last):
     start, stop = StartGate(), StopFlag()
     start.open(time.monotonic_ns())
     files = make_files([FileSlot(path=data, uses=100)], core=core)
-    lane = make_lane(files, pace=Pace.ABSOLUTE, start=start, stop=stop)
+    lane = make_lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
     batch = make_batch((READ, 0, 0, 5, 0), (READ, 0, 1, 6, 0), last, (READ, 0, 0, 7, 0))
     lane.submit(batch)
     lane.submit(batch)

@@ -11,7 +11,7 @@ import pytest
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import FEED_POLL_NS, make_files, make_lane
-from replay.engine.items import BATCH_ITEMS, READ, RING_BATCHES, SLEEP, Batch, Pace
+from replay.engine.items import BATCH_ITEMS, READ, RING_BATCHES, SLEEP, Batch, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import collect_all, core_fixture, data_fixture, results, run_lane  # noqa: F401
 from traces.errors import ReplayError
@@ -21,7 +21,7 @@ def test_many_batches_pass_the_ring_in_order(core, data):
     start = StartGate()
     start.open(time.monotonic_ns())
     files = make_files([FileSlot(path=data, uses=10**6)], core=core)
-    lane = make_lane(files, pace=Pace.NONE, start=start, stop=StopFlag())
+    lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     batches = [
         make_batch(*((READ, 0, 7 * number, number + i, 0) for i in range(1 + number % 5))) for number in range(100)
     ]
@@ -47,7 +47,7 @@ def test_a_full_ring_takes_no_more(core, data):
     files = make_files([FileSlot(path=data, uses=100)], core=core)
     start = StartGate()
     start.open(time.monotonic_ns())
-    lane = make_lane(files, pace=Pace.NONE, start=start, stop=StopFlag())
+    lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     batch = make_batch((READ, 0, 0, 1, 0))
     assert [lane.submit(batch) for _ in range(RING_BATCHES + 1)] == [True] * RING_BATCHES + [False]
     lane.finish()
@@ -75,7 +75,7 @@ def test_time_spent_waiting_for_the_feeder_is_counted(core, data):
     files = make_files([FileSlot(path=data, uses=most)], core=core)
     start = StartGate()
     start.open(time.monotonic_ns())
-    lane = make_lane(files, pace=Pace.NONE, start=start, stop=StopFlag())
+    lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     thread = threading.Thread(target=lane.run)
     batch, completed = make_batch((READ, 0, 0, 1, 0)), []
     lane.submit(batch)

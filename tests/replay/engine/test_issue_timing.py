@@ -10,7 +10,7 @@ import pytest
 from replay.engine.backends.base import FileSlot, PythonFiles
 from replay.engine.clock import PIECE_NS, WINDOW_NS, StartGate, StopFlag, wait_until
 from replay.engine.issue import FEED_POLL_NS, PythonLane, make_files
-from replay.engine.items import MARK, READ, SLEEP, WRITE, Pace
+from replay.engine.items import MARK, READ, SLEEP, WRITE, LoopPace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, run_lane  # noqa: F401
 
@@ -27,7 +27,7 @@ def gaps(count):
 def test_absolute_items_are_due_at_their_time_and_never_earlier(core, data):
     files = make_files([FileSlot(path=data, uses=100)], core=core)
     due = np.cumsum(gaps(60))
-    (completed,), _ = run_lane(files, make_batch(*((READ, 0, 0, 10, int(d)) for d in due)), pace=Pace.ABSOLUTE)
+    (completed,), _ = run_lane(files, make_batch(*((READ, 0, 0, 10, int(d)) for d in due)), pace=LoopPace.ABSOLUTE)
     assert np.array_equal(completed.due_ns, due)
     assert np.all(completed.begin_ns >= due)
     assert np.all(completed.begin_ns[1:] >= completed.end_ns[:-1])
@@ -36,7 +36,7 @@ def test_absolute_items_are_due_at_their_time_and_never_earlier(core, data):
 def test_think_items_are_due_a_gap_after_the_previous_end(core, data):
     files = make_files([FileSlot(path=data, uses=100)], core=core)
     first, second = (make_batch(*((READ, 0, 0, 10, gap) for gap in gaps(30))) for _ in range(2))
-    completed, _ = run_lane(files, first, second, pace=Pace.THINK)
+    completed, _ = run_lane(files, first, second, pace=LoopPace.THINK)
     due, begin, end = (
         np.concatenate([getattr(done, name) for done in completed]) for name in ("due_ns", "begin_ns", "end_ns")
     )
@@ -47,7 +47,7 @@ def test_think_items_are_due_a_gap_after_the_previous_end(core, data):
 
 def test_without_pace_items_are_due_when_they_begin(core, data):
     files = make_files([FileSlot(path=data, uses=100)], core=core)
-    (completed,), _ = run_lane(files, make_batch(*((READ, 0, 0, 10, HOUR_NS) for _ in range(60))), pace=Pace.NONE)
+    (completed,), _ = run_lane(files, make_batch(*((READ, 0, 0, 10, HOUR_NS) for _ in range(60))), pace=LoopPace.NONE)
     assert np.array_equal(completed.due_ns, completed.begin_ns)
     assert np.all(completed.begin_ns[1:] >= completed.end_ns[:-1])
 
@@ -55,7 +55,7 @@ def test_without_pace_items_are_due_when_they_begin(core, data):
 # ----------------------------------------------------------------------- the Python loop on a fake clock, exactly
 
 
-def fake_lane(clock, *, pace=Pace.ABSOLUTE, slots=2, stop=None, **backend_options):
+def fake_lane(clock, *, pace=LoopPace.ABSOLUTE, slots=2, stop=None, **backend_options):
     """A Python lane over the fake back end, started at T0."""
     clock.time_ns = T0
     start = StartGate()
@@ -124,7 +124,7 @@ def test_opening_comes_before_the_wait_and_is_not_latency():
 
 
 def test_think_time_counts_from_the_previous_end():
-    lane, _ = fake_lane(FakeClock(read_ns=1), pace=Pace.THINK, transfer_ns=9_000)
+    lane, _ = fake_lane(FakeClock(read_ns=1), pace=LoopPace.THINK, transfer_ns=9_000)
     (done,) = finish(lane, make_batch((READ, 0, 0, 1, 50_000), (READ, 0, 0, 1, 70_000), (SLEEP, -1, 0, 500_000, 0)))
     assert done.due_ns[0] == 50_000
     assert done.due_ns[1:].tolist() == [done.end_ns[0] + 70_000, done.end_ns[1]]

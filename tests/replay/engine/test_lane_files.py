@@ -14,7 +14,7 @@ from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check
 from replay.engine.backends.stdio import StdioBackend
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import PythonLane, make_files, make_lane
-from replay.engine.items import ADD, CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WAIT, WRITE, Pace
+from replay.engine.items import ADD, CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WAIT, WRITE, LoopPace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from tests.replay.engine.issue_lanes import core_fixture, counters_of, open_paths, results, started  # noqa: F401
 from traces.errors import TargetError
@@ -106,7 +106,7 @@ def test_a_close_leaves_other_lanes_their_file(core, backend, data):
     """The other lane reads before and after: it holds the file all the while, and opens nothing anew."""
     files, counters = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core), counters_of(2)
     start, stop = started(), StopFlag()
-    reader, closer = (make_lane(files, pace=Pace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
+    reader, closer = (make_lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
     reader.submit(make_batch((READ, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ, 0, 0, 9, 0)))
     closer.submit(make_batch((WAIT, 0, 1, 1, 0), (CLOSE, 0, 0, 0, 0), (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
     threads = [threading.Thread(target=lane.run) for lane in (reader, closer)]
@@ -135,7 +135,7 @@ def fake(*items, **options):
     start = StartGate()
     start.open(T0)
     files = PythonFiles([FileSlot(path=b"/f%d" % i, writable=True, uses=100) for i in range(2)], backend)
-    lane = PythonLane(files, pace=Pace.NONE, start=start, stop=StopFlag(), clock=clock)
+    lane = PythonLane(files, pace=LoopPace.NONE, start=start, stop=StopFlag(), clock=clock)
     lane.submit(make_batch(*items))
     lane.finish()
     lane.run()
@@ -180,7 +180,7 @@ def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(cor
         path.write_bytes(b"0123456789")
     files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
     counters, start, stop = counters_of(2), started(), StopFlag()
-    holder, closer = (make_lane(files, pace=Pace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
+    holder, closer = (make_lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
     holder.submit(make_batch((READ, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ, 0, 0, 9, 0)))
     idle = [(READ, i, 0, 9, 0) for i in range(1, 20)]
     closer.submit(make_batch((WAIT, 0, 1, 1, 0), *idle, (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
@@ -290,7 +290,7 @@ def test_lanes_that_share_a_file_write_where_they_should(core, backend, tmp_path
     slot = FileSlot(path=bytes(path), writable=True, create=True, uses=2 * total)
     files = make_files([slot], backend=backend, core=core)
     start, stop = started(), StopFlag()
-    each = [make_lane(files, pace=Pace.NONE, start=start, stop=stop) for _ in range(lanes)]
+    each = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
     for number, lane in enumerate(each):
         places = [(number + lanes * i) * size for i in range(writes)]
         items = [(kind, 0, place, size, 0) for place in places for kind in (WRITE, READ)]

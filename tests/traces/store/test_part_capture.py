@@ -236,7 +236,9 @@ def test_a_comparison_looks_at_what_was_replayed(tmp_path: Path) -> None:
     chosen = Part(ranks=(1,), from_ns=120)
 
     def replay(document: object) -> Capture:
-        info = CaptureInfo(job=Job(nprocs=2, run_time_s=1), ranks=(1,), made_by={"selection": document})
+        info = CaptureInfo(
+            job=Job(nprocs=2, run_time_s=1), ranks=(1,), made_by={"pace": "timed", "selection": document}
+        )
         return build_capture(tmp_path, ops=[read(0, rank=1)], files=["/a"], info=info, name="replay")
 
     part = part_replayed(capture, replay(chosen.as_json()))
