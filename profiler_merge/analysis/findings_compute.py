@@ -157,8 +157,8 @@ def warm_up(found: Analysis) -> Iterator[Finding]:
         evidence=f"It takes {format_duration(loop.warm_up_s * NS_PER_S)} longer than the usual step (mean of the "
         "ranks); the other findings leave it out.",
         threshold=f"at least {WARM_UP:g} times the median of the other steps",
-        remedy="None is needed for a long run, which has one first step too. In a short test, leave out the first step "
-        "(--steps 1-) before you compare.",
+        remedy="None is needed for a long run, which has one first step too. In a short test, leave the first step "
+        "out (--steps 1-N) before you compare.",
         values={"warm_up_s": loop.warm_up_s},
         **{**stake.columns(), "severity": "info"},
     )
