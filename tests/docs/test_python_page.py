@@ -20,6 +20,12 @@ def test_every_table_figure_and_format_is_documented() -> None:
         assert f"`{name}`" in PAGE, name
 
 
+def test_what_the_readme_calls_is_there() -> None:
+    called = set(re.findall(r"dxt_replay\.(\w+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert "open_capture" in called
+    assert called <= set(interface.__all__)
+
+
 def test_what_is_called_on_the_page_is_there() -> None:
     called = set(re.findall(r"dxt_replay\.(\w+)", PAGE)) | set(re.findall(r"^\| `(\w+)\(", PAGE, flags=re.MULTILINE))
     assert len(called) > 15
