@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The target in question; the same directory twice tells the noise.",
+    help="The target in question; the same directory twice measures the noise.",
 )
 @click.option(
     "--repeats",
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     "--threshold", type=float, default=5.0, show_default=True, metavar="PCT", help="The smallest change that matters."
 )
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="Probability of a false alarm.")
-@click.option("--seed", type=click.IntRange(0), help="Of the random order within pairs.  [default: a new one, told]")
+@click.option(
+    "--seed", type=click.IntRange(0), help="Seed of the random order within pairs.  [default: a new one, printed]"
+)
 @click.option(
     "--metric",
     metavar="NAME",

@@ -30,7 +30,7 @@ def drift(source_start_ns: np.ndarray, replay_start_ns: np.ndarray, speed: float
     """Slope of (replay start - source start / speed) over the source's time, for matched operations (int64 ns, n).
 
     Theil-Sen over the medians of 20 equal stretches of time, so that single late operations do not count (Sen, JASA 63,
-    1968, also for the interval). None where fewer than five stretches hold operations: no slope can be told then.
+    1968, also for the interval). None where fewer than five stretches hold operations: no slope can be measured then.
     """
     if not len(source_start_ns):
         return None

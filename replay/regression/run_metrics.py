@@ -51,7 +51,7 @@ the pace `steps`; else the whole replay, from its start to its last operation's 
 class MeasuredRun:
     """One run. `pair`: from 1, 0 for a run that does not count. `capture`: where it was kept. `metrics`: by name of
     METRICS, those that the run has. `resident_pct`: of the files that it reads, in the page cache before it, None where
-    nobody can tell; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
+    unknown; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
     `warnings`: those of the run, without the count of failed operations. `keeps_pages`: as of `CacheState`.
     `failed_closes`: files whose close reported an error, so that what was written may not be stored."""
 

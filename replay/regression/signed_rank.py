@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 POWER = 0.8
-"""Share of experiments in which a change of the minimum detectable size is told from none."""
+"""Share of experiments that detect a change of the minimum detectable size."""
 
 MAX_PAIRS = 1000
 """Beyond, 2**-pairs leaves the range of a double."""
@@ -30,7 +30,7 @@ class PairedRatio:
     """candidate / baseline over `pairs` pairs. `ratio`: Hodges-Lehmann, of the pairs' logarithms.
 
     `low`, `high`: the interval of confidence 1 - alpha, at least; None where so few pairs have none. `p_value`:
-    two-sided, exact. `minimum_detectable`: the ratio above 1 that as many pairs of this spread tell from 1 in `POWER`
+    two-sided, exact. `minimum_detectable`: the ratio above 1 that as many pairs of this spread detect in `POWER`
     of all experiments; None without an interval.
     """
 
@@ -71,7 +71,7 @@ def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: f
 
 
 def least_pairs(alpha: float) -> int:
-    """The fewest pairs with which a difference can be told at all: 2 * 2**-n is at most alpha."""
+    """The fewest pairs with which a difference can be detected at all: 2 * 2**-n is at most alpha."""
     return max(math.ceil(math.log2(2 / alpha) - 1e-9), 1)
 
 
@@ -109,7 +109,7 @@ def _null_cumulative(ranks: tuple[int, ...]) -> np.ndarray:
 
 def _p_value(difference: np.ndarray) -> float:
     """Two-sided, exact for ties too: equal differences share their mean rank, doubled where it is not whole, and a
-    difference of 0 tells nothing (Pratt's rule: it keeps its rank and has no sign)."""
+    difference of 0 says nothing (Pratt's rule: it keeps its rank and has no sign)."""
     size = np.abs(difference)
     _, place, count = np.unique(size, return_inverse=True, return_counts=True)
     ranks = (2 * (np.cumsum(count) - count) + count + 1)[place]

@@ -73,7 +73,7 @@ class Judgement:
 
 
 MAX_PAIRS_NAMED = 100_000
-"""A number of pairs beyond is no advice."""
+"""A larger number of pairs is not worth advising."""
 
 
 def judge(found: PairedRatio, rule: Rule, *, more_is_better: bool = False, p_value: float | None = None) -> Judgement:
