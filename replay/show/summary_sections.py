@@ -63,6 +63,9 @@ def _what_ran(summary: Mapping[str, Any]) -> str:
 def _verdict(summary: Mapping[str, Any]) -> Iterable[str]:
     loop, covered = summary.get("loop"), summary["coverage"]["bytes"]
     whole = covered is None or covered >= LEAST_COVERAGE
+    if not summary["operations"]["read"] and not summary["operations"]["write"]:
+        yield "It holds no reads and no writes, so it cannot say what storage cost this run."
+        return
     if loop is not None:
         after = " after the first step" if loop["warm_up_s"] else ""
         yield (

@@ -113,9 +113,12 @@ def test_a_profile_option_says_what_it_was_given(tmp_path, capfd):
     assert "is a Darshan log: give it to `dxt-replay merge` as LOG" in text
 
 
-def test_a_folder_of_logs_is_no_capture_yet(tmp_path, capfd):
+def test_a_folder_of_logs_serves_as_a_capture(tmp_path, capsys):
     write_dxt_log(tmp_path / "a.darshan", [DxtRecord(record_id=1)])
-    assert "holds a Darshan log (1 file): give it to `dxt-replay merge`" in error_of(capfd, "summary", tmp_path)
+    assert main(["summary", str(tmp_path)]) == 0
+    headline = capsys.readouterr().out.partition("\n\n")[0]
+    assert "It holds no reads and no writes" in headline
+    assert "storage would save" not in headline
 
 
 def real_files():

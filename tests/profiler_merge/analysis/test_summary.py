@@ -60,7 +60,7 @@ def small_capture(tmp_path: Path, **job: float) -> Capture:
 
 def test_every_number_of_a_small_capture(tmp_path: Path) -> None:
     found = summarise(small_capture(tmp_path)).as_json()
-    assert found["job"] == {"nprocs": 3, "run_time_s": pytest.approx(0.032)}
+    assert found["job"] == {"nprocs": 3, "run_time_s": pytest.approx(0.032), "exe": ""}
     assert found["operations"] == {"read": 3, "write": 1, "other": 1}
     assert found["bytes"] == {"read": 4 * MIB, "written": MIB}
     assert found["files"] == 2
