@@ -27,9 +27,10 @@ MOST_BYTES_PER_SEGMENT = 150.0
 # A child imports everything first and decodes a tiny log once, so that only the reading itself is measured.
 _OURS = """
 from profiler_merge.darshan.log import open_log
-from profiler_merge.darshan.dxt import dxt_frame
+from profiler_merge.darshan.dxt import read_dxt
 def read(path):
-    return len(dxt_frame(open_log(path)))
+    blocks = list(read_dxt(open_log(path)))  # held together, as pydarshan holds its records
+    return sum(len(block.record) for block in blocks)
 """
 _PYDARSHAN = """
 import warnings

@@ -279,7 +279,7 @@ class _Merger:
         process.log.add_warning(f"{problem}: they are kept")
 
     def _segments(self, process: ProcessLog) -> Iterator[RankSegments]:
-        for segments in read_rank_segments(process.log, gather=self.gather, skip_damaged=self.options.skip_damaged):
+        for segments in read_rank_segments(process.log, gather=self.gather):
             kept = self._kept(segments)
             if len(kept):
                 yield kept

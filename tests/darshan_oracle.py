@@ -158,10 +158,7 @@ def _lustre(backend: Any, log: Any) -> dict[str, Any]:
     return {
         "LUSTRE ids": np.array([r["id"] for r, _ in rows], dtype=np.uint64),
         "LUSTRE ranks": np.array([r["rank"] for r, _ in rows], dtype=np.int64),
-        "LUSTRE names": np.array(backend.counter_names("LUSTRE_COMP")),
         "LUSTRE counters": np.array([c["counters"] for _, c in rows], dtype=np.int64).reshape(-1, 7),
-        "LUSTRE pools": np.array([c["pool_name"] for _, c in rows], dtype=str),
-        "LUSTRE osts": np.array([ost for _, c in rows for ost in c["ost_ids"]], dtype=np.int64),
     }
 
 

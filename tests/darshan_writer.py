@@ -118,20 +118,6 @@ def encode_counters(module: str, rows: Iterable[Mapping[str, Any]], version: int
     return b"".join(parts)
 
 
-def encode_heatmap(
-    record_id: int,
-    rank: int,
-    bin_width_s: float,
-    write_bins: Sequence[int],
-    read_bins: Sequence[int],
-    byte_order: str = "<",
-) -> bytes:
-    """The decompressed bytes of one HEATMAP record; the pointers hold what memory happened to hold."""
-    bins = len(write_bins)
-    head = struct.pack(byte_order + "QqdqQQ", record_id, rank, bin_width_s, bins, 0xDEADBEEF, 0xFEEDFACE)
-    return head + struct.pack(f"{byte_order}{2 * bins}q", *write_bins, *read_bins)
-
-
 def encode_lustre(records: Iterable[LustreSpec], version: int = 2, byte_order: str = "<") -> bytes:
     """The decompressed bytes of LUSTRE records; version 1 keeps the first component's size and count."""
     parts = []

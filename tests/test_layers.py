@@ -152,7 +152,7 @@ HOMES = {
     "google": set(),
     "h5py": {"profiler_merge.analysis.contents", "profiler_merge.hdf5.inspection", "replay.engine.backends.hdf5"},
     "mpi4py": {"replay.ranks.comm", "replay.engine.backends.mpiio"},
-    "pandas": {"profiler_merge.analysis.table_formats", "profiler_merge.darshan.dxt"},
+    "pandas": {"profiler_merge.analysis.table_formats"},
     "plotly": {"replay.interface.figures", "replay.show.page.html"},
     "rich": {"replay.show.terminal"},
     "scipy": set(),

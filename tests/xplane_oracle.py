@@ -21,7 +21,6 @@ from profiler_merge.profiles.xplane.format import (
     BYTES,
     DOUBLE,
     FIELDS,
-    ONEOFS,
     REF,
     STR,
     UNTIMED,
@@ -32,6 +31,9 @@ from profiler_merge.profiles.xplane.format import (
     read_varint,
     stat_classes,
 )
+
+ONEOFS = {"XEvent": {"data": (2, 5)}, "XStat": {"value": (2, 3, 4, 5, 6, 7)}}
+"""Message -> name of a oneof -> its field numbers."""
 
 _U64 = (1 << 64) - 1
 _GROUPS = (3, 4)

@@ -67,12 +67,6 @@ _H5D = (
     "USE_MPIIO_COLLECTIVE", "USE_DEPRECATED", *_RANKS,
 )  # fmt: skip
 
-LUSTRE_COMPONENT = (
-    "LUSTRE_COMP_STRIPE_SIZE", "LUSTRE_COMP_STRIPE_COUNT", "LUSTRE_COMP_STRIPE_PATTERN", "LUSTRE_COMP_FLAGS",
-    "LUSTRE_COMP_EXT_START", "LUSTRE_COMP_EXT_END", "LUSTRE_COMP_MIRROR_ID",
-)  # fmt: skip
-"""Counters of one component of a Lustre layout."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:

@@ -1,4 +1,4 @@
-"""Counter modules of a Darshan log -> columns by Darshan's own names; HEATMAP and LUSTRE records.
+"""Counter modules of a Darshan log -> columns by Darshan's own names; stripes of files from LUSTRE records.
 
 All module versions up to Darshan 3.5 are decoded from the log's bytes. A newer one is read by pydarshan, if that knows
 it, in a child process, because its C library takes the process down on damaged logs.
@@ -6,24 +6,20 @@ it, in a child process, because its C library takes the process down on damaged 
 
 from __future__ import annotations
 
-import math
 import re
 import struct
-from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
-from profiler_merge.darshan.counter_layouts import LAYOUTS, LUSTRE_COMPONENT, NEWEST, Layout
+from profiler_merge.darshan.counter_layouts import LAYOUTS, NEWEST, Layout
 from profiler_merge.darshan.counters_child import read_in_child
-from profiler_merge.darshan.job import text
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.regions import DamagedLogError
 from traces.errors import LogError, UsageError
 
-COUNTER_MODULES = (*NEWEST, "LUSTRE")
+COUNTER_MODULES = tuple(NEWEST)
 SHARED_RANK = -1
 """The rank of a record that Darshan reduced over all ranks, because all of them opened the file."""
 
@@ -36,8 +32,6 @@ _COUNT = re.compile(
 _MOST_COUNTED = 1 << 56
 """64 PiB: 128 such records still add up to a number of 64 bits."""
 
-_Record = TypeVar("_Record")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterTable:
@@ -47,7 +41,6 @@ class CounterTable:
     "POSIX_F_READ_TIME", always those of the newest version that this release knows. A counter that the log's version
     lacks is -1, and POSIX_RENAMED_FROM 0 (it is a record id: view it as uint64). Timestamps are seconds from the rank's
     own zero, 0 where nothing happened. `file_ids` uint64: the file of an H5D dataset (0 where unknown), else None.
-    `omitted`: records of POSIX version 1 that mix in stdio streams; they are left out, as by Darshan's own tools.
     """
 
     module: str
@@ -56,36 +49,14 @@ class CounterTable:
     counters: Mapping[str, np.ndarray]
     fcounters: Mapping[str, np.ndarray]
     file_ids: np.ndarray | None = None
-    omitted: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatmapRecord:
-    """Bytes moved per time bin by one rank at one interface, which `log.names` tells (`heatmap:POSIX` ...).
-
-    `read_bins`, `write_bins` int64[n]. n and the width may differ between ranks (Darshan 3.4.0 to 3.4.3: by one bin).
-    """
-
-    rank: int
-    record_id: int
-    bin_width_s: float
-    read_bins: np.ndarray
-    write_bins: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LustreComponent:
-    """One component of a file's layout. Bytes; `extent_end` -1 is the end of the file; unknown values are -1."""
+    """One component of a file's layout: bytes per stripe, and number of stripes; -1 where unknown."""
 
     stripe_size: int
     stripe_count: int
-    pattern: int
-    flags: int
-    extent_start: int
-    extent_end: int
-    mirror_id: int
-    pool: str
-    ost_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,39 +69,44 @@ class LustreRecord:
 
 
 def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
-    """All records of POSIX, MPI-IO, STDIO, H5F, H5D or LUSTRE; None when the log has no such module.
+    """All records of POSIX, MPI-IO, STDIO, H5F or H5D; None when the log does not have the module.
 
-    LUSTRE has a row per layout component (and its OSTs in `read_lustre`).
     Raises: UsageError for another module; LogError for damage, or a version that neither this release nor pydarshan
     reads; MissingDependencyError when only pydarshan might. A log opened with `skip_damaged` keeps the records before
     the damage.
     """
     if module not in COUNTER_MODULES:
-        raise UsageError(f"{module!r} is no counter module: choose one of {', '.join(COUNTER_MODULES)}")
+        raise UsageError(f"{module!r} is not a counter module: choose one of {', '.join(COUNTER_MODULES)}")
     if module not in log.modules:
         return None
-    if module == "LUSTRE":
-        return _lustre_table(read_lustre(log))
     layout = LAYOUTS.get((module, log.modules[module].version))
     if layout is None:
         return _read_newer(log, module)
     return _decode_table(log, module, layout)
 
 
-def read_heatmap(log: DarshanLog) -> list[HeatmapRecord]:
-    """The HEATMAP records, in file order; empty when the log has none.
-
-    Raises: LogError for an unknown version or damage; a log opened with `skip_damaged` keeps the records before it.
-    """
-    return list(_read_records(log, "HEATMAP", {1: _heatmap_record}))
-
-
 def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
-    """The LUSTRE records one by one, in file order (a job may open millions of files); none when the log has none.
+    """The LUSTRE records one by one, in file order: a job may open millions of files. Empty without the module.
 
     Raises: LogError for an unknown version or damage; a log opened with `skip_damaged` keeps the records before it.
     """
-    return _read_records(log, "LUSTRE", {1: _lustre_record_1, 2: _lustre_record_2})
+    readers = {1: _lustre_record_1, 2: _lustre_record_2}
+    if "LUSTRE" not in log.modules:
+        return
+    version = log.modules["LUSTRE"].version
+    if version not in readers:
+        known = ", ".join(map(str, readers))
+        raise LogError(f"{log.path} has LUSTRE version {version}; this release reads {known}: update dxt-replay")
+    data = _module_bytes(log, "LUSTRE")
+    position = number = 0
+    while position < len(data):
+        try:
+            record, position = readers[version](data, position, log.byte_order)
+        except (struct.error, ValueError) as error:
+            _damaged(log, f"LUSTRE record {number} of {log.path} is damaged ({error})")
+            return
+        number += 1
+        yield record
 
 
 def _read_newer(log: DarshanLog, module: str) -> CounterTable:
@@ -163,7 +139,6 @@ def _decode_table(log: DarshanLog, module: str, layout: Layout) -> CounterTable:
         counters=_columns(records["counters"], layout.counters, newest.counters, layout.missing, np.int64),
         fcounters=_columns(records["fcounters"], layout.fcounters, newest.fcounters, layout.missing, np.float64),
         file_ids=None if file_ids is None else file_ids.astype(np.uint64),
-        omitted=found - len(records),
     )
 
 
@@ -211,47 +186,11 @@ def _columns(
     return {name: rows[name] if name in rows else np.full(len(block), missing[name], dtype) for name in want}
 
 
-def _read_records(
-    log: DarshanLog, module: str, readers: Mapping[int, Callable[[bytes, int, str], tuple[_Record, int]]]
-) -> Iterator[_Record]:
-    """Records of variable size, by the reader for the module's version."""
-    if module not in log.modules:
-        return
-    version = log.modules[module].version
-    if version not in readers:
-        known = ", ".join(map(str, readers))
-        raise LogError(f"{log.path} has {module} version {version}; this release reads {known}: update dxt-replay")
-    data = _module_bytes(log, module)
-    position = number = 0
-    while position < len(data):
-        try:
-            record, position = readers[version](data, position, log.byte_order)
-        except (struct.error, ValueError) as error:
-            _damaged(log, f"{module} record {number} of {log.path} is damaged ({error})")
-            return
-        number += 1
-        yield record
-
-
-def _heatmap_record(data: bytes, position: int, byte_order: str) -> tuple[HeatmapRecord, int]:
-    """`struct darshan_heatmap_record`: two pointers of no meaning close the head, then write bins, then read bins."""
-    record_id, rank, width, bins = struct.unpack_from(byte_order + "Qqdq16x", data, position)
-    position += 48
-    if not 0 < width < math.inf:
-        raise ValueError(f"its bins are {width} s wide")
-    numbers, position = _numbers(data, position, 2 * bins, byte_order)
-    both = np.array(numbers, dtype=np.int64)
-    record = HeatmapRecord(
-        rank=_rank(rank), record_id=record_id, bin_width_s=width, write_bins=both[:bins], read_bins=both[bins:]
-    )
-    return record, position
-
-
 def _lustre_record_1(data: bytes, position: int, byte_order: str) -> tuple[LustreRecord, int]:
     """Version 1: id, rank, OSTs and MDTs of the file system, stripe offset, size and count, then the OST ids."""
     record_id, rank, _, _, _, size, count = struct.unpack_from(byte_order + "Qq5q", data, position)
-    osts, position = _numbers(data, position + 56, count, byte_order)
-    component = _component((size, count, -1, -1, 0, -1, -1), b"", osts)
+    position = _behind_numbers(data, position + 56, count)
+    component = LustreComponent(stripe_size=size, stripe_count=count)
     return LustreRecord(rank=_rank(rank), record_id=record_id, components=(component,)), position
 
 
@@ -259,63 +198,32 @@ def _lustre_record_2(data: bytes, position: int, byte_order: str) -> tuple[Lustr
     """Version 2 (Darshan 3.4.5): id, rank, number of components and of stripes, the components, all OST ids."""
     record_id, rank, components, stripes = struct.unpack_from(byte_order + "Qqqq", data, position)
     position += 32
-    layout = struct.Struct(byte_order + "7q16s")
-    heads = []
+    # Size and count, then five numbers and a name that nothing here reads.
+    layout = struct.Struct(byte_order + "2q40x16x")
+    layouts = []
     for _ in range(components):
-        heads.append(layout.unpack_from(data, position))
+        layouts.append(layout.unpack_from(data, position))
         position += layout.size
     # Without components there are no OST ids either, whatever the count says (darshan_log_get_lustre_record).
-    osts, position = _numbers(data, position, stripes if components > 0 else 0, byte_order)
+    stripes = stripes if components > 0 else 0
+    position = _behind_numbers(data, position, stripes)
     found = []
-    used = 0
-    for *values, pool in heads:
-        if values[0] == -1:  # The runtime had room for more components than the file has.
+    for size, count in layouts:
+        if size == -1:  # The runtime had room for more components than the file has.
             break
-        count = values[1]
-        if not 0 <= count <= len(osts) - used:
-            raise ValueError(f"a component has {count} stripes, {len(osts) - used} are there")
-        found.append(_component(tuple(values), pool, osts[used : used + count]))
-        used += count
+        if not 0 <= count <= stripes:
+            raise ValueError(f"a component has {count} stripes, {stripes} are there")
+        found.append(LustreComponent(stripe_size=size, stripe_count=count))
+        stripes -= count
     return LustreRecord(rank=_rank(rank), record_id=record_id, components=tuple(found)), position
 
 
-def _component(values: tuple[int, ...], pool: bytes, osts: tuple[int, ...]) -> LustreComponent:
-    size, count, pattern, flags, start, end, mirror = values
-    return LustreComponent(
-        stripe_size=size,
-        stripe_count=count,
-        pattern=pattern,
-        flags=flags,
-        extent_start=start,
-        extent_end=end,
-        mirror_id=mirror,
-        pool=text(pool.partition(b"\0")[0]),
-        ost_ids=osts,
-    )
-
-
-def _lustre_table(records: Iterator[LustreRecord]) -> CounterTable:
-    ids, numbers = array("Q"), array("q")
-    for record in records:
-        for c in record.components:
-            ids.append(record.record_id)
-            numbers.extend((record.rank, c.stripe_size, c.stripe_count, c.pattern, c.flags))
-            numbers.extend((c.extent_start, c.extent_end, c.mirror_id))
-    columns = np.ascontiguousarray(np.array(numbers).reshape(-1, 1 + len(LUSTRE_COMPONENT)).T)
-    return CounterTable(
-        module="LUSTRE",
-        ranks=columns[0],
-        record_ids=np.array(ids),
-        counters=dict(zip(LUSTRE_COMPONENT, columns[1:], strict=True)),
-        fcounters={},
-    )
-
-
-def _numbers(data: bytes, position: int, count: int, byte_order: str) -> tuple[tuple[int, ...], int]:
+def _behind_numbers(data: bytes, position: int, count: int) -> int:
+    """The position behind `count` numbers of 64 bits. Raises: ValueError when the data end before it."""
     end = position + 8 * count
     if count < 0 or end > len(data):
         raise ValueError(f"it should hold {count} numbers, {max(0, len(data) - position) // 8} are there")
-    return struct.unpack_from(f"{byte_order}{count}q", data, position), end
+    return end
 
 
 def _rank(rank: int) -> int:

@@ -6,9 +6,8 @@ has 32 bytes, or 40 with a pthread id (DXT_POSIX version 2, DXT_MPIIO version 3)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from profiler_merge.darshan.job import text
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.regions import DamagedLogError
 from traces.errors import LogError, UsageError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DXT_MODULES = ("DXT_POSIX", "DXT_MPIIO")
 
@@ -70,20 +66,19 @@ class DxtBlock:
         return tuple(hosts[field] for field in fields)
 
 
-def read_dxt(log: DarshanLog, module: str = "DXT_POSIX", *, skip_damaged: bool = False) -> Iterator[DxtBlock]:
+def read_dxt(log: DarshanLog, module: str = "DXT_POSIX") -> Iterator[DxtBlock]:
     """The module's records in file order, some 8 MiB at a time; nothing when the log has no such module.
 
     A record is split only when it alone is larger than that: each of its blocks then has a row for it, whose counts
-    are those of the block. With `skip_damaged` (or a log opened so), damaged segments and records are left out, and
-    everything from the first unreadable byte on; `log.warnings` then says what.
-    Raises: UsageError for a name that is no DXT module; LogError for an unknown module version; unless damage is
-    skipped, DamagedLogError for a damaged region, record or segment, possibly after good blocks.
+    are those of the block. A log opened with `skip_damaged` loses its damaged segments and records, and everything from
+    the first unreadable byte on; `log.warnings` then names them.
+    Raises: UsageError for another module; LogError for an unknown module version; DamagedLogError, unless the log was
+    opened with `skip_damaged`, for a damaged region, record or segment, possibly after good blocks.
     """
     if module not in DXT_MODULES:
-        raise UsageError(f"{module!r} is no DXT module: choose {' or '.join(DXT_MODULES)}")
+        raise UsageError(f"{module!r} is not a DXT module: choose {' or '.join(DXT_MODULES)}")
     if module not in log.modules:
         return
-    skip_damaged = skip_damaged or log.skip_damaged
     layout = _layout(log, module)
     place = f"{module} of {log.path}"
     try:
@@ -92,53 +87,16 @@ def read_dxt(log: DarshanLog, module: str = "DXT_POSIX", *, skip_damaged: bool =
             if not _is_sound(block, module):
                 defects = _defects(block, module)
                 problem = _first_defect(block, defects, stretch.earlier, log, module)
-                if not skip_damaged:
+                if not log.skip_damaged:
                     raise DamagedLogError(problem)
                 bad = np.logical_or.reduce(list(defects.values()))
                 log.add_warning(f"{problem}: left out, with all like it ({np.count_nonzero(bad)} segments)")
                 block = _without(block, bad)
             yield block
     except DamagedLogError as error:
-        if not skip_damaged:
+        if not log.skip_damaged:
             raise
         log.add_warning(f"{error.problem}: what follows is left out")
-
-
-def dxt_frame(log: DarshanLog, module: str = "DXT_POSIX", *, skip_damaged: bool = False) -> pd.DataFrame:
-    """All segments of a module as one DataFrame, in file order; empty when the log has no such module.
-
-    Columns: rank int32, record_id uint64, op (category: read, write), offset and length int64 bytes, start_s and end_s
-    float64, and pthread_id uint64 where the log has it. Takes 45 bytes a segment (53 with pthread_id).
-    Raises: as read_dxt.
-    """
-    import pandas as pd
-
-    parts = {name: [empty] for name, empty in _EMPTY_COLUMNS.items()}
-    for block in read_dxt(log, module, skip_damaged=skip_damaged):
-        counts = block.write_counts + block.read_counts
-        parts["rank"].append(np.repeat(block.ranks.astype(np.int32), counts))
-        parts["record_id"].append(np.repeat(block.record_ids, counts))
-        parts["op"].append(block.is_write.view(np.int8))
-        for name in ("offset", "length", "start_s", "end_s"):
-            parts[name].append(getattr(block, name))
-        if block.pthread_id is not None:
-            parts.setdefault("pthread_id", []).append(block.pthread_id)
-    columns: dict[str, Any] = {}
-    for name in list(parts):
-        columns[name] = np.concatenate(parts.pop(name))
-    columns["op"] = pd.Categorical.from_codes(columns["op"], categories=["read", "write"])
-    return pd.DataFrame(columns, copy=False)
-
-
-_EMPTY_COLUMNS: Mapping[str, np.ndarray] = {
-    "rank": np.empty(0, np.int32),
-    "record_id": np.empty(0, np.uint64),
-    "op": np.empty(0, np.int8),
-    "offset": np.empty(0, np.int64),
-    "length": np.empty(0, np.int64),
-    "start_s": np.empty(0, np.float64),
-    "end_s": np.empty(0, np.float64),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

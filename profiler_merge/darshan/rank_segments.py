@@ -48,18 +48,14 @@ class RanksInterleavedError(LogError):
     """The log's records are not in the order of the ranks: they must be gathered whole before any rank is complete."""
 
 
-def read_rank_segments(log: DarshanLog, *, gather: bool = False, skip_damaged: bool = False) -> Iterator[RankSegments]:
+def read_rank_segments(log: DarshanLog, *, gather: bool = False) -> Iterator[RankSegments]:
     """Segments of both DXT modules, one rank after the other, ascending; ranks without any are left out.
 
     Memory: one rank's segments, as each rank appends its own stream to the log; with `gather` all of them.
 
     Raises: LogError when the log is damaged; RanksInterleavedError, which `gather` avoids.
     """
-    streams = [
-        _by_rank(log, module, gather=gather, skip_damaged=skip_damaged)
-        for module in DXT_MODULES
-        if module in log.modules
-    ]
+    streams = [_by_rank(log, module, gather=gather) for module in DXT_MODULES if module in log.modules]
     heads = [next(stream, None) for stream in streams]
     while waiting := [head.rank for head in heads if head is not None]:
         rank = min(waiting)
@@ -71,12 +67,12 @@ def read_rank_segments(log: DarshanLog, *, gather: bool = False, skip_damaged: b
         yield _concatenate(parts)
 
 
-def _by_rank(log: DarshanLog, module: str, *, gather: bool, skip_damaged: bool) -> Iterator[RankSegments]:
+def _by_rank(log: DarshanLog, module: str, *, gather: bool) -> Iterator[RankSegments]:
     """One module's segments by rank, ascending."""
     api = _API_OF_MODULE[module]
     pending: dict[int, list[RankSegments]] = {}
     done = -1
-    for block in read_dxt(log, module, skip_damaged=skip_damaged):
+    for block in read_dxt(log, module):
         for piece in _split(block, api):
             if piece.rank <= done:
                 raise RanksInterleavedError(f"{log.path}: {module} records of rank {piece.rank} come in two places")

@@ -68,28 +68,6 @@ class SpanColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepTable:
-    """One row per step, in order: its number (int32), bounds and where its time went (int64 ns).
-
-    wait + collective + checkpoint + compute + rest == end - start: each instant counts once, for the first of these
-    that it belongs to. `rest` is Python and runtime.
-    """
-
-    step: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    wait_ns: np.ndarray
-    collective_ns: np.ndarray
-    checkpoint_ns: np.ndarray
-    compute_ns: np.ndarray
-    rest_ns: np.ndarray
-
-    def __len__(self) -> int:
-        """Number of steps."""
-        return len(self.step)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Part:
     """Spans of one kind: one row each; `thread` as in SpanColumns, `name` texts by row of the profile's names."""
 
@@ -170,28 +148,6 @@ def profile_spans(profile: Profile) -> SpanColumns:
         step=step_at(start[order], loop.steps.start, loop.steps.end, loop.numbers),
         start_ns=start[order],
         end_ns=end[order],
-    )
-
-
-def step_table(profile: Profile) -> StepTable:
-    """Where the time of each step went; empty when the profile has no step markers."""
-    loop = _loop(profile)
-    start, end = loop.steps.start, loop.steps.end
-    wait = loop.wait.intervals
-    collective = loop.collective.intervals.minus(wait)
-    checkpoint = loop.checkpoint.intervals.union(loop.restore.intervals).minus(wait).minus(collective)
-    wait_ns, collective_ns, checkpoint_ns, compute_ns = (
-        times.covered_within(start, end) for times in (wait, collective, checkpoint, loop.compute)
-    )
-    return StepTable(
-        step=loop.numbers,
-        start_ns=start,
-        end_ns=end,
-        wait_ns=wait_ns,
-        collective_ns=collective_ns,
-        checkpoint_ns=checkpoint_ns,
-        compute_ns=compute_ns,
-        rest_ns=end - start - wait_ns - collective_ns - checkpoint_ns - compute_ns,
     )
 
 

@@ -66,11 +66,6 @@ FIELDS: Mapping[str, Mapping[int, tuple[str, str, bool]]] = {
 """Message -> field number -> (name, type, repeated). Maps are their entry messages, which is how they are stored.
 Strings are `bytes`: one file name that is not UTF-8 would otherwise make the whole profile unreadable."""
 
-ONEOFS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
-    "XEvent": {"data": (2, 5)},
-    "XStat": {"value": (2, 3, 4, 5, 6, 7)},
-}
-
 DOUBLE, UINT64, INT64, STR, BYTES, REF = 2, 3, 4, 5, 6, 7
 """Kinds of a stat's value: its field number in XStat. REF: the text is the name of another stat of the plane."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_heatmap, read_lustre
+from profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
 from profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from profiler_merge.darshan.header import CONTAINERS
 from profiler_merge.darshan.log import open_log
@@ -29,7 +29,6 @@ from tests.darshan_writer import (
     ModuleSpec,
     encode_counters,
     encode_dxt,
-    encode_heatmap,
     encode_lustre,
     posix_rows,
     write_log,
@@ -57,17 +56,15 @@ def whole_log(target: Path) -> Path:
         name: ModuleSpec(version=version, streams=[encode_dxt(RECORDS, name, version, orders)])
         for name, version in (("DXT_POSIX", 2), ("DXT_MPIIO", 2))
     }
-    heatmap = encode_heatmap(3, 0, 0.1, [1, 2, 3], [4, 5, 6], orders)
     lustre = encode_lustre([LustreSpec(record_id=1, components=[component], ost_ids=[5, 6])], 2, orders)
     posix = encode_counters("POSIX", posix_rows(RECORDS), 4, orders)
     modules = {
         **counters,
         **dxt,
         "POSIX": ModuleSpec(version=4, streams=[posix]),
-        "HEATMAP": ModuleSpec(version=1, streams=[heatmap]),
         "LUSTRE": ModuleSpec(version=2, streams=[lustre]),
     }
-    names = {1: b"/scratch/a", 2: b"/scratch/\xff\n", 3: b"heatmap:POSIX"}
+    names = {1: b"/scratch/a", 2: b"/scratch/\xff\n"}
     return write_log(target, byte_order=orders, compression="none", names=names, modules=modules)
 
 
@@ -127,9 +124,6 @@ def read_everything(path: Path, *, skip_damaged: bool = False) -> str:
             _add_arrays(digest, table)
             for column in (*table.counters.values(), *table.fcounters.values()):
                 digest.update(column.tobytes())
-    for record in read_heatmap(log):
-        digest.update(repr((record.rank, record.record_id, record.bin_width_s)).encode())
-        _add_arrays(digest, record)
     for layout in read_lustre(log):
         digest.update(repr(layout).encode())
     # Modules of no interest here are only listed.
@@ -230,7 +224,7 @@ class TestLies:
                 outcome(target)
                 outcome(target, skip_damaged=True)
 
-    @pytest.mark.parametrize("module", ["POSIX", "DXT_POSIX", "HEATMAP", "LUSTRE"])
+    @pytest.mark.parametrize("module", ["POSIX", "DXT_POSIX", "LUSTRE"])
     @pytest.mark.parametrize("skip_damaged", [False, True])
     def test_a_bomb(self, target: Path, module: str, skip_damaged: bool) -> None:
         """Ten kilobytes that would be ten megabytes of zeros."""
