@@ -77,7 +77,7 @@ def _note(
     table = capture.usage(rank)
     op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
     traced, moved, used = marks
-    check_file_ids(file_id, len(used), capture.path)
+    check_file_ids(file_id, len(used), capture.named)
     is_traced, data = codes(table, "origin") == TRACED, (op == READ) | (op == WRITE)
     counted = apis[api] if reconstruct else apis[api] & is_traced
     for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):

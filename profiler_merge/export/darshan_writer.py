@@ -255,7 +255,7 @@ def _record_ids(capture: Capture) -> np.ndarray:
         return recorded
     made = np.array([record_id(name) for name in _log_names(capture)], dtype=np.uint64)
     if len(np.unique(made)) < len(made):
-        raise CaptureError(f"{capture.path}: two files have the same path and no record ids: merge again")
+        raise CaptureError(f"{capture.named}: two files have the same path and no record ids: merge again")
     return made
 
 

@@ -100,7 +100,7 @@ def write_fio(
             ]
             if not lanes:
                 raise CaptureError(
-                    f"{capture.path} holds no read or write of a byte: there is nothing for fio to replay"
+                    f"{capture.named} holds no read or write of a byte: there is nothing for fio to replay"
                 )
             jobs = (f"\n[{lane.path.stem}]\nread_iolog={lane.path.name}\n" for lane in lanes)
             (working / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in sorted(names.written_directories)))

@@ -195,7 +195,7 @@ def _loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> Train
         return training_loop(spans, origin_ns)
     except CaptureError as error:
         raise CaptureError(
-            f"{capture.path}: rank {rank}: {error}; merge with a profile, or replay with --pace think or timed"
+            f"{capture.named}: rank {rank}: {error}; merge with a profile, or replay with --pace think or timed"
         ) from error
 
 

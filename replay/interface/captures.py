@@ -160,14 +160,12 @@ def _merged(
         try:
             comm.barrier()  # before there is a directory, all know what to remove
             first_does(comm, lambda: _merge(log, path, announce))
-            capture = together(comm, lambda: reader.open_capture(path))
+            capture = together(comm, lambda: reader.open_capture(path, named=log))
             _FROM_LOGS.add(capture)
             yield capture, lambda: kept.append(True)
             removes = removes and not kept
         except BaseException as error:
             removes = removes or not (isinstance(error, DxtReplayError) and is_known_to_all(error))
-            if isinstance(error, DxtReplayError):
-                error.args = (str(error).replace(str(path), str(log)),)
             raise
         finally:
             if removes:

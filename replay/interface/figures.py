@@ -69,7 +69,7 @@ def _steps(capture: Capture) -> Drawing:
 
     steps = overlap(capture).steps
     if not steps.num_rows:
-        raise UsageError(f"{capture.path} has no training steps: merge it with a profile in which steps are marked")
+        raise UsageError(f"{capture.named} has no training steps: merge it with a profile in which steps are marked")
     return steps_figure(steps)
 
 
@@ -79,7 +79,7 @@ def _lag(capture: Capture) -> Drawing:
 
     lag = lag_course(capture)
     if lag is None:
-        raise UsageError(f"{capture.path} is not a replay: only a replay has operations that were due at some time")
+        raise UsageError(f"{capture.named} is not a replay: only a replay has operations that were due at some time")
     return lag_figure(lag, 0, None)
 
 

@@ -63,7 +63,7 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     number, new_name = used["operations"].to_numpy(), used["other_file_id"].to_numpy()
     backend = layers.backends(codes(used, "api"), file_id)
     renames = op == RENAME
-    check_file_ids(new_name[renames], capture.files.num_rows, capture.path, "a rename")
+    check_file_ids(new_name[renames], capture.files.num_rows, capture.named, "a rename")
     # A rename uses both of its names.
     files = np.concatenate((file_id, new_name[renames]))
     uses = np.concatenate((number, number[renames]))

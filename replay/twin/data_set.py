@@ -103,14 +103,14 @@ def file_use(capture: Capture) -> FileUse:
     for rank in capture.whole.ranks:
         used = capture.whole.usage(rank)
         file_id, last = used["file_id"].to_numpy(), used["reach"].to_numpy()
-        check_file_ids(file_id, count, capture.path)
+        check_file_ids(file_id, count, capture.named)
         if np.any(used["least_length"].to_numpy() < 0) or np.any(last < 0):
-            raise CaptureError(f"{capture.path}: an operation has an impossible offset or length: merge again")
+            raise CaptureError(f"{capture.named}: an operation has an impossible offset or length: merge again")
         op = codes(used, "op")
         moves = (op == READ) | (op == WRITE)
         renames = op == RENAME
         new_name = used["other_file_id"].to_numpy()[renames]
-        check_file_ids(new_name, count, capture.path, "a rename")
+        check_file_ids(new_name, count, capture.named, "a rename")
         read[file_id[op == READ]] = True
         written[file_id[(op == WRITE) | renames]] = True
         written[new_name] = True
@@ -125,7 +125,7 @@ def file_use(capture: Capture) -> FileUse:
         touched[used["other_file_id"].filter(pc.greater_equal(used["other_file_id"], 0)).to_numpy()] = True
     size = capture.files["size"].to_numpy()
     if np.any(size < 0):
-        raise CaptureError(f"{capture.path}: a file has a negative size: merge again")
+        raise CaptureError(f"{capture.named}: a file has a negative size: merge again")
     return FileUse(touched=touched, read=read, written=written, renamed=renamed, size_bytes=np.maximum(size, end))
 
 

@@ -74,7 +74,7 @@ class PartCapture(Capture):
         files: np.ndarray | None,
     ) -> None:
         info = dataclasses.replace(inner.info, ranks=tuple(ranks))
-        super().__init__(inner.path, info, inner.files, {rank: inner.row_groups(rank) for rank in ranks})
+        super().__init__(inner.path, info, inner.files, {rank: inner.row_groups(rank) for rank in ranks}, inner.named)
         self._inner = inner
         self._part = part
         self._windows = windows
@@ -216,7 +216,7 @@ def _files(capture: Capture, part: Part) -> np.ndarray | None:
         names = ", ".join(repr(paths[file_id]) for file_id in there[:_MOST_NAMES].tolist())
         more = " ..." if len(there) > _MOST_NAMES else ""
         raise UsageError(
-            f"{capture.path} has no file left with {' '.join(options)}, of {format_count(len(there))}: {names}{more}; "
+            f"{capture.named} has no file left with {' '.join(options)}, of {format_count(len(there))}: {names}{more}; "
             "a pattern has to match a whole path, and * matches / too: for example '*.h5'"
         )
     return chosen
@@ -227,7 +227,7 @@ def _ranks(capture: Capture, part: Part) -> tuple[int, ...]:
         return capture.ranks
     absent = sorted(set(part.ranks) - set(capture.ranks))
     if absent:
-        raise UsageError(f"{capture.path} has no rank {absent[0]}: it has {_shown(capture.ranks)}")
+        raise UsageError(f"{capture.named} has no rank {absent[0]}: it has {_shown(capture.ranks)}")
     return tuple(rank for rank in capture.ranks if rank in set(part.ranks))
 
 
@@ -254,7 +254,7 @@ def _windows(capture: Capture, part: Part, ranks: Sequence[int]) -> dict[int, Wi
     )
     if window[0] > end or window[1] <= begin:
         raise UsageError(
-            f"{capture.path} has nothing in that window: it lasts from {format_duration(begin)} to "
+            f"{capture.named} has nothing in that window: it lasts from {format_duration(begin)} to "
             f"{format_duration(end)}"
         )
     return dict.fromkeys(ranks, window)
@@ -278,7 +278,7 @@ def _windows_of_steps(capture: Capture, ranks: Sequence[int], steps: tuple[int, 
         return windows
     known = step[is_step & np.isin(rank, ranks)]
     has = f"it has steps {known.min()} to {known.max()}" if len(known) else "it has no numbered steps"
-    raise UsageError(f"{capture.path} has no step of --steps {steps[0]}-{steps[1]}: {has}")
+    raise UsageError(f"{capture.named} has no step of --steps {steps[0]}-{steps[1]}: {has}")
 
 
 def _check_not_empty(capture: Capture, found: PartCapture) -> None:
@@ -288,7 +288,7 @@ def _check_not_empty(capture: Capture, found: PartCapture) -> None:
     if any(found.operation_count(rank) for rank in found.ranks) or (not by_operation and found.spans.num_rows):
         return
     if not part.operations and not part.interfaces:
-        raise UsageError(f"{capture.path} has no operation{'' if by_operation else ' and no span'} in that part")
+        raise UsageError(f"{capture.named} has no operation{'' if by_operation else ' and no span'} in that part")
     rest = part_of(capture, dataclasses.replace(part, operations=(), interfaces=()))
     counted = pa.concat_tables([rest.usage(rank) for rank in rest.ranks])
     operations = [OPS[code] for code in np.unique(codes(counted, "op")).tolist()]
@@ -296,6 +296,6 @@ def _check_not_empty(capture: Capture, found: PartCapture) -> None:
     there = [name for name, members in INTERFACES.items() if apis & set(members)]
     asked = [*(f"--op {name}" for name in part.operations), *(f"--api {name}" for name in part.interfaces)]
     raise UsageError(
-        f"{capture.path} has no operation with {' '.join(asked)}: there are {', '.join(operations)} "
+        f"{capture.named} has no operation with {' '.join(asked)}: there are {', '.join(operations)} "
         f"of the interfaces {', '.join(there)}"
     )

@@ -64,11 +64,22 @@ class _RowGroup:
 class Capture:
     """A capture on disk, opened by `open_capture`. Tables are read when asked for; the op stream only in batches.
 
-    `info` is `capture.json`, `files` the whole files table (file_id = row).
+    path: its directory.
+    named: the path that messages show, which is that of the log where a capture was made of one for a while.
+    info: the contents of `capture.json`.
+    files: the whole files table; row i has file_id i.
     """
 
-    def __init__(self, path: Path, info: CaptureInfo, files: pa.Table, groups: Mapping[int, tuple[_RowGroup, ...]]):
+    def __init__(
+        self,
+        path: Path,
+        info: CaptureInfo,
+        files: pa.Table,
+        groups: Mapping[int, tuple[_RowGroup, ...]],
+        named: Path | None = None,
+    ) -> None:
         self.path = path
+        self.named = named or path
         self.info = info
         self.files = files
         self._groups = groups
@@ -215,11 +226,12 @@ class Capture:
         return self.files["path"].to_pylist()
 
 
-def open_capture(path: Path | str) -> Capture:
+def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
     """Open a capture; reads `capture.json`, the files table and the footers of the parts.
 
-    Raises: CaptureError when it is not a capture, lacks a part, is truncated, cannot be read, or was written by a newer
-    release.
+    `named`: the path that messages about the capture's contents show, its own when None.
+    Raises: CaptureError when `path` is not a capture, lacks a part, is truncated, cannot be read, or was written by a
+    newer release.
     """
     path = Path(path)
     try:
@@ -232,7 +244,7 @@ def open_capture(path: Path | str) -> Capture:
         raise CaptureError(
             f"cannot read {path}: {error.strerror or error}; check who may read it and the directories above it"
         ) from error
-    return Capture(path, info, files, groups)
+    return Capture(path, info, files, groups, named)
 
 
 def _read_info(path: Path) -> CaptureInfo:

@@ -54,11 +54,11 @@ def check_pair(source: Capture, replay: Capture, *, different_runs: bool = False
     """
     relation = relation_of(source, replay)
     if relation is Relation.REVERSED:
-        raise UsageError(f"{source.path} is a replay of {replay.path}: give the recorded one first, then its replay")
+        raise UsageError(f"{source.named} is a replay of {replay.named}: give the recorded one first, then its replay")
     if relation is Relation.DIFFERENT and not different_runs:
         made = "replays another capture" if is_replay(replay.info) else "was recorded, not replayed"
         raise UsageError(
-            f"{replay.path} is not a replay of {source.path}: it {made}. To compare them as two different runs, add "
+            f"{replay.named} is not a replay of {source.named}: it {made}. To compare them as two different runs, add "
             "--different-runs"
         )
     return relation
