@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.engine.items import ADD, SLEEP, SPIN, WAIT
+from replay.plan.plan_row import COUNTER_ROW, GAP_ROW
 from traces.errors import ReplayError
 
 
@@ -46,8 +47,9 @@ class _Counter:
 
 
 def schedule(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Hashable, LaneSchedule]:
-    """When the items of each lane begin and end. A lane: items (`PLAN_ROW`, paced as `think`), and the durations of its
-    operations (int64 ns).
+    """When the items of each lane begin and end.
+
+    lanes: of each lane its items (`PLAN_ROW`, paced as `think`), and int64 ns by item: how long an operation lasts.
 
     Counters with the same number are one counter for all lanes.
     Raises: ReplayError when lanes wait for each other in a circle.
@@ -66,8 +68,10 @@ def schedule(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Ha
 
 class _Lane:
     def __init__(self, items: np.ndarray, durations: np.ndarray) -> None:
-        names = ("kind", "slot", "length", "due_ns")
-        self._items = list(zip(*(items[name].tolist() for name in names), durations.tolist(), strict=True))
+        gaps, counters = np.isin(items["kind"], (SLEEP, SPIN)), items.view(COUNTER_ROW)
+        lasts_ns = np.where(gaps, items.view(GAP_ROW)["duration_ns"], durations)
+        columns = (items["kind"], items["due_ns"], lasts_ns, counters["counter"], counters["amount"])
+        self._items = list(zip(*(column.tolist() for column in columns), strict=True))
         self.begins: list[int] = []
         self.ends: list[int] = []
         self._now = 0
@@ -79,19 +83,17 @@ class _Lane:
     def go_on(self, counters: dict[int, _Counter]) -> int:
         """Do items up to the next wait that nothing has ended yet; how many."""
         before = len(self.ends)
-        for kind, slot, length, due_ns, duration in self._items[before:]:
+        for kind, due_ns, lasts_ns, counter, amount in self._items[before:]:
             begin = end = self._now + due_ns
             if kind == WAIT:
-                reached = counters[slot].reached(length)
+                reached = counters[counter].reached(amount)
                 if reached is None:
                     break
                 end = max(begin, reached)
             elif kind == ADD:
-                counters[slot].add(length, begin)
-            elif kind in (SLEEP, SPIN):
-                end = begin + length
+                counters[counter].add(amount, begin)
             else:
-                end = begin + duration
+                end = begin + lasts_ns
             self.begins.append(begin)
             self.ends.append(end)
             self._now = end

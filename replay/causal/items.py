@@ -10,17 +10,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
 from replay.causal.feed import NO_POINT
 from replay.causal.model import OPENINGS, TAKES, Dependencies, DependencyReader, LoopModel, starts_batch
 from replay.causal.training_loop import COLLECTIVE, ENTRY, TAKE
-from replay.engine.items import ADD, MARK, SLEEP, WAIT
+from replay.engine.items import SLEEP
 from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
 from replay.plan.pacing import Pacing
-from replay.plan.plan_row import PLAN_ROW, OperationBatch
-from traces.schema import NO_STEP
+from replay.plan.plan_row import (
+    COMPUTE_KINDS,
+    PLAN_ROW,
+    Add,
+    Gap,
+    Item,
+    Mark,
+    OperationBatch,
+    Wait,
+    rows_of_arrays,
+    rows_of_each,
+)
 
 NO_TAKE = -1
 """Number of a point that is no take."""
@@ -157,18 +168,23 @@ class _CausalLane:
         last = int(self._left == 0)
         counts = 1 + (let_go > 0) + waits
         at = np.cumsum(counts) - 1
-        items = np.zeros(int(counts.sum()) + last, dtype=PLAN_ROW)
+        items = np.empty(int(counts.sum()) + last, dtype=PLAN_ROW)
         durations = np.zeros(len(items), dtype=np.int64)
-        items["op"] = items["file_id"] = items["step"] = -1
         items[at] = rows
         items["due_ns"][at] = self._pacing.io_ns(after)
         durations[at] = end_ns - start_ns
-        _put(items, at[waits] - 1, WAIT, self._gate_counters(dependencies.gate[waits]), dependencies.gate_count[waits])
-        items["due_ns"][at[waits] - 1] = self._pacing.io_ns(thought - after)[waits]
+        items[at[waits] - 1] = rows_of_arrays(
+            Wait(
+                counter=self._gate_counters(dependencies.gate[waits]),
+                until=dependencies.gate_count[waits],
+                due_ns=self._pacing.io_ns(thought - after)[waits],
+            ),
+            int(waits.sum()),
+        )
         adds = let_go > 0
-        _put(items, (at - waits - 1)[adds], ADD, self._own, let_go[adds])
+        items[(at - waits - 1)[adds]] = rows_of_arrays(Add(counter=self._own, amount=let_go[adds]), int(adds.sum()))
         if last:
-            _put(items, np.array([len(items) - 1]), ADD, self._own, self._points - self._posted)
+            items[-1:] = rows_of_each([Add(counter=self._own, amount=self._points - self._posted)])
         return items, durations
 
     def _not_held_back(
@@ -212,25 +228,15 @@ class _CausalLane:
         return np.where(gate == OPENINGS, self._gates[OPENINGS], self._gates[TAKES])
 
 
-def _put(items: np.ndarray, at: np.ndarray, kind: int, counter: np.ndarray | int, amount: np.ndarray | int) -> None:
-    items["kind"][at], items["slot"][at], items["length"][at] = kind, counter, amount
-    items["offset"][at] = 1  # an addition wakes whoever waits
-
-
-NO_SCRIPT_POINT = -1
-"""In `file_id` of a script's items: busy, or a mark; else the number of the point that they belong to, with its kind
-in `op`."""
-
-
 def script_rows(
-    model: LoopModel, counters: RankCounters, pacing: Pacing, busy_kind: int, meetings: Meetings
+    model: LoopModel, counters: RankCounters, pacing: Pacing, compute: str, meetings: Meetings
 ) -> np.ndarray:
     """The training thread as items (`PLAN_ROW`), each after the previous one.
 
-    Busy stretches (`busy_kind`: SLEEP or SPIN) carry their recorded start in `offset`, marks 0 (a step begins) or 1
-    (it ends); both the step. What a point lasted beyond its operations is slept at the speed of I/O gaps.
+    compute: how the gaps between events are spent: `sleep`, `spin`, or `skip`, which leaves them empty.
+    What an event lasted beyond its operations is slept at the speed of I/O gaps.
     """
-    return _Script(model, counters, pacing, busy_kind, meetings).rows()
+    return rows_of_each(_Script(model, counters, pacing, compute, meetings).items())
 
 
 def makes_ready(model: LoopModel) -> bool:
@@ -245,15 +251,11 @@ def ready_rows(model: LoopModel, counters: RankCounters, pacing: Pacing) -> np.n
         return np.zeros(0, dtype=PLAN_ROW)
     takes = model.loop.takes
     durations = pacing.io_ns(model.ready_ns[takes]).tolist()
-    items = []
+    items: list[Item] = []
     for point, duration in zip(takes.tolist(), durations, strict=True):
-        items += [(WAIT, counter, 1, point + 1) for counter in _lanes_needed(model, counters, point)]
-        items += [(SLEEP, -1, 0, duration), (ADD, counters.ready, 1, 1)]
-    rows = np.zeros(len(items), dtype=PLAN_ROW)
-    for name, values in zip(("kind", "slot", "offset", "length"), np.array(items, dtype=np.int64).T, strict=True):
-        rows[name] = values
-    rows["op"] = rows["file_id"] = rows["step"] = -1
-    return rows
+        items += [Wait(counter=counter, until=point + 1) for counter in _lanes_needed(model, counters, point)]
+        items += [Gap(kind=SLEEP, duration_ns=duration), Add(counter=counters.ready)]
+    return rows_of_each(items)
 
 
 def _lanes_needed(model: LoopModel, counters: RankCounters, point: int) -> list[int]:
@@ -263,48 +265,31 @@ def _lanes_needed(model: LoopModel, counters: RankCounters, point: int) -> list[
 
 class _Script:
     def __init__(
-        self, model: LoopModel, counters: RankCounters, pacing: Pacing, busy_kind: int, meetings: Meetings
+        self, model: LoopModel, counters: RankCounters, pacing: Pacing, compute: str, meetings: Meetings
     ) -> None:
         self._model, self._loop = model, model.loop
         self._counters = counters
         self._pacing = pacing
-        self._busy_kind = busy_kind
+        self._gap_kind = COMPUTE_KINDS.get(compute, SLEEP)
+        self._skips_compute = compute == "skip"
         self._meetings = meetings
-        self._items: list[tuple[int, int, int, int, int, int, int]] = []
+        self._items: list[Item] = []
         self._met = 0
         self._taken = 0
-        self._step_of_point = model.loop.step_at(model.loop.begin_ns).tolist()
+        self._step_of_event = model.loop.step_at(model.loop.begin_ns).tolist()
 
-    def rows(self) -> np.ndarray:
+    def items(self) -> list[Item]:
         loop = self._loop
         cursor = int(loop.begin_ns[0])
         borders = self._borders()
-        points = zip(loop.kind.tolist(), loop.begin_ns.tolist(), loop.end_ns.tolist(), strict=True)
-        for point, (kind, begin, end) in enumerate(points):
+        events = zip(loop.kind.tolist(), loop.begin_ns.tolist(), loop.end_ns.tolist(), strict=True)
+        for event, (kind, begin, end) in enumerate(events):
             borders = self._busy(cursor, begin, borders)
-            self._point(point, kind, end - begin)
+            self._event(event, kind, end - begin)
             cursor = end
         self._busy(cursor, loop.exit_ns, borders)
-        self._item(ADD, self._counters.openings, 1, 1)
-        columns = np.array(self._items, dtype=np.int64).T
-        rows = np.zeros(columns.shape[1], dtype=PLAN_ROW)
-        for name, values in zip(("kind", "slot", "offset", "length", "op", "file_id", "step"), columns, strict=True):
-            rows[name] = values
-        return rows
-
-    def _item(
-        self,
-        kind: int,
-        slot: int,
-        offset: int,
-        length: int,
-        tag: int = -1,
-        point: int = NO_SCRIPT_POINT,
-        step: int = NO_STEP,
-    ) -> None:
-        if point != NO_SCRIPT_POINT:
-            step = self._step_of_point[point]
-        self._items.append((kind, slot, offset, length, tag, point, step))
+        self._items.append(Add(counter=self._counters.openings))
+        return self._items
 
     def _borders(self) -> list[tuple[int, int, int]]:
         """Ends and begins of the steps as (time, 0 for begin or 1 for end, step), to be popped from the end."""
@@ -319,44 +304,55 @@ class _Script:
         while borders and borders[-1][0] <= until:
             time, border, step = borders.pop()
             if time > cursor:
-                self._stretch(cursor, time)
+                self._gap(cursor, time)
                 cursor = time
-            self._item(MARK, -1, border, 0, step=step)
+            self._items.append(Mark(is_end=border, step=step))
         if until > cursor:
-            self._stretch(cursor, until)
+            self._gap(cursor, until)
         return borders
 
-    def _stretch(self, begin: int, end: int) -> None:
-        duration = int(self._pacing.compute_ns(np.array([end - begin]))[0])
+    def _gap(self, begin: int, end: int) -> None:
+        duration = 0 if self._skips_compute else int(self._pacing.compute_ns(np.array([end - begin]))[0])
         step = int(self._loop.step_at(np.array([begin]))[0])
-        self._item(self._busy_kind, -1, begin, duration, step=step)
+        self._items.append(Gap(kind=self._gap_kind, duration_ns=duration, recorded_ns=begin, step=step))
 
-    def _point(self, point: int, kind: int, duration: int) -> None:
+    def _event(self, event: int, kind: int, duration: int) -> None:
+        place = _Place(event=event, event_kind=kind, step=self._step_of_event[event])
         if kind == COLLECTIVE:
-            self._meet(point, duration)
+            self._items += self._meeting(place, duration)
             return
         if kind != ENTRY:
-            self._item(ADD, self._counters.openings, 1, 1, kind, point)
+            self._items.append(Add(counter=self._counters.openings, **place))
         if kind == TAKE and makes_ready(self._model):
             self._taken += 1
-            self._item(WAIT, self._counters.ready, 1, self._taken, kind, point)
+            self._items.append(Wait(counter=self._counters.ready, until=self._taken, **place))
         else:
-            for counter in _lanes_needed(self._model, self._counters, point):
-                self._item(WAIT, counter, 1, point + 1, kind, point)
-        residual = int(self._pacing.io_ns(self._model.residual_ns[point : point + 1])[0])
-        self._item(SLEEP, -1, 0, residual, kind, point)
+            lanes = _lanes_needed(self._model, self._counters, event)
+            self._items += [Wait(counter=counter, until=event + 1, **place) for counter in lanes]
+        residual = int(self._pacing.io_ns(self._model.residual_ns[event : event + 1])[0])
+        self._items.append(Gap(kind=SLEEP, duration_ns=residual, **place))
         if kind == ENTRY:
-            self._item(ADD, self._counters.openings, 1, 1, kind, point)
+            self._items.append(Add(counter=self._counters.openings, **place))
         elif kind == TAKE:
-            self._item(ADD, self._counters.takes, 1, 1, kind, point)
+            self._items.append(Add(counter=self._counters.takes, **place))
 
-    def _meet(self, point: int, duration: int) -> None:
+    def _meeting(self, place: _Place, duration: int) -> list[Item]:
         if self._met >= len(self._meetings.cost_ns):
-            self._item(SLEEP, -1, 0, int(self._pacing.io_ns(np.array([duration]))[0]), COLLECTIVE, point)
-            return
+            return [Gap(kind=SLEEP, duration_ns=int(self._pacing.io_ns(np.array([duration]))[0]), **place)]
         cost = int(self._pacing.io_ns(self._meetings.cost_ns[self._met : self._met + 1])[0])
         self._met += 1
-        self._item(ADD, OWN_ARRIVALS, 1, 1, COLLECTIVE, point)
-        self._item(ADD, ARRIVALS, self._meetings.ranks, 1, COLLECTIVE, point)
-        self._item(WAIT, ARRIVALS, self._meetings.ranks, self._met * self._meetings.ranks, COLLECTIVE, point)
-        self._item(SLEEP, -1, 0, cost, COLLECTIVE, point)
+        ranks = self._meetings.ranks
+        return [
+            Add(counter=OWN_ARRIVALS, **place),
+            Add(counter=ARRIVALS, multiple=ranks, **place),
+            Wait(counter=ARRIVALS, multiple=ranks, until=self._met * ranks, **place),
+            Gap(kind=SLEEP, duration_ns=cost, **place),
+        ]
+
+
+class _Place(TypedDict):
+    """The event that an item of the script belongs to."""
+
+    event: int
+    event_kind: int
+    step: int

@@ -14,7 +14,6 @@ from replay.causal.items import CausalLanes, Meetings, RankCounters, ready_rows,
 from replay.causal.model import LoopModel, derive_model
 from replay.causal.training_loop import TrainingLoop, training_loop
 from replay.engine.clock import StopFlag
-from replay.engine.items import SLEEP, SPIN
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.layers import LayerChoice
 from replay.plan.pacing import Pace, Pacing
@@ -67,12 +66,8 @@ class Steps:
         return ready_rows(self.models[rank], counters, pacing)
 
     def script(self, rank: int, counters: RankCounters, pacing: Pacing, compute: str = "sleep") -> np.ndarray:
-        """The training thread of a rank as items. `compute`: sleep, spin, or skip: empty busy stretches."""
-        busy_kind = SPIN if compute == "spin" else SLEEP
-        rows = script_rows(self.models[rank], counters, pacing, busy_kind, self.meetings)
-        if compute == "skip":
-            rows["length"][(rows["kind"] == busy_kind) & (rows["file_id"] < 0)] = 0
-        return rows
+        """The training thread of a rank as items. `compute`: sleep, spin, or skip for empty gaps."""
+        return script_rows(self.models[rank], counters, pacing, compute, self.meetings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,40 +15,26 @@ import numpy as np
 import pyarrow as pa
 
 from replay.engine.backends.base import FileSlot
-from replay.engine.items import (
-    BATCH_ITEMS,
-    CLOSE,
-    MARK,
-    OPEN,
-    READ,
-    RENAME,
-    RING_BATCHES,
-    SEEK,
-    SLEEP,
-    SPIN,
-    STAT,
-    SYNC,
-    WRITE,
-    Batch,
-)
+from replay.engine.items import BATCH_ITEMS, RENAME, RING_BATCHES
 from replay.plan.pacing import LaneClock, Pace, Pacing
-from replay.plan.plan_row import PLAN_ROW, OperationBatch
+from replay.plan.plan_row import (
+    COMPUTE_KINDS,
+    PLAN_ROW,
+    Gap,
+    Mark,
+    OperationBatch,
+    is_operation,
+    operation_rows,
+    rows_of_arrays,
+    set_new_slots,
+)
 from replay.plan.row_queue import RowQueue, SpillFile
 from replay.plan.survey import RankSurvey
 from replay.twin.placement import Placement
 from traces.measures.intervals import Intervals
-from traces.schema import OPS, SPAN_KINDS, codes
+from traces.schema import SPAN_KINDS, codes
 from traces.steps import step_at
 from traces.store.reader import Capture
-
-COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
-
-_KINDS = {
-    "open": OPEN, "close": CLOSE, "read": READ, "write": WRITE, "stat": STAT, "sync": SYNC, "seek": SEEK,
-    "rename": RENAME,
-}  # fmt: skip
-KIND_OF_OP = np.array([_KINDS[op] for op in OPS], dtype=np.uint8)
-"""Kind of an item by the code of the recorded operation."""
 
 PROCESS_ITEMS = 1 << 19
 """Items in the rings of a process's lanes, about 50 MB with what is remembered of them."""
@@ -56,17 +42,6 @@ PROCESS_ITEMS = 1 << 19
 LEAST_BATCH_ITEMS = 64
 
 _COLUMNS = ("lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "step", "origin")
-
-
-def batch_of(rows: np.ndarray) -> Batch:
-    """The columns that the loop reads, from rows of `PLAN_ROW`."""
-    return Batch(
-        kind=np.ascontiguousarray(rows["kind"]),
-        slot=np.ascontiguousarray(rows["slot"]),
-        offset=np.ascontiguousarray(rows["offset"]),
-        length=np.ascontiguousarray(rows["length"]),
-        due_ns=np.ascontiguousarray(rows["due_ns"]),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,7 +105,7 @@ class LaneSource:
         """Let go of buffers and temporary files."""
 
 
-_Planned = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+_Planned = tuple[np.ndarray, OperationBatch]
 
 
 def batch_items_of(lanes: int) -> int:
@@ -139,7 +114,7 @@ def batch_items_of(lanes: int) -> int:
 
 
 class CausalLanes(Protocol):
-    """What ties the operations of a rank's lanes to its training loop (`replay.causal.items`)."""
+    """Makes the operations of a rank's lanes depend on its training loop (`replay.causal.items`)."""
 
     def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Lane, items as `PLAN_ROW` and recorded durations, for the `PLAN_ROW`s of these operations."""
@@ -147,12 +122,12 @@ class CausalLanes(Protocol):
 
 
 class RankSource:
-    """Shares one rank's op stream out to its lanes. `origin_ns`: recorded time of the replay's start.
+    """Shares one rank's op stream out to its lanes.
 
-    `spill`: for rows of lanes that lag behind.
-
-    `causal`: ties the operations to the training loop (pace `steps`); without it they have due times of their own.
-    `batch_items`: see `batch_items_of`.
+    origin_ns: recorded time of the replay's start.
+    spill: for rows of lanes that lag behind.
+    causal: makes the operations depend on the training loop (pace `steps`); without it each has a due time of its own.
+    batch_items: see `batch_items_of`.
     """
 
     def __init__(
@@ -188,28 +163,18 @@ class RankSource:
             for other, own in self._shared_out(*planned):
                 self._queues[other].append(own)
         rows = queue.pop(self._batch_items)
-        self._left[lane] -= int((rows["kind"] < SLEEP).sum())
+        self._left[lane] -= int(np.count_nonzero(is_operation(rows)))
         return rows
 
-    def _shared_out(
-        self, rows: np.ndarray, lanes: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray
-    ) -> Iterator[tuple[int, np.ndarray]]:
+    def _shared_out(self, rows: np.ndarray, operations: OperationBatch) -> Iterator[tuple[int, np.ndarray]]:
         """Lane and items, for each lane of a row group."""
         if self._causal is not None:
-            operations = OperationBatch(
-                lane=lanes,
-                op=rows["op"],
-                file_id=rows["file_id"],
-                length=rows["length"],
-                start_ns=start_ns,
-                end_ns=end_ns,
-            )
             yield from ((lane, items) for lane, items, _ in self._causal.split(rows, operations))
             return
-        for lane in np.unique(lanes).tolist():
-            mine = lanes == lane
+        for lane in np.unique(operations.lane).tolist():
+            mine = operations.lane == lane
             own = rows[mine]
-            own["due_ns"] = self._clocks[lane].due_ns(start_ns[mine], end_ns[mine])
+            own["due_ns"] = self._clocks[lane].due_ns(operations.start_ns[mine], operations.end_ns[mine])
             yield lane, own
 
     def close(self) -> None:
@@ -218,24 +183,27 @@ class RankSource:
 
 
 def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _Planned:
-    """Of a row group: rows without due times, their lanes, recorded starts and ends."""
+    """The replayed operations of a row group: rows without due times, and what was recorded."""
     mask = survey.layers.replayed(batch)
-    columns = {name: batch.column(name).to_numpy()[mask] for name in _COLUMNS if name not in ("op", "api", "origin")}
-    rows = np.zeros(int(mask.sum()), dtype=PLAN_ROW)
-    for name in ("op", "api", "origin"):
-        rows[name] = codes(batch, name)[mask]
-    for name in ("file_id", "step", "offset", "length"):
-        rows[name] = columns[name]
-    rows["kind"] = KIND_OF_OP[rows["op"]]
-    backend = survey.layers.backends(rows["api"], rows["file_id"])
-    rows["slot"] = slots.of_rows(backend, rows["file_id"])
+    values = {name: batch.column(name).to_numpy()[mask] for name in _COLUMNS if name not in ("op", "api", "origin")}
+    op, api, origin = (codes(batch, name)[mask] for name in ("op", "api", "origin"))
+    backend = survey.layers.backends(api, values["file_id"])
+    rows = operation_rows(
+        op=op,
+        api=api,
+        origin=origin,
+        slot=slots.of_rows(backend, values["file_id"]),
+        file_id=values["file_id"],
+        step=values["step"],
+        offset=values["offset"],
+        length=values["length"],
+    )
     renames = rows["kind"] == RENAME
     if renames.any():
-        # The loop wants the new name's slot; what the record needs waits where nobody looks.
-        new_name = rows["offset"][renames]
-        rows["length"][renames] = new_name
-        rows["offset"][renames] = slots.of_rows(backend[renames], new_name)
-    return rows, columns["lane"], columns["start_ns"], columns["end_ns"]
+        new_file_id = values["offset"][renames]
+        set_new_slots(rows, renames, new_file_id, slots.of_rows(backend[renames], new_file_id))
+    recorded = {name: values[name] for name in ("lane", "file_id", "length", "start_ns", "end_ns")}
+    return rows, OperationBatch(op=op, **recorded)
 
 
 class _QueuedLane(LaneSource):
@@ -251,7 +219,7 @@ class _QueuedLane(LaneSource):
 
 
 class ComputeSource(LaneSource):
-    """A rank's compute lane: what its training thread did apart from waiting, and marks at the steps' borders."""
+    """A lane whose rows are there from the beginning: a rank's training thread, or its input pipeline."""
 
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows
@@ -264,9 +232,8 @@ class ComputeSource(LaneSource):
 def compute_rows(spans: pa.Table, pacing: Pacing, compute: str, origin_ns: int) -> np.ndarray:
     """The items of a rank's compute lane, from its spans: a gap for each busy stretch, a mark at each step's borders.
 
-    Marks carry the step in `step` and 0 (begin) or 1 (end) in `offset`; gaps the step that they begin in, and their
-    recorded start in `offset`. Marks sort before what starts with them. Empty with compute `skip`, and without pace:
-    what the storage can do does not wait for compute.
+    A gap carries the step that it begins in. Marks come before a gap that begins with them. Empty with compute `skip`
+    and with pace `none`: what the storage can do does not wait for compute.
     """
     if compute == "skip" or pacing.pace is Pace.NONE:
         return np.empty(0, dtype=PLAN_ROW)
@@ -276,18 +243,19 @@ def compute_rows(spans: pa.Table, pacing: Pacing, compute: str, origin_ns: int) 
     borders = np.concatenate((start_ns[is_step], end_ns[is_step]))
     gap_starts, gap_ends = _cut(busy_intervals(kind, start_ns, end_ns), borders)
     marks, gaps = len(borders), len(gap_starts)
-    rows = np.zeros(marks + gaps, dtype=PLAN_ROW)
-    rows["slot"] = rows["file_id"] = -1
+    is_end = np.repeat([0, 1], marks // 2)
+    gap = Gap(
+        kind=COMPUTE_KINDS[compute],
+        duration_ns=pacing.compute_ns(gap_ends - gap_starts),
+        recorded_ns=gap_starts,
+        step=step_at(gap_starts, start_ns[is_step], end_ns[is_step], step[is_step]),
+    )
+    mark = Mark(is_end=is_end, step=np.tile(step[is_step], 2))
+    rows = np.concatenate((rows_of_arrays(mark, marks), rows_of_arrays(gap, gaps)))
     times = np.concatenate((borders, gap_starts))
-    rows["kind"] = np.repeat(np.array([MARK, COMPUTE_KINDS[compute]], dtype=np.uint8), [marks, gaps])
-    rows["step"][:marks] = np.tile(step[is_step], 2)
-    rows["step"][marks:] = step_at(gap_starts, start_ns[is_step], end_ns[is_step], step[is_step])
-    rows["offset"] = np.concatenate((np.repeat([0, 1], marks // 2), gap_starts))
-    durations = np.zeros(len(rows), dtype=np.int64)
-    durations[marks:] = gap_ends - gap_starts
-    rows["length"] = pacing.compute_ns(durations)
+    durations = np.concatenate((np.zeros(marks, dtype=np.int64), gap_ends - gap_starts))
     # At one instant a step ends, the next begins, then its compute starts.
-    rank_at_instant = np.concatenate((np.repeat([1, 0], marks // 2), np.full(gaps, 2)))
+    rank_at_instant = np.concatenate((1 - is_end, np.full(gaps, 2)))
     order = np.lexsort((rank_at_instant, times))
     rows, times, durations = rows[order], times[order], durations[order]
     clock = LaneClock(pacing, origin_ns, pacing.compute_ns)

@@ -1,32 +1,206 @@
-"""One planned item as a row: what a lane is to do, and what the record of it must carry."""
+"""The items of a lane by kind, and the one place where they are packed into rows and read out of them again. Pure.
+
+Lanes handle items by the thousand, so a plan is an array of `PLAN_ROW`s, and the issue loop reads every kind of item
+from the same five columns (`replay.engine.items`). What a column holds depends on the kind. Outside of this module a
+row is made by `operation_rows`, `rows_of_each` or `rows_of_arrays` and is read by a view that names its columns:
+
+    waits = rows_of_arrays(Wait(counter=counters, until=amounts), len(counters))
+    waits.view(COUNTER_ROW)["counter"]
+
+`kind`, `step` and `due_ns` are the same in every view.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-PLAN_ROW = np.dtype(
-    [
-        ("kind", "u1"),
-        ("op", "i1"),
-        ("api", "i1"),
-        ("origin", "i1"),
-        ("slot", "<i4"),
-        ("file_id", "<i4"),
-        ("step", "<i4"),
-        ("offset", "<i8"),
-        ("length", "<i8"),
-        ("due_ns", "<i8"),
-    ]
+from replay.engine.items import (
+    ADD,
+    CLOSE,
+    MARK,
+    OPEN,
+    READ,
+    RENAME,
+    SEEK,
+    SLEEP,
+    SPIN,
+    STAT,
+    SYNC,
+    WAIT,
+    WRITE,
+    Batch,
 )
-"""One planned item: what the loop needs and what the recorded row must carry again. 56 bytes. Of a rename, `offset` is
-the slot of the new name and `length` its file_id."""
+from traces.schema import NO_STEP, OPS
+
+COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
+"""Kind of a gap by the word of the option `--compute`."""
+
+_KINDS = {
+    "open": OPEN, "close": CLOSE, "read": READ, "write": WRITE, "stat": STAT, "sync": SYNC, "seek": SEEK,
+    "rename": RENAME,
+}  # fmt: skip
+_KIND_OF_OP = np.array([_KINDS[op] for op in OPS], dtype=np.uint8)
+
+_COLUMNS = (
+    ("kind", "u1"),
+    ("_code", "i1"),
+    ("_api", "i1"),
+    ("_origin", "i1"),
+    ("_slot", "<i4"),
+    ("_subject", "<i4"),
+    ("step", "<i4"),
+    ("_place", "<i8"),
+    ("_amount", "<i8"),
+    ("due_ns", "<i8"),
+)
+
+PLAN_ROW = np.dtype(list(_COLUMNS))
+"""One item, 40 bytes. `_slot`, `_place` and `_amount` are `slot`, `offset` and `length` of the loop's `Batch`."""
+
+
+def _view(**names: str) -> np.dtype:
+    """`PLAN_ROW` with other names for its columns: `rows.view(...)` copies nothing."""
+    return np.dtype([(names.get(name.removeprefix("_"), name), form) for name, form in _COLUMNS])
+
+
+OPERATION_ROW = _view(
+    code="op", api="api", origin="origin", slot="slot", subject="file_id", place="offset", amount="length"
+)
+"""An operation; its columns are those of the capture. Of a rename, see `RENAME_ROW`."""
+
+RENAME_ROW = _view(
+    code="op", api="api", origin="origin", slot="slot", subject="file_id", place="new_slot", amount="new_file_id"
+)
+"""A rename: of the file in `slot` to the name of the file in `new_slot`."""
+
+GAP_ROW = _view(code="event_kind", subject="event", place="recorded_ns", amount="duration_ns")
+"""See `Gap`."""
+
+MARK_ROW = _view(code="event_kind", subject="event", place="is_end")
+"""See `Mark`."""
+
+COUNTER_ROW = _view(code="event_kind", subject="event", slot="counter", place="multiple", amount="amount")
+"""See `Wait` and `Add`; `amount` is the `until` of a wait."""
+
+EVENT_ROW = _view(code="event_kind", subject="event")
+"""Any item but an operation: the event of the training thread that it belongs to, see `NO_EVENT`."""
+
+NO_EVENT = -1
+"""Number and kind of an event for an item that belongs to none."""
+
+Int = int | np.ndarray
+"""A value of one item, or of each of several items, (n,)."""
+
+_Packed = tuple[Int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """What items other than operations have in common.
+
+    step: number of the training step, NO_STEP for none.
+    event: number of the training thread's event that the item belongs to, NO_EVENT for none.
+    event_kind: its kind (`replay.causal.training_loop`).
+    due_ns: see `replay.engine.items.LoopPace`.
+    """
+
+    step: Int = NO_STEP
+    event: Int = NO_EVENT
+    event_kind: Int = NO_EVENT
+    due_ns: Int = 0
+
+    def packed(self) -> _Packed:
+        """The values in the order of `PLAN_ROW`."""
+        raise NotImplementedError
+
+    def _row(self, kind: Int, *, slot: Int = -1, place: Int = 0, amount: Int = 0) -> _Packed:
+        return (kind, self.event_kind, 0, 0, slot, self.event, self.step, place, amount, self.due_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap(_Item):
+    """A stretch of time without I/O.
+
+    kind: SLEEP or SPIN.
+    duration_ns: how long the replay spends in it.
+    recorded_ns: when it began in the capture; 0 where nobody asks.
+    """
+
+    kind: int
+    duration_ns: Int
+    recorded_ns: Int = 0
+
+    def packed(self) -> _Packed:
+        """The values in the order of `PLAN_ROW`."""
+        return self._row(self.kind, place=self.recorded_ns, amount=self.duration_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark(_Item):
+    """A border of a training step. `is_end`: 0 where the step begins, 1 where it ends."""
+
+    is_end: Int
+
+    def packed(self) -> _Packed:
+        """The values in the order of `PLAN_ROW`."""
+        return self._row(MARK, place=self.is_end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait(_Item):
+    """Wait until a counter stands at `until` or more, which is a multiple of `multiple`."""
+
+    counter: Int
+    until: Int
+    multiple: Int = 1
+
+    def packed(self) -> _Packed:
+        """The values in the order of `PLAN_ROW`."""
+        return self._row(WAIT, slot=self.counter, place=self.multiple, amount=self.until)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add(_Item):
+    """Add `amount` to a counter, and wake the lanes that wait for it where it reaches a multiple of `multiple`."""
+
+    counter: Int
+    amount: Int = 1
+    multiple: Int = 1
+
+    def packed(self) -> _Packed:
+        """The values in the order of `PLAN_ROW`."""
+        return self._row(ADD, slot=self.counter, place=self.multiple, amount=self.amount)
+
+
+Item = Gap | Mark | Wait | Add
+
+
+def rows_of_each(items: Sequence[Item]) -> np.ndarray:
+    """`PLAN_ROW` (n,), one row an item; the items hold single values."""
+    return np.array([item.packed() for item in items], dtype=PLAN_ROW)
+
+
+def rows_of_arrays(items: Item, count: int) -> np.ndarray:
+    """`PLAN_ROW` (count,) of items of one kind, whose values are arrays (count,), or single where all share them."""
+    rows = np.empty(count, dtype=PLAN_ROW)
+    for (name, _), values in zip(_COLUMNS, items.packed(), strict=True):
+        rows[name] = values
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationBatch:
-    """Operations of one rank in start order: `lane`, `op`, `file_id`, `length`, `start_ns`, `end_ns`, each (n,)."""
+    """Operations of one rank in start order, each array (n,).
+
+    lane: the recorded thread.
+    op: code of the operation (OPS).
+    file_id: row of the file in the capture's table of files.
+    length: bytes.
+    start_ns, end_ns: recorded times.
+    """
 
     lane: np.ndarray
     op: np.ndarray
@@ -34,3 +208,59 @@ class OperationBatch:
     length: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
+
+
+def operation_rows(
+    *,
+    op: np.ndarray,
+    api: Int,
+    origin: Int,
+    slot: np.ndarray,
+    file_id: np.ndarray,
+    step: Int,
+    offset: Int,
+    length: Int,
+) -> np.ndarray:
+    """`PLAN_ROW` (n,) of operations as the capture has them, without due times. Renames still lack their new slot: see
+    `set_new_slots`."""
+    rows = np.zeros(len(op), dtype=PLAN_ROW)
+    rows["kind"] = _KIND_OF_OP[op]
+    own = rows.view(OPERATION_ROW)
+    own["op"], own["api"], own["origin"], own["step"] = op, api, origin, step
+    own["slot"], own["file_id"], own["offset"], own["length"] = slot, file_id, offset, length
+    return rows
+
+
+def set_new_slots(rows: np.ndarray, renames: np.ndarray, new_file_id: np.ndarray, new_slot: np.ndarray) -> None:
+    """Give the rows `renames` (bool or indices) the file and the slot of their new names."""
+    own = rows.view(RENAME_ROW)
+    own["new_file_id"][renames], own["new_slot"][renames] = new_file_id, new_slot
+
+
+def is_operation(rows: np.ndarray) -> np.ndarray:
+    """bool (n,): which items are operations, rather than gaps, marks, waits and additions."""
+    found: np.ndarray = rows["kind"] < SLEEP
+    return found
+
+
+def recorded_operations(rows: np.ndarray) -> np.ndarray:
+    """The operations among items as `OPERATION_ROW`, a copy with the columns as a capture has them: the `offset` of a
+    rename is the file_id of its new name, its `length` 0."""
+    rows = rows[is_operation(rows)]
+    renames = rows["kind"] == RENAME
+    own = rows.view(OPERATION_ROW)
+    if renames.any():
+        own["offset"][renames] = rows.view(RENAME_ROW)["new_file_id"][renames]
+        own["length"][renames] = 0
+    return own
+
+
+def batch_of(rows: np.ndarray) -> Batch:
+    """What the loop reads of `PLAN_ROW`s."""
+    return Batch(
+        kind=np.ascontiguousarray(rows["kind"]),
+        slot=np.ascontiguousarray(rows["_slot"]),
+        offset=np.ascontiguousarray(rows["_place"]),
+        length=np.ascontiguousarray(rows["_amount"]),
+        due_ns=np.ascontiguousarray(rows["due_ns"]),
+    )

@@ -12,16 +12,16 @@ import pyarrow as pa
 from replay.causal.paced_ranks import PacedRanks
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_lane
-from replay.engine.items import SLEEP, LoopPace
+from replay.engine.items import LoopPace
 from replay.plan.lane_plan import (
     ComputeSource,
     LaneSource,
     RankSource,
     SlotNumbers,
-    batch_of,
     compute_rows,
 )
 from replay.plan.pacing import Pace
+from replay.plan.plan_row import batch_of, is_operation
 from replay.plan.row_queue import SpillFile
 from replay.plan.survey import RankSurvey
 from replay.run.context import RunContext
@@ -145,7 +145,7 @@ class FedLane:
             rows = self._in_flight.popleft()
             self._recorder.record(rows, done)
             self._collected += done.count
-            self._operations_collected += _operations(rows[: done.count])
+            self._operations_collected += int(np.count_nonzero(is_operation(rows[: done.count])))
 
     def _feed(self) -> None:
         while not self._finished:
@@ -167,7 +167,7 @@ class FedLane:
         for rows in self._in_flight:
             if place <= 0:
                 break
-            found += _operations(rows[:place])
+            found += int(np.count_nonzero(is_operation(rows[:place])))
             place -= len(rows)
         return found
 
@@ -179,8 +179,3 @@ class FedLane:
                 return max(0, elapsed_ns - int(rows["due_ns"][place]))
             place -= len(rows)
         return 0
-
-
-def _operations(rows: np.ndarray) -> int:
-    """How many of plan rows are operations, rather than compute, waits and marks."""
-    return int(np.count_nonzero(rows["kind"] < SLEEP))

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, TAKE
-from replay.engine.items import ADD, MARK, READ, RENAME, SLEEP, SPIN, WRITE, Completed
+from replay.engine.items import ADD, MARK, READ, SLEEP, SPIN, WRITE, Completed
+from replay.plan.plan_row import EVENT_ROW, GAP_ROW, MARK_ROW, NO_EVENT, is_operation, recorded_operations
 from replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.schema import (
@@ -42,7 +43,7 @@ RESULT_ROW = np.dtype(
 """One issued operation; times from the run's start."""
 
 
-_SPAN_OF_POINT = {TAKE: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
+_SPAN_OF_EVENT = {TAKE: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
 
 
 PENDING_TIMES = 1 << 17
@@ -140,20 +141,18 @@ class LaneRecorder:
     def record(self, planned: np.ndarray, done: Completed) -> None:
         """Keep the completed part of a batch; `planned` are its rows of `PLAN_ROW`."""
         planned = planned[: done.count]
-        issued = planned["kind"] < SLEEP  # the rest ties the lane to others
-        planned = planned[issued]
-        rows = np.empty(len(planned), dtype=RESULT_ROW)
+        issued = is_operation(planned)
+        operations = recorded_operations(planned)
+        rows = np.empty(len(operations), dtype=RESULT_ROW)
         for name in ("op", "api", "origin", "file_id", "step", "offset"):
-            rows[name] = planned[name]
-        renames = planned["kind"] == RENAME
-        rows["offset"][renames] = planned["length"][renames]
+            rows[name] = operations[name]
         rows["lane"] = self.lane
         rows["begin_ns"], rows["end_ns"] = done.begin_ns[issued], done.end_ns[issued]
         rows["due_ns"], rows["result"] = done.due_ns[issued], done.result[issued]
         self.rows.append(rows)
-        self._count(rows, planned)
+        self._count(rows, operations)
 
-    def _count(self, rows: np.ndarray, planned: np.ndarray) -> None:
+    def _count(self, rows: np.ndarray, operations: np.ndarray) -> None:
         if not len(rows):
             return
         tally, result = self._tally, rows["result"]
@@ -161,10 +160,10 @@ class LaneRecorder:
         failed = result < 0
         tally.operations += len(rows)
         tally.failed += int(failed.sum())
-        data = planned["kind"] <= WRITE
-        tally.short += int((data & (result >= 0) & (result < planned["length"])).sum())
-        tally.bytes_read += int(moved[planned["kind"] == READ].sum())
-        tally.bytes_written += int(moved[planned["kind"] == WRITE].sum())
+        data = operations["kind"] <= WRITE
+        tally.short += int((data & (result >= 0) & (result < operations["length"])).sum())
+        tally.bytes_read += int(moved[operations["kind"] == READ].sum())
+        tally.bytes_written += int(moved[operations["kind"] == WRITE].sum())
         tally.last_end_ns = max(tally.last_end_ns, int(rows["end_ns"].max()))
         for code, count in zip(*np.unique(-result[failed], return_counts=True), strict=True):
             tally.errors[int(code)] = tally.errors.get(int(code), 0) + int(count)
@@ -203,11 +202,11 @@ class ComputeRecorder:
             return SPANS_SCHEMA.empty_table()
         planned = np.concatenate(self._planned)
         begin, end = np.concatenate(self._begin), np.concatenate(self._end)
-        at_point = planned["file_id"] >= 0
+        in_event = planned.view(EVENT_ROW)["event"] != NO_EVENT
         parts = [
             _step_spans(planned, begin),
-            _compute_spans(planned[~at_point], begin[~at_point], end[~at_point], source),
-            _point_spans(planned[at_point], begin[at_point], end[at_point]),
+            _compute_spans(planned[~in_event], begin[~in_event], end[~in_event], source),
+            _event_spans(planned[in_event].view(EVENT_ROW), begin[in_event], end[in_event]),
         ]
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         names = [SPAN_KINDS[kind] for kind in columns["kind"].tolist()]
@@ -233,26 +232,27 @@ class ComputeStructure:
 
 
 def _step_spans(planned: np.ndarray, begin: np.ndarray) -> dict[str, np.ndarray]:
-    marks = planned["kind"] == MARK
-    opens, closes = marks & (planned["offset"] == 0), marks & (planned["offset"] == 1)
-    steps, starts = planned["step"][opens], begin[opens]
-    ends = begin[closes]
+    mark = planned["kind"] == MARK
+    marks, begin = planned[mark].view(MARK_ROW), begin[mark]
+    is_end = marks["is_end"] == 1
+    steps, starts, ends = marks["step"][~is_end], begin[~is_end], begin[is_end]
     # A stopped run may lack the last end: a step without an end is not a step of the replay.
     whole = min(len(starts), len(ends))
     return _columns("step", steps[:whole], starts[:whole], ends[:whole])
 
 
-def _point_spans(planned: np.ndarray, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
-    """One span for each point of the training thread (`replay.causal.items`), from its first item to its last.
+def _event_spans(items: np.ndarray, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
+    """One span for each event of the training thread, from the first to the last of its items (`EVENT_ROW`).
 
-    A point whose last item lets others go on was over when that began: they may be awake before it ends.
+    An event whose last item lets others go on was over when that item began: they may be awake before it ends.
     """
-    first = np.flatnonzero(np.diff(planned["file_id"], prepend=-1))
-    last = np.append(first[1:], len(planned))[: len(first)] - 1
-    kinds = np.array([SPAN_KINDS.index(_SPAN_OF_POINT.get(kind, "other")) for kind in planned["op"][first].tolist()])
-    shown = np.isin(planned["op"][first], list(_SPAN_OF_POINT))
-    over = np.where(planned["kind"] == ADD, begin, end)
-    spans = _columns("other", planned["step"][first], begin[first], over[last])
+    first = np.flatnonzero(np.diff(items["event"], prepend=NO_EVENT))
+    last = np.append(first[1:], len(items))[: len(first)] - 1
+    event_kind = items["event_kind"][first]
+    kinds = np.array([SPAN_KINDS.index(_SPAN_OF_EVENT.get(kind, "other")) for kind in event_kind.tolist()])
+    shown = np.isin(event_kind, list(_SPAN_OF_EVENT))
+    over = np.where(items["kind"] == ADD, begin, end)
+    spans = _columns("other", items["step"][first], begin[first], over[last])
     spans["kind"] = kinds.astype(np.int8)
     return {name: values[shown] for name, values in spans.items()}
 
@@ -265,14 +265,15 @@ def _columns(kind: str, step: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarr
 def _compute_spans(
     planned: np.ndarray, begin: np.ndarray, end: np.ndarray, source: ComputeStructure
 ) -> dict[str, np.ndarray]:
-    gaps = np.isin(planned["kind"], (SLEEP, SPIN))
-    recorded, length = planned["offset"][gaps], planned["length"][gaps]
+    gap = np.isin(planned["kind"], (SLEEP, SPIN))
+    gaps, begin, end = planned[gap].view(GAP_ROW), begin[gap], end[gap]
+    recorded, duration = gaps["recorded_ns"], gaps["duration_ns"]
     starts, ends, steps = [], [], []
     first = np.searchsorted(source.ends, recorded, side="right")
-    last = np.searchsorted(source.starts, recorded + np.rint(length * source.speed).astype(np.int64), side="left")
+    last = np.searchsorted(source.starts, recorded + np.rint(duration * source.speed).astype(np.int64), side="left")
     for at, low, high, moved, until, step in zip(
-        recorded.tolist(), first.tolist(), last.tolist(), begin[gaps].tolist(), end[gaps].tolist(),
-        planned["step"][gaps].tolist(), strict=True,
+        recorded.tolist(), first.tolist(), last.tolist(), begin.tolist(), end.tolist(), gaps["step"].tolist(),
+        strict=True,
     ):  # fmt: skip
         starts.append(np.clip(moved + (source.starts[low:high] - at) / source.speed, moved, until))
         ends.append(np.clip(moved + (source.ends[low:high] - at) / source.speed, moved, until))

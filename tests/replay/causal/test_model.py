@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from replay.causal.check import schedule
 from replay.causal.explain import rank_model
 from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns, rank_batches
-from replay.engine.items import ADD, READ, WAIT
+from replay.engine.items import ADD, READ
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.layers import choose_layers
 from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import PLAN_ROW
+from replay.plan.plan_row import COUNTER_ROW, OPERATION_ROW, PLAN_ROW, Add, Wait, rows_of_each
 from replay.plan.survey import spans_by_rank, survey_rank
 from replay.ranks.comm import Solo
 from tests.capture_builder import Op, Span, build_capture, read
@@ -87,7 +87,8 @@ def predicted_takes_ns(capture: Capture, steps: Steps, storage: Storage) -> np.n
     lanes = predicted_lanes(capture, steps, storage)
     script = lanes[0, "training"][0]
     takes = steps.counters(FIRST_RANK_COUNTER)[0].takes
-    return schedule(lanes)[0, "training"].begin_ns[(script["kind"] == ADD) & (script["slot"] == takes)]
+    counter = script.view(COUNTER_ROW)["counter"]
+    return schedule(lanes)[0, "training"].begin_ns[(script["kind"] == ADD) & (counter == takes)]
 
 
 def true_takes_ns(application: Application, storage: Storage, steps: range) -> np.ndarray:
@@ -107,12 +108,12 @@ def predicted_lanes(
         parts: dict[int, list[np.ndarray]] = {}
         for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
             rows = np.zeros(len(batch.lane), dtype=PLAN_ROW)
-            rows["length"] = batch.length
+            rows.view(OPERATION_ROW)["length"] = batch.length
             for lane, items, _ in causal.split(rows, batch):
                 parts.setdefault(lane, []).append(items)
         for lane, made in parts.items():
             items = np.concatenate(made)
-            takes = np.array([storage.takes_ns(length) for length in items["length"].tolist()])
+            takes = np.array([storage.takes_ns(length) for length in items.view(OPERATION_ROW)["length"].tolist()])
             lanes[rank, lane] = (items, np.where(items["kind"] == READ, takes, 0))
         ready = steps.pipeline(rank, counters, pacing)
         lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
@@ -395,9 +396,7 @@ def test_a_checkpoint_of_another_thread_does_not_block(tmp_path: Path) -> None:
 
 def test_lanes_that_wait_for_each_other_are_an_error() -> None:
     def lane(first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-        items = np.zeros(2, dtype=PLAN_ROW)
-        items["kind"], items["slot"], items["length"] = (WAIT, ADD), (first, second), 1
-        return items, np.zeros(2, dtype=np.int64)
+        return rows_of_each([Wait(counter=first, until=1), Add(counter=second)]), np.zeros(2, dtype=np.int64)
 
     with pytest.raises(ReplayError, match="a, b wait for each other"):
         schedule({"a": lane(0, 1), "b": lane(1, 0)})
@@ -407,7 +406,6 @@ def test_lanes_that_wait_for_each_other_are_an_error() -> None:
 def test_who_meets_leaves_when_the_last_has_come(order: list[int], arrivals: list[int]) -> None:
     lanes: dict[object, tuple[np.ndarray, np.ndarray]] = {}
     for name in order:
-        items = np.zeros(2, dtype=PLAN_ROW)
-        items["kind"], items["length"], items["due_ns"] = (ADD, WAIT), (1, 4), (arrivals[name], 0)
+        items = rows_of_each([Add(counter=0, due_ns=arrivals[name]), Wait(counter=0, until=4)])
         lanes[name] = (items, np.zeros(2, dtype=np.int64))
     assert {int(each.end_ns[-1]) for each in schedule(lanes).values()} == {max(arrivals)}

@@ -27,6 +27,7 @@ from replay.plan.lane_plan import (
 )
 from replay.plan.layers import POSIX, choose_layers
 from replay.plan.pacing import Pace, Pacing
+from replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW, batch_of
 from replay.plan.survey import spans_by_rank, survey_rank
 from replay.twin.placement import Placement
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
@@ -39,6 +40,14 @@ def drained(source, lane):
     while len(rows := source.lane(lane).next_rows()):
         batches.append(rows)
     return np.concatenate(batches), [len(rows) for rows in batches]
+
+
+def slots(rows):
+    return rows.view(OPERATION_ROW)["slot"].tolist()
+
+
+def durations(rows):
+    return rows.view(GAP_ROW)["duration_ns"]
 
 
 def compute_of(capture, *, pacing=None, compute="sleep"):
@@ -62,16 +71,17 @@ def test_each_lane_gets_its_own_operations_in_order(tmp_path):
     first, _ = drained(source, 0)
     assert first["due_ns"].tolist() == [0, 300]
     assert first["kind"].tolist() == [READ, READ]
-    assert (first["offset"].tolist(), first["length"].tolist(), first["step"].tolist()) == ([7, 9], [3, 0], [4, -1])
+    own = first.view(OPERATION_ROW)
+    assert (own["offset"].tolist(), own["length"].tolist(), own["step"].tolist()) == ([7, 9], [3, 0], [4, -1])
     second, _ = drained(source, 1)
-    assert (second["kind"].tolist(), second["due_ns"].tolist(), second["slot"].tolist()) == ([WRITE], [50], [1])
+    assert (second["kind"].tolist(), second["due_ns"].tolist(), slots(second)) == ([WRITE], [50], [1])
 
 
 def test_batches_never_exceed_what_the_loop_takes(tmp_path):
     ops = [read(0, start_ns=100 + i, length=1, offset=i) for i in range(BATCH_ITEMS + 10)]
     rows, sizes = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"])), 0)
     assert sizes == [BATCH_ITEMS, 10]
-    assert rows["offset"].tolist() == list(range(BATCH_ITEMS + 10))
+    assert rows.view(OPERATION_ROW)["offset"].tolist() == list(range(BATCH_ITEMS + 10))
 
 
 def test_think_carries_over_between_row_groups_of_a_lane(tmp_path):
@@ -96,10 +106,10 @@ def test_written_files_are_made_and_read_files_are_not(tmp_path):
 def test_a_file_has_a_slot_for_each_back_end(tmp_path):
     ops = [read(0, start_ns=100), read(0, api="STDIO", start_ns=101, lane=1), write(1, api="STDIO", start_ns=102)]
     rows, _ = drained(planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"])), 0)
-    assert rows["slot"].tolist() == [0, 2]
+    assert slots(rows) == [0, 2]
     capture = build_capture(tmp_path, name="again", ops=ops, files=["/a", "/b"])
     rows, _ = drained(planned(capture), 1)
-    assert rows["slot"].tolist() == [1]
+    assert slots(rows) == [1]
 
 
 def test_operations_that_move_no_data_become_items(tmp_path):
@@ -112,9 +122,9 @@ def test_operations_that_move_no_data_become_items(tmp_path):
     capture = build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])
     rows, _ = drained(planned(capture), 0)
     assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, WRITE]
-    assert rows["offset"].tolist() == [-1, 77, -1, -1, -1, 1, 0]
-    assert rows["slot"].tolist() == [0] * 6 + [1]
-    assert rows[5]["length"] == 1, "the record needs the file of the new name"
+    assert batch_of(rows).offset.tolist() == [-1, 77, -1, -1, -1, 1, 0]
+    assert slots(rows) == [0] * 6 + [1]
+    assert rows.view(RENAME_ROW)["new_file_id"][5] == 1, "the record needs the file of the new name"
 
 
 SPANS = [
@@ -131,7 +141,7 @@ SPANS = [
 def test_the_compute_lane_has_the_gaps_and_the_borders_of_the_steps(tmp_path):
     capture = build_capture(tmp_path, spans=SPANS)
     rows = compute_of(capture)
-    described = list(zip(rows["kind"], rows["due_ns"], rows["length"], rows["step"], strict=True))
+    described = list(zip(rows["kind"], rows["due_ns"], durations(rows), rows["step"], strict=True))
     assert described == [
         (MARK, 0, 0, 0),
         (SLEEP, 20, 50, 0),
@@ -150,12 +160,12 @@ def test_gaps_never_cross_a_border_of_a_step(spans):
     rows = compute_rows(spans_table(rows_of), Pacing(), "sleep", origin_ns=0)
     gaps = rows[rows["kind"] == SLEEP]
     borders = rows[rows["kind"] == MARK]["due_ns"]
-    for begin, length in zip(gaps["due_ns"], gaps["length"], strict=True):
+    for begin, length in zip(gaps["due_ns"], durations(gaps), strict=True):
         assert not np.any((borders > begin) & (borders < begin + length))
     kinds = np.array([SPAN_KINDS.index(kind) for kind, _, _ in spans], dtype=np.int8)
     begins = np.array([begin for _, begin, _ in spans], dtype=np.int64)
     ends = begins + np.array([length for _, _, length in spans], dtype=np.int64)
-    assert gaps["length"].sum() == busy_intervals(kinds, begins, ends).length_ns
+    assert durations(gaps).sum() == busy_intervals(kinds, begins, ends).length_ns
 
 
 def test_skipped_compute_leaves_no_items(tmp_path):
@@ -167,7 +177,7 @@ def test_skipped_compute_leaves_no_items(tmp_path):
 def test_spun_compute_is_busy_and_scaled_with_speed(tmp_path):
     capture = build_capture(tmp_path, spans=[Span("compute", 300, 320)])
     rows = compute_of(capture, compute="spin", pacing=Pacing(speed=2.0))
-    assert list(zip(rows["kind"], rows["due_ns"], rows["length"], strict=True)) == [(SPIN, 100, 10)]
+    assert list(zip(rows["kind"], rows["due_ns"], durations(rows), strict=True)) == [(SPIN, 100, 10)]
 
 
 def test_waiting_is_not_compute():

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.causal.training_loop import TAKE
-from replay.engine.items import ADD, MARK, READ, SLEEP, WAIT, WRITE, Batch, Completed
-from replay.plan.lane_plan import PLAN_ROW, batch_of
+from replay.engine.items import SLEEP, Completed
+from replay.plan.plan_row import Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
 from replay.plan.row_queue import RowQueue
 from replay.run.recording import (
     RESULT_ROW,
@@ -15,26 +15,24 @@ from replay.run.recording import (
     Tally,
     rank_rows,
 )
-from traces.schema import OPS, SPAN_KINDS, codes
-from traces.schema import READ as READ_OP
+from traces.schema import OPS, READ, SPAN_KINDS, WRITE, codes
 
 
 def completed(rows, begin, end, result, due=None):
-    batch: Batch = batch_of(rows)
     times = [np.array(values, dtype=np.int64) for values in (due if due is not None else begin, begin, end, result)]
-    return Completed(batch=batch, due_ns=times[0], begin_ns=times[1], end_ns=times[2], result=times[3])
+    return Completed(batch=batch_of(rows), due_ns=times[0], begin_ns=times[1], end_ns=times[2], result=times[3])
 
 
-def plan_rows(**columns):
-    rows = np.zeros(len(next(iter(columns.values()))), dtype=PLAN_ROW)
-    for name, values in columns.items():
-        rows[name] = values
-    return rows
+def operations(op, *, offset=0, length=0):
+    zeros = np.zeros(len(op), dtype=np.int32)
+    return operation_rows(
+        op=np.array(op), api=0, origin=0, slot=zeros, file_id=zeros, step=0, offset=offset, length=length
+    )
 
 
 def test_totals_count_failures_short_counts_and_times():
     recorder = LaneRecorder(3)
-    rows = plan_rows(kind=[READ, WRITE, READ, READ], length=[10, 20, 30, 40], op=[READ_OP] * 4)
+    rows = operations([READ, WRITE, READ, READ], length=[10, 20, 30, 40])
     recorder.record(rows, completed(rows, [0, 20, 40, 60], [5, 30, 44, 61], [10, 20, 7, -2], due=[0, 15, 40, 50]))
     tally = recorder.tally(starved_ns=9) + recorder.times.tally()
     assert (tally.operations, tally.failed, tally.short, tally.errors) == (4, 1, 1, {2: 1})
@@ -45,10 +43,10 @@ def test_totals_count_failures_short_counts_and_times():
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 50)), min_size=1, max_size=6), max_size=5))
-def test_latencies_are_told_by_operation_and_together(batches):
+def test_latencies_are_kept_by_operation_and_together(batches):
     recorder, expected = LaneRecorder(0), {}
     for batch in batches:
-        rows = plan_rows(kind=[READ] * len(batch), op=[OPS.index(name) for name, _ in batch])
+        rows = operations([OPS.index(name) for name, _ in batch])
         recorder.record(rows, completed(rows, [0] * len(batch), [time for _, time in batch], [0] * len(batch)))
         for name, time in batch:
             expected.setdefault(OPS.index(name), []).append(time)
@@ -62,7 +60,7 @@ def test_latencies_are_told_by_operation_and_together(batches):
 
 def test_a_stopped_batch_counts_only_what_was_done():
     recorder = LaneRecorder(0)
-    rows = plan_rows(kind=[READ, READ], length=[10, 10])
+    rows = operations([READ, READ], length=10)
     recorder.record(rows, completed(rows, [1], [2], [10]))
     assert recorder.tally().operations == 1
     (table,) = rank_rows(0, [recorder.rows])
@@ -75,7 +73,7 @@ def test_lanes_are_merged_in_start_order_and_nothing_is_lost(lanes, chunk):
     queues = []
     for lane, begins in enumerate(lanes):
         rows = np.zeros(len(begins), dtype=RESULT_ROW)
-        rows["begin_ns"], rows["lane"], rows["op"] = begins, lane, READ_OP
+        rows["begin_ns"], rows["lane"], rows["op"] = begins, lane, READ
         rows["result"] = np.arange(len(begins))
         queue = RowQueue(RESULT_ROW)
         for part in np.array_split(rows, range(chunk, len(rows), chunk)):
@@ -94,7 +92,7 @@ def test_lanes_are_merged_in_start_order_and_nothing_is_lost(lanes, chunk):
 
 def test_a_failed_operation_moved_nothing():
     recorder = LaneRecorder(0)
-    rows = plan_rows(kind=[READ], length=[10], op=[READ_OP])
+    rows = operations([READ], length=10)
     recorder.record(rows, completed(rows, [5], [6], [-13], due=[3]))
     (table,) = rank_rows(2, [recorder.rows])
     row = table.to_pylist()[0]
@@ -102,13 +100,12 @@ def test_a_failed_operation_moved_nothing():
 
 
 def test_steps_lie_between_their_marks_and_compute_moves_with_its_gap():
-    rows = plan_rows(
-        kind=[MARK, SLEEP, MARK],
-        step=[7, 7, 7],
-        file_id=[-1, -1, -1],
-        offset=[0, 1010, 1],
-        length=[0, 80, 0],
-        due_ns=[0, 10, 100],
+    rows = rows_of_each(
+        [
+            Mark(is_end=0, step=7),
+            Gap(kind=SLEEP, recorded_ns=1010, duration_ns=80, step=7, due_ns=10),
+            Mark(is_end=1, step=7, due_ns=100),
+        ]
     )
     recorder = ComputeRecorder()
     recorder.record(rows, completed(rows, [2, 13, 104], [2, 94, 104], [0, 0, 0]))
@@ -121,15 +118,15 @@ def test_steps_lie_between_their_marks_and_compute_moves_with_its_gap():
     assert [(s["start_ns"], s["end_ns"]) for s in busy] == [(13, 18), (23, 33), (83, 94)]
 
 
-def test_a_take_is_over_when_it_is_told_not_when_all_are_awake():
-    rows = plan_rows(
-        kind=[ADD, WAIT, SLEEP, ADD],
-        op=[TAKE] * 4,
-        file_id=[5] * 4,
-        step=[7] * 4,
-        slot=[2, 4, -1, 3],
-        offset=[1, 1, 0, 1],
-        length=[1, 1, 9, 1],
+def test_a_fetch_is_over_when_it_is_announced_not_when_all_are_awake():
+    event = {"event": 5, "event_kind": TAKE, "step": 7}
+    rows = rows_of_each(
+        [
+            Add(counter=2, **event),
+            Wait(counter=4, until=1, **event),
+            Gap(kind=SLEEP, duration_ns=9, **event),
+            Add(counter=3, **event),
+        ]
     )
     recorder = ComputeRecorder()
     recorder.record(rows, completed(rows, [10, 30, 50, 60], [30, 50, 60, 90], [0] * 4))

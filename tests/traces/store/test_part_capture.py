@@ -13,6 +13,7 @@ from profiler_merge.analysis.summary import summarise
 from replay.fidelity.timing import step_error
 from replay.plan.lane_plan import compute_rows
 from replay.plan.pacing import Pace, Pacing
+from replay.plan.plan_row import GAP_ROW
 from tests.capture_builder import Span, build_capture, read, spans_table, write
 from traces.errors import CaptureError, UsageError
 from traces.part import Part
@@ -81,7 +82,7 @@ def test_a_step_that_the_window_cuts_keeps_its_time_and_is_not_a_step(tmp_path: 
     assert (found.count, found.mean_s) == (1, 30e-9)
     assert overlap(part).steps["step"].to_pylist() == [1]
     gaps = compute_rows(part.spans, Pacing(pace=Pace.THINK), "sleep", origin_ns=115)
-    assert int(gaps["length"].sum()) == 180 - 115
+    assert int(gaps.view(GAP_ROW)["duration_ns"].sum()) == 180 - 115
     pieces, steps = spans_table([]), part.spans
     assert step_error(steps, steps).steps == 1
     assert step_error(steps, pieces) is None
