@@ -14,7 +14,7 @@ import pytest
 from replay.engine.backends.base import Backend, FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
-from replay.engine.items import CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WRITE, Pace
+from replay.engine.items import CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WRITE, LoopPace
 from tests.fakes import make_batch
 
 DATA = bytes(range(256)) * 64
@@ -233,7 +233,7 @@ class BackendContract:
         """What one lane gets for the items."""
         start = StartGate()
         start.open(1)
-        lane = make_lane(files, pace=Pace.NONE, start=start, stop=StopFlag())
+        lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
         lane.submit(make_batch(*items))
         lane.finish()
         lane.run()
