@@ -1,4 +1,4 @@
-"""What a causal plan comes to when its operations take given times: the model without a clock. Pure.
+"""When each item of a causal plan begins and ends, if its operations last given times: without a clock. Pure.
 
 With the recorded durations it must come to the recorded times, which is the first evidence for a model; with others it
 predicts.
@@ -57,7 +57,7 @@ def schedule(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Ha
     counters: dict[int, _Counter] = defaultdict(_Counter)
     running = {name: _Lane(items, durations) for name, (items, durations) in lanes.items()}
     while any(not lane.done for lane in running.values()):
-        # All lanes are asked, each gets as far as it can.
+        # Each lane does as many of its items as the others let it.
         if not sum(lane.go_on(counters) for lane in running.values()):
             stuck = [str(name) for name, lane in running.items() if not lane.done]
             raise ReplayError(f"lanes {', '.join(stuck)} wait for each other: the causal model contradicts itself")

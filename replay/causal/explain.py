@@ -20,8 +20,9 @@ MAX_RANKS_SHOWN = 16
 def explanation(capture: Capture, steps: Steps, pacing: Pacing) -> dict[str, Any]:
     """The models of all ranks as the object that `dxt-replay run --explain --json` prints.
 
-    `check`: what the models come to with the recorded durations of the operations, beside the recorded time; `at_speed`
-    the same at the speeds of `pacing`, null for the recorded ones. Both are null where there are too many operations.
+    `check`: how long the run lasts by the models, with the recorded duration of each operation, beside the recorded
+    time. `at_speed`: the same at the speeds of `pacing`; null at the recorded speeds. Both are null where there are
+    more than `replay.causal.paced_ranks.MAX_CHECKED_OPERATIONS` operations.
     """
     begin, end = capture.time_span_ns
     modelled = expected_elapsed_ns(capture, steps)
@@ -52,23 +53,23 @@ def explanation(capture: Capture, steps: Steps, pacing: Pacing) -> dict[str, Any
 
 def rank_model(model: LoopModel) -> dict[str, Any]:
     """One rank's model in numbers: how reads feed steps, how far they ran ahead, and the evidence."""
-    loop, takes = model.loop, model.loop.takes
+    loop, fetches = model.loop, model.loop.fetches
     durations = loop.step_end_ns - loop.step_begin_ns
-    residual = model.residual_ns[takes]
+    residual = model.residual_ns[fetches]
     return {
         "steps": len(durations),
         "step_mean_ms": float(durations.mean()) / NS_PER_MS,
-        "takes": len(takes),
+        "batch_fetches": len(fetches),
         "collectives": len(loop.collectives),
         "checkpoints": len(loop.checkpoints),
         "evaluations": len(loop.blocking) - len(loop.checkpoints),
         "feed_rule": _feed_rule(model),
         "step_bytes": model.step_bytes or None,
-        "mean_bytes_per_take": model.loop_bytes / len(takes) if len(takes) else None,
+        "mean_bytes_per_batch": model.loop_bytes / len(fetches) if len(fetches) else None,
         "depth_steps": _depth(model),
         "think_us": {"within_batch": model.think_ns[0] / NS_PER_US, "between_batches": model.think_ns[1] / NS_PER_US},
-        "ready_ms": float(np.median(model.ready_ns[takes])) / NS_PER_MS if len(takes) else None,
-        "take_beyond_reads_ms": float(np.median(residual)) / NS_PER_MS if len(takes) else None,
+        "ready_ms": float(np.median(model.ready_ns[fetches])) / NS_PER_MS if len(fetches) else None,
+        "fetch_beyond_reads_ms": float(np.median(residual)) / NS_PER_MS if len(fetches) else None,
         "load_s": ns_to_seconds(loop.entry_ns - int(loop.begin_ns[0])),
         "evidence": {
             "loop_reads": model.reads,
@@ -85,14 +86,14 @@ def _feed_rule(model: LoopModel) -> str:
     if model.synchronous:
         return "depth 0: the training thread reads what the step needs"
     if not model.step_bytes:
-        return "by time: a read feeds the first step that took its batch after it"
+        return "by time: a read feeds the first step that fetched its batch after the read"
     if model.turns:
         return f"ahead of the loop: {len(model.turns)} readers take turns, a batch each"
     return "ahead of the loop: by cumulative bytes"
 
 
 def _depth(model: LoopModel) -> dict[str, float] | None:
-    """Takes between a read and the step that it fed."""
+    """How many batches are fetched between a read and the fetch that it feeds."""
     if model.synchronous:
         return {"p50": 0.0, "p90": 0.0, "max": 0.0}
     if not model.depth.count:
@@ -109,7 +110,7 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     sections = [
         Section(
             title="Training loop",
-            columns=("rank", "steps", "mean step", "loading", "takes", "collectives", "checkpoints"),
+            columns=("rank", "steps", "mean step", "loading", "batch fetches", "collectives", "checkpoints"),
             rows=tuple(_loop_row(rank, model) for rank, model in shown),
             notes=notes,
         ),
@@ -138,14 +139,14 @@ def _loop_row(rank: str, model: Mapping[str, Any]) -> tuple[str, ...]:
         format_count(model["steps"]),
         format_duration(model["step_mean_ms"] * NS_PER_MS),
         format_duration(model["load_s"] * NS_PER_S),
-        format_count(model["takes"]),
+        format_count(model["batch_fetches"]),
         format_count(model["collectives"]),
         format_count(model["checkpoints"]),
     )
 
 
 def _feed_row(rank: str, model: Mapping[str, Any]) -> tuple[str, ...]:
-    depth, step_bytes = model["depth_steps"], model["step_bytes"] or model["mean_bytes_per_take"]
+    depth, step_bytes = model["depth_steps"], model["step_bytes"] or model["mean_bytes_per_batch"]
     return (
         rank,
         format_count(model["evidence"]["loop_reads"]),
@@ -160,7 +161,7 @@ def _feed_row(rank: str, model: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _meeting_rows(meetings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
     if not meetings["count"]:
-        return (("collectives", "none that tie the ranks"),)
+        return (("collectives", "none at which ranks wait for each other"),)
     return (
         ("collectives", f"{format_count(meetings['count'])} of {format_count(meetings['ranks'])} ranks"),
         ("their own cost, median", format_duration(meetings["cost_median_ms"] * NS_PER_MS)),

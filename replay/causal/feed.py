@@ -1,4 +1,4 @@
-"""Which reads are the training loop's, and how many of their bytes a take consumes: the feed rule. Pure."""
+"""The feed rule: which reads belong to the training loop, and how many bytes one batch fetch consumes. Pure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.causal.training_loop import TrainingLoop
-from replay.plan.plan_row import OperationBatch
+from replay.plan.plan_row import NO_EVENT, OperationBatch
 from traces.schema import READ
-
-NO_POINT = -1
-"""Of the training thread (`replay.causal.training_loop`): none."""
-
 
 Batches = Callable[[], Iterable[OperationBatch]]
 """A rank's operations from the first to the last; each call reads them again."""
 
 
-def containing(loop: TrainingLoop, points: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The one of `points` within which each time lies (its end counts), NO_POINT for none."""
-    if not len(points):
-        return np.full(len(times), NO_POINT, dtype=np.int64)
-    found = np.searchsorted(loop.begin_ns[points], times, side="right") - 1
-    inside = (found >= 0) & (times <= loop.end_ns[points[found]])
-    return np.where(inside, points[found], NO_POINT)
+def containing(loop: TrainingLoop, events: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The one of `events` within which each time lies (its end counts), NO_EVENT for none."""
+    if not len(events):
+        return np.full(len(times), NO_EVENT, dtype=np.int64)
+    found = np.searchsorted(loop.begin_ns[events], times, side="right") - 1
+    inside = (found >= 0) & (times <= loop.end_ns[events[found]])
+    return np.where(inside, events[found], NO_EVENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopReads:
-    """The loop's reads: of which files (bool by file id) and lanes; how many, also inside of an input wait; bytes."""
+    """The reads of the loop.
+
+    loop_files: which files they read, bool by file id.
+    reads, inside: how many there are, and how many of them lie inside an input wait.
+    bytes: how much they read.
+    lanes: the lanes that issue them, by their first read.
+    """
 
     loop_files: np.ndarray
     reads: int
@@ -68,18 +70,18 @@ def with_evaluations(loop: TrainingLoop, batches: Batches, files: int) -> tuple[
 
 
 def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopReads:
-    """Which files the loop reads, in which lanes (by their first read), how many reads lie inside of an input wait."""
+    """The reads of the loop. `evaluated`: files that are not the loop's, bool by file id."""
     loop_files = np.zeros(len(evaluated), dtype=bool)
     lanes: dict[int, None] = {}
     reads = inside = moved = 0
     for batch in batches():
         chosen = (batch.op == READ) & (batch.start_ns >= loop.entry_ns) & (batch.start_ns < loop.exit_ns)
-        chosen &= (containing(loop, loop.checkpoints, batch.start_ns) == NO_POINT) & ~evaluated[batch.file_id]
+        chosen &= (containing(loop, loop.checkpoints, batch.start_ns) == NO_EVENT) & ~evaluated[batch.file_id]
         loop_files[batch.file_id[chosen]] = True
         lanes.update(dict.fromkeys(batch.lane[chosen].tolist()))
-        point = containing(loop, loop.takes, batch.start_ns[chosen])
-        within = point != NO_POINT
-        within[within] &= batch.end_ns[chosen][within] <= loop.end_ns[point[within]]
+        event = containing(loop, loop.fetches, batch.start_ns[chosen])
+        within = event != NO_EVENT
+        within[within] &= batch.end_ns[chosen][within] <= loop.end_ns[event[within]]
         reads += int(chosen.sum())
         inside += int(within.sum())
         moved += int(batch.length[chosen].sum())
@@ -88,79 +90,80 @@ def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopRea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """`step_bytes`, `takes_before`, `loop_bytes` and `outside_bytes` of the model."""
+    """Of `LoopModel`, what the reads alone show; the fields are described there."""
 
     step_bytes: float = 0.0
-    takes_before: float = 0.0
+    fetches_before: float = 0.0
     loop_bytes: int
     outside_bytes: int = 0
 
 
 def turns_of(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads, feed: Feed) -> tuple[int, ...]:
-    """The reader lanes in the order of their turns, if no read then ended after the take that it would have fed."""
-    # Where batches are missing at the beginning, nobody knows how much of its own each lane had read.
-    if len(loop_reads.lanes) < 2 or feed.takes_before < 0:
+    """The reader lanes in the order of their turns, if then no read ended after the batch fetch that it feeds; else
+    empty."""
+    # Where batches are missing at the beginning, it is not known how many of them each lane had read.
+    if len(loop_reads.lanes) < 2 or feed.fetches_before < 0:
         return ()
-    takes, before = loop.take_ends_ns, dict.fromkeys(loop_reads.lanes, 0)
+    fetches, before = loop.fetch_ends_ns, dict.fromkeys(loop_reads.lanes, 0)
     for batch in batches():
         reads = (batch.op == READ) & loop_reads.loop_files[batch.file_id]
         for turn, lane in enumerate(loop_reads.lanes):
             mine = reads & (batch.lane == lane)
             moved = batch.length[mine]
             fed = np.floor((before[lane] + np.cumsum(moved) - moved) / feed.step_bytes).astype(np.int64)
-            fed = fed * len(loop_reads.lanes) + turn - round(feed.takes_before)
+            fed = fed * len(loop_reads.lanes) + turn - round(feed.fetches_before)
             before[lane] += int(moved.sum())
-            in_loop = (fed >= 0) & (fed < len(takes))
-            if (batch.end_ns[mine][in_loop] > takes[fed[in_loop]]).any():
+            in_loop = (fed >= 0) & (fed < len(fetches))
+            if (batch.end_ns[mine][in_loop] > fetches[fed[in_loop]]).any():
                 return ()
     return loop_reads.lanes
 
 
 def feed_of(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> Feed:
-    """Bytes that one take consumes: the largest for which every take had its bytes; and all bytes of the loop's files.
+    """How many bytes one batch fetch consumes: the largest number with which every fetch had its bytes in time.
 
-    Where that leaves more than half of the bytes until the loop's end unused (a first batch that did not wait for its
-    bytes, a pipeline that ends far ahead of the loop), the mean over the takes.
+    Where this leaves more than half of the bytes until the loop's end unused (a first batch that did not wait for its
+    bytes, a pipeline that ends far ahead of the loop), it is the mean over the fetches.
     """
-    takes = loop.take_ends_ns
-    ended = np.zeros(len(takes) + 1, dtype=np.int64)
+    fetches = loop.fetch_ends_ns
+    ended = np.zeros(len(fetches) + 1, dtype=np.int64)
     early = late = 0
     for batch in batches():
         chosen = (batch.op == READ) & loop_files[batch.file_id]
         end, length = batch.end_ns[chosen], batch.length[chosen]
-        by_take = np.searchsorted(takes, end, side="left")
-        np.add.at(ended, by_take, length)
+        by_fetch = np.searchsorted(fetches, end, side="left")
+        np.add.at(ended, by_fetch, length)
         early += int(length[end <= loop.entry_ns].sum())
         late += int(length[batch.start_ns[chosen] >= loop.exit_ns].sum())
     total = int(ended.sum())
-    if not total or not len(takes):
+    if not total or not len(fetches):
         return Feed(loop_bytes=total)
     had = np.cumsum(ended)[:-1]
-    number = np.arange(1, len(takes) + 1)
-    largest, mean = float((had / number).min()), (total - late) / len(takes)
-    step_bytes, takes_before = (largest if largest >= 0.5 * mean else mean), 0.0
+    number = np.arange(1, len(fetches) + 1)
+    largest, mean = float((had / number).min()), (total - late) / len(fetches)
+    step_bytes, fetches_before = (largest if largest >= 0.5 * mean else mean), 0.0
     later = _later_feed(loop, had)
     if later is not None:
-        step_bytes, takes_before = later
-    consumed = min(early, round(step_bytes * max(takes_before, 0.0)))
-    return Feed(step_bytes=step_bytes, takes_before=takes_before, loop_bytes=total, outside_bytes=consumed + late)
+        step_bytes, fetches_before = later
+    consumed = min(early, round(step_bytes * max(fetches_before, 0.0)))
+    return Feed(step_bytes=step_bytes, fetches_before=fetches_before, loop_bytes=total, outside_bytes=consumed + late)
 
 
 def _later_feed(loop: TrainingLoop, had: np.ndarray) -> tuple[float, float] | None:
-    """Step bytes and the takes before the first, where the profile's first step is not the run's; else None.
+    """Step bytes and the number of fetches before the first, where the run had steps before the profile; else None.
 
-    `had` (takes,): bytes that had been read when each take ended. By the steps' numbers there were so many takes
-    before; they hold if the profiled takes consume about what they then did. Where reads are missing instead, as of a
-    part of a capture, the buffer held some batches at its begin: as few as every take had its bytes with.
+    `had` (fetches,): bytes that had been read when each fetch ended. The number of the first step says how many fetches
+    came before. This holds if the profiled fetches then consume about what was read meanwhile. Else reads are missing,
+    as in a part of a capture: the buffer held some batches at the beginning, the fewest that every fetch can do with.
     """
     steps_before = int(loop.step_number[0])
     if steps_before <= 1 or len(had) < 2:  # many count from 1
         return None
-    takes_before = round(steps_before * len(had) / len(loop.step_number))
+    fetches_before = round(steps_before * len(had) / len(loop.step_number))
     number = np.arange(1, len(had) + 1)
-    largest, read_meanwhile = float((had / (takes_before + number)).min()), int(had[-1] - had[0])
+    largest, read_meanwhile = float((had / (fetches_before + number)).min()), int(had[-1] - had[0])
     if largest * (len(had) - 1) >= 0.5 * read_meanwhile and largest > 0:
-        return largest, float(takes_before)
+        return largest, float(fetches_before)
     slope = read_meanwhile / (len(had) - 1)
     missing = float((had / slope - number).min()) if slope else 0.0
     return (slope, missing) if missing < 0 else None

@@ -1,8 +1,8 @@
-"""The causal model as items of lanes: what each waits for, what it lets go on, and the training thread's script. Pure.
+"""The causal model as items of lanes: I/O lanes, the input pipeline and the training thread's script. Pure.
 
-Counters (`replay.engine.wait_counters`) tie the lanes of a rank: the *openings* and *takes* of its training thread,
-and for each lane the number of points that wait for none of its operations any more. Ranks meet at the counter of
-arrivals.
+The lanes of a rank wait for each other at counters (`replay.engine.wait_counters`): the *openings* and *batch fetches*
+of its training thread, and for each I/O lane the number of events that no longer wait for any of its operations. Ranks
+wait for each other at the counter of arrivals.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TypedDict
 
 import numpy as np
 
-from replay.causal.feed import NO_POINT
-from replay.causal.model import OPENINGS, TAKES, Dependencies, DependencyReader, LoopModel, starts_batch
-from replay.causal.training_loop import COLLECTIVE, ENTRY, TAKE
+from replay.causal.feed import NO_EVENT
+from replay.causal.model import FETCHES, OPENINGS, Dependencies, DependencyReader, LoopModel, starts_batch
+from replay.causal.training_loop import COLLECTIVE, ENTRY, FETCH
 from replay.engine.items import SLEEP
 from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
 from replay.plan.pacing import Pacing
@@ -33,8 +33,8 @@ from replay.plan.plan_row import (
     rows_of_each,
 )
 
-NO_TAKE = -1
-"""Number of a point that is no take."""
+NO_FETCH = -1
+"""Number of an event that is not a batch fetch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,17 @@ class RankCounters:
         return self.base
 
     @property
-    def takes(self) -> int:
-        """Takes so far."""
+    def fetches(self) -> int:
+        """Batch fetches so far."""
         return self.base + 1
 
     @property
     def ready(self) -> int:
-        """Batches that are ready to be taken."""
+        """Batches that are ready to be fetched."""
         return self.base + 2
 
     def lane(self, lane: int) -> int:
-        """Points that wait for none of this lane's operations any more."""
+        """Events that no longer wait for any operation of this lane."""
         return self.base + 3 + self.lanes.index(lane)
 
     @property
@@ -71,9 +71,11 @@ class RankCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Meetings:
-    """The collectives of all ranks: the i-th of each rank is one meeting of `ranks` ranks, and costs `cost_ns[i]`.
+    """The collectives of all ranks: the i-th collective of each rank is one meeting of all of them.
 
-    The cost is the shortest duration over the ranks: who came last did not wait. Empty where they do not match.
+    ranks: how many ranks meet.
+    cost_ns: int64 (meetings,), the shortest duration over the ranks, since the rank that came last did not wait. Empty
+    where the ranks do not have equally many collectives.
     """
 
     ranks: int
@@ -81,7 +83,7 @@ class Meetings:
 
     @classmethod
     def of(cls, durations_ns: Sequence[np.ndarray]) -> Meetings:
-        """From the durations of each rank's collectives in order; no meetings unless all ranks have as many."""
+        """From the durations of each rank's collectives in order; no meetings unless all ranks have equally many."""
         counts = {len(durations) for durations in durations_ns}
         if len(counts) != 1:
             return cls(ranks=len(durations_ns), cost_ns=np.empty(0, dtype=np.int64))
@@ -134,20 +136,20 @@ class _CausalLane:
         self._think_ns = model.think_ns
         self._long_think_ns = model.long_think_ns
         self._lead = model.lead
-        self._take_number = np.where(model.loop.kind == TAKE, np.cumsum(model.loop.kind == TAKE) - 1, NO_TAKE)
+        self._fetch_number = np.where(model.loop.kind == FETCH, np.cumsum(model.loop.kind == FETCH) - 1, NO_FETCH)
         self._own = counters.lane(lane)
-        self._gates = {OPENINGS: counters.openings, TAKES: counters.takes}
-        self._awaited = {OPENINGS: 0, TAKES: 0}
+        self._gates = {OPENINGS: counters.openings, FETCHES: counters.fetches}
+        self._awaited = {OPENINGS: 0, FETCHES: 0}
         self._left = operations
-        self._previous_need = NO_POINT
-        self._points = len(model.loop.kind)
+        self._previous_need = NO_EVENT
+        self._events = len(model.loop.kind)
         self._posted = 0
         self._previous_end_ns = origin_ns
 
     def items(
         self, rows: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, dependencies: Dependencies
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The operations with the waits and additions between them, and the recorded duration of each."""
+        """The operations with the waits and additions between them, and the recorded duration of each item."""
         previous = np.concatenate(([self._previous_end_ns], end_ns[:-1]))
         gap = np.maximum(start_ns - previous, 0)
         self._previous_end_ns = int(end_ns[-1])
@@ -158,13 +160,13 @@ class _CausalLane:
         dependencies = self._freed(dependencies, free)
         let_go = self._additions(dependencies.floor)
         waits = self._waits(dependencies)
-        # After the gate: what passed between it and the operation. Before: the rest of the think time, as far as the
-        # capture lets it be known (a reader that was held back hides how long it thought).
+        # `after` the gate comes the time between the gate and the operation. Before the gate comes the rest of the
+        # think time, as far as the capture shows it: a reader that was held back hides how long it thought.
         after = np.where(waits, np.clip(start_ns - np.maximum(previous, dependencies.gate_ns), 0, gap), gap)
         after[waits & free] = 0
         within, between = self._think_ns
         typical = np.where(free, gap, np.where(first, between, within))
-        thought = np.where(waits & (dependencies.gate == TAKES), np.clip(typical, after, gap), after)
+        thought = np.where(waits & (dependencies.gate == FETCHES), np.clip(typical, after, gap), after)
         last = int(self._left == 0)
         counts = 1 + (let_go > 0) + waits
         at = np.cumsum(counts) - 1
@@ -184,40 +186,38 @@ class _CausalLane:
         adds = let_go > 0
         items[(at - waits - 1)[adds]] = rows_of_arrays(Add(counter=self._own, amount=let_go[adds]), int(adds.sum()))
         if last:
-            items[-1:] = rows_of_each([Add(counter=self._own, amount=self._points - self._posted)])
+            items[-1:] = rows_of_each([Add(counter=self._own, amount=self._events - self._posted)])
         return items, durations
 
     def _not_held_back(
         self, dependencies: Dependencies, previous: np.ndarray, gap: np.ndarray, first: np.ndarray
     ) -> np.ndarray:
-        """Which reads began because their lane was free, not because a take made room for them.
-
-        The last take had happened before the lane was free, or the gap before them is a usual think time.
-        """
+        """Which reads began because their lane was free, not because a batch fetch made room for them: the last fetch
+        had happened before the lane was free, or the gap before the read is a usual think time."""
         within, between = self._long_think_ns
         thought = (dependencies.gate_ns <= previous) | (gap <= np.where(first, between, within))
-        free: np.ndarray = thought & (dependencies.gate == TAKES) & (self._fed(dependencies) != NO_TAKE)
+        free: np.ndarray = thought & (dependencies.gate == FETCHES) & (self._fed(dependencies) != NO_FETCH)
         return free
 
     def _freed(self, dependencies: Dependencies, free: np.ndarray) -> Dependencies:
-        """The dependencies, where the reads `free` wait only for as many takes as the buffer is deep."""
+        """The dependencies, in which the reads `free` may run ahead of the loop by the depth of the buffer."""
         count = np.clip(self._fed(dependencies) - self._lead, 0, dependencies.gate_count)
         return dataclasses.replace(dependencies, gate_count=np.where(free, count, dependencies.gate_count))
 
     def _fed(self, dependencies: Dependencies) -> np.ndarray:
-        """Number of the take that each operation feeds, NO_TAKE for none."""
-        return np.where(dependencies.need == NO_POINT, NO_TAKE, self._take_number[dependencies.need])
+        """Number of the batch fetch that each operation feeds, NO_FETCH for none."""
+        return np.where(dependencies.need == NO_EVENT, NO_FETCH, self._fetch_number[dependencies.need])
 
     def _additions(self, floor: np.ndarray) -> np.ndarray:
-        """By how much the lane's own counter rises before each operation: all before it are done."""
+        """By how much the lane's own counter rises before each operation, when all earlier ones are done."""
         reached = np.maximum.accumulate(np.concatenate(([self._posted], floor)))
         self._posted = int(reached[-1])
         return np.diff(reached)
 
     def _waits(self, dependencies: Dependencies) -> np.ndarray:
-        """Which operations wait at their gate: those whose lane has not waited for as much already."""
+        """Which operations wait at their gate: those whose lane has not yet waited for as high a count."""
         waits = np.zeros(len(dependencies.gate), dtype=bool)
-        for gate in (OPENINGS, TAKES):
+        for gate in (OPENINGS, FETCHES):
             wanted = np.where(dependencies.gate == gate, dependencies.gate_count, 0)
             awaited = np.maximum.accumulate(np.concatenate(([self._awaited[gate]], wanted)))
             waits |= wanted > awaited[:-1]
@@ -225,7 +225,7 @@ class _CausalLane:
         return waits
 
     def _gate_counters(self, gate: np.ndarray) -> np.ndarray:
-        return np.where(gate == OPENINGS, self._gates[OPENINGS], self._gates[TAKES])
+        return np.where(gate == OPENINGS, self._gates[OPENINGS], self._gates[FETCHES])
 
 
 def script_rows(
@@ -240,27 +240,27 @@ def script_rows(
 
 
 def makes_ready(model: LoopModel) -> bool:
-    """Whether batches are made ready in a lane of their own (`ready_rows`), or the takes wait for the reads."""
+    """Whether batches are made ready in a lane of their own (`ready_rows`); else batch fetches wait for the reads."""
     return bool(model.ready_ns.any())
 
 
 def ready_rows(model: LoopModel, counters: RankCounters, pacing: Pacing) -> np.ndarray:
-    """What stands for the pipeline between reading and the take, as items: each batch waits for its reads and is then
-    made ready. Empty where nothing is known of it."""
+    """The input pipeline between reads and batch fetches as items (`PLAN_ROW`): each batch waits for its reads, then is
+    made ready. Empty where the capture does not show how long that takes."""
     if not makes_ready(model):
         return np.zeros(0, dtype=PLAN_ROW)
-    takes = model.loop.takes
-    durations = pacing.io_ns(model.ready_ns[takes]).tolist()
+    fetches = model.loop.fetches
+    durations = pacing.io_ns(model.ready_ns[fetches]).tolist()
     items: list[Item] = []
-    for point, duration in zip(takes.tolist(), durations, strict=True):
-        items += [Wait(counter=counter, until=point + 1) for counter in _lanes_needed(model, counters, point)]
+    for event, duration in zip(fetches.tolist(), durations, strict=True):
+        items += [Wait(counter=counter, until=event + 1) for counter in _lanes_needed(model, counters, event)]
         items += [Gap(kind=SLEEP, duration_ns=duration), Add(counter=counters.ready)]
     return rows_of_each(items)
 
 
-def _lanes_needed(model: LoopModel, counters: RankCounters, point: int) -> list[int]:
-    """The counters of the lanes whose operations a point waits for."""
-    return [counters.lane(lane) for lane, points in model.needed.items() if points[point]]
+def _lanes_needed(model: LoopModel, counters: RankCounters, event: int) -> list[int]:
+    """The counters of the lanes whose operations an event waits for."""
+    return [counters.lane(lane) for lane, events in model.needed.items() if events[event]]
 
 
 class _Script:
@@ -323,7 +323,7 @@ class _Script:
             return
         if kind != ENTRY:
             self._items.append(Add(counter=self._counters.openings, **place))
-        if kind == TAKE and makes_ready(self._model):
+        if kind == FETCH and makes_ready(self._model):
             self._taken += 1
             self._items.append(Wait(counter=self._counters.ready, until=self._taken, **place))
         else:
@@ -333,8 +333,8 @@ class _Script:
         self._items.append(Gap(kind=SLEEP, duration_ns=residual, **place))
         if kind == ENTRY:
             self._items.append(Add(counter=self._counters.openings, **place))
-        elif kind == TAKE:
-            self._items.append(Add(counter=self._counters.takes, **place))
+        elif kind == FETCH:
+            self._items.append(Add(counter=self._counters.fetches, **place))
 
     def _meeting(self, place: _Place, duration: int) -> list[Item]:
         if self._met >= len(self._meetings.cost_ns):

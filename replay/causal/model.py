@@ -1,24 +1,24 @@
 """The causal model behind the pace `steps`: which reads feed which step, and what each operation waits for. Pure.
 
-The rules (c, need and take as in a bounded buffer between a producer and a consumer):
+The training thread fetches a batch for each step, and readers fill a bounded buffer of batches ahead of it. The rules:
 
-* An operation that ran ahead of the loop begins when its lane is free, its think time has passed, and as many takes
-  have happened as had happened when it began in the capture: a full buffer holds a reader back as it did. A read that
-  no take can have held back waits only until it is no further ahead of the loop than reads were in the capture.
-* A step has its batch when every read that feeds it has ended. Read i feeds take floor(bytes read before i / step
-  bytes); step bytes is the largest number for which every take had its bytes, in the capture, when it ended. Where the
-  profile begins in the midst of the run, takes are counted from the run's first step, as the steps' numbers tell.
-* Where the lanes are true threads and it contradicts nothing, reader threads take turns: the j-th batch of thread t of
-  n feeds take j n + t. Without that the first takes of parallel readers are thought to have their batches too early.
-* Between the end of its reads and the take a batch is made ready (decoded, collated): as long as in the capture it
-  took at least, where takes had to wait for their batch; where none had to, what the pipeline's own spans or the gaps
-  between a reader's batches show. Batches become ready one after the other, beside the training thread.
-* Reads that lie within the input waits are the training thread's own (depth 0): they begin when it begins to wait.
-* What was read before the first step, from files that the loop does not read, is loaded before it.
-* Operations inside of a checkpoint of the training thread block it, and so do those of an evaluation: a long pause
-  between two steps until whose second half files are read that the loop does not read.
+* An operation that ran ahead of the loop begins when its lane is free, its think time has passed, and as many batches
+  have been fetched as when it began in the capture: a full buffer holds a reader back as it did. A read that no batch
+  fetch can have held back waits only until it is no further ahead of the loop than reads were in the capture.
+* A step has its batch when every read that feeds it has ended. Read i feeds fetch number floor(bytes read before i /
+  step bytes); step bytes is the largest number with which every fetch of the capture had its bytes when it ended.
+  Where the profile begins in the middle of the run, the numbers of its steps say how many fetches came before.
+* Where the lanes are true threads and no read contradicts it, reader threads take turns: the j-th batch of thread t of
+  n feeds fetch j n + t. Without this rule the first batches of parallel readers would seem to be there too early.
+* Between the end of its reads and its fetch a batch is made ready (decoded, collated). Where fetches had to wait for
+  their batch, this lasts as long as it lasted at least in the capture; else as long as the spans of the pipeline or the
+  gaps between the batches of a reader show. Batches become ready one after the other, beside the training thread.
+* Reads inside input waits are issued by the training thread itself (depth 0): they begin when it begins to wait.
+* What was read before the first step, from files that the loop does not read, is loaded before the first step.
+* The training thread waits for the operations inside its checkpoints and evaluations. An evaluation is a long pause
+  between two steps, in whose second half, too, files are read that the loop does not read.
 
-So the recorded times, with the recorded latencies, follow from the model; with other latencies, other times do.
+With the recorded latencies the recorded times follow from the model; with other latencies, other times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.causal.feed import (
-    NO_POINT,
+    NO_EVENT,
     Batches,
     Feed,
     OperationBatch,
@@ -40,26 +40,28 @@ from replay.causal.feed import (
     with_evaluations,
 )
 from replay.causal.ready import ready_at, ready_times
-from replay.causal.training_loop import OPENING, TAKE, TrainingLoop
+from replay.causal.training_loop import FETCH, OPENING, TrainingLoop
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.schema import OPS, READ
 
 SYNCHRONOUS_SHARE = 0.99
-"""Of the loop's reads that lie within one input wait: from here on they are taken for the training thread's own."""
+"""Share of the loop's reads inside input waits from which on the training thread itself issues them (depth 0)."""
 
-NO_GATE, OPENINGS, TAKES = range(3)
-"""What an operation waits for: nothing, an opening of the training thread, or a take."""
+NO_GATE, OPENINGS, FETCHES = range(3)
+"""What an operation waits for: nothing, an opening of the training thread, or a batch fetch."""
 
 _PREPARES_READ = tuple(OPS.index(name) for name in ("open", "stat", "seek"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dependencies:
-    """What the operations of a batch are tied to, each (n,).
+    """What each of n operations waits for, and what waits for it; arrays (n,).
 
-    `need`: the point that waits for it, NO_POINT for none; `floor`: no operation from this one on is needed by an
-    earlier point. `gate`: what it waits for, `gate_count` how many of them, `gate_ns` when the last of these happened
-    in the capture.
+    need: the event that waits for the operation, NO_EVENT for none.
+    floor: the first event that this operation or a later one can be needed by.
+    gate: what the operation waits for: NO_GATE, OPENINGS or FETCHES.
+    gate_count: how many openings or batch fetches.
+    gate_ns: when the last of these happened in the capture.
     """
 
     need: np.ndarray
@@ -71,24 +73,26 @@ class Dependencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopModel:
-    """The model of one rank.
+    """The model of one rank, which has e events.
 
-    `loop_files`: bool by file id, the files that the loop reads, `loop_bytes` from them. `synchronous`: depth 0.
-    `step_bytes`: bytes that one take consumes, 0.0 where reads are tied by time. `takes_before`: how many there were
-    before the profile's first; negative: batches that were there before the first read. `outside_bytes` of
-    `loop_bytes` were consumed before the profiled steps or read after them. `turns`: the reader lanes, where each
-    reads whole batches in turn; else empty. `residual_ns` (p,): how long a point went on after its operations had ended
-    and its batch was ready; `ready_ns` (p,): what making it ready took. `needed`: lane -> bool (p,), the points that
-    wait for operations of it. `think_ns`: median think time of a lane where no take hides it, within a batch and before
-    the first operation of the next one; `long_think_ns`: what is still usual. `depth`: takes between a read and
-    the one that it fed, of the reads that ran ahead. `reads` of the loop, `inside_share` of them within input waits.
+    loop_files: the files that the loop reads, bool by file id.
+    synchronous: whether the training thread itself reads (depth 0).
+    step_bytes: bytes that one batch fetch consumes, 0.0 where only the times say which read feeds which fetch.
+    fetches_before: fetches before the profile's first; negative: batches in the buffer before the first read.
+    turns: the reader lanes in order, where each reads whole batches in turn; else empty.
+    loop_bytes, outside_bytes: read from the loop's files; and those of them that steps outside of the profile consumed.
+    residual_ns, ready_ns: (e,), how long an event lasted after its operations and its batch; how long making that took.
+    needed: bool (e,) by lane, the events that wait for operations of the lane.
+    think_ns, long_think_ns: median and longest usual think time, within a batch and before the next batch.
+    depth: fetches between a read that ran ahead and the fetch that it fed.
+    reads, inside_share: reads of the loop, and the share of them inside input waits.
     """
 
     loop: TrainingLoop
     loop_files: np.ndarray
     synchronous: bool
     step_bytes: float
-    takes_before: float
+    fetches_before: float
     turns: tuple[int, ...]
     loop_bytes: int
     outside_bytes: int
@@ -103,7 +107,7 @@ class LoopModel:
 
     @property
     def lead(self) -> int:
-        """How many takes a read was ahead of the one that it fed at most."""
+        """How many fetches a read was at most ahead of the one that it fed."""
         return int(self.depth.quantile(1.0)) if self.depth.count else 0
 
     def dependencies(self) -> DependencyReader:
@@ -112,100 +116,101 @@ class LoopModel:
 
 
 class DependencyReader:
-    """Dependencies a rank's operations, batch after batch from the first one."""
+    """Dependencies of a rank's operations, batch after batch from the first one."""
 
     def __init__(self, model: LoopModel) -> None:
         self._model = model
         self._bytes_before: dict[int, int] = {}
         loop = model.loop
-        self._openings, self._take_ends, self._takes = loop.openings_ns, loop.take_ends_ns, loop.takes
+        self._openings, self._fetch_ends, self._fetches = loop.openings_ns, loop.fetch_ends_ns, loop.fetches
         self._blocking = loop.blocking
         self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
-        self._takes_until = np.cumsum(loop.kind == TAKE) - (loop.kind == TAKE)
+        self._fetches_until = np.cumsum(loop.kind == FETCH) - (loop.kind == FETCH)
 
     def dependencies(self, batch: OperationBatch) -> Dependencies:
-        """What these operations are tied to; they continue the earlier batches."""
+        """Dependencies of these operations, which continue the earlier batches."""
         model, loop = self._model, self._model.loop
         start, end = batch.start_ns, batch.end_ns
         of_loop = model.loop_files[batch.file_id]
         reads = of_loop & (batch.op == READ)
         feeds = reads | (of_loop & np.isin(batch.op, _PREPARES_READ))
-        checkpoint = np.where(feeds, NO_POINT, containing(loop, self._blocking, start))
+        checkpoint = np.where(feeds, NO_EVENT, containing(loop, self._blocking, start))
         before = start < loop.entry_ns
-        need = np.full(len(start), NO_POINT, dtype=np.int64)
+        need = np.full(len(start), NO_EVENT, dtype=np.int64)
         need[before & (end <= loop.entry_ns) & (~of_loop | model.synchronous)] = 0
         fed, consumed = self._fed(batch, reads)
-        mine = feeds & (need == NO_POINT) & (start < loop.exit_ns)
+        mine = feeds & (need == NO_EVENT) & (start < loop.exit_ns)
         need[mine] = fed[mine]
         need[mine & before & (end <= loop.entry_ns) & consumed] = 0
-        blocking = checkpoint != NO_POINT
+        blocking = checkpoint != NO_EVENT
         blocking[blocking] &= end[blocking] <= loop.end_ns[checkpoint[blocking]]
         need[blocking] = checkpoint[blocking]
-        own = (checkpoint != NO_POINT) | (start >= loop.exit_ns) | model.synchronous
+        own = (checkpoint != NO_EVENT) | (start >= loop.exit_ns) | model.synchronous
         return self._gated(need, start, own & ~before, before)
 
     def _fed(self, batch: OperationBatch, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The take (as a point) that each operation would feed, NO_POINT beyond the last; and what fed earlier ones."""
-        # An operation never feeds a take that had its batch before the operation ended.
-        earliest = np.searchsorted(self._take_ends, batch.end_ns, side="left")
+        """The batch fetch (as an event) that each operation feeds, NO_EVENT beyond the last; and, as bool, which
+        operations fed fetches before the profile's first."""
+        # An operation never feeds a fetch that had its batch before the operation ended.
+        earliest = np.searchsorted(self._fetch_ends, batch.end_ns, side="left")
         consumed = np.zeros(len(earliest), dtype=bool)
         if self._model.step_bytes:
             moved = np.where(reads, batch.length, 0)
             if self._model.turns:
                 fed = self._in_turn(batch.lane, moved)
             else:
-                fed = _take_fed(self._before(0, moved), self._model.step_bytes, self._model.takes_before)
+                fed = _fetch_fed(self._before(0, moved), self._model.step_bytes, self._model.fetches_before)
             consumed = fed < 0
             earliest = np.maximum(earliest, fed)
-        return _nth(self._takes, earliest), consumed
+        return _nth(self._fetches, earliest), consumed
 
     def _in_turn(self, lane: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """The take that each operation feeds where the lanes read batches in turn."""
+        """Number of the batch fetch that each operation feeds where the lanes read batches in turn."""
         turns, fed = self._model.turns, np.zeros(len(lane), dtype=np.int64)
         for turn, reader in enumerate(turns):
             mine = lane == reader
             batches = np.floor(self._before(reader, moved[mine]) / self._model.step_bytes).astype(np.int64)
-            fed[mine] = batches * len(turns) + turn - round(self._model.takes_before)
+            fed[mine] = batches * len(turns) + turn - round(self._model.fetches_before)
         return fed
 
     def _before(self, account: int, moved: np.ndarray) -> np.ndarray:
-        """Bytes moved before each operation, on an account that goes on from batch to batch."""
+        """Bytes moved before each operation; each `account` continues from batch to batch."""
         before = self._bytes_before.get(account, 0) + np.cumsum(moved) - moved
         self._bytes_before[account] = self._bytes_before.get(account, 0) + int(moved.sum())
         return before
 
     def _gated(self, need: np.ndarray, start: np.ndarray, own: np.ndarray, before: np.ndarray) -> Dependencies:
         opened = np.searchsorted(self._openings, start, side="right")
-        taken = np.searchsorted(self._take_ends, start, side="right")
-        # What begins in the very moment in which the point that needs it ends does not wait for that point.
-        opened, taken = (
-            np.where(need == NO_POINT, count, np.minimum(count, allowed[need]))
-            for count, allowed in ((opened, self._openings_until), (taken, self._takes_until))
+        fetched = np.searchsorted(self._fetch_ends, start, side="right")
+        # An operation that begins exactly when the event that needs it ends does not wait for that event.
+        opened, fetched = (
+            np.where(need == NO_EVENT, count, np.minimum(count, allowed[need]))
+            for count, allowed in ((opened, self._openings_until), (fetched, self._fetches_until))
         )
-        by_opening = own | (taken == 0)
-        gate = np.where(by_opening, OPENINGS, TAKES).astype(np.int8)
-        count = np.where(by_opening, np.where(own, opened, np.minimum(opened, 1)), taken)
+        by_opening = own | (fetched == 0)
+        gate = np.where(by_opening, OPENINGS, FETCHES).astype(np.int8)
+        count = np.where(by_opening, np.where(own, opened, np.minimum(opened, 1)), fetched)
         gate[before | (count == 0)] = NO_GATE
         count[gate == NO_GATE] = 0
         gate_ns = np.full(len(start), np.iinfo(np.int64).min)
-        for code, times in ((OPENINGS, self._openings), (TAKES, self._take_ends)):
+        for code, times in ((OPENINGS, self._openings), (FETCHES, self._fetch_ends)):
             chosen = gate == code
             gate_ns[chosen] = times[count[chosen] - 1]
-        # What begins when a point has ended cannot have been waited for by it.
-        floor = np.where(need == NO_POINT, np.searchsorted(self._model.loop.end_ns, start, side="right"), need)
+        # An event that has ended cannot have waited for an operation that begins later.
+        floor = np.where(need == NO_EVENT, np.searchsorted(self._model.loop.end_ns, start, side="right"), need)
         return Dependencies(need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns)
 
 
-def _nth(points: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """points[index], NO_POINT beyond the end."""
-    if not len(points):
-        return np.full(len(index), NO_POINT, dtype=np.int64)
-    return np.where(index < len(points), points[np.minimum(index, len(points) - 1)], NO_POINT)
+def _nth(events: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """events[index], NO_EVENT beyond the end."""
+    if not len(events):
+        return np.full(len(index), NO_EVENT, dtype=np.int64)
+    return np.where(index < len(events), events[np.minimum(index, len(events) - 1)], NO_EVENT)
 
 
-def _take_fed(bytes_before: np.ndarray, step_bytes: float, takes_before: float) -> np.ndarray:
-    """int64: the take that each read feeds, by the bytes that were read before it; negative before the first."""
-    fed: np.ndarray = np.floor(bytes_before / step_bytes - takes_before).astype(np.int64)
+def _fetch_fed(bytes_before: np.ndarray, step_bytes: float, fetches_before: float) -> np.ndarray:
+    """int64: number of the batch fetch that each read feeds, by the bytes read before it; negative before the first."""
+    fed: np.ndarray = np.floor(bytes_before / step_bytes - fetches_before).astype(np.int64)
     return fed
 
 
@@ -213,7 +218,7 @@ def derive_model(loop: TrainingLoop, batches: Batches, files: int, *, threads_kn
     """The model of one rank from its loop and operations, which are read five times at most.
 
     `files`: how many there are. `threads_known`: whether lanes are true threads, not inferred from overlaps. Memory:
-    some numbers per point and lane.
+    some numbers per event and lane.
     """
     loop, evaluated = with_evaluations(loop, batches, files)
     loop_reads = look(loop, batches, evaluated)
@@ -225,7 +230,7 @@ def derive_model(loop: TrainingLoop, batches: Batches, files: int, *, threads_kn
         loop_files=loop_reads.loop_files,
         synchronous=synchronous,
         step_bytes=fed.step_bytes,
-        takes_before=fed.takes_before,
+        fetches_before=fed.fetches_before,
         turns=turns_of(loop, batches, loop_reads, fed) if threads_known and fed.step_bytes else (),
         loop_bytes=fed.loop_bytes,
         outside_bytes=fed.outside_bytes,
@@ -242,30 +247,30 @@ def derive_model(loop: TrainingLoop, batches: Batches, files: int, *, threads_kn
 
 
 def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
-    """The model with what its dependencies show: residuals, which lanes a point waits for, think time and depth."""
+    """The model with what its dependencies show: residuals, the lanes that an event waits for, think time and depth."""
     loop, reader = draft.loop, draft.dependencies()
     last_end = np.zeros(len(loop.kind), dtype=np.int64)
     needed: dict[int, np.ndarray] = {}
     think, depth = ThinkTimes(), DistributionCollector()
-    take_number = np.cumsum(loop.kind == TAKE) - 1
+    fetch_number = np.cumsum(loop.kind == FETCH) - 1
     for batch in batches():
         dependencies = reader.dependencies(batch)
-        tied = dependencies.need != NO_POINT
-        feeds = tied & (loop.kind[dependencies.need] == TAKE)
-        np.maximum.at(last_end, dependencies.need[tied], batch.end_ns[tied])
-        ahead = tied & (dependencies.gate == TAKES)
-        depth.add(take_number[dependencies.need[ahead]] - dependencies.gate_count[ahead])
+        is_needed = dependencies.need != NO_EVENT
+        feeds = is_needed & (loop.kind[dependencies.need] == FETCH)
+        np.maximum.at(last_end, dependencies.need[is_needed], batch.end_ns[is_needed])
+        ahead = is_needed & (dependencies.gate == FETCHES)
+        depth.add(fetch_number[dependencies.need[ahead]] - dependencies.gate_count[ahead])
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)
-            points = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
-            points[dependencies.need[mine][tied[mine]]] = True
+            events = needed.setdefault(lane, np.zeros(len(loop.kind), dtype=bool))
+            events[dependencies.need[mine][is_needed[mine]]] = True
             think.add(lane, batch, dependencies, mine, feeds[mine])
     think_ns, long_think_ns = think.typical()
     ready_ns = draft.ready_ns if draft.synchronous else ready_times(loop, last_end, think_ns[1])
     from_ns = np.clip(last_end, loop.begin_ns, loop.end_ns)
-    takes = loop.takes
-    was_ready = ready_at(last_end[takes], ready_ns[takes])
-    from_ns[takes] = np.clip(was_ready, loop.begin_ns[takes], loop.end_ns[takes])
+    fetches = loop.fetches
+    was_ready = ready_at(last_end[fetches], ready_ns[fetches])
+    from_ns[fetches] = np.clip(was_ready, loop.begin_ns[fetches], loop.end_ns[fetches])
     return dataclasses.replace(
         draft,
         residual_ns=loop.end_ns - from_ns,
@@ -288,12 +293,12 @@ class ThinkTimes:
     def add(
         self, lane: int, batch: OperationBatch, dependencies: Dependencies, mine: np.ndarray, feeds: np.ndarray
     ) -> None:
-        """The operations `mine` of a batch, all of them of one lane; `feeds`: those that a take needs."""
+        """Count the operations `mine` of a batch, all of one lane. `feeds`: which of them a batch fetch needs."""
         known = lane in self._previous
-        end, need = self._previous.get(lane, (int(batch.start_ns[mine[0]]), NO_POINT))
+        end, need = self._previous.get(lane, (int(batch.start_ns[mine[0]]), NO_EVENT))
         before = np.concatenate(([end], batch.end_ns[mine][:-1]))
         first = starts_batch(need, dependencies.need[mine])
-        # What waits for nothing may have been held back by takes that the profile does not show.
+        # An operation that waits for nothing may have been held back by fetches that the profile does not show.
         plain = feeds & (dependencies.gate[mine] != NO_GATE) & (dependencies.gate_ns[mine] <= before)
         plain[0] &= known  # the first operation of a lane shows no think time
         for sample, chosen in zip(self._samples, (plain & ~first, plain & first), strict=True):
@@ -302,14 +307,14 @@ class ThinkTimes:
         self._previous[lane] = int(batch.end_ns[mine[-1]]), int(dependencies.need[mine[-1]])
 
     def typical(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Within a batch and between two: the medians, and what nine of ten stay below, at most twice the median; 0
-        where all are hidden."""
+        """Within a batch and between two batches: the medians, and the 90th percentiles, at most twice the median; 0
+        where no think time shows."""
         found = [sample.distribution() for sample in self._samples]
         half, nine = (tuple(int(each.quantile(share)) if each.count else 0 for each in found) for share in (0.5, 0.9))
-        # Of a few samples nine tenths may be a pause: what is long by far is no thinking.
+        # With few samples the 90th percentile may be a pause, which is not a think time.
         return (half[0], half[1]), (min(nine[0], 2 * half[0]), min(nine[1], 2 * half[1]))
 
 
 def starts_batch(previous_need: int, need: np.ndarray) -> np.ndarray:
-    """Which operations of a lane are needed by another point than the one before them."""
+    """Which operations of a lane are needed by another event than the one before them."""
     return need != np.concatenate(([previous_need], need[:-1]))

@@ -1,4 +1,4 @@
-"""The pace `steps` for the ranks of one process: their causal models, tied to each other, and what tells about them."""
+"""The pace `steps` for the ranks of one process: their causal models, and the counters at which their lanes wait."""
 
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ from traces.schema import codes
 from traces.store.reader import Capture
 
 MAX_CHECKED_OPERATIONS = 5_000_000
-"""Beyond, a model is not run through without a clock to be explained: a second per million operations."""
+"""Operations up to which `expected_elapsed_ns` works out a model: it needs a second per million of them."""
 
 OUTSIDE_SHARE = 0.1
-"""Of the bytes of the loop's files: from here on it is told how many belong to steps that the profile does not show."""
+"""Share of the loop's bytes that steps outside of the profile consume, from which on there is a warning."""
 
 _COLUMNS = ["lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "origin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Steps:
-    """The models by rank, and the meetings of all ranks of the replay."""
+    """What the ranks of this process need for the pace `steps`.
+
+    models, surveys: by rank.
+    meetings: the collectives of all ranks of the replay.
+    origin_ns: recorded time of the replay's start.
+    warnings: what a person should know about the models.
+    """
 
     models: Mapping[int, LoopModel]
     surveys: Mapping[int, RankSurvey]
@@ -62,7 +68,7 @@ class Steps:
         return CausalLanes(self.models[rank], counters, pacing, self.surveys[rank].lane_operations, self.origin_ns)
 
     def pipeline(self, rank: int, counters: RankCounters, pacing: Pacing) -> np.ndarray:
-        """What makes a rank's batches ready, as items; empty where nothing is known of it."""
+        """The input pipeline of a rank as items, see `replay.causal.items.ready_rows`."""
         return ready_rows(self.models[rank], counters, pacing)
 
     def script(self, rank: int, counters: RankCounters, pacing: Pacing, compute: str = "sleep") -> np.ndarray:
@@ -165,7 +171,7 @@ def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetin
                 "recorded, and no rank waits for another"
             )
         if not all(waits for _, waits in gathered):
-            warnings.append("the profile has no input waits: a step takes its batch when it begins")
+            warnings.append("the profile has no input waits: each step is taken to fetch its batch when it begins")
         found = meetings, tuple(warnings)
     shared: tuple[Meetings, tuple[str, ...]] = comm.broadcast(found)
     return shared

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, TAKE
+from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH
 from replay.engine.items import ADD, MARK, READ, SLEEP, SPIN, WRITE, Completed
 from replay.plan.plan_row import EVENT_ROW, GAP_ROW, MARK_ROW, NO_EVENT, is_operation, recorded_operations
 from replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
@@ -42,13 +42,11 @@ RESULT_ROW = np.dtype(
 )
 """One issued operation; times from the run's start."""
 
-
-_SPAN_OF_EVENT = {TAKE: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
+_SPAN_OF_EVENT = {FETCH: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
 
 
 PENDING_TIMES = 1 << 17
-"""Times that are sorted at once, in a few ms: the feeder has nothing else to do for a lane in that time."""
-
+"""How many times are sorted at once, in a few ms, in which the feeder does nothing else."""
 
 _NO_TIMES = Distribution()
 
@@ -57,8 +55,9 @@ _NO_TIMES = Distribution()
 class Tally:
     """Totals of a run so far; those of several lanes or processes add.
 
-    `errors`: failed operations by errno. `close_errors`: files by the errno that their close reported where it was no
-    operation of its own: data that they had taken may be lost. `latency_by_op`: by the code of the operation (OPS).
+    errors: failed operations by errno.
+    close_errors: files by the errno of a close at the end of the run, after which written data may be lost.
+    latency_by_op: by the code of the operation (OPS).
     """
 
     operations: int = 0
@@ -101,7 +100,7 @@ def _added(counts: dict[int, int], others: dict[int, int]) -> dict[int, int]:
 
 
 class TimeCollector:
-    """Distributions of lag, latency and response, of all lanes of a process in one: they are the largest of a tally."""
+    """Distributions of lag, latency and response over all lanes of a process: one of each, since they are large."""
 
     def __init__(self) -> None:
         self._lag, self._response = (DistributionCollector(pending=PENDING_TIMES) for _ in range(2))
@@ -119,7 +118,7 @@ class TimeCollector:
             self._latency[kind].add(latency if len(kinds) == 1 else latency[op == kind])
 
     def tally(self) -> Tally:
-        """The distributions, and no totals."""
+        """The distributions; the totals are 0."""
         by_op = {op: collector.distribution() for op, collector in sorted(self._latency.items())}
         return Tally(
             lag_ns=self._lag.distribution(),
@@ -170,12 +169,12 @@ class LaneRecorder:
         self.times.add(rows)
 
     def tally(self, starved_ns: int = 0) -> Tally:
-        """Totals of the lane but the times; `starved_ns` is how long the loop waited for this process to feed it."""
+        """Totals of the lane without the times; `starved_ns` is how long the loop waited to be fed."""
         return self._tally + Tally(starved_ns=starved_ns)
 
 
 class NoRecorder:
-    """Forgets what its lane did: only others waited for it."""
+    """For a lane whose times are not kept: other lanes wait for it, which is all that it is for."""
 
     def record(self, planned: np.ndarray, done: Completed) -> None:
         """Nothing."""
@@ -196,8 +195,8 @@ class ComputeRecorder:
         self._end.append(done.end_ns[: done.count])
 
     def spans(self, rank: int, source: ComputeStructure) -> pa.Table:
-        """`SPANS_SCHEMA` rows: steps between their marks, the source's compute inside each gap, moved with it, and
-        where the pace follows the training loop its input waits, collectives and checkpoints."""
+        """`SPANS_SCHEMA` rows: steps between their marks; the compute of the source inside each gap, moved with it;
+        under pace `steps` also input waits, collectives and checkpoints."""
         if not self._planned:
             return SPANS_SCHEMA.empty_table()
         planned = np.concatenate(self._planned)

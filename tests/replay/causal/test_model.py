@@ -77,7 +77,7 @@ def steps_of(capture: Capture) -> Steps:
 
 
 def predicted_ns(capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None) -> int:
-    """What the plan comes to when each operation takes what it takes on `storage`."""
+    """What the plan comes to when each operation lasts what it lasts on `storage`."""
     lanes = predicted_lanes(capture, steps, storage, pacing)
     return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
 
@@ -86,9 +86,9 @@ def predicted_takes_ns(capture: Capture, steps: Steps, storage: Storage) -> np.n
     """When rank 0 obtains its batches on `storage`, int64."""
     lanes = predicted_lanes(capture, steps, storage)
     script = lanes[0, "training"][0]
-    takes = steps.counters(FIRST_RANK_COUNTER)[0].takes
+    fetches = steps.counters(FIRST_RANK_COUNTER)[0].fetches
     counter = script.view(COUNTER_ROW)["counter"]
-    return schedule(lanes)[0, "training"].begin_ns[(script["kind"] == ADD) & (counter == takes)]
+    return schedule(lanes)[0, "training"].begin_ns[(script["kind"] == ADD) & (counter == fetches)]
 
 
 def true_takes_ns(application: Application, storage: Storage, steps: range) -> np.ndarray:
@@ -100,7 +100,7 @@ def true_takes_ns(application: Application, storage: Storage, steps: range) -> n
 def predicted_lanes(
     capture: Capture, steps: Steps, storage: Storage, pacing: Pacing | None = None
 ) -> dict[object, tuple[np.ndarray, np.ndarray]]:
-    """The items of all lanes, and what their operations take on `storage`."""
+    """The items of all lanes, and how long their operations last on `storage`."""
     pacing = pacing or Pacing(pace=Pace.STEPS)
     lanes: dict[object, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
@@ -113,8 +113,8 @@ def predicted_lanes(
                 parts.setdefault(lane, []).append(items)
         for lane, made in parts.items():
             items = np.concatenate(made)
-            takes = np.array([storage.takes_ns(length) for length in items.view(OPERATION_ROW)["length"].tolist()])
-            lanes[rank, lane] = (items, np.where(items["kind"] == READ, takes, 0))
+            lasts = np.array([storage.takes_ns(length) for length in items.view(OPERATION_ROW)["length"].tolist()])
+            lanes[rank, lane] = (items, np.where(items["kind"] == READ, lasts, 0))
         ready = steps.pipeline(rank, counters, pacing)
         lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
         script = steps.script(rank, counters, pacing)
@@ -220,7 +220,7 @@ def test_steps_selected_in_the_midst_of_a_run(tmp_path: Path) -> None:
     capture, _, _ = derived(tmp_path, application, FAST)
     part = part_of(capture, Part(steps=(80, 119)))
     steps = steps_of(part)
-    assert steps.models[0].takes_before == -1.0  # a batch was there at least at each take
+    assert steps.models[0].fetches_before == -1.0  # a batch was there at least at each fetch
     truth = np.ptp(true_takes_ns(application, SLOW, range(80, 120)))
     assert np.ptp(predicted_takes_ns(part, steps, SLOW)) == pytest.approx(truth, rel=0.05)
 
@@ -230,7 +230,7 @@ def test_a_run_that_was_resumed_began_with_its_first_step(tmp_path: Path) -> Non
     spans = [dataclasses.replace(span, step=span.step + 5000) for span in recorded.spans]
     capture = build_capture(tmp_path, files=FILES, ops=recorded.ops, spans=spans, info=in_turn_info())
     steps = steps_of(capture)
-    assert (steps.models[0].takes_before, steps.models[0].step_bytes) == (0.0, 3 * 262_144)
+    assert (steps.models[0].fetches_before, steps.models[0].step_bytes) == (0.0, 3 * 262_144)
     assert steps.warnings == ()
 
 
@@ -304,8 +304,8 @@ def test_the_pipelines_own_spans_tell_what_is_hidden(tmp_path: Path) -> None:
     application = Application(depth=1, decode_ns=2 * MS)
     _, hidden, _ = derived(tmp_path / "hidden", application, FAST)
     _, shown, _ = derived(tmp_path / "shown", dataclasses.replace(application, traced=True), FAST)
-    assert set(hidden.models[0].ready_ns[hidden.models[0].loop.takes].tolist()) == {0}
-    assert set(shown.models[0].ready_ns[shown.models[0].loop.takes].tolist()) == {2 * MS}
+    assert set(hidden.models[0].ready_ns[hidden.models[0].loop.fetches].tolist()) == {0}
+    assert set(shown.models[0].ready_ns[shown.models[0].loop.fetches].tolist()) == {2 * MS}
 
 
 def test_spans_that_come_twice_a_take_do_not_stand_for_its_batch(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_without_input_waits_a_step_takes_its_batch_when_it_begins(tmp_path: Pat
     capture = build_capture(tmp_path, files=FILES, ops=recorded.ops, spans=spans)
     steps = steps_of(capture)
     assert any("no input waits" in warning for warning in steps.warnings)
-    assert len(steps.models[0].loop.takes) == 80
+    assert len(steps.models[0].loop.fetches) == 80
     elapsed = recorded.elapsed_ns - capture.time_span_ns[0]
     assert expected_elapsed_ns(capture, steps) == pytest.approx(elapsed, rel=0.001)
 

@@ -108,13 +108,13 @@ def test_readers_run_ahead_no_further_than_they_did(tmp_path: Path, core: str) -
     source = source_of(tmp_path, application)
     run_replay(source, tmp_path / "replay.capture", options(tmp_path, core), Solo())
     replay = open_capture(tmp_path / "replay.capture")
-    takes = np.array([end for _, end in spans_of(replay, 0, "input_wait")])
+    fetches = np.array([end for _, end in spans_of(replay, 0, "input_wait")])
     reads = [row for row in operations_of(replay, 0) if row["file_id"] == 0]
     for batch in range(20):
         mine = reads[3 * batch : 3 * batch + 3]
-        assert takes[batch] >= max(row["end_ns"] for row in mine)
+        assert fetches[batch] >= max(row["end_ns"] for row in mine)
         if batch >= 2:
-            assert min(row["start_ns"] for row in mine) >= takes[batch - 2]
+            assert min(row["start_ns"] for row in mine) >= fetches[batch - 2]
 
 
 def test_compute_can_be_left_out(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_command_line_tells_the_model_without_a_replay(tmp_path: Path) -> No
 
 
 def test_the_model_that_is_explained_is_the_one_that_a_run_with_the_same_options_follows(tmp_path: Path) -> None:
-    """Half of the loop's reads were reconstructed from counters: without them a step takes half of the bytes."""
+    """Half of the loop's reads were reconstructed from counters: without them a step consumes half of the bytes."""
     recorded = run(SMALL, STORAGE)
     ops = [
         dataclasses.replace(op, origin="reconstructed") if op.op == "read" and number % 2 else op

@@ -3,7 +3,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.causal.training_loop import TAKE
+from replay.causal.training_loop import FETCH
 from replay.engine.items import SLEEP, Completed
 from replay.plan.plan_row import Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
 from replay.plan.row_queue import RowQueue
@@ -119,7 +119,7 @@ def test_steps_lie_between_their_marks_and_compute_moves_with_its_gap():
 
 
 def test_a_fetch_is_over_when_it_is_announced_not_when_all_are_awake():
-    event = {"event": 5, "event_kind": TAKE, "step": 7}
+    event = {"event": 5, "event_kind": FETCH, "step": 7}
     rows = rows_of_each(
         [
             Add(counter=2, **event),
