@@ -153,7 +153,7 @@ HOMES = {
     "h5py": {"profiler_merge.analysis.contents", "profiler_merge.hdf5.inspection", "replay.engine.backends.hdf5"},
     "mpi4py": {"replay.ranks.comm", "replay.engine.backends.mpiio"},
     "pandas": {"profiler_merge.analysis.table_formats"},
-    "plotly": {"replay.interface.figures", "replay.show.page.html"},
+    "plotly": {"replay.interface.figures"},
     "rich": {"replay.show.terminal"},
     "scipy": set(),
     "tensorflow": set(),

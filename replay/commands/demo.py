@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from replay.fidelity.compare import Comparison
+    from replay.interface import Capture, Comparison
 
 RANKS = 2
 OUTPUT = Path("dxt-replay-demo")
@@ -103,15 +103,14 @@ def command(
 
 def _replay_sample(name: str, kept: Path, twin: Path, *, cold: bool, say: Callable[[str], None]) -> Comparison:
     """Merge, stage, replay and compare one sample, and say what each step did."""
-    from replay.fidelity.compare import compare
-    from traces.store.reader import open_capture
+    from replay import interface
     from traces.units import NS_PER_S, format_count
 
     source_path, replay_path = kept / f"{name}.capture", kept / f"{name}-replay.capture"
     say(f"\n{name}: a recorded training run")
     _merge(name, source_path, say)
-    source = open_capture(source_path)
-    _stage(source_path, twin, say)
+    source = interface.open_capture(source_path)
+    _stage(source, twin, say)
     first, last = source.time_span_ns
     say(f"  replaying on {RANKS} processes, which takes {(last - first) / NS_PER_S:.0f} s as recorded ...")
     result = _run_on_ranks(source_path, twin, replay_path, cold=cold)
@@ -120,16 +119,15 @@ def _replay_sample(name: str, kept: Path, twin: Path, *, cold: bool, say: Callab
     for warning in result["warnings"]:
         say(f"  warning: {warning}")
     say("")
-    return compare(source, open_capture(replay_path))
+    return interface.compare(source, replay_path)
 
 
 def _merge(name: str, capture: Path, say: Callable[[str], None]) -> None:
-    from profiler_merge.merge import merge
-    from traces.samples import sample
+    from replay import interface
     from traces.units import format_count, format_duration
 
-    files = sample(name)
-    merged = merge([files.log], list(files.profiles), capture)
+    files = interface.sample(name)
+    merged = interface.merge(files.log, capture, profiles=files.profiles)
     known_within = max(clock.interval_ns[1] - clock.interval_ns[0] for clock in merged.info.clock)
     say(
         f"  merged: Darshan's trace ({format_count(merged.operations)} reads and writes of {len(merged.info.ranks)} "
@@ -139,15 +137,13 @@ def _merge(name: str, capture: Path, say: Callable[[str], None]) -> None:
     )
 
 
-def _stage(source: Path, twin: Path, say: Callable[[str], None]) -> None:
+def _stage(source: Capture, twin: Path, say: Callable[[str], None]) -> None:
+    from replay import interface
     from replay.commands.progress import byte_progress
-    from replay.twin.stage import plan_stage, stage
-    from traces.store.reader import open_capture
     from traces.units import format_bytes, format_count
 
-    plan = plan_stage(open_capture(source), twin)
-    with byte_progress("staging", plan.bytes_to_write) as progress:
-        stage(plan, progress=progress)
+    with byte_progress("staging") as progress:
+        plan = interface.stage(source, twin, on_progress=progress).plan
     say(
         f"  staged: {format_count(len(plan.to_write))} stand-ins for the files it read, "
         f"{format_bytes(plan.bytes_to_write)} of random data"
@@ -156,12 +152,12 @@ def _stage(source: Path, twin: Path, say: Callable[[str], None]) -> None:
 
 def _draw(name: str, kept: Path) -> Path:
     """Write the report page of a sample and its replay. Raises: MissingDependencyError without plotly."""
+    from replay import interface
     from replay.commands.progress import status
-    from replay.interface import exports
 
     page = kept / f"{name}.html"
     with status("drawing"):
-        exports.report(kept / f"{name}.capture", kept / f"{name}-replay.capture", output=page)
+        interface.report(kept / f"{name}.capture", kept / f"{name}-replay.capture", output=page)
     return page
 
 

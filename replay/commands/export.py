@@ -83,9 +83,10 @@ def command(
 
 def _csv_to_standard_output(capture: Path) -> None:
     from profiler_merge.export.csv_rows import stream_csv
-    from replay.commands.options import opened
+    from replay.commands.progress import status
+    from replay.interface.captures import NamedPart, opened
 
-    with opened(capture) as source:
+    with opened(NamedPart(path=capture, announce=status)) as source:
         # bytes: the text layer would write another encoding, or other line ends
         stream_csv(source, sys.stdout.buffer)
 

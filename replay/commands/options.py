@@ -1,19 +1,17 @@
-"""Options and arguments that several commands share, and the opening of what they name."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from replay.ranks.comm import Communicator
+    from replay.interface.captures import NamedPart
     from traces.part import Part
-    from traces.store.reader import Capture
 
 force_option = click.option("--force", is_flag=True, help="Replace an output that an earlier command wrote.")
 
@@ -28,12 +26,12 @@ exclude_option = click.option(
 
 
 def part_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options --ranks, --from, --until and --steps. The command gets them as `chosen_part`, which parses them."""
+    """Options --ranks, --from, --until and --steps: the command gets its `capture` as a `NamedPart`."""
     return _with_options(_with_part(command, _PART_WORDS), *_PART_OPTIONS)
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of `part_options`, and --path, --exclude, --op and --api; all of them make `chosen_part`."""
+    """The options of `part_options`, and --path, --exclude, --op and --api; all of them choose the part."""
     words = {**_PART_WORDS, "path": "paths", "exclude": "exclude", "op": "operations", "api": "interfaces"}
     return _with_options(_with_part(command, words), *_PART_OPTIONS, *_FILTER_OPTIONS)
 
@@ -67,20 +65,27 @@ def _with_options(command: Callable[..., Any], *options: Callable[..., Any]) -> 
 
 
 def _with_part(command: Callable[..., Any], words: Mapping[str, str]) -> Callable[..., Any]:
-    """The command with `chosen_part` in place of the parameters `words`."""
+    """The command with a `NamedPart` as `capture` in place of a path and the parameters `words`."""
 
     @functools.wraps(command)
-    def gathering(**given: Any) -> Any:
+    def gathering(capture: Path, **given: Any) -> Any:
         said = {keyword: given.pop(parameter) for parameter, keyword in words.items()}
-
-        def chosen_part() -> Part:
-            from traces.part import Part
-
-            return Part.parse(**said)
-
-        return command(chosen_part=chosen_part, **given)
+        return command(capture=_named_part(capture, said), **given)
 
     return gathering
+
+
+def _named_part(path: Path, said: Mapping[str, Any]) -> NamedPart:
+    """`said`: what `Part.parse` takes; it is parsed when the capture is opened."""
+    from replay.commands.progress import status
+    from replay.interface.captures import NamedPart
+
+    def part() -> Part:
+        from traces.part import Part
+
+        return Part.parse(**said)
+
+    return NamedPart(path=path, part=part, announce=status)
 
 
 def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -88,25 +93,8 @@ def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return click.argument(name, type=click.Path(path_type=Path))
 
 
-def is_log(path: Path) -> bool:
-    """Whether `path` names a Darshan log, or a folder of logs."""
-    from replay.interface import captures
-
-    return captures.is_log(path)
-
-
 different_runs_option = click.option(
     "--different-runs",
     is_flag=True,
     help="Compare two captures of which neither replays the other: figures side by side, and no verdict.",
 )
-
-
-@contextmanager
-def opened(path: Path, comm: Communicator | None = None, output: Path | None = None) -> Iterator[Capture]:
-    """As `replay.interface.captures.opened`, with progress on a terminal."""
-    from replay.commands.progress import status
-    from replay.interface import captures
-
-    with captures.opened(path, comm, output, announce=status) as source:
-        yield source

@@ -79,6 +79,7 @@ class _Line:
         if self._width:
             sys.stderr.write("\r" + " " * self._width + "\r")
             sys.stderr.flush()
+            self._width = 0
 
 
 @contextmanager
@@ -91,12 +92,12 @@ def _line() -> Iterator[_Line]:
 
 
 @contextmanager
-def byte_progress(what: str, total_bytes: int) -> Iterator[Callable[[int, int], None]]:
-    """A callback (bytes done, bytes total) that shows how far `what` has come, with rate and time left."""
+def byte_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A callback (bytes done, bytes in all) that shows how far `what` has come, with rate and time left."""
     began = time.monotonic()
     with _line() as line:
 
-        def report(done: int, total: int = total_bytes) -> None:
+        def report(done: int, total: int) -> None:
             def text() -> str:
                 rate = done / (time.monotonic() - began)
                 left = (total - done) / rate if rate else float("inf")
@@ -105,6 +106,8 @@ def byte_progress(what: str, total_bytes: int) -> Iterator[Callable[[int, int], 
                 )
 
             line.show(text)
+            if done == total:
+                line.clear()  # what follows has a line of its own
 
         yield report
 

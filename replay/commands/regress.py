@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.options import capture_argument, force_option, is_log, json_option, part_options
-from replay.commands.replay_options import pacing_of, replay_options, run_options_of
+from replay.commands.options import capture_argument, force_option, json_option, part_options
+from replay.commands.replay_options import replay_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
-    from replay.regression.experiment import Experiment
-    from replay.run.options import RunOptions
-    from traces.part import Part
-    from traces.schema import Source
-    from traces.store.reader import Capture
+    from replay.interface import Regression
+    from replay.interface.captures import NamedPart
+    from replay.regression.verdict import Rule
 
 
 @click.command()
@@ -57,9 +53,7 @@ if TYPE_CHECKING:
     "latency_mean_us under --pace timed]",
 )
 @click.option("--fail-inconclusive", is_flag=True, help="Exit 1 without a verdict too.")
-@click.option(
-    "--stage/--no-stage", "staging", default=True, show_default=True, help="Stage the twin where it is absent."
-)
+@click.option("--stage/--no-stage", default=True, show_default=True, help="Stage the twin where it is absent.")
 @replay_options(pace=None)
 @click.option(
     "--cold/--warm",
@@ -87,15 +81,18 @@ if TYPE_CHECKING:
 @force_option
 @json_option
 def command(
-    capture: Path,
-    chosen_part: Callable[[], Part],
-    staging: bool,
+    capture: NamedPart,
+    repeats: int,
+    warmup: int,
+    threshold: float,
+    baseline_map: tuple[str, ...],
+    candidate_map: tuple[str, ...],
     junit: Path | None,
     markdown: Path | None,
     fail_inconclusive: bool,
     force: bool,
     as_json: bool,
-    **chosen: Any,
+    **choices: Any,
 ) -> None:
     """Replay a capture (or a .darshan log) on two file systems in turn, and judge whether one is slower.
 
@@ -106,103 +103,85 @@ def command(
 
     Exits 1 for a regression (and where it was stopped), with --fail-inconclusive without a verdict too; else 0.
     """
-    from replay.commands.options import opened
-    from replay.commands.output import print_json
+    from replay import interface
     from replay.commands.processes import ending_together
     from replay.commands.progress import byte_progress, experiment_progress
     from replay.ranks.comm import connect, first_does, together
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.regression.experiment import check_outputs, plan_staging, run_experiment, stage_all
-    from replay.regression.regression_sections import regression_markdown, regression_sections
-    from replay.regression.verdict import Verdict
-    from replay.show.terminal import print_sections
-    from traces.output import check_output, new_file
-    from traces.store.part_capture import part_of
+    from replay.regression.verdict import Rule
 
     comm = connect()
-    with ExitStack() as stack:
-        stack.enter_context(comm.watched())
-        stack.enter_context(ending_together(comm))
-        stack.enter_context(unwind_on_signals())
-        part = together(comm, chosen_part)
-        whole = stack.enter_context(opened(capture, comm, chosen["output"]))
-        source = together(comm, lambda: part_of(whole, part))
-        sources = whole.info.sources if is_log(capture) else ()
-        experiment = first_does(comm, lambda: _experiment(source, sources, {**chosen, "force": force}))
-
-        def prepare() -> None:
-            check_outputs(experiment)
-            for output in (junit, markdown):
-                if output is not None:
-                    check_output(output, force=force)
-            _warn_of_too_few(experiment)
-            if staging:
-                plans = plan_staging(source, experiment)
-                with byte_progress("staging", sum(plan.bytes_to_write for plan in plans)) as progress:
-                    stage_all(plans, progress)
-
-        first_does(comm, prepare)
-        runs = 2 * (experiment.repeats + experiment.warmup)
-        report = stack.enter_context(experiment_progress(comm.rank == 0, runs))
-        result = run_experiment(source, experiment, comm, report)
-    if result is None:
+    runs = 2 * (repeats + warmup)
+    with (
+        comm.watched(),
+        ending_together(comm),
+        byte_progress("staging") as staging,
+        experiment_progress(comm.rank == 0, runs) as running,
+    ):
+        rule = together(comm, lambda: Rule(threshold_pct=threshold, alpha=choices["alpha"]))
+        first_does(comm, lambda: _check([junit, markdown], repeats, rule, force=force))
+        result = interface.regress(
+            capture,
+            repeats=repeats,
+            warmup=warmup,
+            threshold_pct=threshold,
+            baseline_maps=baseline_map,
+            candidate_maps=candidate_map,
+            force=force,
+            on_staging=staging,
+            on_progress=running,
+            comm=comm,
+            **choices,
+        )
+    if comm.rank:
         return
-    document = result.as_json()
-    if junit is not None:
-        _write_junit(junit, document, inconclusive_fails=fail_inconclusive, force=force)
-    if markdown is not None:
-        with new_file(markdown, force=force) as stream:
-            stream.write(regression_markdown(document).encode("utf-8", "replace"))
-    if as_json:
-        print_json(document)
-    else:
-        print_sections(regression_sections(document))
-    failing = {Verdict.REGRESSION, Verdict.INCONCLUSIVE} if fail_inconclusive else {Verdict.REGRESSION}
-    if result.verdict in failing or document["stopped"]:
+    _write(result, junit, markdown, inconclusive_fails=fail_inconclusive, force=force)
+    _print(result, as_json=as_json)
+    failing = ("regression", "inconclusive") if fail_inconclusive else ("regression",)
+    if result.verdict.value in failing or result.setting["stopped"]:
         raise SystemExit(1)
 
 
-def _experiment(source: Capture, sources: tuple[Source, ...], chosen: Mapping[str, Any]) -> Experiment:
-    """From the options of the command line. `sources`: see `RunOptions`. Raises: UsageError."""
-    import secrets
-
-    from replay.regression.experiment import Experiment, default_pace
-    from replay.regression.verdict import Rule
-
-    pacing = pacing_of(chosen, chosen["pace"] or default_pace(source).value)
-
-    def side(name: str) -> RunOptions:
-        maps = chosen[f"{name}_map"]
-        return run_options_of(chosen, pacing, source, target=chosen[name], maps=maps, sources=sources)
-
-    return Experiment(
-        baseline=side("baseline"),
-        candidate=side("candidate"),
-        repeats=chosen["repeats"],
-        warmup=chosen["warmup"],
-        seed=secrets.randbits(32) if chosen["seed"] is None else chosen["seed"],
-        rule=Rule(threshold_pct=chosen["threshold"], alpha=chosen["alpha"]),
-        metric=chosen["metric"],
-        keep=chosen["output"],
-    )
-
-
-def _warn_of_too_few(experiment: Experiment) -> None:
+def _check(outputs: Sequence[Path | None], repeats: int, rule: Rule, *, force: bool) -> None:
+    """What can be refused or doubted before the first run. Raises: TargetError."""
     from replay.commands.session import warn
     from replay.regression.signed_rank import least_pairs
+    from traces.output import check_output
 
-    least = least_pairs(experiment.rule.alpha)
-    if experiment.repeats < least:
+    for output in outputs:
+        if output is not None:
+            check_output(output, force=force)
+    least = least_pairs(rule.alpha)
+    if repeats < least:
         warn(
-            f"fewer than {least} pairs can show nothing at alpha {experiment.rule.alpha:g}: the verdict will be "
-            f"inconclusive; --repeats {least} is the least"
+            f"fewer than {least} pairs can show nothing at alpha {rule.alpha:g}: the verdict will be inconclusive; "
+            f"--repeats {least} is the least"
         )
 
 
-def _write_junit(junit: Path, document: Mapping[str, Any], *, inconclusive_fails: bool, force: bool) -> None:
+def _write(
+    result: Regression, junit: Path | None, markdown: Path | None, *, inconclusive_fails: bool, force: bool
+) -> None:
+    """The files that were asked for. Raises: TargetError."""
     from replay.regression.junit import junit_document
+    from replay.regression.regression_sections import regression_markdown
     from traces.output import new_file
 
-    name = f"{document['capture']}: {document['candidate']} against {document['baseline']}"
-    with new_file(junit, force=force) as stream:
-        stream.write(junit_document(document, name=name, inconclusive_fails=inconclusive_fails))
+    document = result.as_json()
+    if junit is not None:
+        name = f"{document['capture']}: {document['candidate']} against {document['baseline']}"
+        with new_file(junit, force=force) as stream:
+            stream.write(junit_document(document, name=name, inconclusive_fails=inconclusive_fails))
+    if markdown is not None:
+        with new_file(markdown, force=force) as stream:
+            stream.write(regression_markdown(document).encode("utf-8", "replace"))
+
+
+def _print(result: Regression, *, as_json: bool) -> None:
+    from replay.commands.output import print_json
+    from replay.regression.regression_sections import regression_sections
+    from replay.show.terminal import print_sections
+
+    if as_json:
+        print_json(result.as_json())
+    else:
+        print_sections(regression_sections(result.as_json()))

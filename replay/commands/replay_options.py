@@ -1,18 +1,11 @@
-"""The options that say how a capture is replayed: those that `run` and `regress` share, and what they come to."""
+"""The options that say how a capture is replayed, which `run` and `regress` share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from replay.plan.pacing import Pacing
-    from replay.run.options import RunOptions
-    from traces.schema import Source
-    from traces.store.reader import Capture
 
 PACES = ("timed", "think", "steps", "none")
 APIS = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
@@ -64,7 +57,7 @@ _OPTIONS = (
 
 
 def replay_options(*, pace: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Options `pace`, `speed`, `compute_speed`, `io_speed`, `compute`, `api`, `reconstruct`, `direct`, `vectored`.
+    """The options of `replay.interface.RunChoices`, under the same names.
 
     `pace`: the default; None where the capture decides.
     """
@@ -84,43 +77,3 @@ def replay_options(*, pace: str | None) -> Callable[[Callable[..., Any]], Callab
         return command
 
     return decorate
-
-
-def pacing_of(chosen: Mapping[str, Any], pace: str) -> Pacing:
-    """The pacing that the options `chosen` come to. Raises: UsageError for speeds that do not fit."""
-    from replay.plan.pacing import Pace, Pacing
-
-    return Pacing(
-        pace=Pace(pace),
-        speed=chosen["speed"],
-        compute_speed=chosen["compute_speed"],
-        io_speed=chosen["io_speed"],
-    )
-
-
-def run_options_of(
-    chosen: Mapping[str, Any],
-    pacing: Pacing,
-    source: Capture,
-    *,
-    target: Path,
-    maps: Iterable[str],
-    sources: tuple[Source, ...],
-) -> RunOptions:
-    """What a run on `target` is to do. `maps`: PREFIX=DIR each. `sources`: see `RunOptions`. Raises: UsageError."""
-    from replay.run.options import RunOptions
-    from replay.run.process_files import IoOptions, mpi_hints
-    from replay.twin.placement import parse_map
-
-    return RunOptions(
-        target=target,
-        pacing=pacing,
-        compute=chosen["compute"],
-        maps=tuple(parse_map(text) for text in maps),
-        cold=chosen["cold"],
-        api=chosen["api"],
-        reconstruct=chosen["reconstruct"],
-        io=IoOptions(direct=chosen["direct"], pieces=chosen["vectored"], hints=mpi_hints(source)),
-        sources=sources,
-        force=chosen["force"],
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from replay.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from traces.part import Part
+    from replay.interface.captures import NamedPart
 
 
 @click.command()
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
 @different_runs_option
 @json_option
 def command(
-    capture: Path,
+    capture: NamedPart,
     replay: Path | None,
     output: Path,
-    chosen_part: Callable[[], Part],
     force: bool,
     different_runs: bool,
     as_json: bool,
@@ -56,7 +54,7 @@ def command(
 
     with unwind_on_signals(), status("drawing"):
         report = interface.report(
-            capture, replay, output=output, chosen=chosen_part(), different_runs=different_runs, force=force
+            capture.path, replay, output=output, chosen=capture.part(), different_runs=different_runs, force=force
         )
     if as_json:
         print_json(report.as_json())

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.options import capture_argument, force_option, is_log, json_option, part_options
-from replay.commands.replay_options import pacing_of, replay_options, run_options_of
+from replay.commands.options import capture_argument, force_option, json_option, part_options
+from replay.commands.replay_options import replay_options
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from replay.run.result import RunResult
-    from traces.part import Part
+    from replay.interface import Repeats, RunResult
+    from replay.interface.captures import NamedPart
 
 
 @click.command()
@@ -39,91 +37,66 @@ if TYPE_CHECKING:
 @force_option
 @json_option
 def command(
-    capture: Path,
+    capture: NamedPart,
     target: Path | None,
     output: Path | None,
-    chosen_part: Callable[[], Part],
     repeat: int,
     explain: bool,
     as_json: bool,
-    maps: tuple[str, ...],
-    **chosen: Any,
+    **choices: Any,
 ) -> None:
     """Replay a capture (or a .darshan log); the replay is written as a capture too.
 
     Under `mpiexec -n R` each process replays its share of the recorded ranks.
     Exits 1 when operations or closes failed or the run was stopped.
     """
-    from replay.commands.options import opened
-    from replay.commands.output import print_json
+    from replay import interface
     from replay.commands.processes import ending_together
     from replay.commands.progress import run_progress
-    from replay.ranks.comm import connect, first_does, together
-    from replay.run.repeat import Repeats, check_outputs, run_repeatedly
-    from replay.run.runner import run_replay
-    from replay.show.terminal import print_repeats, print_run
-    from traces.store.part_capture import part_of
+    from replay.ranks.comm import connect
 
     if explain:
-        _explain(capture, chosen_part(), chosen, as_json=as_json)
+        _explain(capture, choices, as_json=as_json)
         return
     if target is None or output is None:
         raise UsageError(f"a replay needs {'--target DIR' if target is None else '-o OUT.capture'}")
     comm = connect()
-    with ExitStack() as stack:
-        stack.enter_context(comm.watched())
-        stack.enter_context(ending_together(comm))
-        progress = stack.enter_context(run_progress(comm.rank == 0))
-        first_does(comm, lambda: check_outputs(output, repeat, force=chosen["force"]))
-        part = together(comm, chosen_part)
-        pacing = together(comm, lambda: pacing_of(chosen, chosen["pace"]))
-        if chosen["pace"] == "steps":
-            together(comm, lambda: _check_profiled(capture))
-        whole = stack.enter_context(opened(capture, comm, output))
-        source = together(comm, lambda: part_of(whole, part))
-        sources = whole.info.sources if is_log(capture) else ()
-        options = together(
-            comm, lambda: run_options_of(chosen, pacing, source, target=target, maps=maps, sources=sources)
-        )
-        result: RunResult | Repeats | None
+    result: RunResult | Repeats
+    with comm.watched(), ending_together(comm), run_progress(comm.rank == 0) as progress:
         if repeat == 1:
-            result = run_replay(source, output, options, comm, progress)
+            result = interface.run(capture, target, output, on_progress=progress, comm=comm, **choices)
         else:
-            result = run_repeatedly(source, output, options, comm, repeat, progress)
-    if result is None:
-        return
+            result = interface.run_repeatedly(
+                capture, target, output, repeat, on_progress=progress, comm=comm, **choices
+            )
+    if comm.rank == 0:
+        _print(result, as_json=as_json)
+        if not result.succeeded:
+            raise SystemExit(1)
+
+
+def _print(result: RunResult | Repeats, *, as_json: bool) -> None:
+    from replay import interface
+    from replay.commands.output import print_json
+    from replay.show.terminal import print_repeats, print_run
+
     if as_json:
         print_json(result.as_json())
-    elif isinstance(result, Repeats):
+    elif isinstance(result, interface.Repeats):
         print_repeats(result.as_json())
     else:
         print_run(result.as_json())
-    runs = result.runs if isinstance(result, Repeats) else (result,)
-    if not all(run.succeeded for run in runs):
-        raise SystemExit(1)
 
 
-def _check_profiled(capture: Path) -> None:
-    """Raises: UsageError for a log: without a profile there are no steps to follow."""
-    if is_log(capture):
-        raise UsageError(
-            f"{capture} has no training steps, which the pace steps follows: merge it with a profile "
-            f"(`dxt-replay merge {capture} --profile DIR -o OUT.capture`), or replay it with --pace think or timed"
-        )
-
-
-def _explain(path: Path, part: Part, chosen: Mapping[str, Any], *, as_json: bool) -> None:
+def _explain(capture: NamedPart, choices: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the causal model of all ranks of the part: the one that a run with the same options follows."""
+    from replay import interface
     from replay.causal.explain import model_sections
     from replay.commands.output import print_json
-    from replay.interface.replays import explain
     from replay.show.terminal import print_sections
-    from traces.store.part_capture import part_of
-    from traces.store.reader import open_capture
 
-    _check_profiled(path)
     names = ("api", "reconstruct", "speed", "compute_speed", "io_speed")
-    explained = explain(part_of(open_capture(path), part), **{name: chosen[name] for name in names})
+    explained = interface.explain(capture, **{name: choices[name] for name in names})
     if as_json:
         print_json(explained)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import click
 from replay.commands.options import capture_argument, part_options
 
 if TYPE_CHECKING:
-    from traces.part import Part
+    from replay.interface.captures import NamedPart
 
 
 @click.command()
@@ -36,14 +35,13 @@ if TYPE_CHECKING:
 @part_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    capture: Path,
+    capture: NamedPart,
     target: Path,
     dry_run: bool,
     remove: bool,
     sparse: bool,
     maps: tuple[str, ...],
     workers: int | None,
-    chosen_part: Callable[[], Part],
     as_json: bool,
 ) -> None:
     """Stage a twin of the recorded data set of a capture (or a .darshan log) under a target directory.
@@ -51,11 +49,9 @@ def command(
     Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
     """
     from replay import interface
-    from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import byte_progress
     from replay.twin.stage import describe, describe_done
-    from traces.store.part_capture import part_of
     from traces.units import format_counted
 
     if remove:
@@ -65,17 +61,15 @@ def command(
         else:
             click.echo(f"removed {format_counted(removed, 'file')} from {target}")
         return
-    part = chosen_part()
-    with opened(capture) as whole:
-        planned = interface.stage(part_of(whole, part), target, maps=maps, sparse=sparse, dry_run=True)
+    planned = interface.stage(capture, target, maps=maps, sparse=sparse, dry_run=True)
+    if not as_json:
+        for line in describe(planned.plan, dry_run=dry_run):
+            click.echo(line)
+    if not dry_run:
+        with byte_progress("staging") as progress:
+            began = time.monotonic()
+            planned = planned.carry_out(workers=workers, on_progress=progress)
         if not as_json:
-            for line in describe(planned.plan, dry_run=dry_run):
-                click.echo(line)
-        if not dry_run:
-            with byte_progress("staging", planned.plan.bytes_to_write) as progress:
-                began = time.monotonic()
-                planned = planned.carry_out(workers=workers, on_progress=progress)
-            if not as_json:
-                click.echo(describe_done(planned.plan, time.monotonic() - began))
+            click.echo(describe_done(planned.plan, time.monotonic() - began))
     if as_json:
         print_json(planned.as_json())

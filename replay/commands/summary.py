@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from profiler_merge.analysis.rank_files import RankFiles
     from profiler_merge.analysis.table_formats import StreamedTable
     from replay.commands.output import StreamedRows
-    from traces.part import Part
+    from replay.interface.captures import NamedPart
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
 VIEWS = {
@@ -78,13 +77,12 @@ class _Command(click.Command):
 @force_option
 @json_option
 def command(
-    capture: Path,
+    capture: NamedPart,
     by: str | None,
     show: tuple[str, ...],
     findings: bool,
     maps: tuple[str, ...],
     bin_width: str | None,
-    chosen_part: Callable[[], Part],
     compat_vanidl: bool,
     csv_file: str | None,
     force: bool,
@@ -98,23 +96,21 @@ def command(
     """
     from profiler_merge.analysis.named_tables import summary_table
     from replay import interface
-    from replay.commands.options import opened
     from replay.commands.output import print_json
     from replay.commands.progress import status
+    from replay.interface.captures import opened
     from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_summary
     from traces.output import check_output
-    from traces.store.part_capture import part_of
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     _check_tables(names, by, csv_file, as_json=as_json)
     if csv_file is not None and csv_file != STANDARD_OUTPUT:
         check_output(Path(csv_file), force=force)
-    part = chosen_part()
-    with opened(capture) as whole:
+    with opened(capture) as source:
         with unwind_on_signals(), status("summarising"):
             found = interface.tables(
-                part_of(whole, part),
+                source,
                 names,
                 by=by,
                 bin=bin_width,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from replay.interface.captures import CaptureOrPath, open_capture, opened, part
+from replay.interface.captures import CaptureOrPath, held, opened, part
 from replay.interface.merging import PathMaps, path_maps
 from traces.errors import UsageError
 from traces.store.reader import Capture
@@ -102,7 +102,7 @@ def tables(
 
     rules = path_maps(maps)
     # Not for a while: the table "rank-files" is read from the capture when it is used.
-    source = capture if isinstance(capture, Capture) else open_capture(capture)
+    source = held(capture)
     if compat_vanidl:
         source = part(source, exclude=VANIDL_EXCLUDES)
     return views(

@@ -12,6 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,28 @@ from traces.store.reader import Capture
 if TYPE_CHECKING:
     from replay.ranks.comm import Communicator
 
-CaptureOrPath = Capture | str | os.PathLike[str]
-"""An opened capture, or the path of a capture, a log or a folder of logs: what every function takes."""
-
 Announce = Callable[[str], AbstractContextManager[None]]
 """Called with what is being done ("merging job.darshan"); the context lasts as long as the work."""
+
+
+def _silently(what: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPart:
+    """What a command line names: a capture, log or folder of logs that is yet to be opened, and the part of it.
+
+    `part`: parses the options that choose the part; may raise UsageError. `announce`: called when logs are merged.
+    """
+
+    path: Path
+    part: Callable[[], Part] = Part
+    announce: Announce = _silently
+
+
+CaptureOrPath = Capture | NamedPart | str | os.PathLike[str]
+"""An opened capture, or the path of a capture, a log or a folder of logs: what every function takes."""
 
 LOG_SUFFIX = ".darshan"
 
@@ -84,7 +102,16 @@ def part(
         operations=operations,
         interfaces=interfaces,
     )
-    return part_of(capture if isinstance(capture, Capture) else open_capture(capture), chosen)
+    return part_of(held(capture), chosen)
+
+
+def held(capture: CaptureOrPath) -> Capture:
+    """The capture, opened for as long as somebody holds it. Raises: as `open_capture`."""
+    if isinstance(capture, Capture):
+        return capture
+    if isinstance(capture, NamedPart):
+        return part_of(open_capture(capture.path), capture.part())
+    return open_capture(capture)
 
 
 def is_log(path: Path) -> bool:
@@ -107,23 +134,21 @@ def _open_stored(path: Path) -> Capture:
         raise CaptureError((foreign(path, "capture") if missing else None) or str(error)) from error
 
 
-def is_from_logs(capture: Capture) -> bool:
-    """Whether the capture (or what it is a part of) is a temporary one, merged from logs without a profile."""
-    return capture.whole in _FROM_LOGS
+def is_from_logs(capture: CaptureOrPath) -> bool:
+    """Whether the capture (or what it is a part of) is merged, or is yet to be merged, from logs without a profile."""
+    return capture.whole in _FROM_LOGS if isinstance(capture, Capture) else is_log(named(capture))
 
 
-def _silently(what: str) -> AbstractContextManager[None]:
-    return nullcontext()
+def named(capture: CaptureOrPath) -> Path:
+    """The path that the user knows it by: of a capture that is merged from logs, theirs."""
+    if isinstance(capture, Capture):
+        return capture.named
+    return capture.path if isinstance(capture, NamedPart) else Path(capture)
 
 
 @contextmanager
-def opened(
-    capture: CaptureOrPath,
-    comm: Communicator | None = None,
-    output: Path | None = None,
-    announce: Announce = _silently,
-) -> Iterator[Capture]:
-    """The capture itself, or the one at a path; a temporary one, merged from logs, goes when the context ends.
+def opened(capture: CaptureOrPath, comm: Communicator | None = None, output: Path | None = None) -> Iterator[Capture]:
+    """The capture itself, or what is at a path; a temporary one, merged from logs, goes when the context ends.
 
     `comm`: the processes that open it together. The first merges, into a directory beside `output`: where a replay is
     written is a place that all nodes share, unlike the system's temporary directory.
@@ -133,11 +158,15 @@ def opened(
 
     if isinstance(capture, Capture):
         yield capture
-    elif is_log(path := Path(capture)):
-        with _merged(path, comm, output, announce) as (merged, _):
-            yield merged
+        return
+    given = capture if isinstance(capture, NamedPart) else NamedPart(path=Path(capture))
+    processes = comm or Solo()
+    part = together(processes, given.part)  # a part that cannot be parsed is an error before logs are merged
+    if is_log(given.path):
+        with _merged(given.path, comm, output, given.announce) as (merged, _):
+            yield together(processes, lambda: part_of(merged, part))
     else:
-        yield together(comm or Solo(), lambda: _open_stored(path))
+        yield together(processes, lambda: part_of(_open_stored(given.path), part))
 
 
 @contextmanager

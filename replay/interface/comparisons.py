@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from replay.interface.captures import CaptureOrPath, opened
 from replay.interface.merging import PathLike, PathMaps
-from replay.interface.replays import RunChoices, run_options
+from replay.interface.replays import RunChoices, pacing_of, run_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,6 +62,7 @@ def regress(
     output: PathLike | None = None,
     baseline_maps: PathMaps | None = None,
     candidate_maps: PathMaps | None = None,
+    force: bool = False,
     on_staging: Callable[[int, int], None] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
     comm: Communicator | None = None,
@@ -70,15 +71,16 @@ def regress(
     """Replay a capture on two targets in turn, and judge whether the application is slower on `candidate`.
 
     `repeats` pairs of runs in random order; `threshold_pct`: the smallest change that matters; `alpha`: probability of
-    a false alarm. `stage`: stage the twins where they are absent. `output`: keep the replays in that directory.
+    a false alarm. `stage`: stage the twins where they are absent. `output`: keep the replays in that directory;
+    `force` replaces earlier ones there.
 
         dxt_replay.regress("run.capture", "/lustre/old/twin", "/lustre/new/twin").verdict
 
     Raises: UsageError for numbers out of range; TargetError; ReplayError.
     """
-    from replay.ranks.comm import connect, first_does
+    from replay.ranks.comm import connect, first_does, together
     from replay.ranks.stopping import unwind_on_signals
-    from replay.regression.experiment import Experiment, default_pace, plan_staging, run_experiment, stage_all
+    from replay.regression import experiment as module
     from replay.regression.verdict import Rule
 
     comm = comm or connect()
@@ -87,10 +89,10 @@ def regress(
         choices.pop("pace", None)
 
     def experiment_on(source: Capture) -> Experiment:
-        chosen: RunChoices = {"pace": default_pace(source).value, **choices}
-        return Experiment(
-            baseline=run_options(source, baseline, cold=cold, maps=baseline_maps, **chosen),
-            candidate=run_options(source, candidate, cold=cold, maps=candidate_maps, **chosen),
+        chosen: RunChoices = {"pace": module.default_pace(source).value, **choices}
+        return module.Experiment(
+            baseline=run_options(source, baseline, cold=cold, maps=baseline_maps, force=force, **chosen),
+            candidate=run_options(source, candidate, cold=cold, maps=candidate_maps, force=force, **chosen),
             repeats=repeats,
             warmup=warmup,
             seed=secrets.randbits(32) if seed is None else seed,
@@ -99,14 +101,17 @@ def regress(
             keep=keep,
         )
 
-    def stage_both() -> None:
+    def prepare() -> None:
+        module.check_outputs(experiment)
         if stage:
-            stage_all(plan_staging(source, experiment), on_staging or _silent)
+            module.stage_all(module.plan_staging(source, experiment), on_staging)
 
+    undecided: RunChoices = {"pace": "think"}  # whose options are those of every pace
+    together(comm, lambda: pacing_of(capture, {**undecided, **choices}))
     with unwind_on_signals(), opened(capture, comm, keep) as source:
         experiment = first_does(comm, lambda: experiment_on(source))
-        first_does(comm, stage_both)
-        result = run_experiment(source, experiment, comm, on_progress or _silent)
+        first_does(comm, prepare)
+        result = module.run_experiment(source, experiment, comm, on_progress or _silent)
     everywhere: Regression = comm.broadcast(result)
     return everywhere
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from replay.interface.captures import CaptureOrPath, is_from_logs, opened
+from replay.interface.captures import CaptureOrPath, is_from_logs, named, opened
 from replay.interface.merging import PathLike, PathMaps, path_maps
 from traces.errors import UsageError
+from traces.store.reader import Capture
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from replay.plan.pacing import Pacing
     from replay.ranks.comm import Communicator
     from replay.run.options import RunOptions
     from replay.run.process import Progress
     from replay.run.repeat import Repeats
     from replay.run.result import RunResult
     from replay.twin.stage import StagePlan
-    from traces.store.reader import Capture
 
 
 class RunChoices(TypedDict, total=False):
@@ -126,13 +128,12 @@ def run(
 
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
     """
-    from replay.ranks.comm import connect, together
+    from replay.ranks.comm import connect
     from replay.run.runner import run_replay
 
-    comm = comm or connect()
-    with opened(capture, comm, Path(output)) as source:
-        options = together(comm, lambda: run_options(source, target, cold=cold, maps=maps, force=force, **choices))
-        result = run_replay(source, Path(output), options, comm, on_progress or _silent)
+    comm, place = comm or connect(), Path(output)
+    with _ready(capture, target, place, 1, comm, cold=cold, maps=maps, force=force, **choices) as (source, options):
+        result = run_replay(source, place, options, comm, on_progress or _silent)
     everywhere: RunResult = comm.broadcast(result)
     return everywhere
 
@@ -157,15 +158,37 @@ def run_repeatedly(
 
     Raises: as `run`; captures of the runs before stay.
     """
-    from replay.ranks.comm import connect, together
+    from replay.ranks.comm import connect
     from replay.run.repeat import run_repeatedly as repeat_run
 
-    comm = comm or connect()
-    with opened(capture, comm, Path(output)) as source:
-        options = together(comm, lambda: run_options(source, target, cold=cold, maps=maps, force=force, **choices))
-        result = repeat_run(source, Path(output), options, comm, times, on_progress or _silent)
+    comm, place = comm or connect(), Path(output)
+    with _ready(capture, target, place, times, comm, cold=cold, maps=maps, force=force, **choices) as (source, options):
+        result = repeat_run(source, place, options, comm, times, on_progress or _silent)
     everywhere: Repeats = comm.broadcast(result)
     return everywhere
+
+
+@contextmanager
+def _ready(
+    capture: CaptureOrPath,
+    target: PathLike,
+    output: Path,
+    times: int,
+    comm: Communicator,
+    *,
+    cold: bool,
+    maps: PathMaps | None,
+    force: bool,
+    **choices: Unpack[RunChoices],
+) -> Iterator[tuple[Capture, RunOptions]]:
+    """The opened capture and the options of a run; refuses what it can before logs are merged. Collective."""
+    from replay.ranks.comm import first_does, together
+    from replay.run.repeat import check_outputs
+
+    first_does(comm, lambda: check_outputs(output, times, force=force))
+    together(comm, lambda: pacing_of(capture, choices))
+    with opened(capture, comm, output) as source:
+        yield source, together(comm, lambda: run_options(source, target, cold=cold, maps=maps, force=force, **choices))
 
 
 def run_options(
@@ -174,41 +197,50 @@ def run_options(
     *,
     cold: bool = False,
     maps: PathMaps | None = None,
-    pace: str = "timed",
-    speed: float = 1.0,
-    compute_speed: float | None = None,
-    io_speed: float | None = None,
-    compute: str = "sleep",
-    api: str = "auto",
-    reconstruct: bool = True,
-    direct: bool = False,
-    vectored: int = 0,
     force: bool = False,
+    **choices: Unpack[RunChoices],
 ) -> RunOptions:
     """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
-    from replay.plan.layers import API_CHOICES
-    from replay.plan.pacing import Pace, Pacing
     from replay.run.options import RunOptions
     from replay.run.process_files import IoOptions, mpi_hints
 
-    one_of("pace", pace, [known.value for known in Pace])
-    one_of("compute", compute, ("sleep", "spin", "skip"))
-    one_of("api", api, API_CHOICES)
-    pacing = Pacing(pace=Pace(pace), speed=speed, compute_speed=compute_speed, io_speed=io_speed)
-    if pacing.pace is Pace.STEPS:
-        check_profiled(source)
     return RunOptions(
         target=Path(target),
-        pacing=pacing,
-        compute=compute,
+        pacing=pacing_of(source, choices),
+        compute=choices.get("compute", "sleep"),
         maps=path_maps(maps),
         cold=cold,
-        api=api,
-        reconstruct=reconstruct,
-        io=IoOptions(direct=direct, pieces=vectored, hints=mpi_hints(source)),
+        api=choices.get("api", "auto"),
+        reconstruct=choices.get("reconstruct", True),
+        io=IoOptions(direct=choices.get("direct", False), pieces=choices.get("vectored", 0), hints=mpi_hints(source)),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,
     )
+
+
+def pacing_of(capture: CaptureOrPath, choices: RunChoices) -> Pacing:
+    """The pacing of a replay of `capture`, which need not be opened yet.
+
+    Raises: UsageError for choices that do not fit the capture or each other; TypeError for an unknown one.
+    """
+    from replay.plan.layers import API_CHOICES
+    from replay.plan.pacing import Pace, Pacing
+
+    unknown = choices.keys() - RunChoices.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"there is no choice {min(unknown)!r}: RunChoices has {', '.join(RunChoices.__annotations__)}")
+    one_of("pace", choices.get("pace", "timed"), [known.value for known in Pace])
+    one_of("compute", choices.get("compute", "sleep"), ("sleep", "spin", "skip"))
+    one_of("api", choices.get("api", "auto"), API_CHOICES)
+    pacing = Pacing(
+        pace=Pace(choices.get("pace", "timed")),
+        speed=choices.get("speed", 1.0),
+        compute_speed=choices.get("compute_speed"),
+        io_speed=choices.get("io_speed"),
+    )
+    if pacing.pace is Pace.STEPS:
+        check_profiled(capture)
+    return pacing
 
 
 def explain(
@@ -235,21 +267,21 @@ def explain(
     from replay.run.context import choose_layers_together, derive_context
 
     pacing = Pacing(pace=Pace.STEPS, speed=speed, compute_speed=compute_speed, io_speed=io_speed)
-
+    check_profiled(capture)
     with opened(capture) as source:
-        check_profiled(source)
         layers = choose_layers_together(source, Solo(), api=api, reconstruct=reconstruct)
         context = derive_context(source, Solo(), layers, Pace.STEPS)
         assert context.steps is not None  # the pace is steps
         return explanation(source, context.steps, pacing)
 
 
-def check_profiled(source: Capture) -> None:
+def check_profiled(capture: CaptureOrPath) -> None:
     """Raises: UsageError for logs alone: without a profile there are no steps to follow."""
-    if is_from_logs(source):
+    if is_from_logs(capture):
+        log = named(capture)
         raise UsageError(
-            f"{source.info.sources[0].name} has no training steps, which the pace steps follows: merge it with a "
-            "profile (`dxt-replay merge LOG --profile DIR -o OUT.capture`), or replay it with --pace think or timed"
+            f"{log} has no training steps, which the pace steps follows: merge it with a profile "
+            f"(`dxt-replay merge {log} --profile DIR -o OUT.capture`), or replay it with --pace think or timed"
         )
 
 

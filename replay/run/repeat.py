@@ -24,6 +24,11 @@ class Repeats:
 
     runs: tuple[RunResult, ...]
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether all runs did."""
+        return all(run.succeeded for run in self.runs)
+
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay run --repeat N --json` prints: `runs` are what a single run prints."""
         documents = [run.as_json() for run in self.runs]

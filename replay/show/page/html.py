@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from replay.show.page.body import Assets, figures_of, page, sides_of
+from replay.show.page.body import Assets, page
 from replay.show.page.data import LagCourse
-from traces.errors import MissingDependencyError
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from profiler_merge.analysis.overview import Overview
 
 MOST_BYTES = 1_500_000
@@ -44,18 +41,6 @@ def report_page(
         if len(text.encode("utf-8", "surrogatepass")) <= MOST_BYTES:
             break
     return text
-
-
-def figures(source: Overview, replay: Overview | None = None, lag: LagCourse | None = None) -> dict[str, Figure]:
-    """The page's figures by name (`course-source`, `sizes-source`, `heat-source`, `steps-source` ...), for notebooks.
-
-    Raises: MissingDependencyError without plotly.
-    """
-    try:
-        from plotly.graph_objects import Figure
-    except ImportError as error:
-        raise MissingDependencyError("plotly", "figures for notebooks", "pip install plotly") from error
-    return {name: Figure(figure) for name, figure in figures_of(sides_of(source, replay), None, lag).items()}
 
 
 def _assets() -> Assets:

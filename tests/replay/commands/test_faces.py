@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
             read(1, length=100, start_ns=60_000, rank=1),
             write(0, length=10, start_ns=1_000_000),
         ],
-        spans=[Span("step", 0, 2_000_000, step=0)],
+        spans=[Span("step", 0, 2_000_000, step=0, rank=rank) for rank in (0, 1)],
     )
     dxt_replay.stage(source, tmp_path / "twin")
     dxt_replay.run(source, tmp_path / "twin", tmp_path / "replay.capture")
@@ -38,7 +38,14 @@ def folder(tmp_path: Path) -> Path:
 
 def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[str, Any]:
     """What `dxt-replay LINE --json` prints, where names of the line that hold a dot or `twin` are in `folder`."""
-    words = [str(folder / word) if "." in word or word.startswith("twin") else word for word in line.split()]
+    words = [
+        f"/data={folder / 'twin' / 'data'}"
+        if "=" in word
+        else str(folder / word)
+        if "." in word or word[:4] == "twin"
+        else word
+        for word in line.split()
+    ]
     capsys.readouterr()
     assert main([*words, "--json"]) in (0, 1), capsys.readouterr().err
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -112,26 +119,101 @@ def test_merge_answers_as_its_program_does(tmp_path: Path, capsys: pytest.Captur
     assert {**shown, "capture": ""} == {**json.loads(json.dumps(merged.as_json())), "capture": ""}
 
 
-def test_run_answers_as_its_program_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = dxt_replay.run(folder / "source.capture", folder / "twin", folder / "b.capture", pace="none").as_json()
-    shown = answer(capsys, folder, "run source.capture --target twin --pace none -o c.capture")
-    assert shown.keys() == done.keys()
-    for name in ("pace", "operations", "failed", "bytes"):
-        assert shown[name] == done[name]
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        (
+            "run source.capture --target twin --pace none -o A.capture",
+            lambda at: dxt_replay.run(at / "source.capture", at / "twin", at / "a.capture", pace="none"),
+        ),
+        (
+            "run source.capture --target twin --speed 2 --api stdio --no-reconstruct --cold -o A.capture",
+            lambda at: dxt_replay.run(
+                at / "source.capture", at / "twin", at / "a.capture",
+                speed=2.0, api="stdio", reconstruct=False, cold=True,
+            ),
+        ),
+        (
+            "run source.capture --target twin --pace think --io-speed 3 --ranks 1 -o A.capture",
+            lambda at: dxt_replay.run(
+                dxt_replay.part(at / "source.capture", ranks="1"), at / "twin", at / "a.capture",
+                pace="think", io_speed=3.0,
+            ),
+        ),
+        (
+            "run source.capture --target twin --pace steps --compute skip --repeat 2 -o A.capture",
+            lambda at: dxt_replay.run_repeatedly(
+                at / "source.capture", at / "twin", at / "a.capture", 2, pace="steps", compute="skip"
+            ),
+        ),
+        (
+            "regress source.capture --baseline twin --candidate twin --repeats 2 --warmup 0 --threshold 7 --seed 1",
+            lambda at: dxt_replay.regress(
+                at / "source.capture", at / "twin", at / "twin", repeats=2, warmup=0, threshold_pct=7.0, seed=1
+            ),
+        ),
+        (
+            "regress source.capture --baseline twin --candidate twin3 --repeats 1 --warm --pace none --ranks 0 "
+            "--seed 1 -o A.kept",
+            lambda at: dxt_replay.regress(
+                dxt_replay.part(at / "source.capture", ranks="0"), at / "twin", at / "twin3",
+                repeats=1, cold=False, pace="none", seed=1, output=at / "a.kept",
+            ),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_replay_is_that_of_its_program(
+    line: str, program: Program, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was chosen and what was done; times differ."""
+    done = json.loads(json.dumps(program(folder).as_json()))
+    shown = answer(capsys, folder, line)
+    assert settings(shown) == settings(done)
 
 
-def test_regress_answers_as_its_program_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = dxt_replay.regress(
-        folder / "source.capture", folder / "twin", folder / "twin", repeats=2, warmup=0, pace="none", seed=1
-    ).as_json()
-    shown = answer(
-        capsys,
-        folder,
-        "regress source.capture --baseline twin --candidate twin --repeats 2 --warmup 0 --pace none --seed 1",
-    )
-    assert shown.keys() == done.keys()
-    for name in ("verdict", "order", "pace", "seed"):
-        assert shown.get(name) == done.get(name)
+CHOSEN = (
+    "pace", "speed", "compute_speed", "io_speed", "operations", "bytes", "failed", "api", "direct", "vectored", "lanes",
+    "compute", "part", "repeats", "warmup", "seed", "order", "rule", "baseline", "candidate",
+)  # fmt: skip
+
+
+def settings(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """What does not differ between two replays: of the document and of each run in it; and the keys."""
+    runs = [settings(run) for run in document.get("runs", ())]
+    policy = document.get("cache", {}).get("policy")
+    return [{key: document.get(key) for key in CHOSEN}, {"cache": policy}, {"keys": sorted(document)}, *runs]
+
+
+def test_the_model_is_that_of_its_program(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = dxt_replay.explain(folder / "source.capture", speed=2.0)
+    assert answer(capsys, folder, "run source.capture --explain --speed 2") == json.loads(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda at, log: dxt_replay.run(log, at / "twin", at / "replay.capture"), "exists"),
+        (lambda at, log: dxt_replay.run_repeatedly(log, at / "twin", at / "a.capture", 2, api="x"), "api 'x'"),
+        (lambda at, log: dxt_replay.run(log, at / "twin", at / "a.capture", speed=-1.0), "--speed -1"),
+        (lambda at, log: dxt_replay.run(log, at / "twin", at / "a.capture", pace="steps"), "no training steps"),
+        (lambda at, log: dxt_replay.regress(log, at / "twin", at / "twin", pace="now"), "pace 'now'"),
+        (lambda at, log: dxt_replay.explain(log), "no training steps"),
+    ],
+)
+def test_what_can_be_refused_is_refused_before_a_log_is_read(
+    refused: Callable[[Path, Path], Any], message: str, folder: Path
+) -> None:
+    """The log is damaged, which nobody comes to see."""
+    log = folder / "job.darshan"
+    log.write_bytes(b"damaged")
+    with pytest.raises(dxt_replay.DxtReplayError, match=message):
+        refused(folder, log)
+
+
+def test_a_choice_that_does_not_exist_is_a_bug_of_the_caller(folder: Path) -> None:
+    with pytest.raises(TypeError, match="'pase'"):
+        dxt_replay.run(folder / "source.capture", folder / "twin", folder / "a.capture", **{"pase": "none"})  # type: ignore[typeddict-item]
 
 
 def test_the_formats_are_those_of_the_interface() -> None:

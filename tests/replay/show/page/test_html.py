@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plotly.graph_objects import Figure
 
 from profiler_merge.analysis.lane_bars import MOST_BARS as BARS
 from profiler_merge.analysis.overview import overview
@@ -20,7 +21,7 @@ from profiler_merge.merge import merge
 from replay.fidelity.compare import compare
 from replay.show.page.data import lag_course
 from replay.show.page.figures import KIND_COLOURS, SAND
-from replay.show.page.html import TABLE_ROWS, figures, report_page
+from replay.show.page.html import TABLE_ROWS, report_page
 from tests.capture_builder import File, build_capture, files_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
 from traces.part import Part
@@ -121,7 +122,7 @@ def test_every_axis_says_its_unit(drawn: tuple) -> None:
 
 
 def test_plotly_accepts_the_figures(drawn: tuple) -> None:
-    shown = figures(drawn[0])
+    shown = {name: Figure(figure) for name, figure in carried(drawn[1], "data")["figures"].items()}
     assert set(shown) == {"course-source", "sizes-source", "heat-source", "steps-source"}
     assert all(len(figure.data) for figure in shown.values())
 
