@@ -28,9 +28,9 @@ from profiler_merge.file_table import FileTable
 from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.process_rows import ProcessRows, in_start_order, no_segments
 from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.reading import is_json, profile_files, read_profile
 from profiler_merge.profiles.spans import SpanColumns, profile_spans
-from profiler_merge.profiles.xplane.decode import read_profile
-from profiler_merge.recognise import DARSHAN, XPLANE, foreign
+from profiler_merge.recognise import DARSHAN, KINETO, XPLANE, foreign
 from traces.errors import DxtReplayError, LogError, ProfileError
 from traces.schema import (
     NO_STEP,
@@ -71,7 +71,8 @@ class MergeOptions:
 
     `reconstruct`: whether to make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
     `inspect`: open the recorded HDF5 files and store where their chunks lie; `inspect_maps` (recorded prefix,
-    directory) says where to look for them. `force`: replace an earlier capture.
+    directory) says where to look for them. `keep_profiler_files`: keep the operations on the files that PyTorch's
+    profiler wrote while it was recorded. `force`: replace an earlier capture.
     """
 
     align: str = "auto"
@@ -80,6 +81,7 @@ class MergeOptions:
     reconstruct: bool = True
     inspect: bool = False
     inspect_maps: tuple[tuple[bytes, bytes], ...] = ()
+    keep_profiler_files: bool = False
     force: bool = False
 
 
@@ -132,8 +134,8 @@ def merge(
 
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
-    _refuse_foreign(logs, DARSHAN, LogError)
-    _refuse_foreign(profiles, XPLANE, ProfileError)
+    _refuse_foreign(logs, LogError, DARSHAN)
+    _refuse_foreign(profiles, ProfileError, XPLANE, KINETO)
     method = parse_method(options.align)
     check_capture_output(output, force=options.force)
     job = open_job(logs, skip_damaged=options.skip_damaged)
@@ -161,10 +163,10 @@ def merge(
     )
 
 
-def _refuse_foreign(paths: Sequence[Path], wanted: str, error: type[DxtReplayError]) -> None:
+def _refuse_foreign(paths: Sequence[Path], error: type[DxtReplayError], *wanted: str) -> None:
     """Raises: the error for a file of another tool, or of another kind of ours."""
     for path in paths:
-        if (text := foreign(path, wanted)) is not None:
+        if (text := foreign(path, *wanted)) is not None:
             raise error(text)
 
 
@@ -172,8 +174,12 @@ def _merge_once(
     job: JobLogs, profiles: Sequence[Path], working: Path, options: MergeOptions, method: str | float, *, gather: bool
 ) -> tuple[CaptureInfo, pa.Table, int]:
     added_ns = seconds_to_ns(method) if isinstance(method, float) else 0
-    ranks = map_profiles(profiles, job, gather=gather, offset_ns=added_ns)
-    return _Merger(job, ranks.by_rank, working, options, method, gather=gather).run(ranks.warnings)
+    ranks = map_profiles(
+        profile_files(profiles), job, gather=gather, offset_ns=added_ns, skip_damaged=options.skip_damaged
+    )
+    exports = () if options.keep_profiler_files else ranks.exports
+    merger = _Merger(job, ranks.by_rank, working, options, method, gather=gather, exports=frozenset(exports))
+    return merger.run(ranks.warnings)
 
 
 @dataclass(slots=True)
@@ -181,11 +187,12 @@ class _Merger:
     """One pass over the ranks of a job. `method`: as `clocks.parse_method` returns it."""
 
     job: JobLogs
-    profiles: Mapping[int, Path]
+    profiles: Mapping[int, tuple[Path, ...]]
     output: Path
     options: MergeOptions
     method: str | float
     gather: bool
+    exports: frozenset[str]
     files: FileTable = field(init=False)
     rows: ProcessRows = field(init=False)
     excluded: set[int] = field(init=False)
@@ -196,11 +203,16 @@ class _Merger:
 
     def __post_init__(self) -> None:
         logs = [process.log for process in self.job.processes]
+        named = [(record, _shown(path)) for log in logs for record, path in log.names.items()]
+        exported = {record: path for record, path in named if self._is_export(path)}
+        if exported:
+            self.warnings.append(
+                f"left out, written by the profiler itself and not by the job: {', '.join(sorted(exported.values()))} "
+                "(--keep-profiler-files keeps them)"
+            )
         self.excluded = {
-            record
-            for log in logs
-            for record, path in log.names.items()
-            if any(fnmatchcase(_shown(path), glob) for glob in self.options.exclude)
+            *exported,
+            *(record for record, path in named if any(fnmatchcase(path, glob) for glob in self.options.exclude)),
         }
         self.files = FileTable(logs, self.excluded)
         self.rows = ProcessRows(
@@ -211,6 +223,12 @@ class _Merger:
             excluded=self.excluded,
         )
 
+    def _is_export(self, path: str) -> bool:
+        """Whether the profiler wrote the file, or a temporary form of it that is renamed or compressed later."""
+        name = path.rpartition("/")[2]
+        finals = (path, name, f"{name}.gz", name.removesuffix(".tmp"), path.removesuffix(".tmp"))
+        return any(final in self.exports for final in finals)
+
     def run(self, warnings: Sequence[str]) -> tuple[CaptureInfo, pa.Table, int]:
         """Write everything; what capture.json says, the files table, and how many spans there are."""
         self.warnings += [*self.job.warnings, *warnings]
@@ -220,7 +238,7 @@ class _Merger:
                 seen.add(rank)
                 writer.write(self._rank_table(rank, parts))
         for rank in sorted(self.profiles.keys() - seen):
-            self._add_spans(rank, read_profile(self.profiles[rank]))
+            self._add_spans(rank, self._read(self.profiles[rank]))
         self._extrapolate_spans()
         table, coverage = self.files.finish([process.rank for process in self.job.processes])
         self.warnings += self.files.offset_warnings(table["path"].to_pylist())
@@ -291,7 +309,7 @@ class _Merger:
 
     def _rank_table(self, rank: int, parts: list[tuple[ProcessLog, RankSegments]]) -> pa.Table:
         """The rank's rows in start order; its spans, clock and file counts are noted on the way."""
-        profile = read_profile(self.profiles[rank]) if rank in self.profiles else None
+        profile = self._read(self.profiles[rank]) if rank in self.profiles else None
         columns = []
         lanes = undated_offset_ns = 0
         for process, segments in parts:
@@ -318,6 +336,9 @@ class _Merger:
         joined["rank"] = np.full(len(joined["lane"]), rank, dtype=np.int32)
         return table_from_columns(joined, OPS_SCHEMA)
 
+    def _read(self, files: Sequence[Path]) -> Profile:
+        return read_profile(files, skip_damaged=self.options.skip_damaged)
+
     def _align(self, rank: int, process: ProcessLog, segments: RankSegments, profile: Profile | None) -> Alignment:
         """Where nothing was traced there is no evidence: the wall clock, or what the user says."""
         if not len(segments):
@@ -337,6 +358,7 @@ class _Merger:
                 f"rank {rank}: fields of {profile.path.name} that this release does not know were skipped ({counts}): "
                 "a newer profiler wrote it, or it is damaged"
             )
+        self.warnings += [f"rank {rank}: {text}" for text in profile.warnings]
         spans = profile_spans(profile)
         shift_ns = undated_offset_ns - self.job.start_ns
         self.spans.append(
@@ -358,7 +380,7 @@ class _Merger:
     def _template(self) -> SpanColumns | None:
         """The spans that stand for ranks without a profile: those of the one profiled rank, if they have a date."""
         if self.template is None and len(self.profiles) == 1:
-            profile = read_profile(next(iter(self.profiles.values())))
+            profile = self._read(next(iter(self.profiles.values())))
             self.template = profile_spans(profile) if profile.epoch_start_ns is not None else None
         return self.template
 
@@ -434,7 +456,11 @@ class _Merger:
             ranks=tuple(sorted(ranks | seen | set(self.profiles))),
             sources=tuple(
                 [_source(process.log.path, "darshan") for process in self.job.processes]
-                + [_source(path, "xplane") for _, path in sorted(self.profiles.items())]
+                + [
+                    _source(path, KINETO if is_json(path) else XPLANE)
+                    for _, files in sorted(self.profiles.items())
+                    for path in files
+                ]
             ),
             clock=tuple(sorted(self.clock, key=lambda clock: (clock.rank, clock.worker))),
             coverage=coverage,

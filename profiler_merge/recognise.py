@@ -10,14 +10,17 @@ import os
 import re
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from profiler_merge.profiles.xplane.decode import find_profiles as find_xplane
 
 HEAD_BYTES = 64 << 10
 _MOST_FILES = 1000
 _WITHOUT = (
     "dxt-replay does not read it yet. Merge the Darshan logs without --profile: the paces timed and think then work, "
-    "steps needs a TensorFlow profile"
+    "steps needs a profile of TensorFlow or PyTorch"
 )
 _RECORD = "dxt-replay does not read it. Record the job with Darshan and DXT (DXT_ENABLE_IO_TRACE=1)"
 _GZIP = b"\x1f\x8b"
@@ -40,7 +43,7 @@ def _source(kind: str, pattern: bytes, what: str, remedy: str) -> Source:
     return Source(kind=kind, pattern=re.compile(pattern, re.DOTALL), what=what, remedy=remedy)
 
 
-DARSHAN, XPLANE = "darshan", "xplane"
+DARSHAN, XPLANE, KINETO = "darshan", "xplane", "kineto"
 SOURCES = (
     _source(
         DARSHAN,
@@ -67,11 +70,17 @@ SOURCES = (
     _source("tensorflow trace", rb'\A\s*[\[{].*"/(host|device):[A-Z]', "a trace.json of TensorFlow's profiler",
             "its times have no date. Give the .xplane.pb file beside it (TensorFlow 2.3 and later write one)"),
     _source(
-        "kineto",
+        KINETO,
         rb'\A\s*\{.*("(deviceProperties|distributedInfo)":|ProfilerStep#|"aten::|'
         rb'"cat": ?"(cpu_op|user_annotation|[Kk]ernel|Operator|cuda_runtime|python_function)")',
         "a PyTorch profile (Kineto)",
-        _WITHOUT,
+        "give it to `dxt-replay merge` as --profile, beside the Darshan log",
+    ),
+    _source(
+        "execution trace",
+        rb'\A\s*\{\s*"schema": ?"[^"]*",.*"nodes": ?\[',
+        "a PyTorch execution trace",
+        "it has no times of the training loop. Give the .pt.trace.json of torch.profiler instead",
     ),
     _source("chrome", rb'\A\s*[\[{].*"(traceEvents|ph)" ?:', "a trace in Chrome's JSON format", _WITHOUT),
     _source("strace", rb"\A(\[pid +)?(\d+\]? +)?\d+\.\d{3,9} \w+\(.*\) += ", "the output of strace", _RECORD),
@@ -86,26 +95,26 @@ def recognise(path: Path) -> Source | None:
     return next((source for source in SOURCES if source.pattern.search(head)), None)
 
 
-def foreign(path: Path, wanted: str) -> str | None:
-    """The error for a file that is recognised as something else than the `wanted` kind; for a folder, what it holds.
+def foreign(path: Path, *wanted: str) -> str | None:
+    """The error for a file that is recognised as something else than the `wanted` kinds; for a folder, what it holds.
 
-    `wanted`: DARSHAN, XPLANE, or "capture". None where the file is what is wanted, or nothing that is known.
+    `wanted`: DARSHAN, XPLANE, KINETO, or "capture". None where the file is what is wanted, or nothing that is known.
     """
     if path.is_dir():
         return _folder(path, wanted)
     source = recognise(path)
-    if source is None or source.kind == wanted:
+    if source is None or source.kind in wanted:
         return None
     return f"{path} is {source.what}: {source.remedy}"
 
 
-def _folder(path: Path, wanted: str) -> str | None:
+def _folder(path: Path, wanted: Sequence[str]) -> str | None:
     """What most files below a folder are, where none is what is wanted."""
     kinds: Counter[Source] = Counter()
     for file in _files_below(path):
         source = recognise(file)
         if source is not None:
-            if source.kind == wanted:
+            if source.kind in wanted:
                 return None
             kinds[source] += 1
     if not kinds:
@@ -121,6 +130,34 @@ def _files_below(path: Path) -> list[Path]:
         if len(found) >= _MOST_FILES:
             break
     return found[:_MOST_FILES]
+
+
+def find_profiles(path: Path) -> list[Path]:
+    """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, and PyTorch's JSON files.
+
+    A compressed copy beside the plain file is left out. Raises: ProfileError for a path that does not exist, or a
+    folder in it that cannot be listed.
+    """
+    found = find_xplane(path)
+    if not path.is_dir():
+        return found
+    traces = {
+        Path(parent) / name
+        for parent, _, names in os.walk(path)
+        for name in names
+        if name.endswith((".json", ".json.gz"))
+    }
+    kineto = [
+        trace
+        for trace in traces
+        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces) and _is_kineto(trace)
+    ]
+    return sorted([*found, *kineto])
+
+
+def _is_kineto(path: Path) -> bool:
+    source = recognise(path)
+    return source is not None and source.kind == KINETO
 
 
 def _head(path: Path) -> bytes:

@@ -27,12 +27,20 @@ MAY_IMPORT = {
     "profiler_merge.darshan": {"profiler_merge.darshan", "traces"},
     "profiler_merge.profiles": {"profiler_merge.profiles", "traces", "traces.measures"},
     "profiler_merge.profiles.xplane": {"profiler_merge.profiles.xplane", "profiler_merge.profiles", "traces"},
+    "profiler_merge.profiles.kineto": {"profiler_merge.profiles.kineto", "profiler_merge.profiles", "traces"},
+    "profiler_merge.profiles.reading": {
+        "profiler_merge.profiles.reading",
+        "profiler_merge.profiles",
+        "profiler_merge.profiles.kineto",
+        "profiler_merge.profiles.xplane",
+    },
     "profiler_merge.clocks": {
         "profiler_merge.clocks",
         "profiler_merge.anchor",
         "profiler_merge.darshan",
         "profiler_merge.profiles",
-        "profiler_merge.profiles.xplane",
+        "profiler_merge.profiles.kineto",
+        "profiler_merge.profiles.reading",
         "traces",
         "traces.measures",
     },
@@ -44,6 +52,7 @@ MAY_IMPORT = {
         "profiler_merge.darshan",
         "profiler_merge.hdf5",
         "profiler_merge.profiles",
+        "profiler_merge.profiles.reading",
         "profiler_merge.profiles.xplane",
         "profiler_merge.untraced",
         "traces",
@@ -160,6 +169,9 @@ HOMES = {
     "torch": set(),
 }
 """Heavy package -> the modules that may import it, inside a function."""
+
+LIGHT_HOMES = {"profiler_merge.profiles.kineto.events": {"msgspec"}}
+"""Module -> the light packages that it alone may import."""
 
 PURE = {
     "profiler_merge.analysis.access_order",
@@ -361,6 +373,7 @@ def test_other_packages_are_known() -> None:
     known = EVERYWHERE | HOMES.keys() | sys.stdlib_module_names
     for module, imports in IMPORTS.items():
         allowed = known | (COMMAND_LINE if part_of(module) == "replay.commands" else set())
+        allowed |= LIGHT_HOMES.get(module, set())
         strangers = [str(found) for found in imports if not own(found) and found.name.split(".")[0] not in allowed]
         assert not strangers
 

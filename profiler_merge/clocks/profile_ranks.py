@@ -1,7 +1,8 @@
 """Which rank each profile belongs to: an XSpace holds host names, but neither rank nor pid.
 
-Rules in the order of their trust: anchors, thread ids, the STDIO record of the profile's own file, the path,
-nesting. Each profile gets at most one rank and each rank at most one profile.
+Rules in the order of their trust: anchors, the process ids of PyTorch's events, thread ids, the STDIO record of the
+profile's own file, the rank that torch.distributed knows, the path, nesting. Each profile gets at most one rank and
+each rank at most one profile.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from profiler_merge.clocks.nesting import nesting_events
 from profiler_merge.clocks.offsets import line_ids_of_threads
 from profiler_merge.clocks.other_runs import contradictions
 from profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from profiler_merge.darshan.job_groups import host_of
+from profiler_merge.darshan.job_groups import ProcessFacts, host_of
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.rank_segments import RankSegments, read_rank_segments
 from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.xplane.decode import read_profile
+from profiler_merge.profiles.kineto.names import host_and_pid
+from profiler_merge.profiles.reading import read_profile
 from traces.errors import AlignmentError, ProfileError
 
 _RANK_IN_PATH = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
@@ -36,41 +38,56 @@ _PATH_TAIL = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRanks:
-    """The profile of each rank that has one."""
+    """The files of the profile of each rank that has one. `exports`: paths and names of
+    the files that the profiler itself wrote while it was recorded.
+    """
 
-    by_rank: dict[int, Path]
+    by_rank: dict[int, tuple[Path, ...]]
     warnings: tuple[str, ...]
+    exports: tuple[str, ...] = ()
 
 
-def map_profiles(profiles: Sequence[Path], job: JobLogs, *, gather: bool = False, offset_ns: int = 0) -> ProfileRanks:
+def map_profiles(
+    profiles: Sequence[tuple[Path, ...]],
+    job: JobLogs,
+    *,
+    gather: bool = False,
+    offset_ns: int = 0,
+    skip_damaged: bool = False,
+) -> ProfileRanks:
     """Give each profile its rank. A profile that no rule places is left out and named in the warnings.
 
-    `gather`: as for `rank_segments.read_rank_segments`. `offset_ns`: what the user adds to the log's times.
+    `profiles`: as `reading.profile_files` groups them. `gather`: as for `rank_segments.read_rank_segments`.
+    `offset_ns`: what the user adds to the log's times. `skip_damaged`: as for `reading.read_profile`.
 
     Raises: ProfileError when a profile cannot be read, is of another run, or several are of the same rank.
     """
     mapper = _Mapper(job, gather)
     warnings: list[str] = []
-    by_rank: dict[int, Path] = {}
-    for path in profiles:
-        found = contradictions(read_profile(path), job, mapper.hosts, offset_ns)
+    by_rank: dict[int, tuple[Path, ...]] = {}
+    exports: set[str] = set()
+    for files in profiles:
+        profile = read_profile(files, skip_damaged=skip_damaged)
+        found = contradictions(profile, job, mapper.hosts, offset_ns)
         if found:
             raise ProfileError(
-                f"{path} is the profile of another run: {'; '.join(found)}. Give the profile of this run, or leave "
+                f"{files[0]} is the profile of another run: {'; '.join(found)}. Give the profile of this run, or leave "
                 "--profile out"
             )
-    if len(profiles) == 1 and job.nprocs == 1:
-        return ProfileRanks(by_rank={0: profiles[0]}, warnings=())
-    for path in profiles:
-        rank = mapper.rank_of(path, frozenset(by_rank))
+        if profile.torch is not None:
+            exports.update((*profile.torch.exports, *(path.name for path in files)))
+        alone = len(profiles) == 1 and job.nprocs == 1
+        rank = 0 if alone else mapper.rank_of(files[0], profile, frozenset(by_rank))
         if rank is None:
-            warnings.append(f"no rank was found for the profile {path}: it is left out")
+            warnings.append(f"no rank was found for the profile {files[0]}: it is left out")
         elif rank in by_rank:
-            raise ProfileError(f"{by_rank[rank]} and {path} are both of rank {rank}: give the profiles of one run")
+            raise ProfileError(
+                f"{by_rank[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
+            )
         else:
-            by_rank[rank] = path
+            by_rank[rank] = files
     warnings += mapper.warnings
-    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings))
+    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings), exports=tuple(sorted(exports)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +118,13 @@ class _Mapper:
         traits = self._ranks()
         return frozenset(each.host for each in traits.values()) if len(traits) >= self.job.nprocs else frozenset()
 
-    def rank_of(self, path: Path, taken: frozenset[int]) -> int | None:
-        profile = read_profile(path)
+    def rank_of(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
         rules: tuple[Callable[[Path, Profile, frozenset[int]], int | None], ...] = (
             self._by_anchor,
+            self._by_process,
             self._by_threads,
             self._by_stdio_record,
+            self._by_torch_rank,
             self._by_path,
             self._by_nesting,
         )
@@ -126,6 +144,25 @@ class _Mapper:
         if wrote:
             return wrote[0]
         return rank if 0 <= rank < self.job.nprocs else None
+
+    def _by_process(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
+        """The rank whose log has the process id of PyTorch's events, or of the file's name."""
+        if profile.torch is None:
+            return None
+        named = host_and_pid(path)
+        pids = profile.torch.pids | ({named[1]} if named else set())
+        found = {
+            process.rank
+            for process in self.job.processes
+            if not process.worker and process.rank is not None and ProcessFacts(process.log).pid in pids
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def _by_torch_rank(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
+        """The rank as torch.distributed knew it, where the log has the ranks of MPI."""
+        rank = None if profile.torch is None else profile.torch.rank
+        in_one_log = self.job.processes[0].rank is None
+        return rank if rank is not None and in_one_log and rank < self.job.nprocs else None
 
     def _by_threads(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
         """The rank with most threads in the profile: chance hits among 64-bit hashes do not happen."""

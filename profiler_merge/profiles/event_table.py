@@ -1,4 +1,4 @@
-"""A profile as NumPy columns: one row per event of the host (and GPU) planes. `xplane.read_profile` makes it."""
+"""A profile as NumPy columns: one row per event of the host and of GPUs. `reading.read_profile` makes it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,24 @@ TEXT_STATS = ("filename", "name", "tf_function_call")
 STATS = (*NUMBER_STATS, *TEXT_STATS)
 """The stats that are kept; an event has two or three on average, most of which describe memory or shapes."""
 
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "mtia_ccp_events")
+"""Categories of PyTorch's events that are work on a GPU; the capitals are those of 2021 and 2022."""
+GPU_LAUNCH = ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime")
+"""Categories of the calls that launch such work, or wait for it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileLine:
-    """One thread or GPU stream. `id`: libstdc++ hash of the pthread id, as stored; `plane`: row of the profile's."""
+    """One thread or GPU stream. `plane`: row of the profile's planes.
+
+    `id`: in TensorFlow's profiles libstdc++'s hash of the pthread id, in PyTorch's the thread id of the operating
+    system, and for a GPU stream the stream's number. `pid`: the process, or for a GPU stream the GPU; 0 where unknown.
+    """
 
     id: int
     name: str
     plane: int
+    pid: int = 0
 
     @property
     def thread_class(self) -> str:
@@ -34,15 +44,37 @@ class ProfileLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TorchFacts:
+    """What only PyTorch's profiles say.
+
+    `category` (int16 per event) is a row of `categories` ("cpu_op", "kernel" ...). `correlation` (int64 per event)
+    is equal for a GPU event and the call that launched it, 0 for none. `rank`: as torch.distributed knows it, else
+    None. `pids`: the processes that were profiled. `exports`: paths to which the profiler itself wrote.
+    """
+
+    category: np.ndarray
+    categories: tuple[str, ...]
+    correlation: np.ndarray
+    rank: int | None
+    pids: frozenset[int]
+    exports: tuple[str, ...]
+
+    def in_categories(self, *names: str) -> np.ndarray:
+        """bool per event: its category is one of `names`."""
+        chosen = np.array([category in names for category in self.categories], bool)
+        return chosen[self.category]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
-    """Events of one xplane file, sorted by (line, start), the outer event first where two start together.
+    """Events of one profile, sorted by (line, start), the outer event first where two start together.
 
     `line` (int32) is a row of `lines`, `name` (int32) a row of `names` and `display_names`. `start_ns` (int64) is
     CLOCK_REALTIME when `epoch_start_ns`, the instant at which the profiler started, is known, else relative to it.
-    `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15) or empty.
+    `epoch_source`: `profile_start_time` (exact), `element_id` (about 1 us early, TF 2.5 to 2.15), `ts` (PyTorch) or "".
     Names that are not UTF-8 are decoded with surrogate escapes. `options` is empty before TF 2.21.
     `stats`: key -> (event rows, values), ascending; see `stat`. `skipped_fields`: message -> number of fields in the
-    file that this release does not know.
+    file that this release does not know. `torch`: of a PyTorch profile only. `warnings`: damage that was skipped.
     """
 
     path: Path
@@ -61,6 +93,8 @@ class Profile:
     stats: Mapping[str, tuple[np.ndarray, np.ndarray]]
     texts: tuple[str, ...]
     skipped_fields: Mapping[str, int]
+    torch: TorchFacts | None = None
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of events."""

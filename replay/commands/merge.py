@@ -17,7 +17,7 @@ from replay.commands.options import force_option, json_option
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Log directory of the TensorFlow profiler, or an .xplane.pb[.gz] file; repeatable.",
+    help="Log directory of TensorFlow's, JAX's or PyTorch's profiler, or one of its files; repeatable.",
 )
 @click.option(
     "-o",
@@ -49,6 +49,11 @@ from replay.commands.options import force_option, json_option
     metavar="PREFIX=DIR",
     help="With --inspect, look for recorded paths below PREFIX in DIR; repeatable.",
 )
+@click.option(
+    "--keep-profiler-files",
+    is_flag=True,
+    help="Keep the operations on files that PyTorch's profiler itself wrote; they are not the job's.",
+)
 @force_option
 @json_option
 def command(
@@ -61,6 +66,7 @@ def command(
     no_reconstruct: bool,
     inspect: bool,
     maps: tuple[str, ...],
+    keep_profiler_files: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -85,6 +91,7 @@ def command(
             reconstruct=not no_reconstruct,
             inspect=inspect,
             maps=maps,
+            keep_profiler_files=keep_profiler_files,
             force=force,
         )
     if as_json:

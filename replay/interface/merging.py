@@ -29,12 +29,14 @@ def merge(
     reconstruct: bool = True,
     inspect: bool = False,
     maps: PathMaps | None = None,
+    keep_profiler_files: bool = False,
     force: bool = False,
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    A folder of `logs` stands for all logs in it; `profiles` are log directories of the profiler, or single
-    `.xplane.pb` files. `align` is auto, anchors, nesting, wall or seconds; `exclude` has globs over recorded paths.
+    A folder of `logs` stands for all logs in it; `profiles` are log directories of the profiler, or single files:
+    `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting, wall or
+    seconds; `exclude` has globs over recorded paths. `keep_profiler_files`: also what PyTorch's profiler itself wrote.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
     `force` replaces an earlier capture.
 
@@ -54,6 +56,7 @@ def merge(
         reconstruct=reconstruct,
         inspect=inspect,
         inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps)),
+        keep_profiler_files=keep_profiler_files,
         force=force,
     )
     found = [log for path in _several(logs) for log in _logs_of(path)]
@@ -88,11 +91,13 @@ def _logs_of(path: Path) -> list[Path]:
 
 def _profiles_of(directory: Path) -> list[Path]:
     """Raises: ProfileError where there is none: who asks for a profile must not get a capture without one."""
-    from profiler_merge.profiles.xplane.decode import find_profiles
-    from profiler_merge.recognise import XPLANE, foreign
+    from profiler_merge.recognise import KINETO, XPLANE, find_profiles, foreign
 
     found = find_profiles(directory)
     if not found:
-        missing = f"{directory} holds no .xplane.pb profile: did the profiler run, and was it stopped?"
-        raise ProfileError(foreign(directory, XPLANE) or missing)
+        missing = (
+            f"{directory} holds neither an .xplane.pb nor a .pt.trace.json profile: did the profiler run, and was it "
+            "stopped?"
+        )
+        raise ProfileError(foreign(directory, XPLANE, KINETO) or missing)
     return found

@@ -19,6 +19,7 @@ KINETO = {
 }
 FILES = {
     "kineto": json.dumps(KINETO, indent=1).encode(),
+    "execution trace": b'{"schema": "1.1.0-chakra.0.0.4", "pid": 7, "start_ts": 1, "nodes": [{}]}',
     "dftracer": b'[\n{"id":1,"name":"HH","cat":"dftracer","pid":1,"tid":1,"ph":"M","args":{}}\n',
     "horovod": b'[\n{"ph": "i", "name": "CYCLE_START", "ts": 77567277433, "s": "g"},\n',
     "tensorflow trace": b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","args":{"name":"/host:CPU"}}]}',
@@ -78,7 +79,9 @@ def error_of(capfd, *arguments):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("kineto", "is a PyTorch profile (Kineto): dxt-replay does not read it yet. Merge the Darshan logs without"),
+        ("execution trace", "is a PyTorch execution trace: it has no times of the training loop"),
+        ("kineto", "is a PyTorch profile (Kineto): give it to `dxt-replay merge` as --profile"),
+        ("horovod", "is a Horovod timeline: dxt-replay does not read it yet. Merge the Darshan logs without"),
         ("dftracer", "is a DFTracer trace: dxt-replay does not read it. Record the job with Darshan"),
         ("xplane", "is a TensorFlow profile (XPlane): give it to `dxt-replay merge` as --profile"),
         ("strace", "is the output of strace"),
@@ -103,11 +106,11 @@ def test_a_profile_option_says_what_it_was_given(tmp_path, capfd):
     log = sample("imagenet").log
     folder = tmp_path / "profile"
     folder.mkdir()
-    path = folder / "x.pt.trace.json.gz"
-    path.write_bytes(gzip.compress(FILES["kineto"]))
+    path = folder / "timeline.json.gz"
+    path.write_bytes(gzip.compress(FILES["horovod"]))
     for given in (folder, path):
         text = error_of(capfd, "merge", log, "--profile", given, "-o", tmp_path / "a.capture")
-        assert "PyTorch profile" in text
+        assert "Horovod timeline" in text
         assert "timed and think" in text
     text = error_of(capfd, "merge", log, "--profile", log, "-o", tmp_path / "a.capture")
     assert "is a Darshan log: give it to `dxt-replay merge` as LOG" in text

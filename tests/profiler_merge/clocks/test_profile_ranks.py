@@ -86,7 +86,7 @@ def test_the_anchor_file_of_the_pid_decides(tmp_path):
     job = job_log(tmp_path, anchors=True)
     # The rank in the annotation is wrong and the path says 0: the pid's file was written by rank 1.
     path = profile_file(tmp_path / "rank0/vm.xplane.pb", lines=[step_line(*anchor_marks(0, 501))])
-    assert map_profiles([path], job).by_rank == {1: path}
+    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
 
 
 def test_threads_decide_where_the_log_has_them(tmp_path):
@@ -94,31 +94,31 @@ def test_threads_decide_where_the_log_has_them(tmp_path):
     job = job_log(tmp_path, threads=threads)
     own = int(thread_hash(np.array([threads[1]], dtype=np.uint64))[0])
     path = profile_file(tmp_path / "rank0/vm.xplane.pb", lines=[step_line(), reading_line(1, id=own)])
-    assert map_profiles([path], job).by_rank == {1: path}
+    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
 
 
 def test_the_rank_that_wrote_the_profile_decides(tmp_path):
     name = "plugins/profile/2026_01_01/vm.xplane.pb"
     job = job_log(tmp_path, stdio=[b"/other/plugins/profile/2026_01_02/vm.xplane.pb", b"/logs/" + name.encode()])
     path = profile_file(tmp_path / "rank0" / name, lines=[step_line()])
-    assert map_profiles([path], job).by_rank == {1: path}
+    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
 
 
 def test_the_path_decides_when_nothing_else_does(tmp_path):
     job = job_log(tmp_path)
     path = profile_file(tmp_path / "rank_1/plugins/vm.xplane.pb", lines=[step_line()])
-    assert map_profiles([path], job).by_rank == {1: path}
+    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
 
 
 def test_nesting_decides_at_last(tmp_path):
     job = job_log(tmp_path)
     path = profile_file(tmp_path / "somewhere/vm.xplane.pb", lines=[step_line(), reading_line(1)])
-    assert map_profiles([path], job).by_rank == {1: path}
+    assert map_profiles([(path,)], job).by_rank == {1: (path,)}
 
 
 def test_a_profile_that_no_rule_places_is_named(tmp_path):
     path = profile_file(tmp_path / "somewhere/vm.xplane.pb", lines=[step_line()])
-    mapped = map_profiles([path], job_log(tmp_path))
+    mapped = map_profiles([(path,)], job_log(tmp_path))
     assert mapped.by_rank == {}
     assert str(path) in mapped.warnings[0]
 
@@ -126,7 +126,7 @@ def test_a_profile_that_no_rule_places_is_named(tmp_path):
 def test_two_profiles_of_one_rank_are_refused(tmp_path):
     paths = [profile_file(tmp_path / run / "rank1/vm.xplane.pb", lines=[step_line()]) for run in ("a", "b")]
     with pytest.raises(ProfileError, match="both of rank 1"):
-        map_profiles(paths, job_log(tmp_path))
+        map_profiles([(path,) for path in paths], job_log(tmp_path))
 
 
 def first_rank(job):

@@ -1,0 +1,1 @@
+"""PyTorch's profiles (Kineto, Chrome's JSON format) as the event table."""

@@ -1,0 +1,140 @@
+"""A Kineto file in pieces: what stands around its events, and the events in chunks that end at an event's border.
+
+Only one chunk is in memory at a time. Nothing is decoded here, so that a damaged event spoils no other.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from traces.errors import ProfileError
+
+CHUNK_BYTES = 4 << 20
+_PACKED_SHARE = 64
+"""A compressed file is read in blocks of this part of a chunk: they unpack to 13 to 30 times their size."""
+
+_MOST_HEAD_BYTES = 256 << 20
+"""What stands before the events holds a log line per warning; more than this is not a profile."""
+
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_FIRST_MEMBER = re.compile(rb'\s*(?:\{\s*\}\s*,\s*)*\{\s*("\w+")\s*:')
+_END = re.compile(rb"\}\s*,?\s*\]\s*(?=[,}])")
+_NONE = re.compile(rb"\s*\]\s*[,}]")
+_LEAST_TAIL_BYTES = 64 << 10
+
+
+def unpacked(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The bytes of a file, those of a gzip file unpacked; what a cut gzip file still holds comes before the error.
+
+    Raises: ProfileError for a file that cannot be read, EOFError where a gzip file is cut off or damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+            file.seek(0)
+            if head != b"\x1f\x8b":
+                while data := file.read(chunk_bytes):
+                    yield data
+                return
+            unpacker, started = zlib.decompressobj(31), False
+            while packed := file.read(max(1, chunk_bytes // _PACKED_SHARE)):
+                while packed:
+                    if unpacker.eof:
+                        unpacker, started = zlib.decompressobj(31), False
+                    yield unpacker.decompress(packed)
+                    packed, started = unpacker.unused_data, True
+            if started and not unpacker.eof:
+                raise EOFError("the gzip stream is cut off")
+    except zlib.error as error:
+        raise EOFError(f"the gzip stream is damaged ({error})") from error
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+@dataclass
+class EventChunks:
+    """The events of a file, chunk by chunk; `head`, `tail` and `damage` are complete once all chunks were taken.
+
+    `head`, `tail`: the file's text before and after its events. `damage`: what is wrong with the file's end, None
+    for a whole file. A chunk holds whole events, with commas and white space between them but none at its ends.
+    """
+
+    path: Path
+    chunk_bytes: int = CHUNK_BYTES
+    head: bytes = b""
+    tail: bytes = b""
+    damage: str | None = None
+    border: re.Pattern[bytes] = re.compile(rb"(?!)")
+
+    def __iter__(self) -> Iterator[bytes]:
+        buffer = bytearray()
+        parts = self._parts()
+        if not self._found_events(buffer, parts):
+            return
+        for part in parts:
+            buffer += part
+            if len(buffer) >= self.chunk_bytes and (end := self._last_border(buffer)):
+                yield bytes(memoryview(buffer)[:end])
+                del buffer[:end]
+                self._skip_comma(buffer)
+        yield from self._last(bytes(buffer))
+
+    def _parts(self) -> Iterator[bytes]:
+        try:
+            yield from unpacked(self.path, self.chunk_bytes)
+        except EOFError as error:
+            self.damage = str(error)
+
+    def _found_events(self, buffer: bytearray, parts: Iterator[bytes]) -> bool:
+        """Whether the array of events was found; `buffer` then begins with the first of them."""
+        for part in parts:
+            buffer += part
+            if (array := _ARRAY.search(buffer)) and (first := _FIRST_MEMBER.match(buffer, array.end())):
+                self.head = bytes(buffer[: array.end()])
+                # Kineto begins an event with "ph" or "name"; a tool that wrote the file anew may not.
+                members = b"|".join({b'"ph"', b'"name"', first.group(1)})
+                self.border = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + members + rb")\s*:)")
+                del buffer[: array.end()]
+                return True
+            if len(buffer) > _MOST_HEAD_BYTES:
+                break
+        array = _ARRAY.search(buffer)
+        if array and _NONE.match(buffer, array.end()):
+            self.head, self.tail = bytes(buffer[: array.end()]), bytes(buffer[array.end() :])
+        elif self.damage is None:
+            self.damage = "it ends before its first event" if array else "it has no traceEvents"
+        return False
+
+    def _last_border(self, buffer: bytearray) -> int:
+        """Where the last event ends after which another begins; 0 where there is none."""
+        tail = _LEAST_TAIL_BYTES
+        while True:
+            begin = max(len(buffer) - tail, 0)
+            found = [match.start() for match in self.border.finditer(buffer, begin)]
+            if found:
+                return found[-1] + 1
+            if not begin:
+                return 0
+            tail *= 8
+
+    @staticmethod
+    def _skip_comma(buffer: bytearray) -> None:
+        comma = buffer.index(b",")
+        del buffer[: comma + 1]
+
+    def _last(self, rest: bytes) -> Iterator[bytes]:
+        """The last events, and the tail after them."""
+        borders = [match.start() for match in self.border.finditer(rest)]
+        found = _END.search(rest, borders[-1] if borders else 0)
+        if found is not None:
+            self.tail = rest[found.end() :]
+            yield rest[: found.start() + 1]
+            return
+        if self.damage is None:
+            self.damage = "it is cut off"
+        if borders:
+            yield rest[: borders[-1] + 1]

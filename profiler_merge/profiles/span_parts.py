@@ -1,0 +1,156 @@
+"""What spans of any framework are made of: parts of one kind, and how they become the columns of a rank. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiler_merge.profiles.event_table import Profile
+from traces.measures.intervals import Intervals
+from traces.schema import SPAN_KINDS, UNION_THREAD
+from traces.steps import step_at
+
+STEP, COMPUTE, INPUT_WAIT, PIPELINE, CHECKPOINT, COLLECTIVE, OTHER = (
+    SPAN_KINDS.index(kind)
+    for kind in ("step", "compute", "input_wait", "pipeline", "checkpoint", "collective", "other")
+)
+
+MOST_PER_STEP = 4
+"""Annotations that occur more often, and more than 64 times in all, are details of the code, not phases of a loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpanColumns:
+    """Spans of one rank, sorted by start; all arrays have one row per span.
+
+    `thread` (int64): the line's id, or UNION_THREAD where several threads take part. `kind` (int8): code of
+    SPAN_KINDS. `name` (int32): row of `vocabulary`, whose texts are valid UTF-8. `step` (int32): the step that
+    the span starts in, or NO_STEP. `start_ns`, `end_ns` (int64): on the profile's clock.
+    """
+
+    thread: np.ndarray
+    kind: np.ndarray
+    name: np.ndarray
+    vocabulary: tuple[str, ...]
+    step: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of spans."""
+        return len(self.start_ns)
+
+    @property
+    def names(self) -> np.ndarray:
+        """str objects, one per span."""
+        return np.array(self.vocabulary, dtype=object)[self.name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpanPart:
+    """Spans of one kind: one row each; `thread` as in SpanColumns, `name` texts by row of the profile's names.
+
+    `step` (int32): the step of each span, None for the one that it starts in.
+    """
+
+    kind: int
+    start: np.ndarray
+    end: np.ndarray
+    thread: np.ndarray
+    name: np.ndarray
+    step: np.ndarray | None = None
+
+    @property
+    def intervals(self) -> Intervals:
+        return Intervals.union_of(self.start, self.end)
+
+
+def span_columns(parts: Sequence[SpanPart], texts: Sequence[str], steps: SpanPart, numbers: np.ndarray) -> SpanColumns:
+    """The parts joined, in order of time. `texts`: what the parts' names are rows of. `numbers`: of the `steps`.
+
+    A span belongs to the step that it starts in, unless its part says otherwise.
+    """
+    kind = np.concatenate([np.full(len(part.start), part.kind, np.int8) for part in parts])
+    start, end, thread, name = (
+        np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end", "thread", "name")
+    )
+    step = np.concatenate(
+        [step_at(part.start, steps.start, steps.end, numbers) if part.step is None else part.step for part in parts]
+    )
+    order = np.lexsort((kind, -end, start))
+    used, rows = np.unique(name, return_inverse=True)
+    return SpanColumns(
+        thread=thread[order].astype(np.int64),
+        kind=kind[order],
+        name=rows[order].astype(np.int32),
+        vocabulary=tuple(_printable(texts[row]) for row in used),
+        step=step[order].astype(np.int32),
+        start_ns=start[order],
+        end_ns=end[order],
+    )
+
+
+def _printable(name: str) -> str:
+    """Arrow stores UTF-8 only: bytes that are not become `\\xNN`, as in the contract's paths."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def outermost(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Those of `rows` (sorted by start, outer first) that lie in no earlier one."""
+    if len(rows) == 0:
+        return rows
+    reach = np.maximum.accumulate(end[rows])
+    return rows[np.append(True, start[rows][1:] >= reach[:-1])]
+
+
+def overlaps(start: np.ndarray, end: np.ndarray, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """bool per row: it shares an instant with one of `others`, which are disjoint and sorted."""
+    if len(others) == 0:
+        return np.zeros(len(rows), bool)
+    following = np.searchsorted(end[others], start[rows], side="right")
+    begin = np.append(start[others], np.iinfo(np.int64).max)
+    return begin[following] < end[rows]
+
+
+def joined(profile: Profile, kind: int, rows: np.ndarray, name_from: str = "(?!)") -> SpanPart:
+    """The union of events, each interval with its thread and name: of an event in it that matches `name_from`,
+    else of the one that opens it."""
+    rows = rows[profile.duration_ns[rows] > 0]
+    rows = rows[np.lexsort((-profile.duration_ns[rows], profile.start_ns[rows]))]
+    merged = Intervals.union_of(profile.start_ns[rows], profile.end_ns[rows])
+    interval = np.searchsorted(merged.starts, profile.start_ns[rows], side="right") - 1
+    opener = rows[np.searchsorted(interval, np.arange(len(merged)))]
+    name = profile.name[opener].astype(np.int64)
+    thread = profile.line_ids[profile.line[opener]]
+    thread[interval[profile.line[rows] != profile.line[opener][interval]]] = UNION_THREAD
+    preferred = profile.names_matching(name_from)[profile.name[rows]]
+    name[interval[preferred]] = profile.name[rows[preferred]]
+    return SpanPart(kind=kind, start=merged.starts, end=merged.ends, thread=thread, name=name)
+
+
+def cut(times: Intervals, cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(start, end) of the pieces into which the distinct instants `cuts` divide the intervals."""
+    inner = cuts[times.covered_before(cuts + 1) - times.covered_before(cuts - 1) == 2]
+    return np.sort(np.concatenate([times.starts, inner])), np.sort(np.concatenate([times.ends, inner]))
+
+
+def events_part(profile: Profile, kind: int, rows: np.ndarray) -> SpanPart:
+    return SpanPart(
+        kind=kind,
+        start=profile.start_ns[rows],
+        end=profile.end_ns[rows],
+        thread=profile.line_ids[profile.line[rows]],
+        name=profile.name[rows],
+    )
+
+
+def rows_of(profile: Profile, pattern: str, lines: np.ndarray, but: str = "(?!)") -> np.ndarray:
+    """Events on the lines marked in `lines` whose whole name matches `pattern` and not `but`."""
+    names = profile.names_matching(pattern) & ~profile.names_matching(but)
+    return np.flatnonzero(names[profile.name] & lines[profile.line])
+
+
+def times_of(profile: Profile, rows: np.ndarray) -> Intervals:
+    return Intervals.union_of(profile.start_ns[rows], profile.end_ns[rows])

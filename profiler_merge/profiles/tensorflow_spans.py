@@ -1,0 +1,225 @@
+"""Spans of TensorFlow's and JAX's profiles: steps, input wait, compute, collectives, checkpoints, pipeline work. Pure.
+
+The names are those of TensorFlow 2.3 to 2.21, and `next_batch`, `allreduce` and `checkpoint` as annotations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.span_parts import (
+    CHECKPOINT,
+    COLLECTIVE,
+    COMPUTE,
+    INPUT_WAIT,
+    MOST_PER_STEP,
+    OTHER,
+    PIPELINE,
+    STEP,
+    SpanColumns,
+    SpanPart,
+    cut,
+    events_part,
+    joined,
+    outermost,
+    overlaps,
+    rows_of,
+    span_columns,
+    times_of,
+)
+from traces.measures.intervals import Intervals
+from traces.schema import UNION_THREAD
+
+# Regular expressions over whole event names. A kernel is `op_name:OpType`, an eager operation
+# `EagerLocalExecute: OpType`; an annotation of the application is whatever it was called.
+_KERNEL = r"[^:$]+:_?[A-Z]\w*"
+_EAGER = r"EagerLocalExecute: .+"
+_GET_NEXT = r"IteratorGetNext\w*::DoCompute"
+_GET_NEXT_OP = r"(?:.*:|EagerLocalExecute: )(?:IteratorGetNext\w*|MultiDeviceIteratorGetNextFromShard)"
+_INPUT_LABEL = r"next_batch"
+_COLLECTIVE_OPS = r"(?:Horovod|Collective|_?Nccl)(?:All|Reduce|Broadcast|Bcast|Gather|Grouped|Allreduce)\w*"
+_COLLECTIVE = rf"allreduce|(?:.*:|EagerLocalExecute: ){_COLLECTIVE_OPS}|nccl(?:Dev)?Kernel\w*"
+_SAVE_LABEL = r"checkpoint"
+_SAVE = rf"{_SAVE_LABEL}|(?:.*:|EagerLocalExecute: )(?:SaveV2|SaveSlices|MergeV2Checkpoints)"
+_RESTORE = r"(?:.*:|EagerLocalExecute: )(?:RestoreV2|RestoreSlice)"
+_PRODUCE = rf"Iterator::.*|\w+Produce|ParallelInterleaveInitializeInput|ExecutorState::Process|{_KERNEL}"
+_INTERNAL = (
+    r"\$.*|.*::.*|_send_.*|tf\..*|convert_to_tensor|Eager.*|TFE_.*|ValidateInputTypeAndPlacement|FunctionRun|SessionRun"
+    rf"|ExecutorDoneCallback|\w+Allocation|\w+Deallocation|\w+Produce|\w+Consume|TfOpRun.*|RunGraph.*|{_KERNEL}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Loop:
+    """The training loop: steps with their numbers, and what its thread did. All but `steps` are sets of intervals."""
+
+    numbers: np.ndarray
+    steps: SpanPart
+    wait: SpanPart
+    collective: SpanPart
+    checkpoint: SpanPart
+    restore: SpanPart
+    compute: Intervals
+
+
+def main_line(profile: Profile) -> int:
+    """Row of `profile.lines` that runs the training loop: the one with most step markers.
+
+    Without any step it is the busiest line that TensorFlow did not name, such as `python`.
+    """
+    rows, _ = profile.stat("step_num")
+    if len(rows) == 0:
+        rows = np.flatnonzero(profile.lines_matching(r"(?!tf_|Stream).*")[profile.line])
+    return int(np.argmax(np.bincount(profile.line[rows], minlength=len(profile.lines))))
+
+
+def profile_spans(profile: Profile) -> SpanColumns:
+    """All spans of one rank's profile.
+
+    `input_wait` is named after the iterator operation that the loop waited for; where it has the annotation's name,
+    the training thread read or made the batch itself. `compute` is the exact busy union of kernels, eager
+    operations, Eigen regions and GPU streams outside of the other kinds, cut at step bounds. `checkpoint` spans
+    named `restore` read. `pipeline` holds the outermost events of each tf.data thread, back-pressure included.
+    """
+    loop = _loop(profile)
+    texts = [*profile.names, "compute", "restore"]
+    compute_name, restore_name = len(texts) - 2, len(texts) - 1
+    start, end = cut(loop.compute, np.unique(np.concatenate([loop.steps.start, loop.steps.end])))
+    parts = [
+        loop.steps,
+        loop.wait,
+        loop.collective,
+        loop.checkpoint,
+        replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
+        SpanPart(
+            kind=COMPUTE,
+            start=start,
+            end=end,
+            thread=np.full(len(start), UNION_THREAD),
+            name=np.full(len(start), compute_name),
+        ),
+        _pipeline(profile),
+        _other(profile, loop),
+    ]
+    return span_columns(parts, texts, loop.steps, loop.numbers)
+
+
+def _loop(profile: Profile) -> _Loop:
+    main = main_line(profile)
+    is_main = np.arange(len(profile.lines)) == main
+    is_pipeline = profile.lines_matching(r"tf_data_(?!iterator_get_next).*")
+    numbers, steps = _steps(profile, main)
+    wait_rows = np.concatenate([rows_of(profile, _GET_NEXT, ~is_pipeline), rows_of(profile, _INPUT_LABEL, is_main)])
+    wait = joined(profile, INPUT_WAIT, wait_rows, name_from=_GET_NEXT)
+    collective = joined(profile, COLLECTIVE, rows_of(profile, _COLLECTIVE, ~is_pipeline))
+    checkpoint = joined(profile, CHECKPOINT, rows_of(profile, _SAVE, ~is_pipeline))
+    restore = joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, ~is_pipeline))
+    compute = _busy(profile, is_main)
+    for part in (wait, collective, checkpoint, restore):
+        compute = compute.minus(part.intervals)
+    return _Loop(
+        numbers=numbers,
+        steps=steps,
+        wait=wait,
+        collective=collective,
+        checkpoint=checkpoint,
+        restore=restore,
+        compute=compute,
+    )
+
+
+def _steps(profile: Profile, main: int) -> tuple[np.ndarray, SpanPart]:
+    """Numbers and intervals of the steps: events of the main line with `step_num`, never nested.
+
+    Markers of several names (a loop's own inside Keras's) compete: the most frequent name wins, then the longest.
+    The number is `step_num` when it rises from step to step, else the position (training and validation both from 0).
+    A marker in which the loop only met the end of its data is no step.
+    """
+    rows, values = profile.stat("step_num")
+    keep = (profile.line[rows] == main) & (profile.duration_ns[rows] > 0)
+    rows, values = rows[keep], values[keep]
+    start, end = profile.start_ns[rows], profile.end_ns[rows]
+    names, codes, counts = np.unique(profile.name[rows], return_inverse=True, return_counts=True)
+    total = np.bincount(codes, weights=end - start, minlength=len(names))
+    chosen = np.empty(0, np.int64)
+    for code in np.lexsort((-total, -counts)):
+        own = outermost(start, end, np.flatnonzero(codes == code))
+        chosen = np.sort(np.concatenate([chosen, own[~overlaps(start, end, own, chosen)]]))
+    chosen = chosen[~_met_the_end(profile, main, values[chosen], start[chosen], end[chosen])]
+    rows, values = rows[chosen], values[chosen]
+    rising = len(values) == 0 or (values[0] >= 0 and values[-1] < 1 << 31 and bool((np.diff(values) > 0).all()))
+    numbers = values if rising else np.arange(len(values))
+    thread = np.full(len(rows), profile.lines[main].id, np.int64)
+    part = SpanPart(kind=STEP, start=start[chosen], end=end[chosen], thread=thread, name=profile.name[rows])
+    return numbers.astype(np.int32), part
+
+
+def _met_the_end(profile: Profile, main: int, numbers: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """bool per marker: it asked an iterator for a batch, ran no operation, and its number is used again or is the last.
+
+    So looks the attempt to take a batch after the last of an epoch. Where such markers are not few, they say nothing.
+    """
+    lines = (np.arange(len(profile.lines)) == main) | profile.lines_matching("tf_Compute")
+    asked = times_of(profile, rows_of(profile, f"{_GET_NEXT}|{_GET_NEXT_OP}", lines))
+    # Without Eigen's regions, in which tf.data works too.
+    but = "|".join((_GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
+    worked = times_of(profile, rows_of(profile, rf"{_KERNEL}|{_EAGER}", lines, but=but))
+    found: np.ndarray = (asked.covered_within(start, end) > 0) & (worked.covered_within(start, end) == 0)
+    found &= np.append(numbers[1:] == numbers[:-1], True)[: len(numbers)]
+    return found if 4 * np.count_nonzero(found) <= len(found) else np.zeros(len(found), bool)
+
+
+def _busy(profile: Profile, is_main: np.ndarray) -> Intervals:
+    """Instants at which some thread or GPU stream of the rank runs an operation of the training loop."""
+    compute_lines = is_main | profile.lines_matching("tf_Compute")
+    not_compute = "|".join((_GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
+    rows = np.concatenate(
+        [
+            rows_of(profile, rf"{_KERNEL}|{_EAGER}", compute_lines, but=not_compute),
+            rows_of(profile, ".*", profile.lines_matching("Stream.*"), but=not_compute),
+        ]
+    )
+    regions = [_eigen_regions(profile, int(line)) for line in np.flatnonzero(profile.lines_matching(".*Eigen"))]
+    return Intervals.union_of(
+        np.concatenate([profile.start_ns[rows], *(region.starts for region in regions)]),
+        np.concatenate([profile.end_ns[rows], *(region.ends for region in regions)]),
+    )
+
+
+def _eigen_regions(profile: Profile, line: int) -> Intervals:
+    """Busy intervals of a thread of the intra-op pool, which only marks where they start and stop."""
+    lines = np.arange(len(profile.lines)) == line
+    starts = profile.names_matching("ThreadpoolListener::StartRegion")
+    marks = rows_of(profile, "ThreadpoolListener::St(?:art|op)Region", lines)
+    if len(marks) < 2:
+        return Intervals()
+    opens = starts[profile.name[marks]]
+    pairs = np.flatnonzero(opens[:-1] & ~opens[1:])
+    return Intervals.union_of(profile.start_ns[marks[pairs]], profile.end_ns[marks[pairs + 1]])
+
+
+def _pipeline(profile: Profile) -> SpanPart:
+    """Outermost producer events of every tf.data thread: iterators, and the map functions of its private pool."""
+    rows = rows_of(profile, _PRODUCE, profile.lines_matching(r"tf_data_(?!iterator_get_next).*"))
+    rows = rows[profile.duration_ns[rows] > 0]
+    start, end, line = profile.start_ns, profile.end_ns, profile.line[rows]
+    bounds = np.flatnonzero(np.append(True, line[1:] != line[:-1])) if len(rows) else np.empty(0, np.int64)
+    outer = [outermost(start, end, group) for group in np.split(rows, bounds[1:])]
+    return events_part(profile, PIPELINE, np.concatenate(outer))
+
+
+def _other(profile: Profile, loop: _Loop) -> SpanPart:
+    """Annotations of the main thread that are none of the other kinds, outermost but for the steps around them."""
+    main = np.arange(len(profile.lines)) == main_line(profile)
+    rows = rows_of(profile, ".*", main, but=r"\$.*")
+    rows = rows[~np.isin(rows, profile.stat("step_num")[0]) & (profile.duration_ns[rows] > 0)]
+    rows = outermost(profile.start_ns, profile.end_ns, rows)
+    known = "|".join((_INTERNAL, _INPUT_LABEL, _GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
+    rows = rows[~profile.names_matching(known)[profile.name[rows]]]
+    rows = rows[~np.isin(rows, profile.stat("tf_function_call")[0])]
+    counts = np.bincount(profile.name[rows], minlength=len(profile.names))
+    rare = counts <= max(64, MOST_PER_STEP * len(loop.numbers))
+    return events_part(profile, OTHER, rows[rare[profile.name[rows]]])

@@ -1,0 +1,245 @@
+"""PyTorch's profiles as the event table: chunk borders, generations of the clock, cycles, damage, and real files."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler_merge.profiles.kineto.chunks import EventChunks
+from profiler_merge.profiles.kineto.decode import read_profile
+from profiler_merge.profiles.kineto.names import cycles_of
+from profiler_merge.recognise import find_profiles
+from tests import kineto_writer as writer
+from tests.kineto_writer import PID, START_NS, event
+from tests.places import CAPTURES, SHARED
+from traces.errors import ProfileError
+
+KINETO_FILES = sorted((SHARED / "other-sources" / "kineto").rglob("*.json.gz"))
+EVENTS = [event(f"aten::op{i % 7}", 1_000_000 * i, 1_000_000 * i + 750_001) for i in range(40)]
+
+
+def rows_of(profile):
+    """(name, start, duration) of each event, in order of time."""
+    names = np.array(profile.names, dtype=object)[profile.name]
+    return sorted(zip(profile.start_ns.tolist(), profile.duration_ns.tolist(), names.tolist(), strict=True))
+
+
+def expected(events, start_ns=START_NS, rounded_ns=1):
+    times = [(start_ns + each["start"], each["end"] - each["start"], each["name"]) for each in events]
+    return sorted(
+        (start // rounded_ns * rounded_ns, span // rounded_ns * rounded_ns, name) for start, span, name in times
+    )
+
+
+@given(
+    names=st.lists(st.text(max_size=12) | st.sampled_from(['}, {"ph":', '"traceEvents": [', "a\\b", "]}"]), min_size=1),
+    chunk=st.integers(1, 4000),
+    indent=st.sampled_from([None, 2]),
+)
+@settings(deadline=None, max_examples=60)
+def test_chunk_borders_lose_and_add_nothing(tmp_path_factory, names, chunk, indent):
+    path = tmp_path_factory.mktemp("trace") / "t.json"
+    events = [event(name, 1000 * i, 1000 * i + 900) for i, name in enumerate(names)]
+    metadata = [{"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "ts": 0, "args": {"name": "x"}}, {}]
+    path.write_bytes(writer.trace([*events, *metadata, {"ph": "s", "id": 3, "name": "flow", "ts": 1}], indent=indent))
+    profile = read_profile([path], chunk_bytes=chunk)
+    assert rows_of(profile) == expected(events)
+    assert profile.warnings == ()
+
+
+def test_chunks_are_bounded(tmp_path):
+    plain = writer.write(tmp_path / "t.json", EVENTS * 50)
+    packed = writer.write(tmp_path / "t.json.gz", EVENTS * 50)
+    sizes = [len(chunk) for chunk in EventChunks(plain, 4096)]
+    assert sum(sizes) > 100 * 4096
+    assert max(sizes) <= 2 * 4096
+    ratio = plain.stat().st_size / packed.stat().st_size
+    # A block of the compressed file is a 64th of a chunk.
+    assert max(len(chunk) for chunk in EventChunks(packed, 16384)) <= 16384 + 4 * ratio * 256
+
+
+@pytest.mark.parametrize(("generation", "base_last", "rounded_ns"), [(1, False, 1000), (4, False, 1), (4, True, 1)])
+@pytest.mark.parametrize("name", ["t.json", "t.pt.trace.json.gz"])
+def test_each_generation_of_the_clock_has_its_date(tmp_path, name, generation, base_last, rounded_ns):
+    events = [event("aten::add", 1_000 * 7 * i, 1_000 * 7 * i + 5_000) for i in range(9)]
+    start = START_NS // rounded_ns * rounded_ns
+    path = writer.write(tmp_path / name, events, generation=generation, base_last=base_last, start_ns=start)
+    profile = read_profile([path])
+    assert profile.epoch_start_ns == start
+    assert rows_of(profile) == expected(events, start)
+
+
+def test_decimals_of_epoch_microseconds_are_as_exact_as_a_double(tmp_path):
+    profile = read_profile([writer.write(tmp_path / "t.json", EVENTS, generation=2)])
+    errors = [abs(found[0] - wanted[0]) for found, wanted in zip(rows_of(profile), expected(EVENTS), strict=True)]
+    assert max(errors) <= 125  # half of 0.25 us
+
+
+def test_times_since_program_load_have_no_date(tmp_path):
+    path = writer.write(tmp_path / "t.json", EVENTS, generation=3)
+    profile = read_profile([path])
+    assert profile.epoch_start_ns is None
+    assert rows_of(profile) == expected(EVENTS, 10**12)
+    with pytest.raises(ProfileError, match="no common clock"):
+        read_profile([path, path])
+
+
+@given(st.integers(0, 7_889_238 * 10**9 - 1))
+def test_no_digit_of_a_time_is_lost(ns):
+    text = f"{ns // 1000}.{ns % 1000:03}"
+    from profiler_merge.profiles.kineto.columns import exact_ns
+
+    assert exact_ns(np.array([float(text)])).tolist() == [ns]
+
+
+def test_cycles_of_one_process_are_one_profile_whatever_their_base(tmp_path):
+    first = writer.write(tmp_path / f"node7_{PID}.1795309101260993922.pt.trace.json", EVENTS)
+    second = writer.write(
+        tmp_path / f"node7_{PID}.1795309201260993922.pt.trace.json.gz", EVENTS, start_ns=START_NS + 10**11, generation=1
+    )
+    other = writer.write(tmp_path / f"node7_{PID + 1}.1795309101260993922.pt.trace.json", EVENTS)
+    groups = cycles_of([second, other, first])
+    assert sorted(groups) == [(first, second), (other,)]
+    profile = read_profile(groups[0])
+    assert profile.hostnames == ("node7",)
+    assert len(profile) == 2 * len(EVENTS)
+    assert profile.end_ns.max() - profile.start_ns.min() > 10**11
+
+
+def test_the_number_of_a_step_and_of_an_anchor_leave_the_name(tmp_path):
+    events = [writer.mark(3, 0, 9000), writer.anchor(5, 1000, rank=2, pid=99)]
+    profile = read_profile([writer.write(tmp_path / "t.json", events)])
+    assert set(profile.names) == {"ProfilerStep", "dxt_anchor"}
+    assert profile.stat("step_num")[1].tolist() == [3]
+    assert [profile.stat(key)[1].tolist() for key in ("i", "rank", "pid")] == [[5], [2], [99]]
+
+
+def test_a_mark_on_the_gpu_is_not_a_step(tmp_path):
+    events = [writer.mark(0, 0, 9000), writer.mark(0, 0, 9000, cat="gpu_user_annotation", pid=0, tid=7)]
+    profile = read_profile([writer.write(tmp_path / "t.json", events)])
+    assert len(profile.stat("step_num")[0]) == 1
+
+
+def test_what_stands_around_the_events(tmp_path):
+    around = {"distributedInfo": {"backend": "gloo", "rank": 3, "pg_config": [{"ranks": [0, 3]}]}, "host_name": "n7"}
+    profile = read_profile([writer.write(tmp_path / "t.json", EVENTS, around=around)])
+    assert profile.hostnames == ("n7",)
+    assert profile.torch.rank == 3
+    assert profile.torch.pids == {PID}
+    assert profile.torch.exports == ("/tmp/tmpabc.json", "/tmp/tmpabc.json.tmp")
+
+
+def test_events_at_time_zero_and_python_functions_are_left_out(tmp_path):
+    odd = [
+        event("Trace", 0, 10**9, cat="Trace", pid="Spans", tid="PyTorch Profiler"),
+        event("lost", -START_NS + writer.BASE_NS, -START_NS + writer.BASE_NS + 5),
+        event("train.py(3): forward", 0, 1000, cat="python_function"),
+        event("torch/serialization.py(943): save", 0, 1000, cat="python_function"),
+    ]
+    profile = read_profile([writer.write(tmp_path / "t.json", [*EVENTS, *odd])])
+    assert {name for _, _, name in rows_of(profile)} - {each["name"] for each in EVENTS} == {odd[3]["name"]}
+    assert "1 events left out" in profile.warnings[0]
+
+
+BROKEN = {
+    "a raw newline": (b"op5", b"op\n5", True),
+    "a control character": (b"op5", b"op\x015", True),
+    "bytes that are not UTF-8": (b"op5", b"op\xff5", True),
+    "not a number": (b'"External id": 7', b'"External id": NaN', True),
+    "infinity": (b'"External id": 7', b'"External id": inf', False),
+    "a bare quote": (b"op5", b'op"5', False),
+    "a bad escape": (b"op5", b"op\\5", False),
+    "an empty member": (b'"External id": 7', b'"External id": ', False),
+    "a large integer": (b'"External id": 7', b'"External id": 18446744073709551617', True),
+    "a comma too many": (b'"External id": 7', b'"External id": 7,', False),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("chunk_bytes", [500, 1 << 20])
+def test_an_event_that_is_not_valid_json_costs_itself_alone(tmp_path, what, chunk_bytes):
+    old, new, repairable = BROKEN[what]
+    data = writer.trace(EVENTS)
+    place = data.index(old, data.index(b"op5"))
+    path = tmp_path / "t.json"
+    path.write_bytes(data[:place] + new + data[place + len(old) :])
+    profile = read_profile([path], chunk_bytes=chunk_bytes)
+    assert len(profile) == len(EVENTS) - (not repairable)
+    assert bool(profile.warnings) == (not repairable)
+    if not repairable:
+        assert "1 event left out" in profile.warnings[0]
+
+
+@given(cut=st.floats(0.05, 0.98), chunk_bytes=st.sampled_from([300, 1 << 20]), packed=st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_a_cut_file_is_damage_unless_damage_is_skipped(tmp_path_factory, cut, chunk_bytes, packed):
+    path = tmp_path_factory.mktemp("trace") / "t.json"
+    data = writer.trace(EVENTS * 3)
+    end = data.index(b"traceName") - 20
+    data = gzip.compress(data, 1) if packed else data
+    path.write_bytes(data[: int(cut * (len(data) if packed else end))])
+    with pytest.raises(ProfileError, match=r"damaged|holds no events"):
+        read_profile([path], chunk_bytes=chunk_bytes)
+    try:
+        profile = read_profile([path], skip_damaged=True, chunk_bytes=chunk_bytes)
+    except ProfileError:
+        return
+    whole = set(expected(EVENTS))
+    assert set(rows_of(profile)) <= whole
+    assert any("is damaged" in text for text in profile.warnings)
+
+
+def test_the_end_may_have_a_comma_too_many_but_must_be_there(tmp_path):
+    path = tmp_path / "t.json"
+    data = writer.trace(EVENTS, indent=None)
+    place = data.index(b"}], ") + 1
+    path.write_bytes(data[:place] + b"," + data[place:])
+    assert len(read_profile([path])) == len(EVENTS)
+    path.write_bytes(data[:place])
+    with pytest.raises(ProfileError, match=r"cut off.*skip-damaged"):
+        read_profile([path])
+
+
+@pytest.mark.parametrize("data", [b"{}", b'{"traceEvents": []}', b'{"traceEvents": [', b'{"a": 1}'])
+def test_a_file_without_events_is_an_error(tmp_path, data):
+    path = tmp_path / "t.json"
+    path.write_bytes(data)
+    with pytest.raises(ProfileError, match=r"t\.json"):
+        read_profile([path])
+
+
+def test_profiles_are_found_by_content(tmp_path):
+    kineto = writer.write(tmp_path / "rank0" / "odd name.json", EVENTS)
+    writer.write(tmp_path / "rank0" / "odd name.json.gz", EVENTS)
+    (tmp_path / "settings.json").write_text('{"lr": 1}')
+    assert find_profiles(tmp_path) == [kineto]
+
+
+@pytest.mark.skipif(not KINETO_FILES, reason="no recorded Kineto files beside this checkout")
+@pytest.mark.parametrize("path", KINETO_FILES, ids=lambda path: path.name[:40])
+def test_real_files_are_read_as_the_standard_library_reads_them(path):
+    with gzip.open(path) as file:
+        data = json.loads(file.read(), strict=False)
+    base_ns = data.get("baseTimeNanoseconds", 0)
+    wanted = sorted(
+        each["name"] for each in data["traceEvents"]
+        if each.get("ph") == "X" and each.get("cat") not in ("Trace", "python_function")
+        and "PyTorch Profiler" not in each["name"]
+    )  # fmt: skip
+    profile = read_profile([path])
+    marks = {each["name"] for each in data["traceEvents"] if each.get("name", "").startswith("ProfilerStep#")}
+    found = sorted(name for _, _, name in rows_of(profile) if name != "ProfilerStep" and "PyTorch Profiler" not in name)
+    assert found == [name for name in wanted if name not in marks]
+    first = min(float(each["ts"]) for each in data["traceEvents"] if each.get("ph") == "X" and each.get("ts"))
+    assert abs(profile.epoch_start_ns - base_ns - first * 1000) < 60e9
+    assert 2021 <= np.datetime64(profile.epoch_start_ns, "ns").astype("datetime64[Y]").astype(int) + 1970 <= 2026
+    assert profile.warnings == ()
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="no recorded captures beside this checkout")
+def test_the_captures_name_the_file_that_the_profiler_wrote():
+    for path in find_profiles(CAPTURES / "torch_images"):
+        assert read_profile([path]).torch.exports[0].startswith("/tmp/tmp")
