@@ -29,7 +29,7 @@ import numpy as np
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_files, make_lane
-from replay.engine.items import BATCH_ITEMS, READ, Batch, LoopPace
+from replay.engine.items import BATCH_ITEMS, READ_AT, Batch, LoopPace
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20
@@ -180,7 +180,7 @@ def _collect(lane: Lane) -> int:
 def _batch(offsets: np.ndarray, begin: int) -> Batch:
     offset = offsets[begin : begin + BATCH_ITEMS]
     return Batch(
-        kind=np.full(len(offset), READ, dtype=np.uint8),
+        kind=np.full(len(offset), READ_AT, dtype=np.uint8),
         slot=np.zeros(len(offset), dtype=np.int32),
         offset=offset,
         length=np.full(len(offset), BLOCK_BYTES, dtype=np.int64),

@@ -14,7 +14,7 @@ import pytest
 from replay.engine.backends.base import Backend, FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
-from replay.engine.items import CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WRITE, LoopPace
+from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT, LoopPace
 from tests.fakes import make_batch
 
 DATA = bytes(range(256)) * 64
@@ -146,7 +146,7 @@ class BackendContract:
         with pytest.raises(OSError, match=r"\w"):
             backend.open(os.fsencode(tmp_path), writable=True, create=True)
         files = make_files([FileSlot(path=os.fsencode(tmp_path))], backend=backend, core=core)
-        assert self.results(files, (READ, 0, 0, 10, 0))[0] in (-errno.EISDIR, -errno.EIO)
+        assert self.results(files, (READ_AT, 0, 0, 10, 0))[0] in (-errno.EISDIR, -errno.EIO)
 
     def test_nothing_is_written_through_a_link(self, backend: Backend, path: bytes, tmp_path: Path) -> None:
         if not self.stores_data:
@@ -221,8 +221,8 @@ class BackendContract:
         os.close(lowest_free)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 12, limits[1]))
         try:
-            items = [(READ, slot, 0, 50, 0) for slot in [*range(len(paths)), *range(len(paths))]]
-            got = self.results(files, *items, *((OPEN, 3, 0, 0, 0) for _ in range(20)), (READ, 3, 0, 50, 0))
+            items = [(READ_AT, slot, 0, 50, 0) for slot in [*range(len(paths)), *range(len(paths))]]
+            got = self.results(files, *items, *((OPEN, 3, 0, 0, 0) for _ in range(20)), (READ_AT, 3, 0, 50, 0))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         files.close_all()
@@ -253,7 +253,11 @@ class BackendContract:
         files = make_files(slots, backend=backend, core=core)
         calls = [OPEN, OPEN, SEEK, STAT, SYNC, CLOSE, CLOSE, CLOSE, SYNC]
         got = self.results(
-            files, *((kind, 0, 5, 0, 0) for kind in calls), (READ, 0, 5, 9, 0), (RENAME, 0, 1, 0, 0), (READ, 1, 5, 9, 0)
+            files,
+            *((kind, 0, 5, 0, 0) for kind in calls),
+            (READ_AT, 0, 5, 9, 0),
+            (RENAME, 0, 1, 0, 0),
+            (READ_AT, 1, 5, 9, 0),
         )
         assert got == [0] * len(calls) + [9, 0, 9]
         missing = self.results(files, (OPEN, 2, 0, 0, 0), (STAT, 2, 0, 0, 0), (SEEK, 2, 0, 0, 0), (RENAME, 2, 1, 0, 0))
@@ -282,5 +286,9 @@ class BackendContract:
     def test_a_lane_runs_over_it(self, backend: Backend, core: str, path: bytes) -> None:
         files = make_files([FileSlot(path=path, writable=True, uses=3)], backend=backend, core=core)
         assert files.core == core
-        assert self.results(files, (READ, 0, 10, 100, 0), (WRITE, 0, 0, 64, 0), (READ, 0, 0, 64, 0)) == [100, 64, 64]
+        assert self.results(files, (READ_AT, 0, 10, 100, 0), (WRITE_AT, 0, 0, 64, 0), (READ_AT, 0, 0, 64, 0)) == [
+            100,
+            64,
+            64,
+        ]
         assert not files.failures()

@@ -40,7 +40,7 @@ from replay.engine.clock import (
     sleep_near,
     wait_until,
 )
-from replay.engine.items import ADD, MARK, READ, RING_BATCHES, SLEEP, WAIT, WRITE, Batch, Completed, LoopPace
+from replay.engine.items import ADD, MARK, READ_AT, RING_BATCHES, SLEEP, WAIT, WRITE_AT, Batch, Completed, LoopPace
 from replay.engine.lane_files import LaneFiles
 from replay.engine.wait_counters import Counters
 from traces.errors import ReplayError, UsageError
@@ -236,7 +236,7 @@ class PythonLane:
                 error = files.prepare(kind, slot, offset, length) if kind < SLEEP else 0
                 due = self._due(due_ns)
                 begin = clock.now()
-                if due - begin > WINDOW_NS and kind == READ and not error and files.moves_data:
+                if due - begin > WINDOW_NS and kind == READ_AT and not error and files.moves_data:
                     begin = sleep_near(clock, due, begin, stop)
                     if begin != STOPPED:
                         files.consume(kind, offset, length)
@@ -245,7 +245,7 @@ class PythonLane:
                     begin = wait_until(clock, due, begin, stop)
                 if begin == STOPPED:
                     break
-                if kind <= WRITE:
+                if kind <= WRITE_AT:
                     result = -error if error else files.transfer(kind, offset, length)
                     end = clock.now()
                     files.after_transfer(kind, offset, length, error)

@@ -1,4 +1,4 @@
-"""What a lane is given and what it gives back: batches of items, and what became of them."""
+"""What a lane is given and what it gives back: batches of items, and their results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import numpy as np
 
 from traces.errors import ReplayError
 
-READ, WRITE, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD = range(13)
-"""Kinds of an item: operations (below SLEEP; `replay.engine.lane_files` tells of those beside read and write); compute
-for `length` ns, asleep or busy; a stamp (begin = end); then, on the counters that the lanes share, with the counter's
-index in `slot`: wait until it is at least `length`; add `length` to it, and wake those who wait for it when a
-multiple of `offset` is reached. `offset` is the same in all items of a counter, and divides what is waited for. A
-wait ends when the counter reached the sum, though its lane may wake up later."""
+READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD = range(13)
+"""Kinds of an item. Those below SLEEP are operations.
+
+READ_AT, WRITE_AT: move `length` bytes at `offset` of the file in `slot`.
+OPEN to RENAME: see `replay.engine.lane_files`.
+SLEEP, SPIN: nothing else for `length` ns, asleep or busy.
+MARK: a time stamp, begin = end.
+WAIT: until the counter in `slot` is at least `length`. It ends when the counter got there; its lane may wake up later.
+ADD: add `length` to the counter in `slot`, and wake the lanes that wait for it where it reaches a multiple of `offset`.
+
+Counters are shared by the lanes. `offset` is the same in all items of a counter, and divides what is waited for.
+`replay.plan.plan_row` makes items with a named field for each of these."""
 
 BATCH_ITEMS = 8192
 RING_BATCHES = 8
@@ -38,11 +44,14 @@ class LoopPace(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """1 to BATCH_ITEMS items of one lane, in order; contiguous arrays, not to be changed once submitted.
+    """1 to BATCH_ITEMS items of one lane, in order; contiguous arrays (n,), not to be changed once submitted.
 
-    kind uint8; slot int32, index of the file or counter, -1 for none; offset int64; length int64, bytes or ns of
-    compute; due_ns int64, see `LoopPace`. A read of length 0 met the end of its file: it asks for 4096 bytes where the
-    file ends at or before `offset`, else for 0 bytes.
+    kind: uint8, see above.
+    slot: int32, index of the file or counter, -1 for none.
+    offset: int64, bytes; of a counter, the multiple.
+    length: int64, bytes, ns, or the amount of a counter. A read of length 0 met the end of its file in the capture: it
+        asks for 4096 bytes where the file ends at or before `offset`, else for 0 bytes.
+    due_ns: int64, see `LoopPace`.
     Raises: ReplayError for times beyond MAX_TIME_NS; ValueError for arrays of the wrong shape, type or kind.
     """
 
@@ -61,13 +70,13 @@ class Batch:
         ):  # fmt: skip
             array = getattr(self, name)
             if array.shape != (count,) or array.dtype != dtype or not array.flags.c_contiguous:
-                raise ValueError(f"{name} of a batch is no contiguous {np.dtype(dtype)}[{count}]")
+                raise ValueError(f"{name} of a batch is not a contiguous {np.dtype(dtype)}[{count}]")
         highest = self.kind.max()
         if highest > ADD:
             raise ValueError(f"a batch holds an item of unknown kind {highest}")
         longest = self.length[self.kind >= SLEEP].max() if highest >= SLEEP else 0
         if highest >= WAIT and self.offset[self.kind >= WAIT].min() < 1:
-            raise ValueError("the items of a counter have a multiple of 1 or more")
+            raise ValueError("an item of a counter has a multiple below 1")
         if self.due_ns.min() < -MAX_TIME_NS or max(self.due_ns.max(), longest) > MAX_TIME_NS:
             raise ReplayError("an operation is due more than 73 years from the start: the capture's times are damaged")
 
@@ -77,10 +86,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """What became of `batch`: its first `count` items (all but after a stop), int64[count] each, ns from t0.
+    """What became of the first `count` items of a batch, which are all of them unless the lane was stopped.
 
-    `due_ns`: when the item was due in fact. `result`: bytes transferred or -errno; 0 for what is no operation,
-    -EINVAL for a counter that there is not.
+    batch: the batch as submitted.
+    due_ns, begin_ns, end_ns: int64 (count,), ns from t0; `due_ns` is when the item was due in fact.
+    result: int64 (count,), bytes transferred or -errno; 0 for other items, -EINVAL where the counter does not exist.
     """
 
     batch: Batch
@@ -91,5 +101,5 @@ class Completed:
 
     @property
     def count(self) -> int:
-        """Items done, < len(batch) when the lane was stopped."""
+        """Items done, fewer than len(batch) when the lane was stopped."""
         return len(self.result)

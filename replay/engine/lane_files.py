@@ -1,4 +1,4 @@
-"""What one Python lane has of its process's files: the file that it holds, its buffer, and how an item becomes a call.
+"""The files of a process as one Python lane uses them: the file it holds, its buffer, and how an item becomes a call.
 
 Reads and writes go to explicit offsets of the held file. The other operations make exactly the one call of their
 kind, timed like a read:
@@ -29,7 +29,7 @@ from replay.engine.backends.base import (
 )
 from replay.engine.backends.posix import BLOCK_BYTES, DirectPosixBackend
 from replay.engine.clock import Clock
-from replay.engine.items import CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WRITE
+from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT
 
 CONSUMED_BYTES = 1 << 19
 """Of a read's buffer, touched before it is due: about what a core's own cache holds, and done within the window."""
@@ -60,7 +60,7 @@ class LaneFiles:
 
     def prepare(self, kind: int, slot: int, offset: int, length: int) -> int:
         """All that is outside of an item's latency and may come before its wait; errno that refuses it, 0 for none."""
-        if kind > WRITE:
+        if kind > WRITE_AT:
             return self._prepare_other(kind, slot, offset)
         if slot != self._held:
             self._hold(slot)
@@ -72,7 +72,7 @@ class LaneFiles:
             return 0
         asked = self._asked(kind, offset, length)
         try:
-            if kind == WRITE:
+            if kind == WRITE_AT:
                 self._files.payload(asked)
                 return self._prepare_write(offset, asked)
             room = 2 * BLOCK_BYTES if isinstance(self._file.backend, DirectPosixBackend) else 0
@@ -127,7 +127,7 @@ class LaneFiles:
         """One request to the back end; bytes or -errno."""
         backend, handle, asked = self._file.backend, self._file.handle, self._asked(kind, offset, length)
         try:
-            if kind == READ:
+            if kind == READ_AT:
                 return backend.read(handle, offset, asked, self._buffer)
             data = self._files.payload(asked) if backend.moves_data else self._buffer
             return backend.write(handle, offset, asked, data)
@@ -137,7 +137,7 @@ class LaneFiles:
     def after_transfer(self, kind: int, offset: int, length: int, error: int) -> None:
         """Count an operation on the held file; the last of all closes it."""
         backend = self._file.backend
-        if kind == WRITE and not error and isinstance(backend, DirectPosixBackend):
+        if kind == WRITE_AT and not error and isinstance(backend, DirectPosixBackend):
             self.not_direct += not backend.goes_direct(offset, self._asked(kind, offset, length))
         self._uses += 1
         if self._uses == self._file.left:
@@ -249,6 +249,6 @@ class LaneFiles:
         """Bytes to ask for."""
         if not self._file.backend.moves_data:
             return length
-        if kind == READ and length == 0 and 0 <= self._file.size <= offset:
+        if kind == READ_AT and length == 0 and 0 <= self._file.size <= offset:
             return END_OF_FILE_READ_BYTES
         return min(length, MAX_TRANSFER_BYTES)

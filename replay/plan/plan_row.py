@@ -22,7 +22,7 @@ from replay.engine.items import (
     CLOSE,
     MARK,
     OPEN,
-    READ,
+    READ_AT,
     RENAME,
     SEEK,
     SLEEP,
@@ -30,7 +30,7 @@ from replay.engine.items import (
     STAT,
     SYNC,
     WAIT,
-    WRITE,
+    WRITE_AT,
     Batch,
 )
 from traces.schema import NO_STEP, OPS
@@ -39,7 +39,7 @@ COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
 """Kind of a gap by the word of the option `--compute`."""
 
 _KINDS = {
-    "open": OPEN, "close": CLOSE, "read": READ, "write": WRITE, "stat": STAT, "sync": SYNC, "seek": SEEK,
+    "open": OPEN, "close": CLOSE, "read": READ_AT, "write": WRITE_AT, "stat": STAT, "sync": SYNC, "seek": SEEK,
     "rename": RENAME,
 }  # fmt: skip
 _KIND_OF_OP = np.array([_KINDS[op] for op in OPS], dtype=np.uint8)

@@ -16,7 +16,7 @@ from replay.engine.backends.null import NullBackend
 from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
-from replay.engine.items import READ, Batch, LoopPace
+from replay.engine.items import READ_AT, Batch, LoopPace
 from replay.plan.lane_plan import ProcessSlots
 from replay.plan.layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, STDIO
 from traces.errors import UsageError
@@ -205,7 +205,7 @@ def per_operation_ns(core: str) -> float:
     """What an operation costs the engine itself in this core: the null back end at once, the best of some rounds."""
     count = _CALIBRATED_ITEMS[core]
     columns = {"offset": np.arange(count), "length": np.full(count, 4096), "due_ns": np.zeros(count, dtype=np.int64)}
-    batch = Batch(kind=np.full(count, READ, dtype=np.uint8), slot=np.zeros(count, dtype=np.int32), **columns)
+    batch = Batch(kind=np.full(count, READ_AT, dtype=np.uint8), slot=np.zeros(count, dtype=np.int32), **columns)
     best = float("inf")
     for _ in range(_CALIBRATIONS[core]):
         start, files = StartGate(), make_files([FileSlot(path=b"null")], backend=NullBackend(), core=core)

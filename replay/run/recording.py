@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH
-from replay.engine.items import ADD, MARK, READ, SLEEP, SPIN, WRITE, Completed
+from replay.engine.items import ADD, MARK, READ_AT, SLEEP, SPIN, WRITE_AT, Completed
 from replay.plan.plan_row import EVENT_ROW, GAP_ROW, MARK_ROW, NO_EVENT, is_operation, recorded_operations
 from replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
 from traces.measures.distribution import Distribution, DistributionCollector
@@ -159,10 +159,10 @@ class LaneRecorder:
         failed = result < 0
         tally.operations += len(rows)
         tally.failed += int(failed.sum())
-        data = operations["kind"] <= WRITE
+        data = operations["kind"] <= WRITE_AT
         tally.short += int((data & (result >= 0) & (result < operations["length"])).sum())
-        tally.bytes_read += int(moved[operations["kind"] == READ].sum())
-        tally.bytes_written += int(moved[operations["kind"] == WRITE].sum())
+        tally.bytes_read += int(moved[operations["kind"] == READ_AT].sum())
+        tally.bytes_written += int(moved[operations["kind"] == WRITE_AT].sum())
         tally.last_end_ns = max(tally.last_end_ns, int(rows["end_ns"].max()))
         for code, count in zip(*np.unique(-result[failed], return_counts=True), strict=True):
             tally.errors[int(code)] = tally.errors.get(int(code), 0) + int(count)

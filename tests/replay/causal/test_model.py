@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from replay.causal.check import schedule
 from replay.causal.explain import rank_model
 from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns, rank_batches
-from replay.engine.items import ADD, READ
+from replay.engine.items import ADD, READ_AT
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.layers import choose_layers
 from replay.plan.pacing import Pace, Pacing
@@ -114,7 +114,7 @@ def predicted_lanes(
         for lane, made in parts.items():
             items = np.concatenate(made)
             lasts = np.array([storage.takes_ns(length) for length in items.view(OPERATION_ROW)["length"].tolist()])
-            lanes[rank, lane] = (items, np.where(items["kind"] == READ, lasts, 0))
+            lanes[rank, lane] = (items, np.where(items["kind"] == READ_AT, lasts, 0))
         ready = steps.pipeline(rank, counters, pacing)
         lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
         script = steps.script(rank, counters, pacing)

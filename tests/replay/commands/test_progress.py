@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from replay.commands.progress import run_progress, run_text, time_left_text
-from replay.engine.items import MARK, READ, SLEEP
+from replay.engine.items import MARK, READ_AT, SLEEP
 from replay.plan.lane_plan import LaneSource
 from replay.plan.plan_row import PLAN_ROW
 from replay.run.process import Progress
@@ -111,7 +111,7 @@ def plan_rows(due_ns: list[int]) -> np.ndarray:
 def test_waits_and_compute_are_no_operations_done() -> None:
     """Two operations among five items: never more are done than the survey counts."""
     rows = plan_rows([10, 20, 30, 40, 50])
-    rows["kind"] = [MARK, READ, SLEEP, READ, MARK]
+    rows["kind"] = [MARK, READ_AT, SLEEP, READ_AT, MARK]
     batches = [rows]
 
     class Lane:

@@ -11,22 +11,22 @@ from pathlib import Path
 from replay.engine.backends.base import FileSlot
 from replay.engine.backends.null import NullBackend
 from replay.engine.issue import make_files
-from replay.engine.items import MARK, READ, SLEEP, SPIN, WRITE
+from replay.engine.items import MARK, READ_AT, SLEEP, SPIN, WRITE_AT
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import core_fixture, data_fixture, results, run_lane  # noqa: F401
 
 
 def test_results_are_what_was_transferred(core, data):
     files = make_files([FileSlot(path=data, uses=5)], core=core)
-    items = [(READ, 0, 0, 100, 0), (READ, 0, 9_990, 100, 0), (READ, 0, 20_000, 5, 0), (READ, 0, 3, 0, 0)]
+    items = [(READ_AT, 0, 0, 100, 0), (READ_AT, 0, 9_990, 100, 0), (READ_AT, 0, 20_000, 5, 0), (READ_AT, 0, 3, 0, 0)]
     assert results(files, *items) == [100, 10, 0, 0]
 
 
 def test_a_read_of_nothing_at_the_end_asks_for_a_page(core, data):
     # Only a file that has grown since it was opened shows what was asked for.
     files = make_files([FileSlot(path=data, writable=True, uses=9)], core=core)
-    grow = (WRITE, 0, 10_000, 50_000, 0)
-    assert results(files, grow, (READ, 0, 10_000, 0, 0), (READ, 0, 9_999, 0, 0), (READ, 0, 40_000, 0, 0)) == [
+    grow = (WRITE_AT, 0, 10_000, 50_000, 0)
+    assert results(files, grow, (READ_AT, 0, 10_000, 0, 0), (READ_AT, 0, 9_999, 0, 0), (READ_AT, 0, 40_000, 0, 0)) == [
         50_000,
         4096,
         0,
@@ -37,7 +37,7 @@ def test_a_read_of_nothing_at_the_end_asks_for_a_page(core, data):
 def test_writes_make_and_extend_a_file_with_data_that_does_not_compress(core, tmp_path):
     path = tmp_path / "new"
     files = make_files([FileSlot(path=bytes(path), writable=True, create=True, uses=3)], core=core)
-    assert results(files, (WRITE, 0, 0, 3_000_000, 0), (WRITE, 0, 5_000_000, 7, 0), (WRITE, 0, 10, 0, 0)) == [
+    assert results(files, (WRITE_AT, 0, 0, 3_000_000, 0), (WRITE_AT, 0, 5_000_000, 7, 0), (WRITE_AT, 0, 10, 0, 0)) == [
         3_000_000,
         7,
         0,
@@ -52,7 +52,10 @@ def test_data_can_be_made_before_it_is_due(core, tmp_path):
     path = tmp_path / "new"
     files = make_files([FileSlot(path=bytes(path), writable=True, create=True, uses=2)], core=core)
     files.prepare_payload(5_000_000)
-    assert results(files, (WRITE, 0, 0, 5_000_000, 0), (WRITE, 0, 5_000_000, 6_000_000, 0)) == [5_000_000, 6_000_000]
+    assert results(files, (WRITE_AT, 0, 0, 5_000_000, 0), (WRITE_AT, 0, 5_000_000, 6_000_000, 0)) == [
+        5_000_000,
+        6_000_000,
+    ]
     assert len(zlib.compress(path.read_bytes()[:5_000_000], 1)) > 4_990_000
 
 
@@ -61,20 +64,20 @@ def test_reads_of_many_sizes(core, tmp_path):
     path.write_bytes(bytes(3 << 20))
     sizes = [1, 4096, 4097, 1 << 20, 5, (3 << 20) - 1, 3 << 20, 1 << 40, 100]
     files = make_files([FileSlot(path=bytes(path), uses=len(sizes))], core=core)
-    assert results(files, *((READ, 0, 0, size, 0) for size in sizes)) == [min(size, 3 << 20) for size in sizes]
+    assert results(files, *((READ_AT, 0, 0, size, 0) for size in sizes)) == [min(size, 3 << 20) for size in sizes]
 
 
 def test_what_cannot_be_asked_is_refused_without_a_call(core, data):
     files = make_files([FileSlot(path=data, writable=True, uses=9)], core=core)
     before = Path(os.fsdecode(data)).read_bytes()
     items = [
-        (READ, 0, -1, 10, 0),
-        (WRITE, 0, -5, 10, 0),
-        (READ, 0, 0, -1, 0),
-        (WRITE, 0, 0, -1, 0),
-        (READ, -1, 0, 1, 0),
-        (READ, 1, 0, 1, 0),
-        (READ, 0, 0, 1, 0),
+        (READ_AT, 0, -1, 10, 0),
+        (WRITE_AT, 0, -5, 10, 0),
+        (READ_AT, 0, 0, -1, 0),
+        (WRITE_AT, 0, 0, -1, 0),
+        (READ_AT, -1, 0, 1, 0),
+        (READ_AT, 1, 0, 1, 0),
+        (READ_AT, 0, 0, 1, 0),
     ]
     assert results(files, *items) == [-errno.EINVAL] * 4 + [-errno.EBADF] * 2 + [1]
     assert Path(os.fsdecode(data)).read_bytes() == before
@@ -102,7 +105,13 @@ def test_errors_of_the_system_are_results(core, data, tmp_path):
         FileSlot(path=bytes(link), writable=True, create=True, uses=1),
         FileSlot(path=bytes(link), uses=1),
     ]
-    items = [(READ, 0, 0, 1, 0), (READ, 1, 0, 1, 0), (WRITE, 2, 0, 1, 0), (WRITE, 3, 0, 1, 0), (READ, 4, 0, 1, 0)]
+    items = [
+        (READ_AT, 0, 0, 1, 0),
+        (READ_AT, 1, 0, 1, 0),
+        (WRITE_AT, 2, 0, 1, 0),
+        (WRITE_AT, 3, 0, 1, 0),
+        (READ_AT, 4, 0, 1, 0),
+    ]
     files = make_files(slots, core=core)
     assert results(files, *items) == [-errno.ENOENT, -errno.EISDIR, -errno.EBADF, -errno.ELOOP, 1]
     assert [(f.slot, f.call, f.errno, f.path) for f in files.failures()] == [
@@ -114,9 +123,9 @@ def test_errors_of_the_system_are_results(core, data, tmp_path):
 def test_a_failed_open_is_not_tried_again(core, tmp_path):
     path = tmp_path / "late"
     files = make_files([FileSlot(path=bytes(path), uses=4)], core=core)
-    assert results(files, (READ, 0, 0, 1, 0), (READ, 0, 0, 1, 0)) == [-errno.ENOENT] * 2
+    assert results(files, (READ_AT, 0, 0, 1, 0), (READ_AT, 0, 0, 1, 0)) == [-errno.ENOENT] * 2
     path.write_bytes(b"now")
-    assert results(files, (READ, 0, 0, 1, 0), (READ, 0, 0, 1, 0)) == [-errno.ENOENT] * 2
+    assert results(files, (READ_AT, 0, 0, 1, 0), (READ_AT, 0, 0, 1, 0)) == [-errno.ENOENT] * 2
 
 
 def test_no_memory_is_a_result(core, tmp_path):
@@ -128,7 +137,7 @@ def test_no_memory_is_a_result(core, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (512 << 20), limits[1]))
     try:
-        got = results(files, (READ, 0, 0, 1 << 40, 0), (WRITE, 0, 0, 1 << 40, 0), (READ, 0, 0, 100, 0))
+        got = results(files, (READ_AT, 0, 0, 1 << 40, 0), (WRITE_AT, 0, 0, 1 << 40, 0), (READ_AT, 0, 0, 100, 0))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     assert got == [-errno.ENOMEM, -errno.ENOMEM, 100]
@@ -138,6 +147,12 @@ def test_null_does_nothing_and_succeeds(core, tmp_path):
     slots = [FileSlot(path=bytes(tmp_path / "none"), writable=True, create=True, uses=4)]
     files = make_files(slots, backend=NullBackend(), core=core)
     assert files.core == core
-    items = [(READ, 0, 0, 1 << 50, 0), (WRITE, 0, 7, 9, 0), (READ, 0, 7, 0, 0), (READ, 0, -1, 1, 0), (READ, 1, 0, 1, 0)]
+    items = [
+        (READ_AT, 0, 0, 1 << 50, 0),
+        (WRITE_AT, 0, 7, 9, 0),
+        (READ_AT, 0, 7, 0, 0),
+        (READ_AT, 0, -1, 1, 0),
+        (READ_AT, 1, 0, 1, 0),
+    ]
     assert results(files, *items) == [1 << 50, 9, 0, -errno.EINVAL, -errno.EBADF]
     assert not list(tmp_path.iterdir())

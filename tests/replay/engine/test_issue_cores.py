@@ -18,7 +18,7 @@ from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check
 from replay.engine.backends.stdio import StdioBackend
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import choose_core, make_files, make_lane
-from replay.engine.items import CLOSE, MARK, OPEN, READ, RENAME, SEEK, SLEEP, SPIN, STAT, SYNC, WRITE, LoopPace
+from replay.engine.items import CLOSE, MARK, OPEN, READ_AT, RENAME, SEEK, SLEEP, SPIN, STAT, SYNC, WRITE_AT, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import core_fixture, open_paths, run_lane  # noqa: F401
 from traces.errors import ReplayError, TargetError, UsageError
@@ -28,8 +28,8 @@ from traces.errors import ReplayError, TargetError, UsageError
 LENGTHS = st.one_of(st.integers(0, 300), st.sampled_from([4096, 5000, 70_000, -1]))
 OFFSETS = st.one_of(st.integers(0, 20_000), st.just(-3))
 ITEMS = st.one_of(
-    st.tuples(st.just(READ), st.integers(-1, 4), OFFSETS, LENGTHS, st.integers(-100, 20_000)),
-    st.tuples(st.just(WRITE), st.integers(-1, 4), OFFSETS, LENGTHS, st.integers(-100, 20_000)),
+    st.tuples(st.just(READ_AT), st.integers(-1, 4), OFFSETS, LENGTHS, st.integers(-100, 20_000)),
+    st.tuples(st.just(WRITE_AT), st.integers(-1, 4), OFFSETS, LENGTHS, st.integers(-100, 20_000)),
     st.tuples(st.sampled_from([SLEEP, SPIN, MARK]), st.just(-1), st.just(0), st.integers(-5, 20_000), st.just(0)),
     st.tuples(
         st.sampled_from([OPEN, CLOSE, STAT, SYNC, SEEK]), st.integers(-1, 4), OFFSETS, st.just(0), st.integers(0, 9_000)

@@ -94,5 +94,5 @@ def test_a_wait_is_due_first(core):
 
 
 def test_an_addition_that_wakes_at_no_multiple_is_refused():
-    with pytest.raises(ValueError, match="multiple of 1"):
+    with pytest.raises(ValueError, match="multiple below 1"):
         make_batch((ADD, 0, 0, 1, 0))

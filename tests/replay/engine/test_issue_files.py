@@ -13,7 +13,7 @@ import pytest
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import make_files, make_lane
-from replay.engine.items import MARK, READ, LoopPace
+from replay.engine.items import MARK, READ_AT, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, open_paths, results  # noqa: F401
 from traces.errors import ReplayError
@@ -25,7 +25,7 @@ def test_a_file_is_closed_with_its_last_use(core, tmp_path):
         path.write_bytes(b"0123456789")
     slots = [FileSlot(path=bytes(path), uses=uses) for path, uses in zip(paths, (3, 2, 3), strict=True)]
     files = make_files(slots, core=core)
-    assert results(files, *((READ, slot, 0, 4, 0) for slot in (0, 1, 0, 1, 2, 0, 2))) == [4] * 7
+    assert results(files, *((READ_AT, slot, 0, 4, 0) for slot in (0, 1, 0, 1, 2, 0, 2))) == [4] * 7
     assert [bytes(path) in open_paths() for path in paths] == [False, False, True]
     files.close_all()
     assert bytes(paths[2]) not in open_paths()
@@ -37,7 +37,7 @@ def test_the_last_use_closes_before_the_next_wait(core, data):
     start.open(time.monotonic_ns())
     files = make_files([FileSlot(path=data, uses=1)], core=core)
     lane = make_lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
-    lane.submit(make_batch((READ, 0, 0, 10, 0), (MARK, -1, 0, 0, HOUR_NS)))
+    lane.submit(make_batch((READ_AT, 0, 0, 10, 0), (MARK, -1, 0, 0, HOUR_NS)))
     thread = threading.Thread(target=lane.run)
     thread.start()
     while data in open_paths() or lane.items_done < 1:
@@ -56,7 +56,7 @@ def test_the_time_of_an_open_is_lag_and_not_latency(core, tmp_path):
     lane = make_lane(
         make_files([FileSlot(path=bytes(fifo))], core=core), pace=LoopPace.ABSOLUTE, start=start, stop=StopFlag()
     )
-    lane.submit(make_batch((MARK, -1, 0, 0, 0), (READ, 0, 0, 1, 0)))
+    lane.submit(make_batch((MARK, -1, 0, 0, 0), (READ_AT, 0, 0, 1, 0)))
     lane.finish()
     thread = threading.Thread(target=lane.run)
     thread.start()
@@ -73,7 +73,7 @@ def test_the_time_of_an_open_is_lag_and_not_latency(core, tmp_path):
 
 def test_too_small_a_count_of_uses_costs_another_open_only(core, data):
     files = make_files([FileSlot(path=data, uses=1)], core=core)
-    assert results(files, *[(READ, 0, 0, 10, 0)] * 5) == [10] * 5
+    assert results(files, *[(READ_AT, 0, 0, 10, 0)] * 5) == [10] * 5
     assert data not in open_paths()
 
 
@@ -83,7 +83,7 @@ def test_files_beyond_the_limit_of_descriptors_are_closed_and_opened_again(core,
     for path in paths:
         path.write_bytes(bytes(100))
     files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], core=core)
-    items = [(READ, slot, 0, 50, 0) for slot in [*range(count), *range(count), *[0, 59, 0, 59]]]
+    items = [(READ_AT, slot, 0, 50, 0) for slot in [*range(count), *range(count), *[0, 59, 0, 59]]]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.open("/", os.O_RDONLY)
     os.close(lowest_free)
@@ -117,7 +117,7 @@ def test_lanes_share_files(core, tmp_path):
     start, stop = StartGate(), StopFlag()
     running = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
     for number, lane in enumerate(running):
-        lane.submit(make_batch(*((READ, (i + number) % 3, i, 100, 0) for i in range(items))))
+        lane.submit(make_batch(*((READ_AT, (i + number) % 3, i, 100, 0) for i in range(items))))
         lane.finish()
     threads = [threading.Thread(target=lane.run) for lane in running]
     for thread in threads:

@@ -11,7 +11,7 @@ import pytest
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import make_files, make_lane
-from replay.engine.items import MARK, READ, SLEEP, SPIN, LoopPace
+from replay.engine.items import MARK, READ_AT, SLEEP, SPIN, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import (  # noqa: F401
     HOUR_NS,
@@ -28,7 +28,7 @@ def test_nothing_begins_before_the_start(core, data):
     start.open(time.monotonic_ns() + 3_000_000)
     files = make_files([FileSlot(path=data, uses=1)], core=core)
     for pace in LoopPace:
-        (completed,), _ = run_lane(files, make_batch((READ, 0, 0, 1, 0)), pace=pace, start=start)
+        (completed,), _ = run_lane(files, make_batch((READ_AT, 0, 0, 1, 0)), pace=pace, start=start)
         assert completed.begin_ns[0] >= completed.due_ns[0] >= 0
 
 
@@ -36,7 +36,7 @@ def test_lanes_wait_for_the_gate(core, data):
     start = StartGate()
     files = make_files([FileSlot(path=data, uses=1)], core=core)
     lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
-    lane.submit(make_batch((READ, 0, 0, 1, 0)))
+    lane.submit(make_batch((READ_AT, 0, 0, 1, 0)))
     lane.finish()
     thread = threading.Thread(target=lane.run)
     thread.start()
@@ -73,14 +73,15 @@ def test_a_stop_ends_a_lane_that_waits(core, where):
 
 
 @pytest.mark.parametrize(
-    "last", [(READ, 0, 0, 1, HOUR_NS), (SLEEP, -1, 0, HOUR_NS, 0), (SPIN, -1, 0, HOUR_NS, 0), (MARK, -1, 0, 0, HOUR_NS)]
+    "last",
+    [(READ_AT, 0, 0, 1, HOUR_NS), (SLEEP, -1, 0, HOUR_NS, 0), (SPIN, -1, 0, HOUR_NS, 0), (MARK, -1, 0, 0, HOUR_NS)],
 )
 def test_a_stop_leaves_what_was_done(core, data, last):
     start, stop = StartGate(), StopFlag()
     start.open(time.monotonic_ns())
     files = make_files([FileSlot(path=data, uses=100)], core=core)
     lane = make_lane(files, pace=LoopPace.ABSOLUTE, start=start, stop=stop)
-    batch = make_batch((READ, 0, 0, 5, 0), (READ, 0, 1, 6, 0), last, (READ, 0, 0, 7, 0))
+    batch = make_batch((READ_AT, 0, 0, 5, 0), (READ_AT, 0, 1, 6, 0), last, (READ_AT, 0, 0, 7, 0))
     lane.submit(batch)
     lane.submit(batch)
     thread = threading.Thread(target=lane.run)

@@ -11,7 +11,7 @@ import pytest
 from replay.engine.backends.base import FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import FEED_POLL_NS, make_files, make_lane
-from replay.engine.items import BATCH_ITEMS, READ, RING_BATCHES, SLEEP, Batch, LoopPace
+from replay.engine.items import BATCH_ITEMS, READ_AT, RING_BATCHES, SLEEP, Batch, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import collect_all, core_fixture, data_fixture, results, run_lane  # noqa: F401
 from traces.errors import ReplayError
@@ -23,7 +23,7 @@ def test_many_batches_pass_the_ring_in_order(core, data):
     files = make_files([FileSlot(path=data, uses=10**6)], core=core)
     lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     batches = [
-        make_batch(*((READ, 0, 7 * number, number + i, 0) for i in range(1 + number % 5))) for number in range(100)
+        make_batch(*((READ_AT, 0, 7 * number, number + i, 0) for i in range(1 + number % 5))) for number in range(100)
     ]
     thread = threading.Thread(target=lane.run)
     thread.start()
@@ -48,7 +48,7 @@ def test_a_full_ring_takes_no_more(core, data):
     start = StartGate()
     start.open(time.monotonic_ns())
     lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
-    batch = make_batch((READ, 0, 0, 1, 0))
+    batch = make_batch((READ_AT, 0, 0, 1, 0))
     assert [lane.submit(batch) for _ in range(RING_BATCHES + 1)] == [True] * RING_BATCHES + [False]
     lane.finish()
     lane.run()
@@ -61,7 +61,7 @@ def test_a_full_ring_takes_no_more(core, data):
 
 def test_a_full_batch(core, data):
     files = make_files([FileSlot(path=data, uses=BATCH_ITEMS)], core=core)
-    assert results(files, *[(READ, 0, i % 10_000, 1, 0) for i in range(BATCH_ITEMS)]) == [1] * BATCH_ITEMS
+    assert results(files, *[(READ_AT, 0, i % 10_000, 1, 0) for i in range(BATCH_ITEMS)]) == [1] * BATCH_ITEMS
 
 
 def test_a_lane_without_batches_ends(core):
@@ -77,7 +77,7 @@ def test_time_spent_waiting_for_the_feeder_is_counted(core, data):
     start.open(time.monotonic_ns())
     lane = make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag())
     thread = threading.Thread(target=lane.run)
-    batch, completed = make_batch((READ, 0, 0, 1, 0)), []
+    batch, completed = make_batch((READ_AT, 0, 0, 1, 0)), []
     lane.submit(batch)
     thread.start()
     # A lane that got no processor in time found its next batch there, and has not waited: once more.
@@ -109,13 +109,13 @@ def test_time_spent_waiting_for_the_feeder_is_counted(core, data):
     ],
 )
 def test_a_batch_of_the_wrong_form_is_refused(change):
-    good = make_batch((READ, 0, 0, 1, 0))
+    good = make_batch((READ_AT, 0, 0, 1, 0))
     columns = {name: getattr(good, name) for name in ("kind", "slot", "offset", "length", "due_ns")}
     with pytest.raises(ValueError, match="batch"):
         Batch(**{**columns, **change})
 
 
-@pytest.mark.parametrize("item", [(READ, 0, 0, 1, 2**62), (READ, 0, 0, 1, -(2**62)), (SLEEP, -1, 0, 2**62, 0)])
+@pytest.mark.parametrize("item", [(READ_AT, 0, 0, 1, 2**62), (READ_AT, 0, 0, 1, -(2**62)), (SLEEP, -1, 0, 2**62, 0)])
 def test_times_that_would_overflow_are_refused(item):
     with pytest.raises(ReplayError, match="73 years"):
         make_batch(item)

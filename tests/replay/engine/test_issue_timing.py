@@ -10,7 +10,7 @@ import pytest
 from replay.engine.backends.base import FileSlot, PythonFiles
 from replay.engine.clock import PIECE_NS, WINDOW_NS, StartGate, StopFlag, wait_until
 from replay.engine.issue import FEED_POLL_NS, PythonLane, make_files
-from replay.engine.items import MARK, READ, SLEEP, WRITE, LoopPace
+from replay.engine.items import MARK, READ_AT, SLEEP, WRITE_AT, LoopPace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, run_lane  # noqa: F401
 
@@ -27,7 +27,7 @@ def gaps(count):
 def test_absolute_items_are_due_at_their_time_and_never_earlier(core, data):
     files = make_files([FileSlot(path=data, uses=100)], core=core)
     due = np.cumsum(gaps(60))
-    (completed,), _ = run_lane(files, make_batch(*((READ, 0, 0, 10, int(d)) for d in due)), pace=LoopPace.ABSOLUTE)
+    (completed,), _ = run_lane(files, make_batch(*((READ_AT, 0, 0, 10, int(d)) for d in due)), pace=LoopPace.ABSOLUTE)
     assert np.array_equal(completed.due_ns, due)
     assert np.all(completed.begin_ns >= due)
     assert np.all(completed.begin_ns[1:] >= completed.end_ns[:-1])
@@ -35,7 +35,7 @@ def test_absolute_items_are_due_at_their_time_and_never_earlier(core, data):
 
 def test_think_items_are_due_a_gap_after_the_previous_end(core, data):
     files = make_files([FileSlot(path=data, uses=100)], core=core)
-    first, second = (make_batch(*((READ, 0, 0, 10, gap) for gap in gaps(30))) for _ in range(2))
+    first, second = (make_batch(*((READ_AT, 0, 0, 10, gap) for gap in gaps(30))) for _ in range(2))
     completed, _ = run_lane(files, first, second, pace=LoopPace.THINK)
     due, begin, end = (
         np.concatenate([getattr(done, name) for done in completed]) for name in ("due_ns", "begin_ns", "end_ns")
@@ -47,7 +47,9 @@ def test_think_items_are_due_a_gap_after_the_previous_end(core, data):
 
 def test_without_pace_items_are_due_when_they_begin(core, data):
     files = make_files([FileSlot(path=data, uses=100)], core=core)
-    (completed,), _ = run_lane(files, make_batch(*((READ, 0, 0, 10, HOUR_NS) for _ in range(60))), pace=LoopPace.NONE)
+    (completed,), _ = run_lane(
+        files, make_batch(*((READ_AT, 0, 0, 10, HOUR_NS) for _ in range(60))), pace=LoopPace.NONE
+    )
     assert np.array_equal(completed.due_ns, completed.begin_ns)
     assert np.all(completed.begin_ns[1:] >= completed.end_ns[:-1])
 
@@ -96,7 +98,7 @@ def test_a_sleep_that_ends_early_is_continued():
 
 def test_begin_is_the_read_before_the_call_and_end_the_one_after():
     lane, backend = fake_lane(FakeClock(read_ns=1), transfer_ns=5_000)
-    (done,) = finish(lane, make_batch((READ, 0, 10, 20, 1_000_000), (WRITE, 1, 30, 40, 2_000_000)))
+    (done,) = finish(lane, make_batch((READ_AT, 0, 10, 20, 1_000_000), (WRITE_AT, 1, 30, 40, 2_000_000)))
     assert done.due_ns.tolist() == [1_000_000, 2_000_000]
     assert done.begin_ns.tolist() == [1_000_000, 2_000_000]
     assert done.end_ns.tolist() == [1_005_001, 2_005_001]
@@ -108,7 +110,7 @@ def test_begin_is_the_read_before_the_call_and_end_the_one_after():
 
 def test_late_items_are_issued_at_once_and_the_schedule_does_not_move():
     lane, _ = fake_lane(FakeClock(read_ns=1), transfer_ns=3_000_000)
-    (done,) = finish(lane, make_batch(*((READ, 0, 0, 1, due) for due in (0, 1_000_000, 2_000_000, 20_000_000))))
+    (done,) = finish(lane, make_batch(*((READ_AT, 0, 0, 1, due) for due in (0, 1_000_000, 2_000_000, 20_000_000))))
     assert done.due_ns.tolist() == [0, 1_000_000, 2_000_000, 20_000_000]
     lag = done.begin_ns - done.due_ns
     assert lag.tolist() == [1, 2_000_003, 4_000_005, 0]
@@ -116,7 +118,7 @@ def test_late_items_are_issued_at_once_and_the_schedule_does_not_move():
 
 def test_opening_comes_before_the_wait_and_is_not_latency():
     lane, backend = fake_lane(FakeClock(read_ns=1), open_ns=400_000, transfer_ns=100)
-    (done,) = finish(lane, make_batch((READ, 0, 0, 1, 1_000_000), (READ, 1, 0, 1, 1_200_000)))
+    (done,) = finish(lane, make_batch((READ_AT, 0, 0, 1, 1_000_000), (READ_AT, 1, 0, 1, 1_200_000)))
     assert done.begin_ns[0] == 1_000_000
     assert (done.end_ns - done.begin_ns).tolist() == [101, 101]
     assert done.begin_ns[1] - done.due_ns[1] > 200_000  # the open took longer than the gap
@@ -125,7 +127,9 @@ def test_opening_comes_before_the_wait_and_is_not_latency():
 
 def test_think_time_counts_from_the_previous_end():
     lane, _ = fake_lane(FakeClock(read_ns=1), pace=LoopPace.THINK, transfer_ns=9_000)
-    (done,) = finish(lane, make_batch((READ, 0, 0, 1, 50_000), (READ, 0, 0, 1, 70_000), (SLEEP, -1, 0, 500_000, 0)))
+    (done,) = finish(
+        lane, make_batch((READ_AT, 0, 0, 1, 50_000), (READ_AT, 0, 0, 1, 70_000), (SLEEP, -1, 0, 500_000, 0))
+    )
     assert done.due_ns[0] == 50_000
     assert done.due_ns[1:].tolist() == [done.end_ns[0] + 70_000, done.end_ns[1]]
     # Compute begins when the read has ended, whenever the lane comes to it.
@@ -134,7 +138,9 @@ def test_think_time_counts_from_the_previous_end():
 
 def test_an_error_costs_no_call():
     lane, backend = fake_lane(FakeClock(), missing=frozenset({b"/f0"}))
-    (done,) = finish(lane, make_batch((READ, 0, 0, 1, 0), (WRITE, 0, 0, 1, 0), (READ, 1, -1, 1, 0), (READ, 1, 0, 1, 0)))
+    (done,) = finish(
+        lane, make_batch((READ_AT, 0, 0, 1, 0), (WRITE_AT, 0, 0, 1, 0), (READ_AT, 1, -1, 1, 0), (READ_AT, 1, 0, 1, 0))
+    )
     assert done.result.tolist() == [-errno.ENOENT, -errno.ENOENT, -errno.EINVAL, 1]
     assert backend.calls == [("open", b"/f0"), ("open", b"/f1"), ("read", b"/f1", 0, 1)]
 
@@ -149,7 +155,7 @@ def test_starving_is_waiting_for_the_feeder_while_an_item_is_due(due_ns, starved
         clock.read_ns = 1  # from now on a spin ends
         if deadline_ns >= T0 + 700_000 and not lane._no_more:
             clock.time_ns = T0 + 700_000
-            lane.submit(make_batch((READ, 0, 0, 1, due_ns)))
+            lane.submit(make_batch((READ_AT, 0, 0, 1, due_ns)))
             lane.finish()
 
     clock.on_sleep = feed
@@ -163,7 +169,7 @@ def test_a_stop_in_a_long_wait_is_noticed_within_a_piece():
     clock = FakeClock(read_ns=1)
     lane, backend = fake_lane(clock, stop=stop)
     clock.on_sleep = lambda deadline: stop.set() if len(clock.sleeps) == 3 else None
-    (done,) = finish(lane, make_batch((MARK, -1, 0, 0, 0), (READ, 0, 0, 1, HOUR_NS)))
+    (done,) = finish(lane, make_batch((MARK, -1, 0, 0, 0), (READ_AT, 0, 0, 1, HOUR_NS)))
     assert done.count == 1
     assert len(clock.sleeps) == 4
     assert clock.time_ns <= T0 + 4 * PIECE_NS + 100
@@ -177,7 +183,7 @@ def test_a_bug_in_a_back_end_reaches_the_feeder_after_the_results():
         raise ZeroDivisionError
 
     backend.write = broken
-    for batch in (make_batch((READ, 0, 0, 1, 0), (WRITE, 0, 0, 1, 0)), make_batch((READ, 0, 0, 1, 0))):
+    for batch in (make_batch((READ_AT, 0, 0, 1, 0), (WRITE_AT, 0, 0, 1, 0)), make_batch((READ_AT, 0, 0, 1, 0))):
         lane.submit(batch)
     lane.finish()
     lane.run()
@@ -194,7 +200,7 @@ def test_a_failed_close_is_reported():
         raise OSError(errno.ENOSPC, "no space")
 
     backend.close = full
-    finish(lane, make_batch((READ, 1, 0, 1, 0)))
+    finish(lane, make_batch((READ_AT, 1, 0, 1, 0)))
     lane._files._files.close_all()
     assert [(failure.slot, failure.call, failure.errno) for failure in lane._files._files.failures()] == [
         (1, "close", errno.ENOSPC)

@@ -14,7 +14,7 @@ from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check
 from replay.engine.backends.stdio import StdioBackend
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import PythonLane, make_files, make_lane
-from replay.engine.items import ADD, CLOSE, OPEN, READ, RENAME, SEEK, STAT, SYNC, WAIT, WRITE, LoopPace
+from replay.engine.items import ADD, CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WAIT, WRITE_AT, LoopPace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from tests.replay.engine.issue_lanes import core_fixture, counters_of, open_paths, results, started  # noqa: F401
 from traces.errors import TargetError
@@ -42,7 +42,7 @@ def opened(path):
 def test_each_open_makes_a_descriptor_and_each_close_takes_one(core, backend, data):
     files = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core)
     counts = []
-    for kind in (OPEN, OPEN, OPEN, CLOSE, READ, CLOSE, CLOSE, READ, CLOSE):
+    for kind in (OPEN, OPEN, OPEN, CLOSE, READ_AT, CLOSE, CLOSE, READ_AT, CLOSE):
         assert results(files, (kind, 0, 0, 0, 0)) == [0]
         counts.append(opened(data))
     assert counts == [1, 2, 3, 2, 2, 1, 0, 1, 0]
@@ -65,9 +65,9 @@ def test_the_last_use_closes_all_descriptors(core, backend, data):
 def test_an_open_can_succeed_where_an_earlier_one_failed(core, backend, tmp_path):
     path = tmp_path / "late"
     files = make_files([FileSlot(path=bytes(path), uses=100)], backend=backend, core=core)
-    assert results(files, (READ, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (STAT, 0, 0, 0, 0)) == [-errno.ENOENT] * 3
+    assert results(files, (READ_AT, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (STAT, 0, 0, 0, 0)) == [-errno.ENOENT] * 3
     path.write_bytes(b"now")
-    assert results(files, (READ, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (READ, 0, 0, 9, 0)) == [-errno.ENOENT, 0, 3]
+    assert results(files, (READ_AT, 0, 0, 1, 0), (OPEN, 0, 0, 0, 0), (READ_AT, 0, 0, 9, 0)) == [-errno.ENOENT, 0, 3]
 
 
 def test_a_renamed_file_is_written_no_more(core, backend, tmp_path):
@@ -76,7 +76,12 @@ def test_a_renamed_file_is_written_no_more(core, backend, tmp_path):
     slots = [FileSlot(path=bytes(path), writable=True, create=True, uses=100) for path in (old, new)]
     files = make_files(slots, backend=backend, core=core)
     rename = (RENAME, 0, 1, 0, 0)
-    assert results(files, (WRITE, 0, 0, 10, 0), rename, (WRITE, 0, 0, 30, 0), (READ, 1, 0, 99, 0)) == [10, 0, 30, 10]
+    assert results(files, (WRITE_AT, 0, 0, 10, 0), rename, (WRITE_AT, 0, 0, 30, 0), (READ_AT, 1, 0, 99, 0)) == [
+        10,
+        0,
+        30,
+        10,
+    ]
     files.close_all()
     assert (old.stat().st_size, new.stat().st_size) == (30, 10)
     assert results(files, rename, rename) == [0, -errno.ENOENT]
@@ -107,7 +112,7 @@ def test_a_close_leaves_other_lanes_their_file(core, backend, data):
     files, counters = make_files([FileSlot(path=data, uses=100)], backend=backend, core=core), counters_of(2)
     start, stop = started(), StopFlag()
     reader, closer = (make_lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
-    reader.submit(make_batch((READ, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ, 0, 0, 9, 0)))
+    reader.submit(make_batch((READ_AT, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ_AT, 0, 0, 9, 0)))
     closer.submit(make_batch((WAIT, 0, 1, 1, 0), (CLOSE, 0, 0, 0, 0), (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
     threads = [threading.Thread(target=lane.run) for lane in (reader, closer)]
     for lane, thread in zip((reader, closer), threads, strict=True):
@@ -150,7 +155,7 @@ def test_an_open_is_its_own_latency_and_what_a_sync_needs_is_not():
 
 
 def test_a_rename_closes_both_files_first():
-    took, _, calls = fake((READ, 0, 0, 1, 0), (READ, 1, 0, 1, 0), (RENAME, 0, 1, 0, 0), transfer_ns=7)
+    took, _, calls = fake((READ_AT, 0, 0, 1, 0), (READ_AT, 1, 0, 1, 0), (RENAME, 0, 1, 0, 0), transfer_ns=7)
     assert took == [7, 7, 7]
     assert calls[-3:] == [("close", b"/f0"), ("close", b"/f1"), ("rename", b"/f0", b"/f1")]
 
@@ -181,8 +186,8 @@ def test_without_descriptors_a_close_beside_another_lane_closes_what_is_idle(cor
     files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
     counters, start, stop = counters_of(2), started(), StopFlag()
     holder, closer = (make_lane(files, pace=LoopPace.NONE, start=start, stop=stop, counters=counters) for _ in range(2))
-    holder.submit(make_batch((READ, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ, 0, 0, 9, 0)))
-    idle = [(READ, i, 0, 9, 0) for i in range(1, 20)]
+    holder.submit(make_batch((READ_AT, 0, 0, 9, 0), (ADD, 0, 1, 1, 0), (WAIT, 1, 1, 1, 0), (READ_AT, 0, 0, 9, 0)))
+    idle = [(READ_AT, i, 0, 9, 0) for i in range(1, 20)]
     closer.submit(make_batch((WAIT, 0, 1, 1, 0), *idle, (CLOSE, 0, 0, 0, 0), (ADD, 1, 1, 1, 0)))
     threads = [threading.Thread(target=lane.run) for lane in (holder, closer)]
     with descriptors(8):
@@ -203,7 +208,7 @@ def test_without_descriptors_a_direct_file_is_opened_once_more_all_the_same(core
     slots = [FileSlot(path=bytes(tmp_path / str(i)), writable=True, create=True, uses=1000) for i in range(20)]
     files = make_files(slots, backend=DirectPosixBackend(), core=core)
     with descriptors(8):
-        assert results(files, *((WRITE, i, 100, 7, 0) for i in range(20))) == [7] * 20
+        assert results(files, *((WRITE_AT, i, 100, 7, 0) for i in range(20))) == [7] * 20
 
 
 def test_without_descriptors_an_open_closes_what_is_idle(core, backend, tmp_path):
@@ -212,7 +217,7 @@ def test_without_descriptors_an_open_closes_what_is_idle(core, backend, tmp_path
         path.write_bytes(b"0123456789")
     files = make_files([FileSlot(path=bytes(path), uses=1000) for path in paths], backend=backend, core=core)
     with descriptors(8):
-        got = results(files, *((OPEN, i % 20, 0, 0, 0) for i in range(60)), (READ, 3, 0, 10, 0), (CLOSE, 4, 0, 0, 0))
+        got = results(files, *((OPEN, i % 20, 0, 0, 0) for i in range(60)), (READ_AT, 3, 0, 10, 0), (CLOSE, 4, 0, 0, 0))
     assert got == [0] * 60 + [10, 0]
     files.close_all()
     assert not set(open_paths()) & {bytes(path) for path in paths}
@@ -233,11 +238,17 @@ def test_a_stream_says_what_the_system_says(core, tmp_path):
         FileSlot(path=bytes(to_data), uses=100),
     ]
     files = make_files(slots, backend=StdioBackend(), core=core)
-    full = [(WRITE, 0, 0, 5, 0), (SYNC, 0, 0, 0, 0), (WRITE, 0, 0, 5, 0), (CLOSE, 0, 0, 0, 0), (WRITE, 0, 0, 5, 0)]
+    full = [
+        (WRITE_AT, 0, 0, 5, 0),
+        (SYNC, 0, 0, 0, 0),
+        (WRITE_AT, 0, 0, 5, 0),
+        (CLOSE, 0, 0, 0, 0),
+        (WRITE_AT, 0, 0, 5, 0),
+    ]
     assert results(files, *full) == [5, -errno.ENOSPC, 5, -errno.ENOSPC, 5]
-    others = [(WRITE, 1, 0, 5, 0), (OPEN, 1, 0, 0, 0), (READ, 2, 0, 5, 0), (WRITE, 3, 0, 5, 0)]
+    others = [(WRITE_AT, 1, 0, 5, 0), (OPEN, 1, 0, 0, 0), (READ_AT, 2, 0, 5, 0), (WRITE_AT, 3, 0, 5, 0)]
     assert results(files, *others) == [-errno.ELOOP, -errno.ELOOP, -errno.EISDIR, -errno.ENOENT]
-    assert results(files, (WRITE, 4, 0, 5, 0), (WRITE, 5, 0, 5, 0), (READ, 5, 0, 99, 0)) == [
+    assert results(files, (WRITE_AT, 4, 0, 5, 0), (WRITE_AT, 5, 0, 5, 0), (READ_AT, 5, 0, 99, 0)) == [
         -errno.ELOOP,
         -errno.EBADF,
         len(b"precious"),
@@ -260,7 +271,7 @@ def test_each_file_is_used_through_its_own_back_end(core, data, tmp_path):
     for first in range(3):
         for kind in (SYNC, SEEK, OPEN, CLOSE, STAT):
             for second in range(3):
-                got = results(files, (READ, first, 0, 99, 0), (kind, second, 0, 0, 0), (READ, second, 0, 99, 0))
+                got = results(files, (READ_AT, first, 0, 99, 0), (kind, second, 0, 0, 0), (READ_AT, second, 0, 99, 0))
                 assert got == [(99, 50, 99)[first], 0, (99, 50, 99)[second]]
     files.close_all()
     assert not files.failures()
@@ -273,7 +284,12 @@ def test_a_stream_keeps_small_writes_until_a_sync(core, tmp_path):
         [FileSlot(path=bytes(path), writable=True, create=True, uses=100)], backend=StdioBackend(), core=core
     )
     sizes = []
-    for item in ((WRITE, 0, 0, 100, 0), (WRITE, 0, 100, 100, 0), (SYNC, 0, 0, 0, 0), (WRITE, 0, 200, 100_000, 0)):
+    for item in (
+        (WRITE_AT, 0, 0, 100, 0),
+        (WRITE_AT, 0, 100, 100, 0),
+        (SYNC, 0, 0, 0, 0),
+        (WRITE_AT, 0, 200, 100_000, 0),
+    ):
         results(files, item)
         sizes.append(path.stat().st_size)
     assert sizes[:3] == [0, 0, 200]
@@ -293,7 +309,7 @@ def test_lanes_that_share_a_file_write_where_they_should(core, backend, tmp_path
     each = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(lanes)]
     for number, lane in enumerate(each):
         places = [(number + lanes * i) * size for i in range(writes)]
-        items = [(kind, 0, place, size, 0) for place in places for kind in (WRITE, READ)]
+        items = [(kind, 0, place, size, 0) for place in places for kind in (WRITE_AT, READ_AT)]
         lane.submit(make_batch(*items))
         lane.finish()
     threads = [threading.Thread(target=lane.run) for lane in each]

@@ -7,7 +7,7 @@ from replay.engine.items import (
     CLOSE,
     MARK,
     OPEN,
-    READ,
+    READ_AT,
     RENAME,
     RING_BATCHES,
     SEEK,
@@ -15,7 +15,7 @@ from replay.engine.items import (
     SPIN,
     STAT,
     SYNC,
-    WRITE,
+    WRITE_AT,
 )
 from replay.plan.lane_plan import (
     PROCESS_ITEMS,
@@ -70,11 +70,11 @@ def test_each_lane_gets_its_own_operations_in_order(tmp_path):
     source = planned(build_capture(tmp_path, ops=ops, files=["/a", "/b"]))
     first, _ = drained(source, 0)
     assert first["due_ns"].tolist() == [0, 300]
-    assert first["kind"].tolist() == [READ, READ]
+    assert first["kind"].tolist() == [READ_AT, READ_AT]
     own = first.view(OPERATION_ROW)
     assert (own["offset"].tolist(), own["length"].tolist(), own["step"].tolist()) == ([7, 9], [3, 0], [4, -1])
     second, _ = drained(source, 1)
-    assert (second["kind"].tolist(), second["due_ns"].tolist(), slots(second)) == ([WRITE], [50], [1])
+    assert (second["kind"].tolist(), second["due_ns"].tolist(), slots(second)) == ([WRITE_AT], [50], [1])
 
 
 def test_batches_never_exceed_what_the_loop_takes(tmp_path):
@@ -121,7 +121,7 @@ def test_operations_that_move_no_data_become_items(tmp_path):
     ops.append(write(1, start_ns=120, length=3))
     capture = build_capture(tmp_path, ops=ops, files=[File("/a.tmp", size=0), "/a"])
     rows, _ = drained(planned(capture), 0)
-    assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, WRITE]
+    assert rows["kind"].tolist() == [OPEN, SEEK, STAT, SYNC, CLOSE, RENAME, WRITE_AT]
     assert batch_of(rows).offset.tolist() == [-1, 77, -1, -1, -1, 1, 0]
     assert slots(rows) == [0] * 6 + [1]
     assert rows.view(RENAME_ROW)["new_file_id"][5] == 1, "the record needs the file of the new name"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.engine.items import READ, RING_BATCHES, Batch, Completed
+from replay.engine.items import READ_AT, RING_BATCHES, Batch, Completed
 from replay.plan.lane_plan import LaneSource, RankSource
 from replay.plan.plan_row import PLAN_ROW
 from replay.ranks.comm import Solo
@@ -34,7 +34,7 @@ class Source(LaneSource):
 
     def next_rows(self) -> np.ndarray:
         rows = np.zeros(min(self.left, 1), dtype=PLAN_ROW)
-        rows["kind"] = READ
+        rows["kind"] = READ_AT
         self.left -= len(rows)
         return rows
 
