@@ -37,18 +37,18 @@ OPERATIONS = 1_000_000
 ROUNDS = 15
 THREADS = (1, 2)
 _ORDER = (("bare", 1), ("lanes", 1), ("lanes beside", 1), ("lanes", 2), ("bare", 2))
-"""Of a round: what is compared is measured one after the other, before the machine is another.
+"""Measurements of a round, one right after the other, so that the machine is in the same state for all.
 
 "lanes beside": one lane while another process keeps a processor busy. A processor may run faster while the others are
-idle: what two lanes have of one that has the machine for itself is then the machine's as much as the loop's.
+idle: the rate of two lanes against a single one then depends on the machine as much as on the loop.
 """
 
 REQUIRED_RATIO = 0.9
 REQUIRED_SCALING = 1.8
-"""Two lanes to one. Where two bare threads do not reach it, the machine cannot show it: their figure stands beside."""
+"""Rate of two lanes to one. Where two bare threads do not reach it, the machine cannot show it: both are printed."""
 
 MAX_COST_NS = 100.0
-"""Above the bare pread, per operation of one lane."""
+"""Cost above the bare pread, ns per operation of one lane."""
 
 SEED = 3
 
@@ -126,7 +126,7 @@ def _result(bare: dict[int, list[float]], lanes: dict[int, list[float]], beside:
 def _compile(folder: Path) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise RuntimeError("this benchmark compares with a C program: install a C compiler (cc)")
+        raise RuntimeError("this benchmark compares with a C program, and no C compiler was found: install cc")
     program = folder / "pread_loop"
     source = Path(__file__).with_name("pread_loop.c")
     subprocess.run([compiler, "-O2", "-pthread", "-o", program, source], check=True)
@@ -189,7 +189,7 @@ def _batch(offsets: np.ndarray, begin: int) -> Batch:
 
 
 def table(result: dict[str, Any]) -> str:
-    """For a person."""
+    """The result as a table for people."""
     lines = ["threads   bare C/s   replay/s   ratio (median)   ratio (best)   cost above bare"]
     for threads in THREADS:
         row = result[f"threads_{threads}"]

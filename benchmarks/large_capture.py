@@ -1,4 +1,4 @@
-"""Captures that are larger than memory: one rank with many millions of operations, and many ranks on few processes.
+"""Replays of captures larger than memory: one rank with many millions of operations, and many ranks on few processes.
 
 A capture is generated (eight lanes, a thousand files, 64 KiB reads in random order), and replayed without pace over the
 null back end: what is measured is the replayer. Reported are its peak of resident memory, the time from the start of
@@ -46,7 +46,7 @@ from traces.store.writer import (
 from traces.units import NS_PER_S
 
 OPERATIONS = 2_000_000
-"""Enough to see a scan or a leak, and few enough for continuous integration; the demand is made of 50 million."""
+"""Enough to see a scan or a leak, and few enough for continuous integration; the requirement is for 50 million."""
 
 RANKS, PROCESSES = 512, 2
 OPERATIONS_PER_RANK = 2_000
@@ -64,7 +64,7 @@ def measure(operations: int = OPERATIONS, ranks: int = RANKS, folder: Path | Non
     """Peak memory, start time and rate of both replays.
 
     `folder`: where captures and twins (all holes) go meanwhile; the system's temporary directory when None.
-    Raises: RuntimeError when a replay does not do all that was recorded.
+    Raises: RuntimeError when a replay does not issue every recorded operation.
     """
     with tempfile.TemporaryDirectory(prefix="dxt-replay-bench-", dir=folder) as name:
         one = _one_rank(Path(name), operations)
@@ -85,7 +85,7 @@ def _one_rank(folder: Path, operations: int) -> dict[str, Any]:
 
 def _many_ranks(folder: Path, ranks: int) -> dict[str, Any]:
     if _mpiexec() is None:
-        return {"ranks": ranks, "note": "no mpiexec: install the mpich wheel"}
+        return {"ranks": ranks, "note": "mpiexec was not found: install the mpich wheel"}
     capture = folder / "ranks.capture"
     written_s = _generate(capture, [OPERATIONS_PER_RANK] * ranks, LANES_PER_RANK)
     total = OPERATIONS_PER_RANK * ranks
@@ -150,7 +150,7 @@ def _files() -> pa.Table:
 
 
 def _replay(folder: Path, capture: Path, processes: int, operations: int) -> dict[str, Any]:
-    """Stage `capture` as holes, and replay it in processes that tell of themselves (`_CHILD`)."""
+    """Stage `capture` as holes, and replay it in processes that report their memory and start (`_CHILD`)."""
     twin, output = folder / "twin", folder / "replay.capture"
     command = ["stage", str(capture), "--target", str(twin), "--sparse", "--json"]
     subprocess.run([sys.executable, "-m", "replay.commands.main", *command], check=True, capture_output=True)
@@ -162,14 +162,14 @@ def _replay(folder: Path, capture: Path, processes: int, operations: int) -> dic
     shutil.rmtree(twin)
     if done.returncode:
         raise RuntimeError(f"the replay failed: {done.stderr.strip()[-1000:]}")
-    told = [json.loads(line.partition(" ")[2]) for line in done.stderr.splitlines() if line.startswith("child ")]
+    reports = [json.loads(line.partition(" ")[2]) for line in done.stderr.splitlines() if line.startswith("child ")]
     result = json.loads(done.stdout)
     shutil.rmtree(output)
-    if result["operations"] != operations or result["failed"] or len(told) != processes:
+    if result["operations"] != operations or result["failed"] or len(reports) != processes:
         raise RuntimeError(f"{result['operations']} of {operations} operations were done, {result['failed']} failed")
     return {
-        "resident_mib": max(process["resident_kib"] for process in told) / 1024,
-        "start_s": (max(process["start_ns"] for process in told) - began) / NS_PER_S,
+        "resident_mib": max(process["resident_kib"] for process in reports) / 1024,
+        "start_s": (max(process["start_ns"] for process in reports) - began) / NS_PER_S,
         "elapsed_s": result["elapsed_s"],
         "operations_per_s": operations / result["elapsed_s"],
         "whole_s": whole_s,
@@ -200,7 +200,7 @@ def _mpiexec() -> str | None:
 
 
 def table(result: dict[str, Any]) -> str:
-    """For a person."""
+    """The result as a table for people."""
     lines = ["                   operations   peak memory   start     rate, operations/s   whole command"]
     for name, title in (("one_rank", "one rank"), ("many_ranks", "many ranks")):
         row = result[name]

@@ -4,7 +4,7 @@ A training application (`benchmarks.training_application`) runs with its data in
 Then the storage is made slow: the block device is throttled by a control group, the page cache dropped. There the
 application runs again, which is the truth, and its first capture is replayed there in each pace.
 
-Needs root, the block I/O controller and a target on a block device; says so where it cannot be measured.
+Needs root, the block I/O controller and a target on a block device; without them it reports what is missing.
 
     python -m benchmarks.prediction [--json] [--target DIR]
 """
@@ -36,14 +36,14 @@ APPLICATIONS = {
     "two ranks, prefetch 2": Training(ranks=2, steps=40, depth=2),
 }
 BYTES_PER_S = (20_000_000, 10_000_000)
-"""So slow that the controller's slices of 100 ms are small beside a run."""
+"""Read rates, so slow that the controller's slices of 100 ms are short against a run."""
 PACES = ("steps", "think", "timed")
 LIMIT_PCT = 10.0
-"""What the design's trial reached was 4 to 10 %."""
+"""Largest error of the predicted time, per cent; a first trial reached 4 to 10 %."""
 
 
 class CannotThrottleError(Exception):
-    """This machine does not let its storage be slowed down."""
+    """The storage of this machine cannot be throttled."""
 
 
 def measure(target: Path | None = None) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
     cached = _train(training, data, capture, folder, cold=False)
     _dxt_replay("stage", str(capture), "--target", str(twin))
     replayed = {}
-    # A group for each: what one leaves unused, the next one would be given on top.
+    # A group for each run: in a common one, a run would also get the rate that the one before left unused.
     with throttled(folder, rate) as procs:
         truth = _train(training, data, folder / "slow.capture", folder, cold=True, procs=procs)
     for pace in PACES:
         output = str(folder / "replay.capture")
         with throttled(folder, rate) as procs:
-            told = _dxt_replay(
+            printed = _dxt_replay(
                 "run",
                 str(capture),
                 "--target",
@@ -91,7 +91,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
                 "--json",
                 procs=procs,
             )
-        replayed[pace] = json.loads(told)["elapsed_s"]
+        replayed[pace] = json.loads(printed)["elapsed_s"]
     _dxt_replay("stage", str(capture), "--target", str(twin), "--remove")
     return {
         "application": name,
@@ -161,21 +161,23 @@ def _device(folder: Path) -> str:
     name = f"{os.major(number)}:{os.minor(number)}"
     place = Path("/sys/dev/block", name)
     if not place.exists():
-        raise CannotThrottleError(f"{folder} is on no block device: choose another --target")
+        raise CannotThrottleError(f"{folder} is not on a block device: choose another --target")
     if (place / "partition").exists():
         return (place.resolve().parent / "dev").read_text(encoding="ascii").strip()
     return name
 
 
 def table(result: dict[str, Any]) -> str:
-    """For a person."""
+    """The result as a table for people."""
     if "skipped" in result:
         return f"not measured: {result['skipped']}"
     lines = [f"{'application':<22} {'MB/s':>5} {'cached':>8} {'truth':>8}" + "".join(f" {p:>16}" for p in PACES)]
     for row in result["rows"]:
-        told = "".join(f" {row['replayed_s'][p]:>7.2f}s {row['error_pct'][p]:>+6.1f}%" for p in PACES)
+        replayed = "".join(f" {row['replayed_s'][p]:>7.2f}s {row['error_pct'][p]:>+6.1f}%" for p in PACES)
         rate = row["bytes_per_s"] / 1e6
-        lines.append(f"{row['application']:<22} {rate:>5.0f} {row['cached_s']:>7.2f}s {row['truth_s']:>7.2f}s{told}")
+        lines.append(
+            f"{row['application']:<22} {rate:>5.0f} {row['cached_s']:>7.2f}s {row['truth_s']:>7.2f}s{replayed}"
+        )
     lines.append(
         f"steps: at most {result['worst_steps_error_pct']:.1f} % off (required: {result['required_pct']:.0f} %)"
     )
@@ -183,7 +185,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure and print; always exit status 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--target", type=Path, help="directory on the device to be throttled")

@@ -26,7 +26,7 @@ def main(names: list[str]) -> int:
     """Run the named benchmarks, all of them when none is named."""
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
-        print(f"there is no benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}", file=sys.stderr)
+        print(f"{unknown[0]!r} is not a benchmark: choose from {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     RESULTS.mkdir(exist_ok=True)
     for name in names or BENCHMARKS:

@@ -3,8 +3,8 @@
 The capture is generated (8 ranks, 64 files, 4 lanes, reads and writes of several sizes, steps and compute) into a
 temporary directory: 11 bytes an operation on disk; a second one has 512 ranks that use 20,000 files, two million pairs
 of rank and file, for the table of files by rank. Each side runs in a child of its own that is pinned to one core.
-Beside it VaniDL's way on a size that it can do: every segment as a line of text, split into a row of Python objects, a
-pandas table of all rows, and its totals. Ours reads the columns, so the ratio is per operation.
+The peer is VaniDL's method, on a size that it can do: every segment as a line of text, split into a row of Python
+objects, a pandas table of all rows, and its totals. The ratio is per operation, because the sizes differ.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WIDE_RANKS, WIDE_FILES, WIDE_OPERATIONS = 512, 20_000, 512 * 5_000
 BATCH = 1 << 18
 STEP_NS = 250_000_000
 BYTES_PER_OPERATION = 20
-"""Room that the generated capture may take."""
+"""Bytes of disk space for an operation of the generated capture."""
 
 REQUIRED = {"operations_per_s": 5e6, "ratio_vanidl": 20.0}
 MOST_RESIDENT_BYTES = 1_000_000_000
@@ -253,7 +253,9 @@ def _write_text(path: Path, segments: int) -> None:
 def _check_room(folder: Path, operations: int) -> None:
     needed, free = operations * BYTES_PER_OPERATION, shutil.disk_usage(folder).free
     if needed > free:
-        raise TargetError(f"{folder} has {format_bytes(free)} free, {format_bytes(needed)} are needed: set TMPDIR")
+        raise TargetError(
+            f"{folder} has {format_bytes(free)} free, not the needed {format_bytes(needed)}: set TMPDIR elsewhere"
+        )
 
 
 def _run(setup: str, path: Path, rows: int) -> dict[str, float]:
@@ -268,7 +270,7 @@ def _run(setup: str, path: Path, rows: int) -> dict[str, float]:
 
 
 def table(result: dict[str, float]) -> str:
-    """For a person."""
+    """The result as a table for people."""
     capture = format_bytes(result["capture_bytes"])
     lines = [
         f"{format_count(int(result['operations']))} operations, {capture} on disk; one core",

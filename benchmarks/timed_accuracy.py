@@ -151,7 +151,7 @@ def _replay(
 
 
 class _FedLane:
-    """A lane, its operations still to be submitted, and what it has done."""
+    """A lane, its operations still to be submitted, and the results of the others."""
 
     def __init__(self, lane: Lane, due_ns: np.ndarray, offsets: np.ndarray) -> None:
         self.lane = lane
@@ -159,7 +159,7 @@ class _FedLane:
         self._batches = [_batch(due_ns, offsets, begin) for begin in range(0, len(offsets), BATCH_ITEMS)]
 
     def pump(self) -> None:
-        """Take what is done and fill the lane's ring."""
+        """Collect finished operations and fill the lane's ring."""
         self.completed += iter(self.lane.collect, None)
         while self._batches and self.lane.submit(self._batches[0]):
             self._batches.pop(0)
@@ -218,7 +218,7 @@ def _fio(folder: Path, data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> d
 
 
 def table(result: dict[str, Any]) -> str:
-    """For a person."""
+    """The result as a table for people."""
 
     def times(row: dict[str, float]) -> str:
         return " / ".join(f"{row[name]:.2f}" for name in ("p50", "p90", "p99", "max"))

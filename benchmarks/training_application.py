@@ -43,7 +43,7 @@ from traces.store.writer import (
 
 READ_BYTES = 262_144
 START_NS = 20_000_000
-"""From the start to the first step."""
+"""Time from the start to the first step, ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,9 @@ class _Rank:
 
     def _produce(self, reader: int) -> None:
         for step in range(reader, self._training.steps, self._training.readers):
-            with self._room:  # in the order of the steps: who ran ahead must not take the room of the next batch
+            with (
+                self._room
+            ):  # in the order of the steps: a reader that is ahead must not take the place of the next batch
                 while step - self._taken >= self._training.depth:
                     self._room.wait()
             self._batch(step, reader)

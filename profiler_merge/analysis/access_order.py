@@ -1,12 +1,13 @@
 """In which order a rank reads or writes a file, access by access. Pure.
 
-Of each access, given the one before it of the same rank, file and direction: Darshan's *sequential* (it begins beyond
-the last byte) and *consecutive* (right behind it), and one further class at most of
+Each access is compared with the one before it of the same rank, file and direction. It is *sequential* in Darshan's
+sense when it begins beyond that one's last byte, *consecutive* when it begins right behind it, and has at most one
+further class:
 - *strided*: not consecutive, and as far from the start of the one before as that was from its own predecessor;
 - *restart*: at offset 0 again, as a new pass over the file begins;
 - *random*: none of consecutive, strided and restart.
-So a jump ahead of any size is sequential for Darshan, and random here: its place cannot be foretold. Reads of 0 bytes,
-which meet the end of a file, are none of these and move nothing.
+So a jump ahead of any size is sequential for Darshan, and random here: its place cannot be predicted. Reads of 0 bytes,
+at the end of a file, have no class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One pass over the operations of a capture, handed to those who add them up."""
+"""One pass over the operations of a capture, handed to the collectors that add them up."""
 
 from __future__ import annotations
 

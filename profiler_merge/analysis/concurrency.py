@@ -15,7 +15,7 @@ _NO_TIMES = np.empty(0, dtype=np.int64)
 class PeakCounter:
     """Largest number of intervals that share an instant, per bin. State: the ends of those in flight.
 
-    Intervals are half-open, so one that starts as another ends does not meet it; empty ones are in flight never.
+    Intervals are half-open: one that starts as another ends does not meet it, and empty ones are never in flight.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class PeakCounter:
             return _NO_TIMES, _NO_TIMES
         known = np.sort(np.concatenate((self._open, ends)))
         begun = len(self._open) + np.arange(1, len(starts) + 1)
-        # Whatever ends by a start has begun before it, so that its end is known.
+        # An interval that ends by a start has begun before it, so that its end is known.
         in_flight = begun - np.searchsorted(known, starts, side="right")
         self._open = known[np.searchsorted(known, starts[-1], side="right") :]
         self.peak = max(self.peak, int(in_flight.max()))
@@ -41,8 +41,8 @@ class PeakCounter:
 class PeaksPerBin:
     """Largest number in flight in each bin of `bin_ns`, counted from time 0; no time may be negative.
 
-    That is the largest at a start within the bin, or what came over from the bin before: what had started before the
-    bin less what had ended by its beginning.
+    That is the largest at a start within the bin, or the number that were in flight as the bin began:
+    the intervals that had started before it, less those that had ended.
     """
 
     def __init__(self, bin_ns: int) -> None:

@@ -67,7 +67,7 @@ def contents(capture: Capture, *, locate: Callable[[str], Path] = lambda path: P
     """Look into the TFRecord and HDF5 files of a capture; they are opened for reading only.
 
     `locate`: where a recorded path lies now. Reads the frame of every record, not its data. A file that is absent,
-    changed or damaged is no error but named in `unread`.
+    changed or damaged is not an error but named in `unread`.
     """
     paths = capture.paths()
     formats = np.array(FORMATS)[codes(capture.files, "format")]

@@ -10,7 +10,7 @@ from typing import Any
 from profiler_merge.analysis.thresholds import MATERIAL_PCT, NOTICEABLE_PCT, SERIOUS_PCT
 
 SEVERITIES = ("high", "warning", "info")
-"""From the gravest: likely to dominate the run; worth the remedy; to be known."""
+"""The gravest first: likely to dominate the run; worth the remedy; good to know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stake:
-    """The most that a remedy could gain. `whole_s`: how long what is gained from takes, `of` its name."""
+    """The most that a remedy could gain. `whole_s`: duration of the loop or run, whichever gains; `of`: its name."""
 
     seconds: float
     whole_s: float
@@ -55,7 +55,7 @@ class Stake:
 
     @property
     def matters(self) -> bool:
-        """Whether the gain could be noticed."""
+        """Whether the gain is large enough for a finding."""
         return self.seconds > 0 and self.pct >= NOTICEABLE_PCT
 
     @property
@@ -66,7 +66,7 @@ class Stake:
         return "warning" if self.pct >= MATERIAL_PCT else "info"
 
     def columns(self) -> dict[str, Any]:
-        """The fields of a `Finding` that say so."""
+        """The fields of a `Finding` about what is at stake."""
         return {
             "severity": self.severity,
             "at_stake_s": self.seconds,

@@ -1,7 +1,7 @@
 """Operations and bytes per I/O interface, from Darshan's counters where the capture carries them, else from its rows.
 
-The counters see what DXT does not (stdio; what exceeded the trace's memory), so they are preferred. A replay's files
-table still holds the counters of the job that it replays: there the rows decide.
+The counters include what DXT does not trace (stdio; what exceeded the trace's memory), so they are preferred. The files
+table of a replay still holds the counters of the replayed job: there the rows decide.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class InterfaceCollector:
             self._reconstructed += np.bincount(rows.api[rows.origin != TRACED], minlength=len(APIS))
 
     def totals(self, counted: pa.Table | None) -> dict[str, InterfaceTotals]:
-        """Interfaces that were used. `counted`: the rows of the files table whose counters apply, None for none."""
+        """Interfaces that were used. `counted`: the rows of the files table whose counters apply, if any do."""
         found: dict[str, InterfaceTotals] = {}
         for name, apis in INTERFACES.items():
             index = [APIS.index(api) for api in apis]
@@ -91,7 +91,7 @@ def posix_pattern(counted: pa.Table) -> AccessCounts | None:
 
 
 def _from_counters(counted: pa.Table, prefix: str) -> tuple[int, int, int] | None:
-    """Reads, writes, bytes; None where this interface's module has no record of any file."""
+    """Reads, writes and bytes; None where the interface's module has no record of any file."""
     if counted[f"{prefix}_reads"].null_count == counted.num_rows:
         return None
     moved = _sum(counted, f"{prefix}_bytes_read") + _sum(counted, f"{prefix}_bytes_written")

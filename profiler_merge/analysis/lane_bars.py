@@ -15,7 +15,7 @@ from traces.schema import TRACED, WRITE
 from traces.store.reader import Capture
 
 KINDS = ("read", "write", "metadata", "reconstructed")
-"""Of bars. `metadata`: traced open, close, stat, sync, seek and rename; `reconstructed`: any row from counters."""
+"""Kinds of bars. `metadata`: traced open, close, stat, sync, seek and rename; `reconstructed`: all from counters."""
 
 MOST_BARS = 10_000
 WINDOW_OPERATIONS = 3_000
@@ -35,8 +35,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneBars:
-    """`tracks`: bars by rank, lane and kind; `resolution_ns`: of joined bars, 0 where every operation is a bar;
-    `windows`: where every one is, whatever the resolution."""
+    """The bars of some ranks.
+
+    `tracks`: by rank, lane and kind.
+    `resolution_ns`: of joined bars; 0 where every operation is a bar.
+    `windows`: stretches in which every operation is a bar, whatever the resolution.
+    """
 
     resolution_ns: int
     windows: tuple[Window, ...]

@@ -12,7 +12,7 @@ from profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolu
 from profiler_merge.analysis.loops import RankLoop, rank_loops
 
 KINDS = ("step", "compute", "input wait", "collective", "checkpoint", "pipeline")
-"""Of bars. All but step and pipeline are disjoint on a rank, as in `RankLoop`."""
+"""Kinds of bars. All but step and pipeline are disjoint on a rank, as in `RankLoop`."""
 
 MOST_BARS = 12_000
 

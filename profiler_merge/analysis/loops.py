@@ -46,7 +46,7 @@ class RankLoop:
 
 
 def rank_loops(spans: pa.Table) -> dict[int, RankLoop]:
-    """The loop of each rank that has spans; of other ranks nothing is known."""
+    """The loop of each rank that has spans; the loops of other ranks are not known."""
     rank = spans["rank"].to_numpy()
     order = np.argsort(rank, kind="stable")
     columns = {name: spans[name].to_numpy()[order] for name in ("rank", "step", "start_ns", "end_ns")}

@@ -52,9 +52,12 @@ VIEWS = (*_FROM_ANALYSIS, TIMELINE, *CONTENTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Views:
-    """`tables`: by name, where "rank-files" is read from the capture when it is used; `shares`: those of
-    `Overlap.shares`, None unless a table of the analysis was asked for; `unread`: of `Contents`, None unless one of
-    CONTENTS was asked for."""
+    """The summary, and tables by name.
+
+    `tables`: "rank-files" is read from the capture when it is used.
+    `shares`: `Overlap.shares`; None unless a table of the analysis was asked for.
+    `unread`: `Contents.unread`; None unless a table of CONTENTS was asked for.
+    """
 
     summary: Summary
     tables: dict[str, pa.Table | RankFiles]

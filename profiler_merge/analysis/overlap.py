@@ -25,12 +25,16 @@ from traces.units import ns_to_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOverlap:
-    """One rank, int64 ns. `io_ns`: union of its traced reads and writes, of which `io_hidden_ns` lies inside compute,
-    `io_in_wait_ns` inside input wait, `io_in_collective_ns` and `io_in_checkpoint_ns` there, `io_in_loop_ns` between
-    the first step's start and the last one's end (the loop). `pipeline_ns`: I/O or work on input. `loop_ns`,
-    `compute_ns`, `input_wait_ns`, `collective_ns`, `checkpoint_ns` and those within the loop: of the spans, 0 where
-    `profiled` is False.
-    `reconstructed_io_ns`: union of the reads and writes that come from counters, which are in no other number."""
+    """Times of one rank, int64 ns. The loop lasts from the first step's start to the last one's end.
+
+    `io_ns`: union of its traced reads and writes; `io_hidden_ns` of it lies inside compute, `io_in_wait_ns` inside
+    input wait, `io_in_collective_ns` inside collectives, `io_in_checkpoint_ns` inside checkpoints, `io_in_loop_ns`
+    inside the loop.
+    `pipeline_ns`: I/O or work on input.
+    `loop_ns`, `compute_ns`, `input_wait_ns`, `collective_ns`, `checkpoint_ns`, and those with `_in_loop`: from the
+    spans, 0 where `profiled` is False.
+    `reconstructed_io_ns`: union of the reads and writes from counters, which no other number includes.
+    """
 
     rank: int
     profiled: bool
@@ -202,7 +206,7 @@ class OverlapCollector:
 
 
 class _RankCollector:
-    """Times of one rank. `steps`: the part of them that is told by step."""
+    """Times of one rank. `steps`: the rows of its training steps."""
 
     def __init__(self, loop: RankLoop) -> None:
         self._loop = loop

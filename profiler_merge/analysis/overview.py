@@ -1,4 +1,4 @@
-"""All that a page about a capture shows: its analyses, its course over time, and bars for a timeline."""
+"""Everything that a page about a capture shows: its analyses, its course over time, and bars for a timeline."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ HEAT_BINS = 240
 MOST_SHOWN_RANKS = 16
 
 _QUIET_SHARE = 0.001
-"""Of all bytes, and of all time in I/O and in compute: a beginning with less of each is quiet."""
+"""Share of all bytes, and of all time in I/O and in compute: a beginning with less of each is quiet."""
 _LEAST_QUIET_SHARE = 0.1
-"""Of the time that the charts cover: a shorter quiet beginning stays in them."""
+"""Share of the time that the charts cover: a shorter quiet beginning stays in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -31,7 +31,7 @@ def steps(spans: pa.Table) -> Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phases:
-    """Compute-busy and input-wait times by rank, and the ranks that have any span; of others nothing is known."""
+    """Compute-busy and input-wait times by rank, and the ranks that have any span; of the others they are not known."""
 
     profiled_ranks: tuple[int, ...]
     compute: dict[int, Intervals]

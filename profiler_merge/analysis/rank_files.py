@@ -157,8 +157,8 @@ class RankAccesses:
 
 
 class RankFiles:
-    """The table of RANK_FILES_SCHEMA, by rank and file_id, of which no row is kept: each use is a pass over the op
-    stream, so the capture has to be there still. `num_rows`: how many rows it has."""
+    """The table of RANK_FILES_SCHEMA, by rank and file_id, which keeps no row: each use is a pass over the op
+    stream, so the capture must still exist. `num_rows`: how many rows it has."""
 
     schema = RANK_FILES_SCHEMA
 
@@ -239,7 +239,7 @@ def _batch(rank: int, found: FileCounts, place: slice | np.ndarray, texts: FileT
 
 
 def pattern_names(counts: dict[str, np.ndarray]) -> pa.Array:
-    """What most accesses of each row are; the first access of a file is of no kind."""
+    """The kind of most accesses of each row; the first access of a file has no kind."""
     forward = counts["sequential"] - counts["consecutive"]
     kinds = {
         "consecutive": counts["consecutive"],

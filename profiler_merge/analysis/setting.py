@@ -1,4 +1,4 @@
-"""What kind of program a capture is of, as far as it shows: which framework, which file systems, whose files."""
+"""What kind of program a capture shows: its framework, its file systems, and the files that belong to profilers."""
 
 from __future__ import annotations
 

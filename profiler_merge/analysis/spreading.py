@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 PIECES_AT_A_TIME = 1 << 20
-"""Pieces that exist together: an operation that covers many bins is many pieces."""
+"""Pieces in memory at a time: an operation that covers many bins is many pieces."""
 
 _EXACT_IN_FLOAT = 1 << 53
 
@@ -59,8 +59,8 @@ def _cut(
 def shares(amount: np.ndarray, duration_ns: np.ndarray, part: Pieces) -> np.ndarray:
     """int64 (n,): how much of its operation's `amount` falls to each piece, in proportion to time.
 
-    What had come by an instant is rounded down, so the pieces of an operation add up to its amount exactly. All of it
-    goes to the first piece where the duration is 0.
+    The amount up to each instant is rounded down, so the pieces of an operation add up to its amount exactly. Where the
+    duration is 0 the first piece gets all of it.
     """
     whole, length = amount[part.operation], duration_ns[part.operation]
     per_ns = whole / np.maximum(length, 1)

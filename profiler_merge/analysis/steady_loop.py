@@ -16,7 +16,7 @@ from traces.schema import CaptureInfo
 from traces.units import NS_PER_S
 
 LEAST_STEPS = 3
-"""With fewer steps there is no telling the first one from the usual ones."""
+"""With fewer steps the first one cannot be compared with the usual ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class SteadyLoop:
     `warm_up_s`: what the first steps took above the usual step, 0 where they are counted like all others.
     `compute_pct`: accelerator utilisation, compute-busy of the loop.
     `io_pct`: I/O (union), of which `io_exposed_pct` outside compute; `io_in_wait_pct`: of the input wait.
-    `storage_gain_s`: the most that infinitely fast storage could save, traced and reconstructed I/O considered.
+    `storage_gain_s`: the most that infinitely fast storage could save, from traced and reconstructed I/O: the figure
+    of `summary`, of the page and of the findings.
     """
 
     steps: int
@@ -131,6 +132,6 @@ _WAITED = (
 
 
 def _io_s(ranks: list[RankOverlap], io_ns: int, in_flight_s: float) -> float:
-    """Time in which the loop of any rank can have had I/O in flight: a chain of waits holds no more of it."""
+    """Time in which the loop of any rank can have had I/O in flight: a chain of waits holds at most this much I/O."""
     traced_s = min(io_ns / NS_PER_S, in_flight_s)
     return traced_s + sum(rank.reconstructed_io_ns for rank in ranks) / NS_PER_S

@@ -30,11 +30,11 @@ STEPS_SCHEMA = pa.schema(
 """One row per step. compute + input_wait + collective + checkpoint + rest == duration. `io`: union of the reads and
 writes within the step, of which `io_hidden` inside compute and `io_in_wait` inside input wait. `gap`: from the step's
 end to the start of the next (0 for the last), of which `gap_checkpoint` was saving. Operations and bytes are of the
-operations that start in the step. `excess_ns`: duration above the median of the rank's steps. `why`: the part that is
-furthest above its own median, by `why_excess_ns`; null where none is. The parts are those of `CAUSES`."""
+operations that start in the step. `excess_ns`: duration above the median of the rank's steps. `why`: the part of
+`CAUSES` that is furthest above its own median, by `why_excess_ns`; null where none is above."""
 
 CAUSES = ("compute", "exposed I/O", "input wait", "checkpoint", "collective", "rest")
-"""What a step can be slow by. They add up to its duration: exposed I/O is that within input wait and within what has
+"""Causes of a slow step, which add up to its duration: exposed I/O is that within input wait and within what has
 no span, input wait the part of it without I/O, rest what has neither a span nor I/O."""
 
 
@@ -141,7 +141,7 @@ def _above_median(values: np.ndarray) -> np.ndarray:
 
 
 def _why(causes: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-    """Of each step the name of the cause (causes, steps) that is furthest above its median, and by how much."""
+    """For each step the cause, of (causes, steps), that is furthest above its median, and by how much."""
     excess = _above_median(causes)
     largest = excess.argmax(axis=0)
     by = np.take_along_axis(excess, largest[None, :], axis=0)[0]

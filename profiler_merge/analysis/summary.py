@@ -1,6 +1,6 @@
 """The totals of a capture: `summarise(capture)` -> `Summary`, in one pass over the op stream.
 
-Counted are reads and writes that were traced, at one layer per file (`traces.layers`). Rows reconstructed from
+Traced reads and writes are counted, at one layer per file (`traces.layers`). Rows reconstructed from
 counters stand apart, because their times and sizes are estimates.
 """
 
@@ -86,7 +86,7 @@ class IoTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Of a quantity over operations; None without any."""
+    """Spread of a quantity over operations; None without operations."""
 
     min: float | None
     median: float | None
@@ -110,8 +110,10 @@ class CoverageShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Of the ranks with spans (`profiled_ranks`); None without any. `io_hidden_pct`: the share of the I/O time (union)
-    that lies inside compute-busy, over the ranks with compute."""
+    """Compute and input wait of the ranks with spans (`profiled_ranks`); None without such ranks.
+
+    `io_hidden_pct`: share of the I/O time (union) that lies inside compute, over the ranks with compute.
+    """
 
     busy_s_per_rank_mean: float | None
     io_hidden_pct: float | None
@@ -123,11 +125,13 @@ class Compute:
 class Summary:
     """All numbers of `dxt-replay summary`; field names are the JSON keys.
 
-    `bandwidth_per_op_mib_s`: length / duration of each operation that moved bytes; `unmeasured_operations` moved bytes
-    in a recorded duration of 0 and are left out. `aggregate_bandwidth_mib_s`: bytes / time in which at least one
-    operation of any rank was in flight (`in_flight_s`). `access_pattern_source`: counters (Darshan's) or operations.
+    `in_flight_s`: time in which at least one operation of any rank was in flight.
+    `bandwidth_per_op_mib_s`: length / duration of each operation that moved bytes.
+    `unmeasured_operations`: moved bytes in a recorded duration of 0, so they have no bandwidth.
+    `aggregate_bandwidth_mib_s`: bytes / `in_flight_s`.
+    `access_pattern_source`: counters (Darshan's) or operations.
     `loop`: of a capture with training steps, unless it is a replay that keeps to recorded times.
-    `groups`: the rows of the breakdown asked for, `by` what it is by.
+    `groups`: the rows of the breakdown `by`, where one was asked for.
     """
 
     job: JobFacts
@@ -190,7 +194,7 @@ def summarise(
 
 
 def with_loop(summary: Summary, overlap: Overlap, info: CaptureInfo) -> Summary:
-    """The summary with its training loop, where the capture shows what that waited for."""
+    """The summary with its training loop, where the capture shows what the loop waited for."""
     if not waits_are_real(info):
         return summary
     return dataclasses.replace(summary, loop=steady_loop(overlap, summary.in_flight_s))
@@ -296,7 +300,7 @@ class SummaryCollector:
         )
 
     def _counters(self) -> pa.Table | None:
-        """Darshan's counters where they are of just the rows that are looked at."""
+        """Darshan's counters where they cover exactly the rows of the capture or part; else None."""
         if is_replay(self._capture.info) or not self._capture.takes_whole_files:
             return None
         return self._capture.files.filter(pa.array(self._capture.file_mask))
@@ -308,7 +312,7 @@ class SummaryCollector:
 
 
 def _pattern(counters: pa.Table | None, operations: AccessCounts) -> tuple[AccessCounts, str]:
-    """Darshan's counts where they are: it saw every open and close, and what exceeded the trace's memory."""
+    """Darshan's counts where known: they include every open and close, and what exceeded the trace's memory."""
     counted = None if counters is None else posix_pattern(counters)
     return (operations, "operations") if counted is None else (counted, "counters")
 
@@ -334,9 +338,9 @@ def _compute(phase: Phases, io: IoTotals) -> Compute:
 
 
 def _warnings(info: CaptureInfo, io: IoTotals) -> list[str]:
-    """What only the totals show to be wrong; the merge has warned of gaps in the trace."""
+    """Warnings that only the totals give rise to; the merge has warned of gaps in the trace."""
     found = []
-    # Old logs give whole seconds, so a second is no contradiction.
+    # Old logs give whole seconds, so an excess of a second is not a contradiction.
     late = [rank.rank for rank in io.ranks if ns_to_seconds(rank.union_ns) > info.job.run_time_s + 1]
     if late and info.job.run_time_s > 0:
         found.append(f"rank {late[0]} spent longer in I/O than the job ran: its clock or the log's run time is wrong")
@@ -347,7 +351,7 @@ def _warnings(info: CaptureInfo, io: IoTotals) -> list[str]:
 
 
 def _number(value: float) -> float | None:
-    """None for nan, and whole numbers as such."""
+    """None for nan, an int for a whole number."""
     if math.isnan(value):
         return None
     return int(value) if float(value).is_integer() else float(value)

@@ -125,14 +125,14 @@ MEANINGS: Mapping[str, str] = {
 """Column -> what it means, in whichever table it is."""
 
 JSON_KEYS: Mapping[str, str] = {
-    "access_pattern_source": "counters (Darshan's) or operations (the trace): where the next two are from",
+    "access_pattern_source": "counters (Darshan's) or operations (the trace): source of the next two",
     "aggregate_bandwidth_mib_s": "bytes moved per time in which any operation of any rank was in flight",
     "bandwidth_per_op_mib_s": "min, median, mean and max over operations that moved bytes in measurable time",
     "by": "what the groups are; with --by only",
     "bytes": "read and written, traced",
-    "compute": "of the profiled ranks: compute and input wait, mean of the ranks; share of the I/O time inside compute",
+    "compute": "compute and input wait, mean of the profiled ranks; share of their I/O time inside compute",
     "consecutive_pct": "accesses that begin at the byte after the previous one",
-    "coverage": "traced of counted, 0 to 1: bytes and operations",
+    "coverage": "share of the counted bytes, and of the counted operations, that was traced, 0 to 1",
     "files": "files that were read or written",
     "groups": "rows of the table groups; with --by only",
     "in_flight_s": "time in which any operation of any rank was in flight",

@@ -1,5 +1,5 @@
-"""The faces that all tables of the analysis share: pandas for notebooks, comma-separated values and JSON for everything
-else, also of tables that are too large to be in memory."""
+"""Formats of all tables of the analysis: pandas for notebooks, comma-separated values and JSON for everything else,
+also for tables that are too large for memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _NOT_AS_IT_IS_IN_JSON = r"[^ !#-\[\]-~]"
-"""What `json.dumps` writes as an escape."""
+"""Characters that `json.dumps` writes as an escape."""
 
 
 class StreamedTable(Protocol):
@@ -51,7 +51,7 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 
 def write_csv(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
     """Write a table as UTF-8 with its (plain) column names on the first line; nulls are empty, texts are quoted where
-    they have to be, and a text that a spreadsheet would run is made plain (`traces.csv_text`).
+    necessary, and a text that a spreadsheet would run is made plain (`traces.csv_text`).
 
     Memory: one batch of a streamed table.
     """

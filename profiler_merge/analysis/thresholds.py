@@ -7,55 +7,55 @@ Scientific Deep Learning Applications, CCGrid 2021.
 from __future__ import annotations
 
 NOTICEABLE_PCT = 1.0
-"""Of the training loop, or of the run where the loop is not known: below it a perfect remedy gains next to nothing."""
+"""Per cent of the training loop, or of a run without a known loop, below which a perfect remedy gains too little."""
 
 MATERIAL_PCT = 5.0
-"""Of the training loop: MLPerf Storage takes runs that differ by less for repetitions of the same result."""
+"""Per cent of the training loop: for MLPerf Storage, runs that differ by less repeat the same result."""
 
 SERIOUS_PCT = 20.0
-"""Of the training loop: a fifth of the accelerators' time; DLIO's applications spent 12 to 36 % of it in I/O."""
+"""Per cent of the training loop: a fifth of the accelerators' time; DLIO's applications spent 12 to 36 % in I/O."""
 
 LEAST_UTILISATION_PCT = 90.0
 """Accelerator utilisation that MLPerf Storage asks of 3D U-Net and ResNet-50: longer waits for input fail it."""
 
 SMALL_REQUEST_PCT = 10.0
-"""Drishti, small_requests."""
+"""Per cent of the requests that are small: Drishti, small_requests."""
 
 LEAST_REQUESTS = 100
-"""Below it a share of requests says little; Drishti wants 1000, which short captures do not reach."""
+"""Requests below which a share means little; Drishti wants 1000, which short captures do not reach."""
 
 RANDOM_PCT = 20.0
-"""Drishti, random_operations."""
+"""Per cent of the accesses that are random: Drishti, random_operations."""
 
 READS_PER_REQUEST = 4.0
 """POSIX reads that carry out one H5Dread. Index blocks and a chunk border make two or three; more are small chunks."""
 
 SMALL_CHUNK_BYTES = 64 << 10
-"""In the DLIO paper's sweeps the op stream of Cosmic Tagger stops changing with the chunk size from 64 KiB on."""
+"""Chunks below it are small: from 64 KiB on the chunk size no longer changes Cosmic Tagger's op stream (DLIO paper)."""
 
 CONSECUTIVE_PCT = 50.0
-"""Of the reads of an HDF5 file: most then continue the one before, so that one request was cut into chunks."""
+"""Per cent of the reads of an HDF5 file that continue the one before: above it requests were cut into chunks."""
 
 ONE_AT_A_TIME = 1.05
-"""Operations in flight while any is: two readers that meet a twentieth of the time are as good as one."""
+"""Operations in flight while any is: two readers that overlap a twentieth of the time are as good as one."""
 
 HIDDEN_PCT = 10.0
-"""Of the I/O: Cosmic Tagger hides 10 % in the DLIO paper, which counts it as not overlapping."""
+"""Per cent of the I/O time: Cosmic Tagger hides 10 % in the DLIO paper, which counts it as not overlapping."""
 
 REREAD_PCT = 50.0
-"""Of the bytes read: every byte was read twice. Drishti's rule is the same: more bytes read than the file has."""
+"""Per cent of the bytes read. Drishti has the same rule: more bytes read than the file has."""
 
 LEAST_REREAD_BYTES = 1 << 20
-"""Headers and indices are read again and again, and cost nothing."""
+"""Bytes read again that cost nothing: headers and indices are read many times."""
 
 IMBALANCE_PCT = 30.0
-"""(max - min) / max over the ranks: Drishti, imbalance_size."""
+"""(max - min) / max over the ranks, per cent: Drishti, imbalance_size."""
 
 METADATA_RANK_S = 30.0
-"""Of one rank: Drishti, metadata_time_rank."""
+"""Seconds in metadata operations of one rank: Drishti, metadata_time_rank."""
 
 LEAST_COVERAGE = 0.99
-"""Traced / counted: below it every total may be off by a hundredth."""
+"""Traced / counted, below which every total may be off by a hundredth."""
 
 STRETCHED = 2.0
 """Time from a step with a checkpoint to the next, against that of the others: saving costs a step or more."""

@@ -22,11 +22,11 @@ from traces.store.reader import Capture
 from traces.units import MIB, NS_PER_S, format_count
 
 ALL_RANKS = -1
-"""Rank of the rows that are over all ranks."""
+"""Rank of the rows that cover all ranks."""
 
 DEFAULT_BINS = 200
 MOST_CELLS = 1 << 22
-"""Bins times ranks: 400 MB."""
+"""Most bins times ranks of a timeline: 400 MB."""
 
 MOST_RANKS_IN_STEP = 256
 """Ranks whose streams are merged in time for the exact peak over all of them: 1 MB each."""

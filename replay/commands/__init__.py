@@ -1,1 +1,1 @@
-"""One small file a command; `main` alone catches errors."""
+"""The command line: a file for each command; only `main` catches errors."""

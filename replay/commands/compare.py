@@ -51,7 +51,7 @@ def command(
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
     SOURCE and REPLAY are captures or .darshan logs. Exits 1 when the replay did not do the recorded work, or not when
-    its pace wanted it; slower or faster storage is a result and not a failure.
+    it was due; slower or faster storage is a result and not a failure.
     """
     from replay import interface
     from replay.commands.output import print_json

@@ -70,7 +70,7 @@ def command(
 
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        raise UsageError(f"there is no bundled capture {unknown[0]!r}: choose {' or '.join(NAMES)}")
+        raise UsageError(f"{unknown[0]!r} is not a bundled capture: choose {' or '.join(NAMES)}")
 
     def say(text: str) -> None:
         click.echo(text, err=as_json)
@@ -102,7 +102,7 @@ def command(
 
 
 def _replay_sample(name: str, kept: Path, twin: Path, *, cold: bool, say: Callable[[str], None]) -> Comparison:
-    """Merge, stage, replay and compare one sample, and say what each step did."""
+    """Merge, stage, replay and compare one sample, and print what each step did."""
     from replay import interface
     from traces.units import NS_PER_S, format_count
 

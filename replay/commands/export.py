@@ -19,7 +19,7 @@ STANDARD_OUTPUT = Path("-")
 DXT_VERSIONS = ("1", "2")
 
 FORMATS = ("darshan", "chrome", "csv", "fio")
-"""As `replay.interface.FORMATS`, which --help does not import."""
+"""The names of `replay.interface.FORMATS`, which is not imported for a --help."""
 
 
 @click.command()
@@ -38,7 +38,9 @@ FORMATS = ("darshan", "chrome", "csv", "fio")
     type=click.Choice(DXT_VERSIONS),
     help="For darshan: 1 (the default), which released tools read, or 2, which keeps lanes as thread ids.",
 )
-@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="For fio: where the twin lies.")
+@click.option(
+    "--target", type=click.Path(path_type=Path), metavar="DIR", help="For fio: directory that holds the staged twin."
+)
 @force_option
 @json_option
 def command(

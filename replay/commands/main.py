@@ -40,14 +40,14 @@ COMMANDS = {
 
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_CLOSED = 141
-"""As a shell reports a program that SIGINT (SIGPIPE) ended."""
+"""Exit status that a shell reports for a program that SIGINT (SIGPIPE) ended."""
 
 _OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
-"""What writing to a full disk, beyond a limit, or to a closed descriptor fails with."""
+"""Error numbers of writing to a full disk, beyond a limit, or to a closed descriptor."""
 
 
 class _OutputClosed(Exception):
-    """Whoever reads the output has gone. Not an OSError: click would turn that into status 1, a failed comparison."""
+    """The reader of the output has gone. Not an OSError: click would turn that into status 1, a failed comparison."""
 
 
 class _Commands(click.Group):
@@ -68,7 +68,7 @@ class _Commands(click.Group):
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = get_close_matches(args[0], COMMANDS, n=1)
             more = f"did you mean {near[0]}?" if near else f"choose {', '.join(COMMANDS)}"
-            raise click.UsageError(f"There is no command {args[0]!r}: {more}", ctx)
+            raise click.UsageError(f"{args[0]!r} is not a command: {more}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -96,5 +96,5 @@ def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., 
 different_runs_option = click.option(
     "--different-runs",
     is_flag=True,
-    help="Compare two captures of which neither replays the other: figures side by side, and no verdict.",
+    help="Compare two captures where neither is a replay of the other: figures side by side, and no verdict.",
 )

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 OUTPUT_SCHEMA_VERSION = 1
-"""Of the objects that `--json` prints. History: 1 (0.1.0): first."""
+"""Version of the objects that `--json` prints. History: 1 (0.1.0): first."""
 
 
 _PLACE = "\x00rows"
@@ -26,16 +26,16 @@ class StreamedRows:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """Print one object, `schema_version` first, keys as given, on one indented page of ASCII. Of lists that are
-    `StreamedRows`, a piece is in memory.
+    """Print one object, `schema_version` first, keys as given, on one indented page of ASCII. A list that is
+    `StreamedRows` is in memory a piece at a time.
 
-    Raises: ValueError for nan and infinity, which are no JSON: whoever makes the object says None.
+    Raises: ValueError for nan and infinity, which JSON does not have: the object must hold None instead.
     """
     streamed: list[StreamedRows] = []
 
     def place(value: Any) -> str:
         if not isinstance(value, StreamedRows):
-            raise TypeError(f"{type(value).__name__} is no JSON")
+            raise TypeError(f"{type(value).__name__} cannot be written as JSON")
         streamed.append(value)
         return _PLACE
 

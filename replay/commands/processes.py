@@ -21,7 +21,7 @@ LAST_WORDS_S = 0.2
 
 @contextmanager
 def ending_together(comm: Communicator) -> Iterator[None]:
-    """A known error is learnt by all processes and told by the first; anything else in one of them ends them all."""
+    """A known error reaches all processes, and the first one prints it; any other error in one process ends all."""
     from replay.ranks.stopping import Terminated
 
     try:
@@ -36,7 +36,7 @@ def ending_together(comm: Communicator) -> Iterator[None]:
         raise
     except (KeyboardInterrupt, Terminated):
         if comm.size > 1:
-            _end_all(comm, f"dxt-replay: process {comm.rank} was told to stop and ends the replay")
+            _end_all(comm, f"dxt-replay: process {comm.rank} received a signal to stop and ends the replay")
         raise
     except Exception as error:
         if comm.size == 1:
@@ -46,7 +46,7 @@ def ending_together(comm: Communicator) -> Iterator[None]:
 
 
 def _end_all(comm: Communicator, last_words: str) -> None:
-    """End all processes. In one write, and with time for the launcher to pass it on: it drops what it has not read."""
+    """End all processes. The message is one write, and the launcher gets time to read it, else it would be lost."""
     click.echo(last_words, err=True)
     time.sleep(LAST_WORDS_S)
     comm.abort()

@@ -163,7 +163,7 @@ def run_text(progress: Progress) -> str:
 
 @contextmanager
 def status(what: str) -> Iterator[None]:
-    """Says on a terminal what is being done."""
+    """Prints on a terminal what is being done."""
     shown = _is_watched() and not current().quiet
     if shown:
         sys.stderr.write(f"{what} ...")

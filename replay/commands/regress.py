@@ -49,17 +49,17 @@ if TYPE_CHECKING:
 @click.option(
     "--metric",
     metavar="NAME",
-    help="What decides.  [default: elapsed_s; total_s where the data are loaded before the first step; "
+    help="Metric that decides.  [default: elapsed_s; total_s where the data are loaded before the first step; "
     "latency_mean_us under --pace timed]",
 )
-@click.option("--fail-inconclusive", is_flag=True, help="Exit 1 without a verdict too.")
+@click.option("--fail-inconclusive", is_flag=True, help="Exit 1 also when the verdict is inconclusive.")
 @click.option("--stage/--no-stage", default=True, show_default=True, help="Stage the twin where it is absent.")
 @replay_options(pace=None)
 @click.option(
     "--cold/--warm",
     default=True,
     show_default=True,
-    help="Whether the twin's pages are dropped before each run; what is there is measured before each in any case.",
+    help="Drop the twin's pages before each run (cold), or keep them; the page cache is measured before each run.",
 )
 @click.option("--baseline-map", multiple=True, metavar="PREFIX=DIR", help="Real data on the baseline; repeatable.")
 @click.option("--candidate-map", multiple=True, metavar="PREFIX=DIR", help="Real data on the candidate; repeatable.")
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep the replays there.  [default: deleted]",
+    help="Keep the replays in DIR.  [default: deleted]",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
 @click.option(

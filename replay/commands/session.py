@@ -1,4 +1,4 @@
-"""What holds for a whole call of the program: how much it says, and whether its answer is JSON."""
+"""Settings of a whole call of the program: how much it prints, and whether its answer is JSON."""
 
 from __future__ import annotations
 

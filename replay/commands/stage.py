@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @capture_argument("capture")
-@click.option("--target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where the twin goes.")
-@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
-@click.option("--remove", is_flag=True, help="Take away all that was staged under the target, and nothing else.")
+@click.option("--target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Directory for the twin.")
+@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
+@click.option("--remove", is_flag=True, help="Remove everything that was staged under the target, and nothing else.")
 @click.option("--sparse", is_flag=True, help="Write holes instead of data; reads of holes do not reach the device.")
 @click.option(
     "--map",

@@ -143,12 +143,12 @@ def _check_opened(found: Views, names: tuple[str, ...]) -> None:
     if absent and all(name in CONTENTS and not found.tables[name].num_rows for name in names):
         raise UsageError(
             f"{format_counted(len(absent), 'file')} of the capture, such as {absent[0]}, cannot be found on this "
-            "machine: say with --map PREFIX=DIR where files below PREFIX are now"
+            "machine: give --map PREFIX=DIR, the directory that now holds the files below PREFIX"
         )
 
 
 def _shown(found: Views) -> dict[str, Any]:
-    """The JSON object, whose table "rank-files" has the largest rows only, `rows_in_all` says of how many."""
+    """The JSON object; its table "rank-files" has only the largest rows, and `rows_in_all` their number in all."""
     from replay.show.section import MAX_GROUPS
 
     result = found.as_json(lambda table: table.largest(MAX_GROUPS).to_pylist())

@@ -1,6 +1,6 @@
 """How faithful a replay is: two captures in, one `Comparison` out. Pure; one pass over each op stream, in step by rank.
 
-Compared are the rows that a replay issues (`replay.fidelity.replayed_rows`). Two results stand apart: the workload,
+The rows that a replay issues are compared (`replay.fidelity.replayed_rows`). Two results stand apart: the workload,
 which the replayer is responsible for (`replay.fidelity.verdict`), and the storage, which was measured
 (`replay.fidelity.storage`). The measures behind them are each blind to something: similarity to order and to scale,
 equality to time, distributions to drift and to order, timing to what was done.
@@ -63,7 +63,7 @@ class Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distances:
-    """Of transfer sizes (bytes), gaps between starts on a lane (us) and latencies (us)."""
+    """Distances of transfer sizes (bytes), of gaps between starts on a lane (us) and of latencies (us)."""
 
     transfer_size: Distance
     inter_arrival: Distance
@@ -72,9 +72,13 @@ class Distances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Elapsed: from the first to the last event; its error is replay against source / speed. None where unknown.
+    """Times of both sides; None where unknown.
 
-    `drift_interval_ppm`: 95 %. `lag_us`: begin - due of the replay; `jitter_us`: what its machine could do at best.
+    `source_elapsed_s`, `replay_elapsed_s`: from the first to the last event.
+    `elapsed_error_pct`: of the replay against source / speed.
+    `drift_interval_ppm`: the 95 % interval of the drift.
+    `lag_us`: percentiles of begin - due in the replay.
+    `jitter_us`: percentiles of the lag that the machine itself causes.
     """
 
     source_elapsed_s: float
@@ -89,7 +93,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Share of the I/O time inside compute-busy; None without compute spans."""
+    """Share of the I/O time that lies inside compute, per cent; None without compute spans."""
 
     source_pct: float | None
     replay_pct: float | None
@@ -108,8 +112,10 @@ class CurveDifference:
 class Comparison:
     """All that `dxt-replay compare` reports; field names are the JSON keys.
 
-    `headline`: the result in plain sentences. `relation`: what the two captures are to each other. `workload`: what the
-    replayer is responsible for; `storage`: what was measured, which never fails a replay.
+    `headline`: the result in plain sentences.
+    `relation`: whether one capture replays the other.
+    `workload`: the result that the replayer is responsible for.
+    `storage`: the measured result, which never fails a replay.
     """
 
     headline: str
@@ -143,10 +149,10 @@ def compare(
     *,
     relation: Relation = Relation.REPLAY,
 ) -> Comparison:
-    """Compare a replay with what it replays; of a source that was replayed in part, only that part.
+    """Compare a replay with its source; where only a part of the source was replayed, with that part.
 
-    `on_rows` receives the number of rows of both captures as each rank is finished. `relation`: as
-    `traces.store.relation.relation_of` says; of two different runs nothing is judged.
+    `on_rows` receives the number of rows of both captures as each rank is finished. `relation`: the result of
+    `traces.store.relation.relation_of`; two different runs are compared, but not judged.
     Raises: CaptureError when a capture is damaged; UsageError when the source lacks the part.
     """
     replays = relation is not Relation.DIFFERENT
@@ -171,7 +177,7 @@ def _comparison(
     thresholds: Thresholds,
     relation: Relation,
 ) -> Comparison:
-    """From what was measured of all ranks to the result. Pairs: source and replay; `record`: the replay's own."""
+    """The result, from the measures of all ranks. Pairs: source and replay; `record`: the replay's own."""
     recorded, replayed = measures
     pace, speed = (record.pace, record.speed) if record is not None else (None, 1.0)
     other_speed = None if record is None else _other_speed(record)
@@ -238,7 +244,7 @@ def _storage(
     whole_run: Timing | None,
     resident_before_pct: float | None,
 ) -> Storage:
-    """What the storage did. `whole_run`: where the storage decides how long it takes."""
+    """What the storage did. `whole_run`: the times of the run, None where the storage does not decide them."""
     io_time, here = (measures.factors()["io_time_s"] for measures in (recorded, replayed))
     bandwidth = recorded.bandwidth_mib_s(), replayed.bandwidth_mib_s()
     latencies = [
@@ -269,7 +275,7 @@ def _choices(record: ReplayRecord | None) -> dict[str, Any]:
 
 
 def _other_speed(record: ReplayRecord) -> str | None:
-    """At which speed the times were replayed, None for the recorded one."""
+    """The speed at which the times were replayed; None for the recorded speed."""
     if record.compute_speed != record.speed or record.io_speed != record.speed:
         return f"compute speed {record.compute_speed:g}, I/O speed {record.io_speed:g}"
     return None if record.speed == 1 else f"speed {record.speed:g}"

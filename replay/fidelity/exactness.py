@@ -250,7 +250,7 @@ def inversions(source: _Starts, replay: _Starts) -> tuple[int, int]:
 
 
 def _occurrences(*sides: _Starts) -> list[np.ndarray]:
-    """For each row of each side a number that says which file and lane it belongs to and its how-manieth it is."""
+    """A number for each row of each side: its file, its lane, and its place among the rows of both."""
     keys = np.concatenate([(file << LANE_BITS) | lane for file, lane, _ in sides])
     _, group = np.unique(keys, return_inverse=True)
     found = []

@@ -18,7 +18,7 @@ from traces.schema import READ, WRITE, codes
 from traces.store.reader import Capture
 
 NOT_GIVEN = np.iinfo(np.int64).min
-"""In `due_ns` where the capture has none."""
+"""Value in `due_ns` where an operation has no due time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,7 +36,7 @@ class ReplayedRows:
 class ReplayedCapture:
     """A capture as its replay sees it: see `replay.plan.layers` for `api` and `reconstruct`, which the replay chose.
 
-    Raises: CaptureError when the capture is damaged; UsageError for an `api` that there is not.
+    Raises: CaptureError when the capture is damaged; UsageError for an unknown `api`.
     """
 
     def __init__(self, capture: Capture, *, api: str = "auto", reconstruct: bool = True) -> None:

@@ -71,7 +71,7 @@ class SequenceCollector:
         self._lanes.add(_Groups.of(order, (files << LANE_BITS) | rows.lane), prints)
 
     def add_others(self, rows: OperationRows, files: np.ndarray) -> None:
-        """Add operations that move no data: they are counted, their order is not looked at."""
+        """Add operations that move no data: only their number is compared, not their order."""
         if len(rows):
             columns = [(rows.op == OPS.index(name)).astype(np.int64) for name in OTHER_OPS]
             self._others.add(_Groups.of(stable_order(files), files), columns)

@@ -76,7 +76,7 @@ class Measures:
 
     @cached_property
     def totals(self) -> IoTotals:
-        """Totals of all ranks; to be asked for after the last one."""
+        """Totals of all ranks; call it after the last rank."""
         return self._io.totals()
 
     def factors(self) -> dict[str, float]:
@@ -91,7 +91,7 @@ class Measures:
 
     @cached_property
     def latency_ns(self) -> Distribution:
-        """Durations of the reads and writes; to be asked for after the last rank."""
+        """Durations of the reads and writes, ns; call it after the last rank."""
         return self._latency.distribution()
 
     def distributions(self) -> dict[str, Distribution]:

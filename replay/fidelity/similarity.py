@@ -16,7 +16,7 @@ from traces.units import NS_PER_S
 WEAKNESS = "scale invariant, so weak: a replay slower by the same ratio in every factor still scores 1"
 
 STORAGE_FACTORS = frozenset({"io_time_s", "bandwidth_median", "bandwidth_mean"})
-"""What the storage and the cache decide. The other seven are the workload's: a replay reproduces them anywhere."""
+"""Factors that the storage and the cache decide; a replay reproduces the other seven, the workload's, anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def _factor(source: float, replay: float) -> Factor:
 
 
 def _cosine(compared: Iterable[Factor]) -> float | None:
-    """Of the two sides, each factor divided by its larger value."""
+    """Cosine of the two sides, each factor divided by the larger of its two values."""
     pairs = [
         (factor.source / larger, factor.replay / larger)
         for factor in compared

@@ -9,7 +9,7 @@ FASTER, SLOWER, SAME, UNKNOWN = "faster", "slower", "same", "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One quantity of both sides. `ratio`: replay / source, None where the source has none of it."""
+    """One quantity of both sides. `ratio`: replay / source, None where the source's value is 0."""
 
     source: float
     replay: float
@@ -17,7 +17,7 @@ class Change:
 
     @classmethod
     def between(cls, source: float, replay: float) -> Change:
-        """Of two values that are not negative."""
+        """The change between two values, each 0 or more."""
         return cls(source=source, replay=replay, ratio=replay / source if source > 0 else None)
 
 
@@ -26,10 +26,11 @@ class Storage:
     """What the storage did with the same operations.
 
     `verdict`: faster, slower, same (within the threshold) or unknown (no I/O time recorded), by `io_time_s`.
-    `io_time_s`: time in reads and writes per rank, parallel threads added. `latency_p50_us`, `latency_p99_us`: of one
-    read or write. `bandwidth_mib_s`: while any rank had an operation in flight. `elapsed_s`: first to last event; None
-    where the pace sets it and not the storage. `resident_before_pct`: data in the page cache before the replay; of the
-    recorded run nobody knows.
+    `io_time_s`: time in reads and writes per rank, parallel threads added.
+    `latency_p50_us`, `latency_p99_us`: duration of one read or write.
+    `bandwidth_mib_s`: while any rank had an operation in flight.
+    `elapsed_s`: first to last event; None where the pace decides it and not the storage.
+    `resident_before_pct`: data in the page cache before the replay; for the recorded run it is not known.
     """
 
     verdict: str
@@ -42,7 +43,7 @@ class Storage:
 
 
 def storage_verdict(io_time_s: Change, threshold_pct: float) -> str:
-    """Faster, slower or same, where as many times longer and shorter are equally far from the same."""
+    """Faster, slower or same, by the logarithm: twice as long is as far from the same as half as long."""
     if io_time_s.ratio is None or io_time_s.replay <= 0:
         return UNKNOWN
     limit = 1 + threshold_pct / 100

@@ -96,5 +96,5 @@ def span_limits(spans: pa.Table, kinds: set[str]) -> tuple[int, int] | None:
 
 
 def span_kinds(spans: pa.Table) -> set[str]:
-    """Kinds that occur."""
+    """Kinds of the spans in the table."""
     return {SPAN_KINDS[code] for code in np.unique(codes(spans, "kind")).tolist()}

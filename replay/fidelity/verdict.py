@@ -19,7 +19,7 @@ from traces.units import NS_PER_S, NS_PER_US, format_count, format_duration, for
 
 PASS, FAIL, SKIPPED = "pass", "fail", "skipped"
 KEEPS_TIMES = "timed"
-"""The pace that is held to its recorded times; the others leave them to the storage."""
+"""The pace that is judged by the recorded times; under the others the storage decides the times."""
 CLOSED_LOOP = ("steps", "think")
 """Paces under which the storage decides how long the whole run takes."""
 
@@ -28,12 +28,14 @@ CLOSED_LOOP = ("steps", "think")
 class Thresholds:
     """What a comparison is judged by.
 
-    `similarity`: the least cosine of the workload's seven factors. `fail_under`: the least cosine of all ten factors,
-    three of which the storage decides; None does not judge it. `elapsed_error_pct` and `drift_ppm`: at most, +-, of a
-    timed replay (`elapsed_error_pct` also of the run, for the lag of the slowest hundredth). `storage_pct`: the
-    smallest change of the I/O time that is called faster or slower.
+    `similarity`: least cosine of the workload's seven factors.
+    `fail_under`: least cosine of all ten factors, three of which the storage decides; None to leave it unjudged.
+    `elapsed_error_pct`: largest error, +-, of a timed replay's elapsed time; also the largest lag of the slowest
+    hundredth of its operations, in per cent of the run.
+    `drift_ppm`: largest drift, +-, of a timed replay.
+    `storage_pct`: smallest change of the I/O time that is called faster or slower.
 
-    Raises: UsageError for one that is not a number: every comparison with it would come out the same.
+    Raises: UsageError for nan, with which every comparison would have the same result.
     """
 
     similarity: float = 0.95
@@ -49,16 +51,18 @@ class Thresholds:
 
 
 THRESHOLDS = Thresholds()
-"""Those of every command that compares: `compare`, `demo` and `report`."""
+"""Thresholds of every command that compares: `compare`, `demo` and `report`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the replayer is responsible for. `verdict`: pass, fail or skipped (two different runs).
+    """The result that the replayer is responsible for.
 
-    `operations`, `bytes`: by side, `source` and `replay`. `lag_p99_us`: how late the slowest hundredth began;
-    `own_lag_p99_us`: the part of it that was not waiting for the operation before on the same thread;
-    `allowed_lag_us`: the largest own lag that is on time on this machine. None where nothing was due.
+    `verdict`: pass, fail or skipped (two different runs).
+    `operations`, `bytes`: by side, `source` and `replay`.
+    `lag_p99_us`: how late the slowest hundredth began; None where nothing was due.
+    `own_lag_p99_us`: the part of that lag that was not waiting for the operation before on the same thread.
+    `allowed_lag_us`: the largest own lag that counts as on time on this machine.
     """
 
     verdict: str
@@ -93,7 +97,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """pass, fail or skipped of each block, and why a block failed or what was not judged."""
+    """The verdict of each block (pass, fail or skipped), and why a block failed or was not judged."""
 
     similarity: str
     exact: str
@@ -107,7 +111,7 @@ class Verdict:
 
 
 def judge(alike: Similarity, exact: Exactness, times: Times, thresholds: Thresholds, relation: Relation) -> Verdict:
-    """All blocks. Of two different runs only an explicit `fail_under` is judged: nothing was to be the same."""
+    """Judge all blocks; of two different runs only an explicit `fail_under`, as they need not be equal."""
     if relation is Relation.DIFFERENT:
         gate = SKIPPED if thresholds.fail_under is None else PASS
         below = _below(alike.cosine, thresholds.fail_under)
@@ -143,7 +147,7 @@ def _judge_exactness(exact: Exactness) -> tuple[str, list[str]]:
 
 
 def _judge_timing(times: Times, thresholds: Thresholds) -> tuple[str, list[str]]:
-    """Every pace: issued when the pace wanted it. `timed` is held to elapsed time and drift too."""
+    """Judge whether operations were issued when they were due; under `timed` also elapsed time and drift."""
     reasons, notes = [], []
     allowed = allowed_lag_us(times.jitter_us)
     if times.own_lag_p99_us is not None and times.own_lag_p99_us > allowed:
@@ -200,10 +204,10 @@ def headline(
     """The result in one or two plain sentences."""
     measured = _storage_sentence(storage, thresholds)
     if relation is Relation.SAME:
-        return "Both are the same recording: it is equal to itself, which says nothing about a replay."
+        return "Both captures are the same recording, so the comparison says nothing about a replay."
     if relation is Relation.DIFFERENT:
         measured = measured.replace("Storage here", "Storage in the second")
-        return f"Two different runs, of which neither replays the other: nothing is judged. {measured}"
+        return f"Two different runs, neither a replay of the other: nothing is judged. {measured}"
     if verdict.exact == FAIL:
         why = exact.differences[0] if exact.differences else f"{format_count(exact.failed)} operations failed"
         unequal = [name for name in ("operations", "bytes", "files", "order") if not getattr(exact, name)]

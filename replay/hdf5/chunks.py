@@ -26,7 +26,7 @@ def smallest_stored(logical: int) -> int:
 
 
 def largest_stored(logical: int) -> int:
-    """Up to this size it does."""
+    """Up to this size `deflate_to` succeeds for a chunk of so many bytes."""
     return _stream_bytes(logical, logical)
 
 

@@ -1,4 +1,4 @@
-"""The HDF5 files of a capture that can be replayed chunk by chunk, and what the requests on the others lack."""
+"""The HDF5 files of a capture that can be replayed chunk by chunk, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Hdf5Files:
         return counter.table(rank)
 
     def notes(self, capture: Capture) -> tuple[str, ...]:
-        """Which files stay out of the library and why, a line each, for a run that was to use it."""
+        """Which files are not opened through the library and why, one line each, for a run that was to use it."""
         if not self.plain:
             return ()
         paths = capture.paths()
@@ -80,8 +80,8 @@ class Hdf5Files:
 
 
 def hdf5_files(capture: Capture) -> Hdf5Files:
-    """Look once over the requests on HDF5 files, of the whole capture where `capture` is a selection of it: all
-    selections share one twin. A file that is written, or not read at POSIX, has no layout.
+    """The layouts of the HDF5 files, from one pass over the requests of the whole capture: its parts
+    share one twin. A file that is written, or not read at POSIX, has no layout.
 
     Raises: CaptureError when a part is damaged.
     """
@@ -108,7 +108,7 @@ _Requests = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _requests(capture: Capture, wanted: np.ndarray) -> tuple[dict[int, _Requests], dict[int, str]]:
-    """Distinct POSIX reads of each wanted file (offset, length, uses); and the files that are out of question."""
+    """Distinct POSIX reads of each wanted file (offset, length, uses); and the files that have too many."""
     found: dict[int, _Distinct] = defaultdict(_Distinct)
     refused: dict[int, str] = {}
     ranks = [rank for rank in capture.ranks if wanted[capture.usage(rank)["file_id"].to_numpy()].any()]
@@ -131,7 +131,7 @@ def _requests(capture: Capture, wanted: np.ndarray) -> tuple[dict[int, _Requests
 
 
 class _Distinct:
-    """Counts the distinct requests on a file. What comes is put aside and sorted in when it is as much as there is."""
+    """Counts the distinct requests on a file. New ones are sorted in when there are as many as known ones."""
 
     def __init__(self) -> None:
         self._parts: list[_Requests] = []

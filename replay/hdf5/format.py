@@ -1,4 +1,4 @@
-"""An HDF5 file's metadata as bytes, for chunks that lie at given offsets. No library places chunks where it is told to.
+"""An HDF5 file's metadata as bytes, for chunks that lie at given offsets: no library lets its caller choose them.
 
 The structures are those that the library writes by default (superblock version 0, symbol tables, object headers
 version 1, version 1 B-trees), so that opening the file makes the requests that were recorded. Source: HDF5 File Format
@@ -20,10 +20,10 @@ from replay.hdf5.layout import SUPERBLOCK_BYTES, DatasetLayout, Hdf5Layout
 _UNDEFINED = (1 << 64) - 1
 _GROUP_LEAF_K, _GROUP_NODE_K, _CHUNK_K = 4, 16, 32
 MAX_DATASETS = 2 * _GROUP_LEAF_K * 2 * _GROUP_NODE_K
-"""As many as one level of a group's B-tree holds."""
+"""Most datasets of a file: as many as one level of a group's B-tree holds."""
 
 _ENTRIES_PER_NODE = 52
-"""Of 64: about as full as the library's own splitting leaves a chunk B-tree that grows in order."""
+"""Children of a node, of at most 64: about as many as the library's own splitting leaves where chunks come in order."""
 
 _HEAP_HEAD_BYTES = 32
 _DEFLATE = 1
@@ -32,7 +32,7 @@ _INTEGER_SIZES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """All of a file but its data: `superblock` at 0, `tail` from `tail_offset` to the end."""
+    """Everything in a file but its data: `superblock` at 0, `tail` from `tail_offset` to the end."""
 
     superblock: bytes
     tail: bytes

@@ -1,7 +1,7 @@
 """Where the chunks of an HDF5 file lie: from the file's own chunk index, or inferred from what a trace recorded of it.
 
-A trace holds offsets and lengths at the POSIX layer; the datasets' chunk shapes come from Darshan's H5D records. Of a
-chunk that nobody read nothing is known, and a twin does not need it.
+A trace holds offsets and lengths at the POSIX layer; the datasets' chunk shapes come from Darshan's H5D records. A
+chunk that was never read is not known, and a twin does not need it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 SUPERBLOCK_BYTES = 96
-"""Of version 0 with its root entry (HDF5 File Format Specification, II.A): no chunk lies there."""
+"""A superblock of version 0 with its root entry (HDF5 File Format Specification, II.A): no chunk lies there."""
 
 _TREE_FANOUT = 64
 """Children of a full node of a version 1 chunk B-tree: twice the default K of 32."""
@@ -34,11 +34,12 @@ _UNEXPLAINED = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownDataset:
-    """What a capture knows of a dataset, one row of `traces.schema.HDF5_SCHEMA`. `chunk_shape`: slowest dimension
-    first, empty for a contiguous dataset, None where unknown. `filters` None: unknown.
+    """A dataset as a capture describes it: one row of `traces.schema.HDF5_SCHEMA`.
 
-    `index`, `offset`, `size` int64[chunks]: number of the chunk in row-major order, where and how large it is stored;
-    None where the file could not be looked at. A contiguous dataset has one chunk.
+    `chunk_shape`: slowest dimension first, empty for a contiguous dataset, None where unknown.
+    `filters`: None where unknown.
+    `index`, `offset`, `size`: int64[chunks], the chunk's number in row-major order, its place and its stored size; None
+    where the file could not be inspected. A contiguous dataset has one chunk.
     """
 
     name: str
@@ -82,7 +83,7 @@ class DatasetLayout:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Hdf5Layout:
-    """The data of one HDF5 file: extents that do not overlap. `evidence`: where it is known from, for a person."""
+    """The data of one HDF5 file: extents that do not overlap. `evidence`: how it is known, for a person."""
 
     datasets: tuple[DatasetLayout, ...]
     evidence: str
@@ -97,7 +98,7 @@ class Hdf5Layout:
 
     @cached_property
     def digest(self) -> str:
-        """The same for layouts that need the same file."""
+        """Text that is equal for layouts that need the same file."""
         found = blake2b(digest_size=16)
         for dataset in self.datasets:
             head = (dataset.name, dataset.type_size, dataset.shape, dataset.chunk_shape, dataset.compressed)
@@ -215,7 +216,7 @@ def _compressed(requests: _Extents, chunked: Sequence[KnownDataset]) -> Hdf5Layo
         return NoLayout(reason=f"a request is larger than its largest chunk, which has {largest} bytes")
     chunks = _apart(requests)
     if chunks.moved < (1 - _UNEXPLAINED) * requests.moved:
-        return NoLayout(reason="requests overlap, so they are no compressed chunks")
+        return NoLayout(reason="requests overlap, so they are not compressed chunks")
     whole = [dataset for dataset in chunked if dataset.chunk_bytes == largest]
     nothing = chunks.where(np.zeros(len(chunks.offset), dtype=bool))
     datasets = _share(replace(chunks, length=np.full_like(chunks.length, largest)), largest, whole, nothing)
@@ -235,7 +236,7 @@ def _from_requests(requests: _Extents) -> Hdf5Layout | NoLayout:
     if not len(rest.offset):
         return NoLayout(reason="no request on it looks like one for data")
     if chunks.moved < (1 - _UNEXPLAINED) * rest.moved:
-        return NoLayout(reason="requests overlap, so they tell no chunks, and the log has no H5D records")
+        return NoLayout(reason="requests overlap, so they do not show chunks, and the log has no H5D records")
     size = int(chunks.length.max())
     compressed = bool(chunks.length.min() < size)
     if compressed:
@@ -269,7 +270,7 @@ def _is_own(requests: _Extents, ranks: Sequence[int]) -> np.ndarray:
 
 
 def _apart(requests: _Extents) -> _Extents:
-    """The requests that overlap no other of them."""
+    """The requests that do not overlap any other."""
     ends = requests.offset + requests.length
     reached = np.maximum.accumulate(ends) if len(ends) else ends
     touches_before = np.concatenate(([False], requests.offset[1:] < reached[:-1]))[: len(ends)]
@@ -319,7 +320,7 @@ def _share(chunks: _Extents, size: int, datasets: Sequence[KnownDataset], metada
 
 
 def _regions(rest: _Extents, chunks: _Extents, contiguous: Sequence[KnownDataset]) -> list[DatasetLayout]:
-    """Stretches of requests that touch each other, less those in chunks: the contiguous datasets, or parts of them."""
+    """Stretches of adjacent requests outside of chunks: the contiguous datasets, or parts of them."""
     at = np.searchsorted(chunks.offset, rest.offset + rest.length, side="left") - 1
     free = np.ones(len(rest.offset), dtype=bool)
     if len(chunks.offset):
@@ -348,7 +349,7 @@ def _regions(rest: _Extents, chunks: _Extents, contiguous: Sequence[KnownDataset
 
 
 def _checked(datasets: Sequence[DatasetLayout], evidence: str) -> Hdf5Layout | NoLayout:
-    """The layout, if a file can have it."""
+    """The layout, or the reason why no file can have it."""
     kept = tuple(dataset for dataset in datasets if len(dataset.offset))
     if not kept:
         return NoLayout(reason="it has no data that was read")

@@ -23,7 +23,7 @@ ANALYSES = (
     "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files", "timeline",
     "tfrecords", "datasets",
 )  # fmt: skip
-"""Tables that the analysis makes; for the last two the recorded files are opened."""
+"""Tables that the analysis makes; the last two open the recorded files."""
 
 GROUPS = ("by-rank", "by-file", "by-format", "by-step", "by-size")
 """Tables of totals per group."""
@@ -61,7 +61,7 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None) ->
     from profiler_merge.analysis.table_formats import to_pandas
 
     if name not in TABLES:
-        raise UsageError(f"there is no table {name!r}: choose {', '.join(TABLES)}")
+        raise UsageError(f"{name!r} is not a table: choose {', '.join(TABLES)}")
     with opened(capture) as source:
         if name in STORED:
             return to_pandas(_stored_table(source, name))
@@ -101,7 +101,7 @@ def tables(
     from traces.units import parse_duration_ns
 
     rules = path_maps(maps)
-    # Not for a while: the table "rank-files" is read from the capture when it is used.
+    # Not opened for a time only: the table "rank-files" is read from the capture when it is used.
     source = held(capture)
     if compat_vanidl:
         source = part(source, exclude=VANIDL_EXCLUDES)

@@ -1,6 +1,6 @@
 """Opening what the user named: a capture, a Darshan log, or a folder of the logs of one job; and parts of a capture.
 
-Logs are merged into a temporary capture, without a profile; it is removed when nobody uses it any more.
+Logs are merged into a temporary capture, without a profile; it is removed when it is not used any more.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def named(capture: CaptureOrPath) -> Path:
 
 @contextmanager
 def opened(capture: CaptureOrPath, comm: Communicator | None = None, output: Path | None = None) -> Iterator[Capture]:
-    """The capture itself, or what is at a path; a temporary one, merged from logs, goes when the context ends.
+    """The capture itself, or what is at a path; a temporary one, merged from logs, is removed when the context ends.
 
     `comm`: the processes that open it together. The first merges, into a directory beside `output`: where a replay is
     written is a place that all nodes share, unlike the system's temporary directory.
@@ -187,7 +187,7 @@ def _merged(
         path = folder / f"{log.stem}.capture"
         removes = comm.rank == 0
         try:
-            comm.barrier()  # before there is a directory, all know what to remove
+            comm.barrier()  # all processes must know what to remove before the directory exists
             first_does(comm, lambda: _merge(log, path, announce))
             capture = together(comm, lambda: reader.open_capture(path, named=log))
             _FROM_LOGS.add(capture)
@@ -227,6 +227,6 @@ def _merge(log: Path, capture: Path, announce: Announce) -> None:
 
 
 def _take_away(folder: Path) -> None:
-    """Remove a directory that another process may be writing into: under its name it finds nothing any more."""
+    """Remove a directory that another process may be writing into; renamed first, so that nothing can be added."""
     with suppress(OSError):
         shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.gone")), ignore_errors=True)

@@ -35,7 +35,7 @@ def compare(
         print(dxt_replay.compare("run.capture", "replay.capture").headline)
 
     `different_runs`: neither capture need be a replay of the other; then nothing is judged.
-    Raises: UsageError for two that were given the wrong way round or are not source and replay; CaptureError.
+    Raises: UsageError for two captures in the wrong order or that are not source and replay; CaptureError.
     """
     from replay.fidelity.compare import THRESHOLDS
     from replay.fidelity.compare import compare as compare_captures
@@ -117,4 +117,4 @@ def regress(
 
 
 def _silent(*progress: object) -> None:
-    """Progress that nobody wants to see."""
+    """Progress that is not shown."""

@@ -56,7 +56,7 @@ def report(
 
         dxt_replay.report("run.capture", output="report.html")
 
-    `chosen`: what part of both the page is about. `different_runs`: neither capture need be a replay of the other.
+    `chosen`: the part of both that the page shows. `different_runs`: neither capture need be a replay of the other.
     `force` replaces an earlier file. Raises: UsageError when the two are not source and replay, or for a window of
     time of two captures; TargetError for `output`; MissingDependencyError without plotly.
     """
@@ -87,7 +87,7 @@ def _page(source: Capture, chosen: Part) -> str:
 
 
 def _page_of_two(source: Capture, replay: Capture, chosen: Part, relation: Relation) -> str:
-    """The page of two: of a source, what the replay replays."""
+    """The page of two captures; of a source, only the part that was replayed."""
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
     from replay.fidelity.compare import compare
@@ -112,7 +112,7 @@ def export(
     dxt_version: int | None = None,
     force: bool = False,
 ) -> Exported:
-    """Write a capture in the format `to` (one of FORMATS) for other tools; the result says what could not be kept.
+    """Write a capture in the format `to` (one of FORMATS) for other tools; the result lists what did not fit.
 
     `target`: directory of the staged twin (fio). `dxt_version`: of the segments (darshan), 1 unless given; 2
     keeps lanes as thread ids.
@@ -123,7 +123,7 @@ def export(
     Raises: UsageError for a format that is not known, or without `target`; TargetError for `output`.
     """
     if to not in FORMATS:
-        raise UsageError(f"there is no format {to!r}: choose {', '.join(FORMATS)}")
+        raise UsageError(f"{to!r} is not a format: choose {', '.join(FORMATS)}")
     if to == "fio" and target is None:
         raise UsageError(_TARGET_MISSING)
     if target is not None and to != "fio":

@@ -31,7 +31,7 @@ def figure(capture: CaptureOrPath, name: str) -> Figure:
     without plotly; CaptureError when the capture is damaged.
     """
     if name not in _DRAWINGS:
-        raise UsageError(f"there is no figure {name!r}: choose {', '.join(_DRAWINGS)}")
+        raise UsageError(f"{name!r} is not a figure: choose {', '.join(_DRAWINGS)}")
     try:
         from plotly.graph_objects import Figure
     except ImportError as error:

@@ -79,7 +79,7 @@ def _several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def _logs_of(path: Path) -> list[Path]:
-    """The logs that a path stands for. Raises: LogError for a folder without any, saying what it holds instead."""
+    """The logs that a path stands for. Raises: LogError for a folder without any, with what it holds instead."""
     from profiler_merge.darshan.job_logs import find_logs
     from profiler_merge.recognise import DARSHAN, foreign
 
@@ -90,7 +90,7 @@ def _logs_of(path: Path) -> list[Path]:
 
 
 def _profiles_of(directory: Path) -> list[Path]:
-    """Raises: ProfileError where there is none: who asks for a profile must not get a capture without one."""
+    """Raises: ProfileError where none is found: a merge with profiles must not make a capture without one."""
     from profiler_merge.recognise import KINETO, XPLANE, find_profiles, foreign
 
     found = find_profiles(directory)

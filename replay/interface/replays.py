@@ -83,7 +83,7 @@ def stage(
 
         dxt_replay.stage("run.capture", "/lustre/me/twin", dry_run=True).plan.bytes_to_write
 
-    Raises: TargetError when the twin does not fit, or something that is not ours is in the way.
+    Raises: TargetError when the twin does not fit, or a file that was not staged is in the way.
     """
     from replay.twin import stage as module
 
@@ -95,7 +95,7 @@ def stage(
 
 
 def unstage(target: PathLike) -> int:
-    """Remove all that was staged in `target`, and nothing else; returns the number of files removed.
+    """Remove everything that was staged in `target`, and nothing else; returns the number of files removed.
 
         dxt_replay.unstage("/lustre/me/twin")
 
@@ -292,4 +292,4 @@ def one_of(name: str, value: str, known: Sequence[str]) -> None:
 
 
 def _silent(progress: object) -> None:
-    """Progress that nobody wants to see."""
+    """Progress that is not shown."""

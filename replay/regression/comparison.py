@@ -17,8 +17,10 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
-    """One metric: its values by pair, and what follows. `p_adjusted`: Holm's, over all metrics that do not decide; the
-    deciding one stands alone and keeps its own."""
+    """One metric: its values by pair, and the verdict on it.
+
+    `p_adjusted`: by Holm's correction over all metrics that do not decide; the deciding metric keeps its own p-value.
+    """
 
     name: str
     baseline: tuple[float, ...]
@@ -48,7 +50,7 @@ class MetricComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """What an experiment came to.
+    """The result of an experiment.
 
     `headline`: the verdict in one sentence.
     `primary`: the metric that decides.
@@ -94,8 +96,8 @@ class Regression:
 def compare_sides(
     runs: Sequence[MeasuredRun], *, primary: str, rule: Rule, health: Health, setting: Mapping[str, Any]
 ) -> Regression:
-    """`runs`: all, in the order in which they were made. A pair that lacks a side does not count, nor does a metric
-    that a run lacks."""
+    """The result of all `runs`, in the order in which they ran. A pair that lacks a side does not count, nor does a
+    metric that a run lacks."""
     counted = _whole_pairs(runs)
     sides = {
         name: (

@@ -41,7 +41,7 @@ from traces.store.writer import check_capture_output
 from traces.units import format_bytes
 
 Report = Callable[[str, Progress], None]
-"""What shows progress: which run it is, and how far that has come."""
+"""Callback that shows progress: the name of the run, and how far it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Experiment:
         if not 1 <= self.repeats <= MAX_PAIRS:
             raise UsageError(f"--repeats {self.repeats}: give 1 to {MAX_PAIRS}")
         if self.warmup < 0 or self.seed < 0:
-            raise UsageError("--warmup and --seed are not below 0")
+            raise UsageError("--warmup and --seed must be 0 or more")
         if self.metric is not None and self.metric not in METRICS:
             raise UsageError(f"--metric {self.metric!r}: choose {', '.join(METRICS)}")
 
@@ -196,7 +196,7 @@ def _check_room_for_both(plans: Sequence[StagePlan]) -> None:
 
 
 def _device(path: Path) -> int:
-    """Of the nearest directory above that exists."""
+    """The file system of `path`, or of the nearest directory above it that exists."""
     try:
         while not path.exists():
             path = path.parent

@@ -9,24 +9,20 @@ from typing import Any
 
 from replay.regression.headline import change_text
 from replay.regression.run_metrics import METRICS
-from replay.show.section import Section
-from traces.units import NS_PER_S, NS_PER_US, format_duration
+from replay.show.cells import mib_s, microseconds, seconds
+from replay.show.section import Section, facts, prose
 
-_UNITS: Mapping[str, Callable[[float], str]] = {
-    "s": lambda value: format_duration(value * NS_PER_S),
-    "us": lambda value: format_duration(value * NS_PER_US),
-    "MiB/s": lambda value: f"{value:,.4g} MiB/s",
-}
+_UNITS: Mapping[str, Callable[[float], str]] = {"s": seconds, "us": microseconds, "MiB/s": mib_s}
 
 
 def regression_sections(result: Mapping[str, Any]) -> list[Section]:
     """The verdict in one sentence, then the figures, how they were measured, and warnings."""
     first = (result["headline"], *_basis(result))
-    sections = [Section(title="", rows=tuple((text,) for text in first), prose=True), _metrics(result)]
+    sections = [prose("", first), _metrics(result)]
     notes = [*(f"not valid: {text}" for text in result["obstacles"]), *result["warnings"]]
     if notes:
-        sections.append(Section(title="Warnings", rows=tuple((text,) for text in notes), prose=True))
-    sections += [_setting(result), Section(title="Rule", rows=((result["rule"]["text"],),), prose=True)]
+        sections.append(prose("Warnings", notes))
+    sections += [_setting(result), prose("Rule", [result["rule"]["text"]])]
     return [section for section in sections if section.rows]
 
 
@@ -119,7 +115,7 @@ def _setting(result: Mapping[str, Any]) -> Section:
         ("warm-up", f"{result['warmup']} runs on each side before, not counted"),
         ("page cache", f"{result['cache']['policy']}; held before a run: {_residency(counted)}"),
     ]
-    return Section(title="How it was measured", rows=tuple(rows), prose=True)
+    return facts("How it was measured", rows)
 
 
 def _order(order: Sequence[str]) -> str:

@@ -43,8 +43,9 @@ METRICS: Mapping[str, Metric] = {
     "write_latency_p99_us": Metric(meaning="write latency p99", unit="us"),
     "bandwidth_mib_s": Metric(meaning="bandwidth while I/O is in flight", unit="MiB/s", more_is_better=True),
 }
-"""In the order in which they are shown. `elapsed_s`: training, from the first step's begin to the last one's end, under
-the pace `steps`; else the whole replay, from its start to its last operation's end, which is `total_s` there."""
+"""Metrics in the order in which they are shown. `elapsed_s`: training, from the first step's begin to the last one's
+end, under the pace `steps`; else the whole
+replay, from its start to its last operation's end, which is `total_s` there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +133,8 @@ def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kep
 
 
 def measure(replay: Capture, tally: Tally, *, training: bool) -> dict[str, float]:
-    """The metrics of one run. `training`: whether the elapsed time is that of its steps. What it did none of, such as
-    writing, is left out. Raises: CaptureError when a part is damaged."""
+    """The metrics of one run. `training`: whether the elapsed time is that of its steps. A metric
+    of something that the run did not do, such as writing, is left out. Raises: CaptureError when a part is damaged."""
     window = training_window(replay) if training else None
     found = _Rows(replay)
     totals = found.io.totals()

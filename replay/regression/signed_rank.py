@@ -22,7 +22,7 @@ POWER = 0.8
 """Share of experiments that detect a change of the minimum detectable size."""
 
 MAX_PAIRS = 1000
-"""Beyond, 2**-pairs leaves the range of a double."""
+"""Largest number of pairs: beyond it 2**-pairs leaves the range of a double."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class PairedRatio:
 def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: float) -> PairedRatio:
     """From positive measurements in the order of their pairs (1 to MAX_PAIRS of each).
 
-    Raises: ValueError for different numbers of them, none, too many, or one that is not above 0 or not finite.
+    Raises: ValueError where both numbers differ or are out of range, or a measurement is not finite and above 0.
     """
     before, after = np.asarray(baseline, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     if before.shape != after.shape or before.ndim != 1 or not 1 <= len(before) <= MAX_PAIRS:
-        raise ValueError(f"{before.shape} and {after.shape} are no pairs, of which there may be {MAX_PAIRS}")
+        raise ValueError(f"measurements of shapes {before.shape} and {after.shape}: give 1 to {MAX_PAIRS} pairs")
     if not (np.isfinite(before) & np.isfinite(after) & (before > 0) & (after > 0)).all():
         raise ValueError("a ratio needs finite measurements above 0")
     difference = np.log(after) - np.log(before)

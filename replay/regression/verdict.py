@@ -3,8 +3,8 @@
     regression    the whole interval is on the worse side of 1, and the estimate is worse by at least the threshold
     improvement   the same on the better side
     no change     the whole interval is within the threshold (equivalence, not the absence of proof), and the minimum
-                  detectable change is no larger: as many pairs of this spread would have shown one that matters
-    inconclusive  anything else: more pairs are needed, and how many is said
+                  detectable change is not larger: so many pairs of this spread would have shown a change that matters
+    inconclusive  anything else: more pairs are needed, and the verdict says how many
 
 The probability of a verdict of regression or improvement where nothing changed is at most alpha. A minimum detectable
 change above the threshold forbids only `no change`: a slowdown that shows in spite of the noise is a regression.
@@ -110,7 +110,7 @@ def judge(found: PairedRatio, rule: Rule, *, more_is_better: bool = False, p_val
 
 
 def _equivalent(pairs: int, detectable: float, rule: Rule, reason: str) -> Judgement:
-    """No change, where one that matters would have shown. `detectable`: as a logarithm, like the margin."""
+    """No change where a change that matters would have shown, else inconclusive. `detectable`: as a logarithm."""
     if detectable <= rule.margin:
         return Judgement(verdict=Verdict.NO_CHANGE, reason=reason)
     needed = max(math.ceil(pairs * (detectable / rule.margin) ** 2), pairs + 1)

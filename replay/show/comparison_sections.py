@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from replay.show.section import Section
-from traces.units import NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration, format_slowdown
+from replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
+from replay.show.section import Section, prose
+from traces.units import NS_PER_S, NS_PER_US, format_bytes, format_count, format_slowdown
 
 Comparison = Mapping[str, Any]
 
@@ -14,15 +15,14 @@ Comparison = Mapping[str, Any]
 def comparison_sections(comparison: Comparison, *, details: bool = True) -> list[Section]:
     """The result in one sentence, what the workload and the storage did, and with `details` every measure."""
     sections = [
-        Section(title="", rows=tuple((reason,) for reason in _result(comparison)), prose=True),
+        prose("", _result(comparison)),
         _workload(comparison),
         _storage(comparison),
         _similarity(comparison),
     ]
     differences = comparison["exact"]["differences"]
     if differences:
-        title = "First differences"
-        sections.insert(1, Section(title=title, rows=tuple((text,) for text in differences), prose=True))
+        sections.insert(1, prose("First differences", differences))
     if details:
         sections += _details(comparison)
     return [section for section in sections if section.rows]
@@ -61,19 +61,19 @@ def _lateness(workload: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
         return
     own, allowed = workload["own_lag_p99_us"], workload["allowed_lag_us"]
     judged = "on time" if own <= allowed else "LATE"
-    yield "replayer late by, slowest 1 %", "", _us(own), f"{judged}, limit {_us(allowed)}"
+    yield "replayer late by, slowest 1 %", "", microseconds(own), f"{judged}, limit {microseconds(allowed)}"
 
 
 def _recorded_times(comparison: Comparison) -> Iterable[tuple[str, ...]]:
-    """Of a replay that is held to its recorded times."""
+    """Rows on the recorded times, for a replay that is judged by them."""
     timing, thresholds = comparison["timing"], comparison["thresholds"]
     if comparison["pace"] not in (None, "timed") or comparison["speed"] != 1 or timing["elapsed_error_pct"] is None:
         return
     late_us, limit_pct = comparison["workload"]["lag_p99_us"], thresholds["elapsed_error_pct"]
     if late_us is not None:
         limit_us = timing["source_elapsed_s"] * limit_pct / 100 * NS_PER_S / NS_PER_US
-        yield "behind the recorded times, slowest 1 %", "", _us(late_us), f"limit {_us(limit_us)}"
-    times = (_seconds(timing[f"{side}_elapsed_s"]) for side in ("source", "replay"))
+        yield "behind the recorded times, slowest 1 %", "", microseconds(late_us), f"limit {microseconds(limit_us)}"
+    times = (seconds(timing[f"{side}_elapsed_s"]) for side in ("source", "replay"))
     yield "elapsed time", *times, f"{timing['elapsed_error_pct']:+.2f} %, limit {limit_pct:g} %"
     if timing["drift_ppm"] is not None:
         limit = f"limit {thresholds['drift_ppm']:g} us/s"
@@ -84,11 +84,11 @@ def _storage(comparison: Comparison) -> Section:
     storage, threshold = comparison["storage"], comparison["thresholds"]["storage_pct"]
     rows = []
     for label, name, text in (
-        ("I/O time per rank", "io_time_s", _seconds),
-        ("one read or write, median", "latency_p50_us", _us),
-        ("one read or write, slowest 1 %", "latency_p99_us", _us),
-        ("bandwidth while I/O runs", "bandwidth_mib_s", _mib_s),
-        ("whole run", "elapsed_s", _seconds),
+        ("I/O time per rank", "io_time_s", seconds),
+        ("one read or write, median", "latency_p50_us", microseconds),
+        ("one read or write, slowest 1 %", "latency_p99_us", microseconds),
+        ("bandwidth while I/O runs", "bandwidth_mib_s", mib_s),
+        ("whole run", "elapsed_s", seconds),
     ):
         change = storage[name]
         if change is not None:
@@ -97,13 +97,13 @@ def _storage(comparison: Comparison) -> Section:
             change_text = format_slowdown(slower, 0.5)
             rows.append((label, text(change["source"]), text(change["replay"]), change_text))
     notes = [
-        f"Judged by the I/O time: a change of up to {threshold:g} % counts as none. One replay is one measurement; "
+        f"Judged by the I/O time: up to {threshold:g} % counts as no change. One replay is one measurement; "
         "`dxt-replay regress` measures how certain a difference is."
     ]
     if storage["resident_before_pct"] is not None:
         notes.append(
-            f"{storage['resident_before_pct']:.0f} % of the data were in the page cache before the replay; how much of "
-            "them was there before the recorded run is not known."
+            f"{storage['resident_before_pct']:.0f} % of the data were in the page cache before the replay; how much "
+            "was there before the recorded run is not known."
         )
     return Section(
         title=f"Storage: what was measured ({storage['verdict']})",
@@ -119,7 +119,7 @@ def _similarity(comparison: Comparison) -> Section:
     limits = ("not judged" if gate is None else f"limit {gate:g}", f"limit {thresholds['similarity']:g}")
     labels = ("cosine of all ten factors", "cosine without I/O time and bandwidth")
     rows = (
-        (label, _or_dash(similarity[name], lambda value: f"{value:.4f}"), limit)
+        (label, or_dash(similarity[name], lambda value: f"{value:.4f}"), limit)
         for label, name, limit in zip(labels, ("cosine", "workload_cosine"), limits, strict=True)
     )
     return Section(
@@ -147,16 +147,16 @@ def _details(comparison: Comparison) -> list[Section]:
 
 
 _FACTORS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "io_time_s": ("I/O time per rank", lambda value: _seconds(value)),
+    "io_time_s": ("I/O time per rank", seconds),
     "bytes": ("bytes moved", format_bytes),
     "files": ("files", lambda value: format_count(int(value))),
     "transfer_size_median": ("transfer size, median", format_bytes),
     "transfer_size_mean": ("transfer size, mean", format_bytes),
     "transfer_size_max": ("transfer size, max", format_bytes),
-    "bandwidth_median": ("bandwidth of one operation, median", lambda value: _mib_s(value)),
-    "bandwidth_mean": ("bandwidth of one operation, mean", lambda value: _mib_s(value)),
-    "sequential_pct": ("sequential", lambda value: _percent(value)),
-    "consecutive_pct": ("consecutive", lambda value: _percent(value)),
+    "bandwidth_median": ("bandwidth of one operation, median", mib_s),
+    "bandwidth_mean": ("bandwidth of one operation, mean", mib_s),
+    "sequential_pct": ("sequential", percent),
+    "consecutive_pct": ("consecutive", percent),
 }
 
 
@@ -164,7 +164,7 @@ def _factors(similarity: Mapping[str, Any]) -> Section:
     rows = []
     for name, factor in similarity["factors"].items():
         label, text = _FACTORS[name]
-        difference = _or_dash(factor["difference"], lambda value: f"{100 * value:+.1f} %")
+        difference = or_dash(factor["difference"], lambda value: f"{100 * value:+.1f} %")
         rows.append((label, text(factor["source"]), text(factor["replay"]), difference))
     return Section(
         title="Factors of the similarity",
@@ -182,7 +182,7 @@ def _interleaving(exact: Mapping[str, Any]) -> Section:
     found = f"{format_count(exact['inversions']['count'])} of {format_count(pairs)}"
     return Section(
         title="Order between threads, which a replay need not keep",
-        rows=(("neighbours on one file that came in the other order", found),) if pairs else (),
+        rows=(("neighbours on one file that changed places", found),) if pairs else (),
         prose=True,
     )
 
@@ -191,11 +191,11 @@ def _distances(distribution: Mapping[str, Any]) -> Section:
     rows = []
     for name, label, text in (
         ("transfer_size", "transfer size", format_bytes),
-        ("inter_arrival", "time from start to start in a thread", _us),
-        ("latency", "time of one read or write", _us),
+        ("inter_arrival", "time from start to start in a thread", microseconds),
+        ("latency", "time of one read or write", microseconds),
     ):
         found = distribution[name]
-        rows.append((label, f"{100 * found['ks']:.1f} %", _or_dash(found["wasserstein"], text)))
+        rows.append((label, f"{100 * found['ks']:.1f} %", or_dash(found["wasserstein"], text)))
     return Section(
         title="Distributions: how far recorded and replayed values are apart",
         columns=("", "largest gap", "mean shift"),
@@ -209,10 +209,10 @@ def _distances(distribution: Mapping[str, Any]) -> Section:
 
 def _times(comparison: Comparison) -> Section:
     timing = comparison["timing"]
-    error = _or_dash(timing["elapsed_error_pct"], lambda value: f"{value:+.3f} %")
+    error = or_dash(timing["elapsed_error_pct"], lambda value: f"{value:+.3f} %")
     rows = [
-        ("elapsed, recorded", _seconds(timing["source_elapsed_s"])),
-        ("elapsed, replayed", f"{_seconds(timing['replay_elapsed_s'])} ({error})"),
+        ("elapsed, recorded", seconds(timing["source_elapsed_s"])),
+        ("elapsed, replayed", f"{seconds(timing['replay_elapsed_s'])} ({error})"),
     ]
     if timing["drift_ppm"] is not None:
         low, high = timing["drift_interval_ppm"]
@@ -223,41 +223,21 @@ def _times(comparison: Comparison) -> Section:
         rows.append(("time of a step, off by", f"median {error['p50']:.2f} %, at most {error['max']:.2f} %"))
     overlap, curves = comparison["overlap"], comparison["curves"]
     if overlap["source_pct"] is not None or overlap["replay_pct"] is not None:
-        both = (_or_dash(overlap[side], _percent) for side in ("source_pct", "replay_pct"))
+        both = (or_dash(overlap[side], percent) for side in ("source_pct", "replay_pct"))
         rows.append(("I/O time hidden behind compute", "{} recorded, {} replayed".format(*both)))
     for label, name in (("operations in flight", "in_flight_pct"), ("bytes moved", "bandwidth_pct")):
         if curves[name] is not None:
-            rows.append((f"{label} in each {curves['bin_s']:g} s", f"differ by {_percent(curves[name])} in total"))
+            rows.append((f"{label} in each {curves['bin_s']:g} s", f"differ by {percent(curves[name])} in total"))
     return Section(title="Times", rows=tuple(rows), prose=True)
 
 
 def _percentiles(timing: Mapping[str, Any]) -> Section:
-    """Of the lag, and of what the machine could do."""
+    """Percentiles of the lag, and of the jitter of the machine."""
     labels = {"lag_us": "operation begun after it was due", "jitter_us": "idle thread woken after its time"}
     measured = [(label, timing[name]) for name, label in labels.items() if timing[name]]
     columns = tuple(measured[0][1]) if measured else ()
     return Section(
         title="Lateness, and what this machine can do at best",
         columns=("", *columns),
-        rows=tuple((label, *(_or_dash(found.get(name), _us) for name in columns)) for label, found in measured),
+        rows=tuple((label, *(or_dash(found.get(name), microseconds) for name in columns)) for label, found in measured),
     )
-
-
-def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
-    return "-" if value is None else text(value)
-
-
-def _seconds(value: float) -> str:
-    return format_duration(value * NS_PER_S)
-
-
-def _us(value: float) -> str:
-    return format_duration(value * NS_PER_US)
-
-
-def _mib_s(value: float) -> str:
-    return f"{value:,.4g} MiB/s" if value < 1000 else f"{value:,.0f} MiB/s"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.2f} %"

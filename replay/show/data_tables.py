@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 
 class Unit(Enum):
-    """What the values of a column are, and so how one is written."""
+    """What the values of a column are, which decides how they are written."""
 
     COUNT = "count"
     BYTES = "bytes"
@@ -42,7 +42,7 @@ _KINDS = {Unit.TEXT: Kind.TEXT, Unit.PATH: Kind.PATH}
 class DataColumn:
     """One column of a table of data.
 
-    `value`: of a row, None where there is none; it is what the page sorts by.
+    `value`: the value in a row, by which the page sorts; None where it is not known.
     `total`: whether the values of different rows add up.
     `terminal`, `page`: where the column is shown; `spare`: left out where a terminal is too narrow.
     """
@@ -80,7 +80,7 @@ def data_section(
 ) -> Section:
     """The table for a terminal: the `MAX_GROUPS` rows that cost most, the most first, with a bar of the cost.
 
-    `cost`: what rows are sorted by, None to keep their order; `rows_in_all`: where `rows` are the largest only.
+    `cost`: sorts the rows, None to keep their order. `rows_in_all`: number of all rows, where `rows` are the largest.
     """
     ordered = list(rows) if cost is None else sorted(rows, key=cost, reverse=True)
     shown = ordered[:MAX_GROUPS]
@@ -103,7 +103,7 @@ def data_section(
 
 
 def left_out(rows: int) -> tuple[str, ...]:
-    """The note below a table that lacks so many rows."""
+    """The note below a table that does not show this many rows; none for 0."""
     return (f"and {format_count(rows)} more: --csv and --json have all",) if rows > 0 else ()
 
 
@@ -153,14 +153,14 @@ FILES = (
     _bytes("read by several ranks", "read_by_several_bytes", terminal=False),
     _bytes("from counters", "reconstructed_bytes", terminal=False),
 )
-"""Of `patterns.FILES_SCHEMA`. The numbers of ranks do not add up: files share ranks."""
+"""Columns of `patterns.FILES_SCHEMA`. The numbers of ranks do not add up: files share ranks."""
 
 RANK_FILES = tuple(
     _number("rank", "rank") if column.head == "ranks" else column
     for column in FILES
     if column.head not in ("size", "read by several ranks")
 )
-"""Of `rank_files.RANK_FILES_SCHEMA`."""
+"""Columns of `rank_files.RANK_FILES_SCHEMA`."""
 
 RANKS = (
     _number("rank", "rank"),
@@ -179,7 +179,7 @@ RANKS = (
     _bytes("read again", "reread_bytes", terminal=False),
     _bytes("from counters", "reconstructed_bytes", terminal=False),
 )
-"""Of `patterns.RANKS_SCHEMA`; on the page joined with `overlap.RANKS_SCHEMA`, whose `io_ns` is `union_ns` there."""
+"""Columns of `patterns.RANKS_SCHEMA`; on the page with those of `overlap.RANKS_SCHEMA`, whose `io_ns` is `union_ns`."""
 
 OVERLAP = (
     _number("rank", "rank"),
@@ -192,7 +192,7 @@ OVERLAP = (
     _time("inside compute", "io_hidden_ns"),
     _time("outside", "io_exposed_ns"),
 )
-"""Of `overlap.RANKS_SCHEMA`."""
+"""Columns of `overlap.RANKS_SCHEMA`."""
 
 STEPS = (
     _number("step", "step"),
@@ -209,7 +209,7 @@ STEPS = (
     _time("checkpoint", "checkpoint_ns", total=False, terminal=False),
     _count("operations", "operations", terminal=False),
 )
-"""Of `step_times.STEPS_SCHEMA`."""
+"""Columns of `step_times.STEPS_SCHEMA`."""
 
 TFRECORDS = (
     _text("file", "path", Unit.PATH),
@@ -219,7 +219,7 @@ TFRECORDS = (
     _bytes("mean", "mean_bytes"),
     _bytes("most", "most_bytes"),
 )
-"""Of `contents.TFRECORDS_SCHEMA`."""
+"""Columns of `contents.TFRECORDS_SCHEMA`."""
 
 DATASETS = (
     _text("file", "path", Unit.PATH),
@@ -231,7 +231,7 @@ DATASETS = (
     _text("filter", "filter", spare=True),
     _bytes("stored", "stored_bytes"),
 )
-"""Of `contents.DATASETS_SCHEMA`."""
+"""Columns of `contents.DATASETS_SCHEMA`."""
 
 CLOCKS = (
     _number("rank", "rank"),

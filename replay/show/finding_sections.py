@@ -10,7 +10,7 @@ from replay.show.section import Section
 from traces.units import NS_PER_S, format_duration
 
 SHOWN_FILES = 3
-NOTHING = "Nothing stands out: nothing passed a threshold that could gain 1 % of the run."
+NOTHING = "Nothing stands out: no finding has 1 % of the run or more at stake."
 
 
 def finding_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:

@@ -19,7 +19,7 @@ WORDS = {
     "DXT": "Darshan's extended tracing: start, end, offset and length of every read and write.",
     "exposed I/O": "I/O outside compute; hidden I/O is inside compute.",
     "failed": "Operations that returned an error or fewer bytes than recorded.",
-    "in flight": "Begun and not ended yet; on average how many operations are so at once.",
+    "in flight": "Begun and not ended yet. As a number: how many operations are in flight at once, on average.",
     "input wait": "Time in which the training loop waits for its next batch, for storage or for preprocessing.",
     "I/O time": "Sum: the durations of all operations added. Union: time in which at least one was in flight.",
     "jitter": "How late this machine wakes a thread that does nothing else: lag below it is not the replay's.",

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.show.section import MAX_GROUPS, Section
-from traces.units import format_bytes, format_count, format_duration
+from replay.show.cells import share
+from replay.show.section import MAX_GROUPS, Section, facts, prose
+from traces.units import format_bytes, format_count, format_counted, format_duration
 
 _WHOLE = 0.99995
-"""A coverage that prints as 100.00 %."""
+"""Least coverage that prints as 100.00 %."""
 
 
 def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
     """The tables of `dxt-replay merge`, from its JSON object."""
     operations = merged["operations"]
-    facts = [
+    rows = [
         ("capture", str(merged["capture"])),
         ("ranks", format_count(merged["ranks"])),
         ("operations traced", format_count(operations["traced"])),
         ("operations from counters", format_count(operations["reconstructed"])),
         ("files", format_count(merged["files"])),
         ("spans", format_count(merged["spans"])),
-        ("trace coverage, bytes", _share(merged["coverage"]["bytes"])),
-        ("trace coverage, operations", _share(merged["coverage"]["operations"])),
+        ("trace coverage, bytes", share(merged["coverage"]["bytes"])),
+        ("trace coverage, operations", share(merged["coverage"]["operations"])),
     ]
     sections = [
-        Section(title=_headline(merged), rows=tuple(facts), prose=True),
-        Section(title="Warnings", rows=tuple((line,) for line in merged["warnings"]), prose=True),
+        facts(_headline(merged), rows),
+        prose("Warnings", merged["warnings"]),
     ]
     if operations["traced"]:
         sections.insert(1, _clocks(merged))
@@ -45,19 +46,19 @@ def no_dxt(counted: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _headline(merged: Mapping[str, Any]) -> str:
-    """What happened and whether it is good, in one sentence."""
+    """What was merged, how complete it is and how well the clocks are known, in one sentence."""
     operations, coverage = merged["operations"], merged["coverage"]
-    ranks = _number(merged["ranks"], "rank")
+    ranks = format_counted(merged["ranks"], "rank")
     if not operations["traced"]:
         return f"Merged {ranks}, but {no_dxt(merged.get('counted', {}))}"
-    said = [f"Merged {ranks}, {_number(operations['traced'], 'operation')}"]
+    said = [f"Merged {ranks}, {format_counted(operations['traced'], 'operation')}"]
     known = [share for share in (coverage["bytes"], coverage["operations"]) if share is not None]
     if not known:
         said.append("trace coverage unknown, as the log has no counters")
     elif min(known) >= _WHOLE:
         said.append("trace coverage 100 %")
     else:
-        said.append(f"but the trace is partial: coverage {_share(min(known))}")
+        said.append(f"but the trace is partial: coverage {share(min(known))}")
     if merged["spans"] and merged["clock"]:
         width = max(_width(found) for found in merged["clock"])
         said.append(f"clocks known within {format_duration(width)}")
@@ -74,7 +75,7 @@ def _clocks(merged: Mapping[str, Any]) -> Section:
     workers = any(found.get("worker") for found in merged["clock"])
     notes = [f"and {format_count(left)} more clocks: --json has all"] if left else []
     if not merged["spans"]:
-        notes.append("There is no profile to align with: the offsets matter between these processes alone.")
+        notes.append("There is no profile to align with: the offsets only matter between these processes.")
     return Section(
         title="Clocks",
         columns=("rank", *(("worker",) if workers else ()), "method", "offset", "known within"),
@@ -115,11 +116,3 @@ def _ranges(numbers: Iterable[int]) -> str:
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in parts]
     more = f" and {len(shown) - MAX_GROUPS} more" if len(shown) > MAX_GROUPS else ""
     return ", ".join(shown[:MAX_GROUPS]) + more
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"

@@ -1,29 +1,30 @@
-"""What a command prints for a person, as rows of text: from the same objects that `--json` prints. Pure."""
+"""What `dxt-replay run` prints for a person, from the objects that `--json` prints. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from replay.show.section import Section
+from replay.show.cells import microseconds, or_dash, percent, seconds
+from replay.show.section import Section, facts, prose
 from traces.lateness import allowed_lag_us
-from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration
+from traces.units import format_bytes, format_count
 
 _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
 
 _TIMES_NOTE = (
-    "Lag: it began later than it was due. Jitter: an idle thread of this machine woke later than it should. Latency is "
-    "the storage's; response is lag and latency together."
+    "Lag: how late an operation began. Jitter: how late an idle thread of this machine wakes. Latency: how long the "
+    "storage took. Response: lag and latency together."
 )
 
-STOPPED = "STOPPED before the end: the figures are of the part that was replayed until then"
+STOPPED = "STOPPED before the end: the figures cover the part that was replayed until then"
 """Title of a run that was stopped."""
 
 
 def run_sections(run: Mapping[str, Any]) -> list[Section]:
     """The tables of `dxt-replay run`, from its JSON object."""
     moved, cache = run["bytes"], run["cache"]
-    facts = [
+    rows = [
         ("capture", str(run["capture"])),
         ("pace", f"{run['pace']}, speed {run.get('speed', 1):g}"),
         ("interface", _interface(run)),
@@ -31,29 +32,29 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
         ("failed", format_count(run["failed"])),
         ("read", format_bytes(moved["read"])),
         ("written", format_bytes(moved["written"])),
-        ("elapsed", f"{_seconds(run['elapsed_s'])} ({_recorded(run)})"),
+        ("elapsed", f"{seconds(run['elapsed_s'])} ({_recorded(run)})"),
         (
             "page cache",
-            f"{cache['policy']}; {_or_dash(cache['resident_before_pct'], _percent)} of the data in it before",
+            f"{cache['policy']}; {or_dash(cache['resident_before_pct'], percent)} of the data in it before",
         ),
-        ("replayer's own work", _or_dash((run.get("overhead") or {}).get("fraction_pct"), _at_most_percent)),
+        ("replayer's own work", or_dash((run.get("overhead") or {}).get("fraction_pct"), _at_most_percent)),
     ]
     times = {**_LATENESS, "latency_us": "latency (end - begin)", "response_us": "response (end - due)"}
     by_operation = run.get("latency_by_operation_us") or {}
     several = {name: name for name in by_operation} if len(by_operation) > 1 else {}
     sections = [
-        Section(title=STOPPED if run.get("stopped") else "", rows=((run_headline(run),),), prose=True),
-        _facts("Run", facts),
+        prose(STOPPED if run.get("stopped") else "", [run_headline(run)]),
+        facts("Run", rows),
         _shares("Times of an operation", run, times, notes=(_TIMES_NOTE,)),
         _shares("Latency by operation", by_operation, several),
-        _prose("Warnings", run.get("warnings", ())),
+        prose("Warnings", run.get("warnings", ())),
     ]
     return [section for section in sections if section.rows]
 
 
 def run_headline(run: Mapping[str, Any]) -> str:
-    """What happened and whether it is good, in one line."""
-    done = f"eplayed {format_count(run['operations'])} operations in {_seconds(run['elapsed_s'])} ({_recorded(run)})"
+    """What was replayed, whether operations failed and whether they were late, in one line."""
+    done = f"eplayed {format_count(run['operations'])} operations in {seconds(run['elapsed_s'])} ({_recorded(run)})"
     problems = (
         [f"{format_count(run['failed'])} operations failed{_by_name(run.get('errors'))}"] if run["failed"] else []
     )
@@ -71,22 +72,22 @@ def _by_name(errors: Mapping[str, int] | None) -> str:
 
 
 def _punctuality(run: Mapping[str, Any]) -> str:
-    """How late the operations began, against what the machine could do."""
+    """How late the operations began, against the limit on this machine."""
     late_us = (run.get("lag_us") or {}).get("p99")
     if late_us is None:
         return ""
     limit_us = allowed_lag_us(run.get("jitter_us"))
-    lag = f"; lag p99 {_microseconds(late_us)}"
+    lag = f"; lag p99 {microseconds(late_us)}"
     if late_us <= limit_us:
-        return f"{lag}, on time for this machine (limit {_microseconds(limit_us)})"
-    return f"{lag}, LATE (limit {_microseconds(limit_us)}): `dxt-replay compare` says whether the storage was the cause"
+        return f"{lag}, on time for this machine (limit {microseconds(limit_us)})"
+    return f"{lag}, LATE (limit {microseconds(limit_us)}): `dxt-replay compare` says whether the storage was the cause"
 
 
 def _recorded(run: Mapping[str, Any]) -> str:
-    """What the elapsed time is to be held against: as recorded, and at the speed of the replay where that differs."""
+    """The recorded elapsed time, and what it comes to at the speed of the replay where that differs."""
     recorded, expected = run["recorded_s"], run.get("expected_s")
-    at_speed = f", {_seconds(expected)} at this speed" if expected not in (None, recorded) else ""
-    return f"recorded {_seconds(recorded)}{at_speed}"
+    at_speed = f", {seconds(expected)} at this speed" if expected not in (None, recorded) else ""
+    return f"recorded {seconds(recorded)}{at_speed}"
 
 
 def _interface(run: Mapping[str, Any]) -> str:
@@ -98,7 +99,7 @@ def _interface(run: Mapping[str, Any]) -> str:
 
 
 def _at_most_percent(value: float) -> str:
-    return f"at most {_percent(value)} of the time"
+    return f"at most {percent(value)} of the time"
 
 
 def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
@@ -107,16 +108,16 @@ def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
     rows = [
         (
             str(number),
-            _seconds(run["elapsed_s"]),
+            seconds(run["elapsed_s"]),
             f"{100 * (run['elapsed_s'] / elapsed['median'] - 1):+.2f} %" if elapsed["median"] else "-",
-            _or_dash((run["lag_us"] or {}).get("p99"), _microseconds),
-            _or_dash((run["latency_us"] or {}).get("p50"), _microseconds),
+            or_dash((run["lag_us"] or {}).get("p99"), microseconds),
+            or_dash((run["latency_us"] or {}).get("p50"), microseconds),
             format_count(run["failed"]),
-            _or_dash(run["cache"]["resident_before_pct"], _percent),
+            or_dash(run["cache"]["resident_before_pct"], percent),
         )
         for number, run in enumerate(repeats["runs"], start=1)
     ]
-    summary = f"median {_seconds(elapsed['median'])}, {_seconds(elapsed['min'])} to {_seconds(elapsed['max'])}"
+    summary = f"median {seconds(elapsed['median'])}, {seconds(elapsed['min'])} to {seconds(elapsed['max'])}"
     stopped = any(run.get("stopped") for run in repeats["runs"])
     warnings = dict.fromkeys(text for run in repeats["runs"] for text in run.get("warnings", ()))
     sections = [
@@ -126,7 +127,7 @@ def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
             rows=tuple(rows),
             notes=(summary,),
         ),
-        _prose("Warnings", tuple(warnings)),
+        prose("Warnings", tuple(warnings)),
     ]
     return [section for section in sections if section.rows]
 
@@ -138,48 +139,6 @@ def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str], no
     return Section(
         title=title,
         columns=("", *columns),
-        rows=tuple(
-            (label, *(_or_dash(found.get(name), _microseconds) for name in columns)) for label, found in measured
-        ),
+        rows=tuple((label, *(or_dash(found.get(name), microseconds) for name in columns)) for label, found in measured),
         notes=notes,
     )
-
-
-def _facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = ()) -> Section:
-    return Section(title=title, rows=tuple(rows), prose=True, notes=tuple(notes))
-
-
-def _prose(title: str, lines: Sequence[str]) -> Section:
-    return Section(title=title, rows=tuple((line,) for line in lines), prose=True)
-
-
-def _spread(spread: Mapping[str, float | None], text: Callable[[float], str]) -> tuple[str, ...]:
-    return tuple(_or_dash(spread[name], text) for name in ("min", "median", "mean", "max"))
-
-
-def _mean_and_max(values: Mapping[str, float], name: str) -> str:
-    return f"mean {_seconds(values[f'{name}_mean'])}, max {_seconds(values[f'{name}_max'])}"
-
-
-def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
-    return "-" if value is None else text(value)
-
-
-def _seconds(value: float) -> str:
-    return format_duration(value * NS_PER_S)
-
-
-def _microseconds(value: float) -> str:
-    return format_duration(value * NS_PER_US)
-
-
-def _mib_s(value: float) -> str:
-    return f"{format_bytes(value * MIB)}/s"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.2f} %"
-
-
-def _share(value: float | None) -> str:
-    return _or_dash(value, lambda share: _percent(100 * share))

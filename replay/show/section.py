@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -66,8 +66,18 @@ class Section:
         )
 
 
+def facts(title: str, rows: Iterable[tuple[str, str]]) -> Section:
+    """A table of labels and values."""
+    return Section(title=title, rows=tuple(rows), prose=True)
+
+
+def prose(title: str, lines: Iterable[str]) -> Section:
+    """Lines of text below a title."""
+    return Section(title=title, rows=tuple((line,) for line in lines), prose=True)
+
+
 class Tone(Enum):
-    """Whether a word is good news."""
+    """Whether a word is a good result, a bad one, a doubtful one or neither."""
 
     GOOD = auto()
     BAD = auto()

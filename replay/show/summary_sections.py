@@ -1,21 +1,22 @@
-"""What `dxt-replay summary` prints for a person: what the run was and whether it is good, then the figures. Pure."""
+"""What `dxt-replay summary` prints for a person: what ran and what storage cost it, then the figures. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
-from traces.units import MIB, NS_PER_S, format_bytes, format_count, format_counted, format_duration
+from replay.show.cells import mib_s, or_dash, percent, seconds, share
+from replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
+from traces.units import format_bytes, format_count, format_counted
 
 LIMITS_PCT, SLOWS_PCT = 20.0, 5.0
-"""From which share of the run on storage limits it, and slows it: as the severities of findings."""
+"""Gain of infinitely fast storage, per cent, from which it limits or slows a run: the severities of findings."""
 
 LONG_WAIT_PCT = 10.0
-"""Input wait of the loop that MLPerf Storage does not accept."""
+"""Input wait, per cent of the loop, that MLPerf Storage does not accept."""
 
 LEAST_COVERAGE = 0.99
-"""Trace coverage in bytes below which nothing is said about what storage can have cost."""
+"""Trace coverage of the bytes below which the trace cannot show what storage cost."""
 
 _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operations"}
 
@@ -24,17 +25,17 @@ def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
     """The tables of `dxt-replay summary`, from its JSON object."""
     traced = has_trace(summary)
     sections = [
-        Section(title="", rows=tuple((line,) for line in headline(summary)), prose=True),
-        _facts("Job", _job_rows(summary)),
-        _facts("Training loop", _loop_rows(summary)),
-        _facts("I/O", _io_rows(summary) if traced else _counted_rows(summary)),
+        prose("", headline(summary)),
+        facts("Job", _job_rows(summary)),
+        facts("Training loop", _loop_rows(summary)),
+        facts("I/O", _io_rows(summary) if traced else _counted_rows(summary)),
         *([_per_operation(summary)] if traced else []),
         _interfaces(summary["interfaces"]),
     ]
     if summary.get("groups") is not None:
         sections.append(_breakdown(summary["groups"], summary["by"]))
     if summary["warnings"]:
-        sections.append(Section(title="Warnings", rows=tuple((text,) for text in summary["warnings"]), prose=True))
+        sections.append(prose("Warnings", summary["warnings"]))
     return [section for section in sections if section.rows]
 
 
@@ -45,55 +46,60 @@ def has_trace(summary: Mapping[str, Any]) -> bool:
 
 
 def headline(summary: Mapping[str, Any]) -> list[str]:
-    """What the run was, and what storage can have cost it, in sentences; only what the capture shows."""
+    """What ran, and what storage can have cost it, in sentences; only what the capture shows."""
+    cost, ran = storage_cost(summary), _what_ran(summary)
+    return [ran, *cost] if has_trace(summary) else [*cost, ran]
+
+
+def storage_cost(summary: Mapping[str, Any]) -> list[str]:
+    """The most that infinitely fast storage could save, and how that is known, in sentences; none where it is not.
+
+    Of a capture with training steps it is `storage_gain_s` of the summary's loop, which the findings use too.
+    """
     if not has_trace(summary):
-        return [
-            "No DXT trace: nothing is known about when the I/O happened. The totals below are Darshan's counters.",
-            _what_ran(summary),
-        ]
-    return [_what_ran(summary), *_verdict(summary)]
+        return ["No DXT trace: nothing is known about when the I/O happened. The totals are Darshan's counters."]
+    if not summary["operations"]["read"] and not summary["operations"]["write"]:
+        none = "The capture holds no reads and no writes: what storage cost this run is not known."
+        return [none, *_waits(summary)]
+    covered = summary["coverage"]["bytes"]
+    if covered is not None and covered < LEAST_COVERAGE:
+        few = f"The trace holds {100 * covered:.1f} % of the bytes: too little to say what storage cost this run."
+        return [few, *_waits(summary)]
+    return [*_gain(summary), *_waits(summary)]
 
 
 def _what_ran(summary: Mapping[str, Any]) -> str:
     job, steps = summary["job"], summary["steps"]["count"]
-    ranks, time = format_counted(job["nprocs"], "rank"), _seconds(job["run_time_s"])
+    ranks, time = format_counted(job["nprocs"], "rank"), seconds(job["run_time_s"])
     return f"Training of {format_counted(steps, 'step')} on {ranks}, {time}." if steps else f"A run on {ranks}, {time}."
 
 
-def _verdict(summary: Mapping[str, Any]) -> Iterable[str]:
-    loop, covered = summary.get("loop"), summary["coverage"]["bytes"]
-    whole = covered is None or covered >= LEAST_COVERAGE
-    if not summary["operations"]["read"] and not summary["operations"]["write"]:
-        yield "It holds no reads and no writes, so it cannot say what storage cost this run."
-        return
+def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
+    loop, run_s = summary.get("loop"), summary["job"]["run_time_s"]
+    if loop is not None:
+        yield _gain_text(loop["storage_gain_s"], loop["storage_gain_pct"], "loop")
+        if loop["input_wait_pct"] >= LONG_WAIT_PCT and loop["storage_gain_pct"] < SLOWS_PCT:
+            yield "Training waits for input to be prepared, or for reads that no trace holds (memory-mapped files)."
+    elif not summary["steps"]["count"] and run_s > 0:
+        gain_s = min(summary["in_flight_s"], run_s)
+        yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
+        yield "Without a profile it is not known whether training waited for the I/O."
+
+
+def _gain_text(gain_s: float, pct: float, of: str) -> str:
+    judged = "limits" if pct >= LIMITS_PCT else "slows" if pct >= SLOWS_PCT else "does not limit"
+    saved = f"at most {seconds(gain_s)}, {pct:.1f} % of the {of}" if gain_s else "nothing"
+    return f"Infinitely fast storage would save {saved}: storage {judged} this run."
+
+
+def _waits(summary: Mapping[str, Any]) -> Iterable[str]:
+    loop = summary.get("loop")
     if loop is not None:
         after = " after the first step" if loop["warm_up_s"] else ""
         yield (
             f"Training waits for input {loop['input_wait_pct']:.1f} % of the loop{after} and computes "
             f"{loop['compute_pct']:.1f} % of it."
         )
-        if whole:
-            yield _gain(loop["storage_gain_s"], loop["storage_gain_pct"], "loop")
-            if loop["input_wait_pct"] >= LONG_WAIT_PCT and loop["storage_gain_pct"] < SLOWS_PCT:
-                yield "It waits for input to be prepared, or for reads that no trace holds (memory-mapped files)."
-    elif whole and not summary["steps"]["count"] and summary["job"]["run_time_s"] > 0:
-        gain_s = min(summary["in_flight_s"], summary["job"]["run_time_s"])
-        yield _gain(gain_s, 100 * gain_s / summary["job"]["run_time_s"], "run")
-        yield "Without a profile it is not known whether training waited for the I/O."
-    if not whole:
-        yield f"The trace holds {100 * covered:.1f} % of the bytes: too little to say what storage cost this run."
-
-
-def _gain(seconds: float, pct: float, of: str) -> str:
-    judged = (
-        "storage limits this run"
-        if pct >= LIMITS_PCT
-        else "storage slows this run"
-        if pct >= SLOWS_PCT
-        else "storage is not what limits it"
-    )
-    saved = f"at most {_seconds(seconds)}, {pct:.1f} % of the {of}" if seconds else "nothing"
-    return f"Infinitely fast storage would save {saved}: {judged}."
 
 
 def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -101,9 +107,9 @@ def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if job.get("exe"):
         yield "command", job["exe"]
     yield "ranks", format_count(job["nprocs"])
-    yield "run time", _seconds(job["run_time_s"])
-    yield "trace coverage, bytes", _share(coverage["bytes"])
-    yield "trace coverage, operations", _share(coverage["operations"])
+    yield "run time", seconds(job["run_time_s"])
+    yield "trace coverage, bytes", share(coverage["bytes"])
+    yield "trace coverage, operations", share(coverage["operations"])
     if summary["partial"]:
         yield "complete", "no: the capture is partial"
 
@@ -111,19 +117,19 @@ def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 def _loop_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     steps, compute, loop = summary["steps"], summary["compute"], summary.get("loop")
     if steps["count"]:
-        yield "steps", f"{format_count(steps['count'])}, mean {_seconds(steps['mean_s'])}"
+        yield "steps", f"{format_count(steps['count'])}, mean {seconds(steps['mean_s'])}"
     if loop is not None:
         if loop["warm_up_s"]:
-            yield "first step, above the usual", f"{_seconds(loop['warm_up_s'])}, left out of the next three lines"
-        yield "loop", _seconds(loop["loop_s"])
+            yield "first step, above the usual", f"{seconds(loop['warm_up_s'])}, not part of the next three lines"
+        yield "loop", seconds(loop["loop_s"])
         yield "compute (accelerator utilisation)", f"{loop['compute_pct']:.1f} % of the loop"
         busy = f"; storage busy in {loop['io_in_wait_pct']:.1f} % of it" if loop["input_wait_s"] else ""
         yield "input wait", f"{loop['input_wait_pct']:.1f} % of the loop{busy}"
     if compute["profiled_ranks"]:
-        yield "compute, mean of the ranks", _or_dash(compute["busy_s_per_rank_mean"], _seconds)
+        yield "compute, mean of the ranks", or_dash(compute["busy_s_per_rank_mean"], seconds)
         if loop is not None:
-            yield "input wait, mean of the ranks", _or_dash(compute["input_wait_s_per_rank_mean"], _seconds)
-        yield "I/O time inside compute", _or_dash(compute["io_hidden_pct"], _percent)
+            yield "input wait, mean of the ranks", or_dash(compute["input_wait_s_per_rank_mean"], seconds)
+        yield "I/O time inside compute", or_dash(compute["io_hidden_pct"], percent)
 
 
 def _io_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -140,10 +146,10 @@ def _io_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "files", format_count(summary["files"])
     yield "I/O time of a rank, union", _mean_and_max(io_time, "union_per_rank")
     yield "I/O time of a rank, sum", _mean_and_max(io_time, "sum_per_rank")
-    yield "bandwidth while I/O is in flight", _or_dash(summary["aggregate_bandwidth_mib_s"], _mib_s)
+    yield "bandwidth while I/O is in flight", or_dash(summary["aggregate_bandwidth_mib_s"], mib_s)
     source = _SOURCES[summary["access_pattern_source"]]
-    yield "sequential", f"{_or_dash(summary['sequential_pct'], _percent)} (from {source})"
-    yield "consecutive", _or_dash(summary["consecutive_pct"], _percent)
+    yield "sequential", f"{or_dash(summary['sequential_pct'], percent)} (from {source})"
+    yield "consecutive", or_dash(summary["consecutive_pct"], percent)
     if summary["unmeasured_operations"]:
         yield "too short to measure", format_counted(summary["unmeasured_operations"], "operation")
 
@@ -156,8 +162,8 @@ def _counted_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "writes, counted", format_count(_counted(counted, "writes"))
     yield "bytes, counted", format_bytes(_counted(counted, "bytes"))
     if summary["sequential_pct"] is not None:
-        yield "sequential", _percent(summary["sequential_pct"])
-        yield "consecutive", _or_dash(summary["consecutive_pct"], _percent)
+        yield "sequential", percent(summary["sequential_pct"])
+        yield "consecutive", or_dash(summary["consecutive_pct"], percent)
 
 
 def _counted(interfaces: Mapping[str, Mapping[str, Any]], quantity: str) -> int:
@@ -170,7 +176,7 @@ def _per_operation(summary: Mapping[str, Any]) -> Section:
         columns=("", "min", "median", "mean", "max"),
         rows=(
             ("transfer size", *_spread(summary["transfer_size_bytes"], format_bytes)),
-            ("bandwidth", *_spread(summary["bandwidth_per_op_mib_s"], _mib_s)),
+            ("bandwidth", *_spread(summary["bandwidth_per_op_mib_s"], mib_s)),
         ),
     )
 
@@ -215,7 +221,7 @@ def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
                 format_count(group["reads"]),
                 format_count(group["writes"]),
                 format_bytes(group["bytes_read"] + group["bytes_written"]),
-                _seconds(group["io_time_s"]),
+                seconds(group["io_time_s"]),
                 bar(group["io_time_s"] / longest, 12),
             )
             for group in kept
@@ -224,33 +230,9 @@ def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
     )
 
 
-def _facts(title: str, rows: Iterable[tuple[str, str]]) -> Section:
-    return Section(title=title, rows=tuple(rows), prose=True)
-
-
 def _spread(spread: Mapping[str, float | None], text: Callable[[float], str]) -> tuple[str, ...]:
-    return tuple(_or_dash(spread[name], text) for name in ("min", "median", "mean", "max"))
+    return tuple(or_dash(spread[name], text) for name in ("min", "median", "mean", "max"))
 
 
 def _mean_and_max(values: Mapping[str, float], name: str) -> str:
-    return f"mean {_seconds(values[f'{name}_mean'])}, max {_seconds(values[f'{name}_max'])}"
-
-
-def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
-    return "-" if value is None else text(value)
-
-
-def _seconds(value: float) -> str:
-    return format_duration(value * NS_PER_S)
-
-
-def _mib_s(value: float) -> str:
-    return f"{format_bytes(value * MIB)}/s"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.2f} %"
-
-
-def _share(value: float | None) -> str:
-    return _or_dash(value, lambda share: _percent(100 * share))
+    return f"mean {seconds(values[f'{name}_mean'])}, max {seconds(values[f'{name}_max'])}"

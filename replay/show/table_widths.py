@@ -19,8 +19,12 @@ _ELLIPSIS = "…"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """`shown`: places of the columns that are shown; `widths`: how many characters each of them has; `left_out`: heads
-    of the columns of data for which there is no room."""
+    """How a table fits a width.
+
+    `shown`: places of the columns that are shown.
+    `widths`: characters of each shown column.
+    `left_out`: heads of the columns of data for which there is no room.
+    """
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]

@@ -39,7 +39,7 @@ _STYLES = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.DOUBTFUL: "yellow", To
 def print_summary(summary: Mapping[str, Any]) -> None:
     """Print the JSON object of `dxt-replay summary` for a person; where it has tables, the tables and not the totals.
 
-    `rows_in_all`, if it is there: how many rows each table has, of which the object may hold the largest only.
+    `rows_in_all`, where present: how many rows each table has, as the object may hold only the largest.
     """
     tables = summary.get("tables")
     if tables:
@@ -51,7 +51,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 
 def print_comparison(comparison: Mapping[str, Any], *, details: bool = False) -> None:
-    """Print the JSON object of `dxt-replay compare` for a person, with every measure where `details` are wanted."""
+    """Print the JSON object of `dxt-replay compare` for a person, with every measure if `details`."""
     print_sections(comparison_sections(comparison, details=details))
 
 
@@ -149,7 +149,7 @@ def _table(section: Section, found: Layout) -> Table:
 
 
 def _cell(text: str, width: int) -> Text:
-    """One cell. A word that is too long for its column is a name: its beginning goes."""
+    """One cell. A word that is too long for its column is a name, so its beginning is left out."""
     plain = printable(text)
     return _line(" ".join(shortened(word, width) for word in plain.split(" ")), "", tone_of(plain))
 

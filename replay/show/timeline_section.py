@@ -71,7 +71,7 @@ def _bin_ns(rows: Rows) -> int:
 
 
 def _digits(rows: Rows) -> int:
-    """Digits after the point that tell the bins' starts apart."""
+    """Digits after the point that the bins' starts need to differ."""
     wide, digits = _bin_ns(rows), 0
     while wide and digits < 9 and (wide * 10**digits) % NS_PER_S:
         digits += 1

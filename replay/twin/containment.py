@@ -5,8 +5,8 @@ descriptor of the one above with O_NOFOLLOW, so a link put there by anyone, at a
 followed. Paths below the target are text, `/` between names, as `replay.twin.placement` makes them.
 
 A run opens the files by their whole paths: links are looked for as it starts (`replay.twin.stage.check_staged`), and at
-the last name of a written file (O_NOFOLLOW). Who can replace a directory of the twin by a link while it runs is
-trusted.
+the last name of a written file (O_NOFOLLOW). A user who can replace a
+directory of the twin by a link during the run is trusted.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _REMEDIES = {
 
 
 def refusal(error: OSError, doing: str) -> TargetError:
-    """What the operating system refused, as one error: what, where, what to do. `doing`: "write /a/b"."""
+    """The error for something that the operating system refused, with what to do next. `doing`: "write /a/b"."""
     remedy = _REMEDIES.get(error.errno or 0, "choose another --target")
     return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
 
 
 def resolve_target(target: Path) -> Path:
-    """`target` absolute and without links. Raises: TargetError when something that is no directory is there."""
+    """`target` absolute and without links. Raises: TargetError when it is not a directory."""
     try:
         resolved = Path(os.path.realpath(target))
         found = os.stat(resolved)
@@ -58,7 +58,7 @@ def resolve_target(target: Path) -> Path:
     except OSError as error:
         raise refusal(error, f"use the target {printable(target)}") from error
     except ValueError as error:
-        raise TargetError(f"{printable(target)!r} is no path ({error}): choose another --target") from error
+        raise TargetError(f"{printable(target)!r} is not a path ({error}): choose another --target") from error
     if not stat.S_ISDIR(found.st_mode):
         raise TargetError(f"the target {printable(target)} is not a directory: choose another --target")
     return resolved
@@ -187,7 +187,7 @@ class Target:
             found = lstat(self.fd, LOCK_NAME.encode())
             if found is not None and os.path.samestat(found, os.fstat(fd)):
                 return fd
-            os.close(fd)  # who held it before has just removed it
+            os.close(fd)  # the process that held the lock has just removed the file
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What fills a staged file: bytes that do not compress, made faster than a disk takes them.
 
-A `Stager` knows how a file of one format is made; HDF5 gets its own when its twins are real HDF5 files.
+A `Stager` makes the files of one format; HDF5 has its own where the twins are real HDF5 files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from traces.units import MIB
 
 BLOCK_BYTES = MIB
-"""Fits into a core's cache together with the noise that it is made from: making it costs a tenth of writing it."""
+"""Bytes written at a time: with the noise that they are made from they fit into a core's cache."""
 
 _NOISE_SEED = 0x5D7C_3A11_0D15_7A6E
 _MASK = (1 << 64) - 1
@@ -28,7 +28,7 @@ class Stager(Protocol):
     """Whether a hole of the right size is a valid file of the format."""
 
     def fill(self, fd: int, record_id: int, size: int) -> Iterator[int]:
-        """Write an empty file up to `size` bytes; gives the number of bytes after each write. Raises: OSError."""
+        """Fill an empty file to `size` bytes; yields the number of bytes after each write. Raises: OSError."""
 
     def made(self, fd: int, record_id: int, size: int) -> bool:
         """Whether an open file of the right size starts as this stager would have begun it."""
@@ -71,8 +71,8 @@ def stager_of(file_format: str) -> Stager:
 def make_noise(record_id: int, block: int, words: np.ndarray) -> None:
     """Fill `words`, uint64[up to BLOCK_BYTES / 8], with the start of block number `block` of a file.
 
-    One block of noise, each word combined with a key of this file and block: nothing to find for a compressor, which
-    looks for repeated bytes, nor for deduplication, and several times as fast as a generator.
+    One block of noise, each word combined with a key of this file and block: neither a compressor, which
+    looks for repeated bytes, nor deduplication finds anything, and it is several times as fast as a generator.
     """
     key = np.uint64(_mix(record_id ^ _mix(block)))
     np.bitwise_xor(_noise()[: len(words)], key, out=words)

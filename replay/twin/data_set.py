@@ -2,7 +2,7 @@
 
 A file is *read* (its contents are staged), *looked at* (opened, closed, stat'ed, but no byte read or written: a hole
 of its size will do) or *created* (only written, or given its name, before it is read: the run makes it). Files without
-operations are no part of it.
+operations are not part of it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ CREATED_ROLE = "created"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwinFile:
-    """One file of the twin data set. `path` is text below the target; `size` in bytes; `role` one of the three.
+    """One file of the twin data set.
 
-    `stager` makes it. A real HDF5 file has a `layout` (a digest), and is larger than the `data_bytes` that its accesses
-    need; `exact` False where neither was looked for. `renamed`: the run gives it another name, where its bytes count.
+    `path`: text below the target. `size`: bytes. `role`: read, looked at or created. `stager`: makes the file.
+    `layout`: digest of a real HDF5 file's layout; such a file is larger than the `data_bytes` that its accesses need.
+    `exact`: False where neither `layout` nor `data_bytes` was determined.
+    `renamed`: the run gives it another name, under which its bytes count.
     """
 
     file_id: int
@@ -92,10 +94,10 @@ class FileUse:
 def file_use(capture: Capture) -> FileUse:
     """From the counts of each rank (`Capture.usage`). A read of any api counts, also one that returned nothing.
 
-    What a file is read, written and as large as for is known from the whole capture also where a selection of it is to
-    be replayed, so that all selections share one twin; `touched` are the selection's.
+    All but `touched` is taken from the whole capture, also where a part of it is replayed, so that all parts share one
+    twin.
 
-    Raises: CaptureError when operations and files do not fit together.
+    Raises: CaptureError when operations and files contradict each other.
     """
     count = capture.files.num_rows
     touched, read, written, renamed, new = np.zeros((5, count), dtype=bool)

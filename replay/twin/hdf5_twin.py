@@ -31,7 +31,7 @@ class Hdf5Stager:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the whole file: what its accesses need, and the metadata that it is made with."""
+        """Size of the whole file: the bytes that its accesses need, and the metadata."""
         return metadata_of(self.layout, self.data_bytes).file_bytes
 
     def fill(self, fd: int, record_id: int, size: int) -> Iterator[int]:
@@ -46,7 +46,7 @@ class Hdf5Stager:
         yield len(metadata.tail)
 
     def made(self, fd: int, record_id: int, size: int) -> bool:
-        """By the superblock, which is written last and tells where the metadata is, and the noise behind it."""
+        """Checks the superblock, which is written last and points to the metadata, and the noise behind it."""
         metadata = metadata_of(self.layout, self.data_bytes)
         if size != metadata.file_bytes or os.pread(fd, SUPERBLOCK_BYTES, 0) != metadata.superblock:
             return False

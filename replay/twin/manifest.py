@@ -6,8 +6,8 @@
     {"path": "dxt-replay-twin/a/b", "size": 4096, "record_id": 17, "sparse": false, "state": "whole"},
     ...]}
 
-It is written before the first file with state `planned` and again at the end, so that an interrupted staging can be
-told from somebody else's files.
+It is written before the first file with state `planned` and again at the end, so that the files of an
+interrupted staging are known from somebody else's.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MANIFEST_VERSION = 2
 """History: 1 (0.1.0): first. 2: `data_bytes` and `layout` of HDF5 files."""
 
 PLANNED = "planned"
-"""To be written; it may be there already, or not."""
+"""State of a file that is to be written; it may exist already, or not."""
 WHOLE = "whole"
-"""Written to its full size."""
+"""State of a file that is written to its full size."""
 CREATED_BY_RUN = "created_by_run"
-"""Only written by the captured job: each run makes it anew."""
+"""State of a file that the captured job only writes: each run makes it anew."""
 STATES = (PLANNED, WHOLE, CREATED_BY_RUN)
 
 _OURS = re.compile(rf"{TWIN_ROOT}(-[0-9a-f]{{{OWN_ROOT_ID_CHARS}}})?/")
@@ -45,8 +45,8 @@ _OURS = re.compile(rf"{TWIN_ROOT}(-[0-9a-f]{{{OWN_ROOT_ID_CHARS}}})?/")
 class ManifestFile:
     """One file: `path` below the target, `size` in bytes; a `sparse` one is a hole of that size.
 
-    Of a real HDF5 file `data_bytes` is what accesses need of it, the rest being metadata that it was made with, and
-    `layout` the digest of where its chunks lie; None for other files.
+    `data_bytes`: the bytes of a real HDF5 file that accesses need, without its metadata.
+    `layout`: digest of where its chunks lie. Both None for other files.
     """
 
     path: str

@@ -33,9 +33,11 @@ OpenZFS and GPFS headers."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropResult:
-    """`files` and `bytes` of them whose pages were given up, and what was not.
+    """The result of dropping pages.
 
-    `kept` counts files by a file system that cannot drop them; `skipped` files by what kept them from being opened.
+    `files`, `bytes`: files whose pages were dropped, and their bytes.
+    `kept`: number of files by the file system that cannot drop pages.
+    `skipped`: number of files by the reason why they could not be opened.
     """
 
     files: int
@@ -59,7 +61,7 @@ class DropResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residency:
-    """Bytes in the page cache of `total_bytes`. `unknown_bytes` is what could not be asked about, not in the total."""
+    """Bytes of `total_bytes` in the page cache. `unknown_bytes`, not in the total: the kernel does not say."""
 
     resident_bytes: int
     total_bytes: int
@@ -74,8 +76,8 @@ class Residency:
 def drop(paths: Iterable[bytes]) -> DropResult:
     """Write out and give up the cached pages of each file (fsync, then POSIX_FADV_DONTNEED).
 
-    Advice only: pages that another process has mapped stay. Ask `resident` for what came of it. Never raises for a
-    single file; `skipped` counts those.
+    Advice only: pages that another process has mapped stay. `resident` measures the result. Never raises for a
+    single file; `skipped` counts the failures.
     """
     files = total = 0
     kept: Counter[str] = Counter()
@@ -103,7 +105,7 @@ def drop(paths: Iterable[bytes]) -> DropResult:
 
 
 def resident(paths: Iterable[bytes]) -> Residency:
-    """How much of these files the page cache holds, by mincore(2) on mappings that are never touched.
+    """How much of these files the page cache holds, from mincore(2) on mappings that are never read.
 
     Files that this user neither owns nor may write count as unknown: for those the kernel says "all resident"
     (since Linux 5.2, commit 134fca9063ad). Files that cannot be opened count nowhere. Never raises for a single file.

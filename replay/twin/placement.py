@@ -29,7 +29,7 @@ OWN_ROOT_ID_CHARS = 16
 
 NAME_MAX = 255
 PATH_MAX = 4095
-"""Bytes of a name and of a path without its end, from limits.h of Linux; what opens a longer one gets ENAMETOOLONG."""
+"""Most bytes of a name and of a path without its NUL, from Linux's limits.h; opening a longer one is ENAMETOOLONG."""
 
 _TAKEN_MARK = "%~"
 _SHORTENED_MARK = "%-"
@@ -71,7 +71,7 @@ class _Candidate:
 def parse_map(text: str) -> PathMap:
     """`"PREFIX=DIR"`: recorded paths below PREFIX are read from DIR. The first `=` divides.
 
-    Raises: UsageError when there is none, a side is empty, or PREFIX is not absolute.
+    Raises: UsageError without an equals sign, when a side is empty, or when PREFIX is not absolute.
     """
     prefix, equals, directory = text.partition("=")
     if not equals or not prefix or not directory or "\0" in text:
@@ -166,7 +166,7 @@ def _suffix_rule(candidates: list[_Candidate]) -> Callable[[_Candidate], str]:
 
 @lru_cache(maxsize=1 << 16)
 def _escape(part: bytes) -> str:
-    """`part` with `%` and all that is not printable UTF-8 as `%XX`, at most `NAME_MAX` bytes."""
+    """`part` with `%` and everything that is not printable UTF-8 as `%XX`, at most `NAME_MAX` bytes."""
     text = part.decode("utf-8", "surrogateescape")
     if text.isascii() and text.isprintable() and "%" not in text:
         escaped = text
@@ -183,7 +183,7 @@ def _percent(character: str) -> str:
 
 
 def _shorten(escaped: str, limit: int) -> str:
-    """The longest start of `escaped` that has at most `limit` bytes and ends in no half of a character or an escape."""
+    """The longest start of `escaped` with at most `limit` bytes that does not end within a character or an escape."""
     if len(escaped.encode("utf-8")) <= limit:
         return escaped
     start = escaped.encode("utf-8")[:limit].decode("utf-8", "ignore")

@@ -1,7 +1,7 @@
 """The twin data set of a capture under a target: planned, written, checked before a run, taken away again.
 
-What it holds follows from the capture (`replay.twin.data_set`), where from `replay.twin.placement`, what is ours from
-`replay.twin.manifest`; that nothing outside the target is touched from `replay.twin.containment`.
+`replay.twin.data_set` decides what it holds, `replay.twin.placement` where each file is; `replay.twin.manifest` lists
+what is ours, and `replay.twin.containment` keeps everything outside of the target untouched.
 """
 
 from __future__ import annotations
@@ -50,9 +50,12 @@ LEAST_MEASURED_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """What staging would do. `target` is resolved; `bytes_to_write` leaves holes out, `bytes_on_disk` is
-    that in whole blocks. `free_bytes` and `free_files` are for this user, None where the file system does not tell.
-    `sparse` and `replaced` are the file ids of `to_write` that become holes, or take the place of a file of ours.
+    """What staging would do.
+
+    `target`: resolved path.
+    `bytes_to_write`: without holes; `bytes_on_disk`: the same in whole blocks.
+    `free_bytes`, `free_files`: for this user; None where the file system does not report them.
+    `sparse`, `replaced`: file ids of `to_write` that become holes, or replace a file of ours.
     `plain_hdf5`: paths of HDF5 files that are made as plain bytes, with the reason.
     """
 
@@ -73,12 +76,12 @@ class StagePlan:
 
     @property
     def bytes_created_by_run(self) -> int:
-        """What a run leaves of the files that it makes, under their last names."""
+        """Paths of the files that a run makes and leaves, under their last names."""
         return sum(file.size for file in self.created_by_run if not file.renamed)
 
     @property
     def shortage(self) -> str | None:
-        """Why it does not fit, None when it does."""
+        """Why the data set does not fit; None when it does."""
         if self.free_bytes is not None and self.bytes_on_disk > self.free_bytes:
             return (
                 f"{format_bytes(self.bytes_on_disk)} are needed and {format_bytes(self.free_bytes)} are free, "
@@ -94,7 +97,7 @@ class StagePlan:
 def plan_stage(capture: Capture, target: Path, *, maps: Sequence[PathMap] = (), sparse: bool = False) -> StagePlan:
     """What staging `capture` under `target` would write; changes nothing. `sparse`: holes where the format allows.
 
-    Raises: TargetError when a file that is not ours, or a link, is where one has to go, or a mapped file is missing.
+    Raises: TargetError when a link, or a file that is not ours, is in the place of one, or a mapped file is missing.
     """
     path = resolve_target(target)
     with open_target(path) as opened:
@@ -129,7 +132,7 @@ def plan_stage(capture: Capture, target: Path, *, maps: Sequence[PathMap] = (), 
 
 
 def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
-    """What staging would write, or is about to write, a line a fact; the largest files by name."""
+    """What staging would write, or is about to write, one line for each fact; the largest files by name."""
     holes = f", {format_count(len(plan.sparse))} of them as holes" if plan.sparse else ""
     verb, place = "would write" if dry_run else "writing", f"under {printable(plan.target)}"
     lines = [
@@ -163,7 +166,7 @@ def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
 
 
 def describe_done(plan: StagePlan, seconds: float) -> str:
-    """What staging wrote, in one line; nothing is said about a rate where hardly any time passed."""
+    """What staging wrote, in one line; without a rate where hardly any time passed."""
     if not plan.to_write:
         return "the twin is complete: nothing had to be written"
     files, size = format_counted(len(plan.to_write), "file"), format_bytes(plan.bytes_to_write)
@@ -321,7 +324,7 @@ def _kept_entry(plan: StagePlan, file: TwinFile) -> ManifestFile:
 def _found(target: Target | None, files: Iterable[TwinFile]) -> Iterator[tuple[TwinFile, os.stat_result | None]]:
     """Each file with what is at its place, directory by directory.
 
-    Raises: TargetError when that is a link, a directory or anything else that is no plain file.
+    Raises: TargetError for a link, a directory and anything else that is not a plain file.
     """
     by_directory: dict[str, list[TwinFile]] = defaultdict(list)
     for file in files:
@@ -366,7 +369,7 @@ def _there(
 
 
 def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile) -> bool:
-    """Whether a file of the right size, which an interrupted staging planned, is one that it had finished."""
+    """Whether an interrupted staging had finished a planned file of the right size."""
     directory, name = split(file.path)
     with target.directory(directory) as above:
         if above is None:
@@ -404,7 +407,7 @@ def _check_mapped(files: Iterable[MappedFile]) -> None:
 
 
 def _file_system(path: Path) -> os.statvfs_result:
-    """Of the nearest directory above `path` that exists."""
+    """The file system of the nearest directory above `path` that exists."""
     try:
         while not path.exists():
             path = path.parent
@@ -414,7 +417,7 @@ def _file_system(path: Path) -> os.statvfs_result:
 
 
 def _remove(target: Target, paths: Iterable[str]) -> int:
-    """Remove plain files, also those half written; whatever else is at a place is left."""
+    """Remove plain files, also half-written ones; anything else stays."""
     removed = 0
     for path in paths:
         directory, name = split(path)

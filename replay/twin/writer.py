@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 
 def temporary_name(name: bytes) -> bytes:
-    """The name of a file while it is written: a placement never has it, and it is never too long."""
+    """The name of a file while it is written: no placement has this name, and it is never too long."""
     return b".%~" + hashlib.blake2b(name, digest_size=8).hexdigest().encode() + b".part"
 
 
@@ -58,7 +58,7 @@ def _write_file(
     placed: Callable[[TwinFile], None],
     stop: Event,
 ) -> None:
-    """Write one file whole and tell `placed`, or leave nothing. Raises: TargetError when the disk refuses; _Stopped."""
+    """Write one whole file and report it to `placed`, or leave nothing. Raises: TargetError, _Stopped."""
     directory_path, name = split(file.path)
     temporary = temporary_name(name)
     try:
@@ -121,11 +121,11 @@ def write_files(
     """Write `files`; at the end all are on the disk.
 
     `sparse` and `replaced` (file ids): to be a hole; to take the place of a file of ours. `placed` is called from the
-    writing threads with each file that has its place: whatever ends the writing early, also an interrupt, it has heard
-    of all of them, and no temporary file is left. Raises: TargetError, UsageError.
+    writing threads with each file that has its place: however the writing ends, also by an interrupt, it was
+    called for every such file, and no temporary file is left. Raises: TargetError, UsageError.
     """
     if workers is not None and workers < 1:
-        raise UsageError(f"{workers} workers cannot stage: give at least 1")
+        raise UsageError(f"workers {workers}: give at least 1")
     total = sum(file.size for file in files if file.file_id not in sparse)
     counter, stop = _Progress(total, progress), Event()
     with ThreadPoolExecutor(workers or default_workers(), thread_name_prefix="stage") as pool:

@@ -120,7 +120,7 @@ def test_a_folder_of_logs_serves_as_a_capture(tmp_path, capsys):
     write_dxt_log(tmp_path / "a.darshan", [DxtRecord(record_id=1)])
     assert main(["summary", str(tmp_path)]) == 0
     headline = capsys.readouterr().out.partition("\n\n")[0]
-    assert "It holds no reads and no writes" in headline
+    assert "The capture holds no reads and no writes" in headline
     assert "storage would save" not in headline
 
 

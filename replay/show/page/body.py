@@ -1,4 +1,4 @@
-"""The HTML page as text: its sections, and the scripts and data that it carries within itself. Pure."""
+"""The HTML page as text: its sections, and the scripts and data that it contains. Pure."""
 
 from __future__ import annotations
 
@@ -65,8 +65,12 @@ def page(
     assets: Assets,
     most_rows: int,
 ) -> str:
-    """The whole page. `comparison`: the object of `dxt-replay compare --json`; `lag`: of the replay; `most_rows`: of a
-    table of ranks or files."""
+    """The whole page.
+
+    `comparison`: the object of `dxt-replay compare --json`; None for one capture.
+    `lag`: how late the replay was over time.
+    `most_rows`: rows of the tables of ranks and of files.
+    """
     replayed = comparison is None or comparison["relation"] == Relation.REPLAY.value
     sides = sides_of(source, replay) if replayed else sides_of(source, replay, ("First", "Second"))
     shown = figures_of(sides, comparison, lag)
@@ -132,6 +136,7 @@ def _parts(
         Part(id="ranks", name="Ranks", html=_tables(sides, "Ranks", RANKS, parts.rank_rows, most_rows)),
         Part(id="files", name="Files", html=_tables(sides, "Files", FILES, parts.file_rows, most_rows)),
         Part(id="totals", name="Totals", html=each(lambda side: parts.totals(side.overview))),
+        Part(id="glossary", name="Glossary", html=parts.glossary()),
     ]
 
 
@@ -175,7 +180,7 @@ def _slowest_steps(sides: Sequence[Side]) -> str:
 
 
 def _slowest(side: Side) -> list[dict[str, Any]]:
-    """Rows of `tables.STEPS`, on the clock of the figures."""
+    """Rows of `data_tables.STEPS`, on the clock of the figures."""
     rows = side.overview.analysis.overlap.slowest(SLOWEST_STEPS).to_pylist()
     return [{**row, "start_ns": row["start_ns"] - side.origin_ns} for row in rows]
 
@@ -240,11 +245,11 @@ def packed_text(text: str) -> str:
 
 
 def base64_text(packed: bytes) -> str:
-    """Bytes as text that may stand inside of a script element."""
+    """Bytes as text that may stand inside a script element."""
     return base64.b64encode(packed).decode("ascii")
 
 
 def _json(value: Any) -> str:
-    """JSON that may stand inside of a script element: no text in it can end the element or begin a comment."""
+    """JSON that may stand inside a script element: no text in it can end the element or begin a comment."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

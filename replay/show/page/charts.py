@@ -27,7 +27,7 @@ class Side:
 
     @property
     def steps(self) -> bool:
-        """Whether its steps are known."""
+        """Whether the steps of the capture are known."""
         return bool(self.overview.analysis.overlap.steps.num_rows)
 
 
@@ -40,7 +40,7 @@ LABELS = {
     "steps": "Where the time of each training step went",
     "lag": "Lag of the replayed operations over time",
 }
-"""What a screen reader says of each chart."""
+"""Name of each chart for screen readers."""
 
 NOTES = {
     "course": "Bytes are spread over the bins that an operation covers, so that the areas are the totals. "
@@ -59,7 +59,7 @@ _CONTROLS = {
     "course": ("false", "logarithmic"),
     "sizes": ("true", "logarithmic"),
 }
-"""Pressed, and text of the button that changes a value axis between linear and logarithmic."""
+"""State (pressed) and text of the button that changes a value axis between linear and logarithmic."""
 
 
 def chart(name: str, side: Side, shown: Mapping[str, figures.Figure]) -> str:
@@ -164,7 +164,7 @@ def _kinds(sides: Sequence[Side]) -> list[str]:
 def sampling_rule(overview: Overview) -> str:
     """How the bars of a timeline came from the operations, in sentences."""
     lanes, drawn, ranks = drawn_lanes(overview), drawn_ranks(overview), overview.analysis.overlap.ranks
-    all_ = "All" if len(drawn) == len(ranks) else "Of the ranks shown, all"
+    all_ = "All" if len(drawn) == len(ranks) else "All of the shown ranks'"
     words = []
     if lanes.resolution_ns == 0:
         words.append(
@@ -186,7 +186,7 @@ def sampling_rule(overview: Overview) -> str:
         words.append("dxt-replay report --from ... --until ... shows any other stretch in full.")
     if overview.loops.resolution_ns:
         limit = format_duration(overview.loops.resolution_ns)
-        words.append(f"Stretches of compute and waits shorter than {limit} that are as close are joined to one bar.")
+        words.append(f"Compute and waits that are shorter than {limit} and no further apart share a bar.")
     if len(drawn) < len(overview.shown_ranks):
         words.append(f"There is room for the lanes of {len(drawn)} of {format_count(len(ranks))} ranks.")
     elif len(drawn) < len(ranks):

@@ -119,12 +119,12 @@ def step_times_json(overview: Overview, origin_ns: int) -> dict[str, list[int]]:
 
 
 def drawn_ranks(overview: Overview) -> tuple[int, ...]:
-    """Ranks of the rows of its timeline: the shown ones for which there is room."""
+    """Ranks that are drawn in the timeline: the shown ranks for which there is room."""
     return tuple(sorted({rank for rank, _ in _rows(overview)[1]}))
 
 
 def drawn_lanes(overview: Overview) -> LaneBars:
-    """The bars of its timeline's lanes: those of `drawn_ranks`."""
+    """The bars of the lanes in the timeline: those of `drawn_ranks`."""
     ranks = set(drawn_ranks(overview))
     tracks = {track: bars for track, bars in overview.lanes.tracks.items() if track[0] in ranks}
     return dataclasses.replace(overview.lanes, tracks=tracks)

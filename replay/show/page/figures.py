@@ -1,6 +1,6 @@
 """Figures of the HTML page as plotly's plain dictionaries (`data`, `layout`); the page adds its theme. Pure.
 
-Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), which people with any colour vision can tell apart.
+Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), which people with any colour vision can distinguish.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KIND_COLOURS = {
     "pipeline": SKY,
     "step": BROWN,
 }
-"""Of the bars of a timeline; a colour that stands twice is of kinds that never share a row."""
+"""Colours of the bars of a timeline; only kinds that never share a row have the same colour."""
 
 _PATTERNS = {"POSIX": "", "MPIIO": "x", "STDIO": "/", "HDF5": "."}
 _STEP_PARTS = {
@@ -252,7 +252,7 @@ def steps_figure(steps: pa.Table) -> Figure:
 
 
 def lag_figure(lag: LagCourse, origin_ns: int, jitter_us: Mapping[str, float] | None) -> Figure:
-    """How late operations began, over time, and what this machine does by itself."""
+    """How late operations began, over time, and the jitter of this machine."""
     edges = lag.start_ns - origin_ns + lag.bin_ns * np.arange(len(lag.mean_us) + 1, dtype=np.int64)
     x = _seconds(edges[:-1] + lag.bin_ns // 2)
     data: list[Figure] = [
@@ -287,7 +287,7 @@ def align_steps(several: Sequence[Figure]) -> None:
 
 
 def align(several: Sequence[Figure]) -> None:
-    """Give figures of two captures axes of the same length, so that what is as high is as much."""
+    """Give figures of two captures axes of the same length, so that equal heights are equal values."""
     if len(several) < 2:
         return
     limits = [(figure["data"][0]["x"][0], figure["data"][0]["x"][-1]) for figure in several]

@@ -8,9 +8,11 @@ from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from replay.show.cells import seconds
 from replay.show.page.html_tables import html_text
+from replay.show.summary_sections import storage_cost
 from traces.replay_record import replay_record
-from traces.units import NS_PER_S, format_bytes, format_count, format_duration
+from traces.units import NS_PER_S, format_bytes, format_counted, format_duration
 
 if TYPE_CHECKING:
     from profiler_merge.analysis.finding import Finding
@@ -35,18 +37,14 @@ def what_ran(overview: Overview) -> str:
     record = replay_record(info)
     program = info.job.exe.split()[0].rsplit("/", 1)[-1] if info.job.exe.split() else "a job"
     words = f"A run of {program}" if record is None else f"A replay of {program} at pace {record.pace}"
-    words += f" on {_counted(summary.job.nprocs, 'rank')} for {format_duration(summary.job.run_time_s * NS_PER_S)}"
+    words += f" on {format_counted(summary.job.nprocs, 'rank')} for {seconds(summary.job.run_time_s)}"
     if summary.steps.count:
-        words += f", with {_counted(summary.steps.count, 'training step')}"
+        words += f", with {format_counted(summary.steps.count, 'training step')}"
     words += (
         f". It read {format_bytes(summary.bytes.read)} and wrote {format_bytes(summary.bytes.written)} "
-        f"in {_counted(summary.files, 'file')}."
+        f"in {format_counted(summary.files, 'file')}."
     )
     return f"{words} It began at {date(info.job.start_ns)}." if info.job.start_ns > 0 else words
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def date(start_ns: int) -> str:
@@ -57,37 +55,21 @@ def date(start_ns: int) -> str:
 
 
 def verdict(overview: Overview) -> tuple[str, str]:
-    """How much of the run storage can have cost, as far as the capture shows it, and how that is known."""
-    overlap, summary = overview.analysis.overlap, overview.analysis.summary
-    if not summary.operations.read and not summary.operations.write:
-        return "What storage cost this run is not known.", "The capture holds no traced read or write."
-    loop = summary.loop
-    share = f"I/O was in flight for {percent(overlap.io_of_run_pct)} of the run time."
+    """How much of the run storage can have cost, as `dxt-replay summary` says it, and how that is known."""
     if not overview.waits_are_real:
-        return share, (
+        return f"I/O was in flight for {percent(overview.analysis.overlap.io_of_run_pct)} of the run time.", (
             "At this pace no operation waits for another: the replay shows how long the storage took, not what "
             "training would wait for."
         )
-    if loop is None:
-        return share, "Without a profile with steps it is not known whether training waited for it."
-    warm = f" The first step is left out: it took {_seconds(loop.warm_up_s)} more." if loop.warm_up_s else ""
-    return (
-        f"Storage limits at most {percent(loop.storage_gain_pct)} of the training loop: infinitely fast storage would "
-        f"save at most {_seconds(loop.storage_gain_s)} of its {_seconds(loop.loop_s)}.",
-        f"The loop waited for input in {percent(loop.input_wait_pct)} of its time, and I/O was in flight in "
-        f"{percent(loop.io_in_wait_pct)} of that wait.{warm}",
-    )
-
-
-def _seconds(value: float) -> str:
-    return format_duration(value * NS_PER_S)
+    cost, *reasons = storage_cost(overview.analysis.summary.as_json()) or ["What storage cost this run is not known."]
+    return cost, " ".join(reasons)
 
 
 def _counts(found: Sequence[Finding]) -> str:
     count = Counter(finding.severity for finding in found)
     names = {"high": "high finding", "warning": "warning", "info": "note"}
     marks = " ".join(
-        f'<span class="mark {severity}">{_counted(count[severity], name)}</span>'
+        f'<span class="mark {severity}">{format_counted(count[severity], name)}</span>'
         for severity, name in names.items()
         if count[severity]
     )
@@ -106,14 +88,14 @@ def tiles(overview: Overview, elapsed_s: float | None = None) -> str:
 
 def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
     summary, shares = overview.analysis.summary, overview.analysis.overlap
-    ranks = _counted(summary.job.nprocs, "rank")
+    ranks = format_counted(summary.job.nprocs, "rank")
     if elapsed_s is None:
-        found = [("run time", format_duration(summary.job.run_time_s * NS_PER_S), ranks)]
+        found = [("run time", seconds(summary.job.run_time_s), ranks)]
     else:
-        found = [("elapsed", format_duration(elapsed_s * NS_PER_S), f"first to last operation, {ranks}")]
+        found = [("elapsed", seconds(elapsed_s), f"first to last operation, {ranks}")]
     found += [
-        ("read", format_bytes(summary.bytes.read), _counted(summary.operations.read, "read")),
-        ("written", format_bytes(summary.bytes.written), _counted(summary.operations.write, "write")),
+        ("read", format_bytes(summary.bytes.read), format_counted(summary.operations.read, "read")),
+        ("written", format_bytes(summary.bytes.written), format_counted(summary.operations.write, "write")),
     ]
     if elapsed_s is None:
         found.append(("I/O in flight", percent(shares.io_of_run_pct), "of the run time, mean of the ranks (union)"))
@@ -141,6 +123,6 @@ def replay_verdict(comparison: Mapping[str, Any]) -> str:
     """The result of the comparison in its own words, and how long both took, as paragraphs."""
     timing = comparison["timing"]
     source_s, replay_s = timing["source_elapsed_s"], timing["replay_elapsed_s"]
-    words = f"From the first operation to the last: {format_duration(source_s * NS_PER_S)} in the first capture, "
-    words += f"{format_duration(replay_s * NS_PER_S)} in the second."
+    words = f"From the first operation to the last: {seconds(source_s)} in the first capture, "
+    words += f"{seconds(replay_s)} in the second."
     return f'<p class="verdict">{html_text(comparison["headline"])}</p><p class="note">{escape(words)}</p>'

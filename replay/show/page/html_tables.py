@@ -17,8 +17,8 @@ MOST_PATH = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """All rows of a table, of which some are shown: how many they are, and the sum of each quantity, or the text of one
-    where there is any."""
+    """All rows of a table of which some are shown. `rows`: how many there are; `sums`: the sum of each quantity, and
+    of texts any one, by column."""
 
     rows: int
     sums: Row
@@ -79,7 +79,7 @@ def html_text(text: str) -> str:
 
 
 def section_table(section: Section) -> str:
-    """A table of `sections`, as it is printed in the terminal."""
+    """A `Section` as the terminal prints it."""
     columns = section.typed_columns
     heads = "".join(f'<th scope="col"{_number(column)}>{html_text(column.head)}</th>' for column in columns)
     head = f"<thead><tr>{heads}</tr></thead>" if section.columns else ""

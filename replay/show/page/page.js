@@ -49,13 +49,13 @@ function showWords() {
   }
   const note = document.getElementById("filter-note");
   const words = [];
-  if (state.rankText && state.ranks === null) words.push("The filter of ranks is not a list such as 0-3,8: all ranks are shown.");
+  if (state.rankText && state.ranks === null) words.push("The filter of ranks is not a list such as 0-3,8, so all ranks are shown.");
   if (state.ranks) {
-    words.push("Of the ranks chosen: timeline, offsets, bandwidth (where each rank has its own row in the heat map), heat map, " +
-      "and the rows of tables. Steps, request sizes and totals are of all ranks.");
+    words.push("The filter of ranks applies to the timeline, offsets, bandwidth (where each rank has its own row in the heat map), heat map, " +
+      "and the rows of the tables. Steps, request sizes and totals cover all ranks.");
   }
   if (state.filtersFiles) {
-    words.push("Of the files chosen: timeline, offsets, and the rows of the table of files. The other charts are of all files.");
+    words.push("The filter of files applies to the timeline, offsets, and the rows of the table of files. The other charts cover all files.");
   }
   note.hidden = !words.length;
   note.textContent = words.join(" ");

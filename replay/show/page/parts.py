@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.show.data_tables import CLOCKS
+from replay.show.glossary import explained
 from replay.show.page.headline import date
 from replay.show.page.html_tables import Whole, data_table, html_text, section_table
 from replay.show.summary_sections import summary_sections
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Check = tuple[str, str]
 """State (ok, warn, bad or info) and sentence."""
 
-_STATE_WORDS = {"ok": "fine", "warn": "take care", "bad": "wrong", "info": "to know"}
+_STATE_WORDS = {"ok": "fine", "warn": "take care", "bad": "wrong", "info": "note"}
 _LANES = {
     "pthread_id": "lanes are the threads that the log names",
     "overlap": "lanes are inferred: operations of a rank that overlap are on different ones",
@@ -76,7 +77,7 @@ def _made_by(info: CaptureInfo) -> str:
 
 
 def health(overview: Overview) -> str:
-    """What the numbers can be trusted for."""
+    """How far the numbers can be trusted."""
     items = "".join(
         f'<li class="{state}"><span class="mark {state}">{_STATE_WORDS[state]}</span> {html_text(text)}</li>'
         for state, text in checks(overview)
@@ -99,14 +100,14 @@ def checks(overview: Overview) -> Iterator[Check]:
     if profiled == ranks and ranks:
         yield "ok", "a profile of every rank: compute, input wait and steps are known"
     elif profiled:
-        yield "warn", f"profiles of {profiled} of {ranks} ranks: shares of compute are of those"
+        yield "warn", f"profiles of {profiled} of {ranks} ranks: shares of compute cover only these"
     else:
         yield "info", "no profile: compute, input wait and steps are not known"
     yield "info", _LANES.get(info.lanes, f"lanes: {info.lanes}")
     rebuilt = summary.reconstructed
     count = rebuilt.read + rebuilt.write + rebuilt.other
     if count:
-        yield "info", f"{format_count(count)} operations are reconstructed from counters, and in no total"
+        yield "info", f"{format_count(count)} operations are reconstructed from counters; no total counts them"
     for warning in summary.warnings:
         yield "warn", warning
 
@@ -147,7 +148,7 @@ def totals(overview: Overview) -> str:
 def findings(found: tuple[Finding, ...]) -> str:
     """A card for each finding, the gravest first."""
     if not found:
-        return '<p class="note">Nothing passed a threshold.</p>'
+        return '<p class="note">No finding passed its threshold.</p>'
     return "".join(_finding(finding) for finding in found)
 
 
@@ -164,8 +165,14 @@ def _finding(finding: Finding) -> str:
     )
 
 
+def glossary() -> str:
+    """The words of the page, explained."""
+    words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in explained(""))
+    return f"<details><summary>Words of this page</summary><dl>{words}</dl></details>"
+
+
 def rank_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]], Whole]:
-    """Rows of `tables.RANKS`; where there are more than `most_rows`, those with the most I/O time first."""
+    """Rows of `data_tables.RANKS`; where there are more than `most_rows`, those with the most I/O time first."""
     overlap = {rank.rank: rank for rank in overview.analysis.overlap.ranks}
     rows: list[dict[str, Any]] = overview.analysis.patterns.ranks.to_pylist()
     for row in rows:
@@ -177,7 +184,7 @@ def rank_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]],
 
 
 def file_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]], Whole]:
-    """The `most_rows` rows of `tables.FILES` that moved most, the most first."""
+    """The `most_rows` rows of `data_tables.FILES` that moved most, the most first."""
     files = overview.analysis.patterns.files
     moved = sum(files[name].to_numpy() for name in ("bytes_read", "bytes_written", "reconstructed_bytes"))
     most = np.argsort(-moved, kind="stable")[:most_rows]
@@ -186,7 +193,7 @@ def file_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]],
 
 
 def _sum_or_any(column: pa.ChunkedArray) -> int | str | None:
-    """Sum of whole numbers, however large; of texts, any that there is."""
+    """Sum of whole numbers, however large; of texts any one, None without any."""
     if pa.types.is_integer(column.type):
         values = column.to_numpy().astype(np.int64)
         return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())

@@ -79,7 +79,7 @@ def test_the_first_line_is_the_result_and_every_threshold_stands_beside_its_figu
     assert text.startswith(
         "The replay did the same work: 100 of 100 operations, same bytes, same order. Storage here was 4.0 times slower"
     )
-    for threshold in ("limit 1 %", "limit 20 us/s", "up to 5 % counts as none", "limit 0.95"):
+    for threshold in ("limit 1 %", "limit 20 us/s", "up to 5 % counts as no change", "limit 0.95"):
         assert threshold in text
 
 
@@ -131,7 +131,7 @@ def test_two_different_runs_are_named_as_such_and_not_judged(
 
 def test_a_capture_and_itself(source: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(source.path), str(source.path)]) == 0
-    assert capsys.readouterr().out.startswith("Both are the same recording")
+    assert capsys.readouterr().out.startswith("Both captures are the same recording")
 
 
 def test_a_capture_that_is_none_is_status_2(source: Capture, tmp_path: Path) -> None:

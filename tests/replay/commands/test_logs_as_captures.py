@@ -379,7 +379,7 @@ if rank == {receiver}:
 """
     done = under_mpi(run_command(log, tmp_path / "r.capture"), 3, first)
     assert done.returncode != 0
-    assert f"process {receiver} was told to stop and ends the replay" in done.stderr
+    assert f"process {receiver} received a signal to stop and ends the replay" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["job.darshan"]
 

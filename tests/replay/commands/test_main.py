@@ -41,7 +41,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["summry"], "There is no command 'summry': did you mean summary?"),
+        (["summry"], "'summry' is not a command: did you mean summary?"),
         (["summary"], "Missing argument 'CAPTURE'"),
         (["summary", "--bogus", "x"], "No such option"),
         (["compare", "a", "b", "--fail-under", "2"], "not in the range"),

@@ -39,5 +39,5 @@ def test_streamed_rows_are_printed_as_the_list_is(capsys: pytest.CaptureFixture[
 
 
 def test_other_objects_are_refused() -> None:
-    with pytest.raises(TypeError, match="object is no JSON"):
+    with pytest.raises(TypeError, match="object cannot be written as JSON"):
         print_json({"a": object()})

@@ -67,9 +67,9 @@ def test_operations_are_the_stored_rows(tmp_path: Path) -> None:
 
 
 def test_a_table_or_figure_that_there_is_not_is_a_usage_error(imagenet: Capture) -> None:
-    with pytest.raises(dxt_replay.UsageError, match="no table 'step': choose findings, "):
+    with pytest.raises(dxt_replay.UsageError, match="'step' is not a table: choose findings, "):
         dxt_replay.table(imagenet, "step")
-    with pytest.raises(dxt_replay.UsageError, match="no figure 'pie': choose timeline, "):
+    with pytest.raises(dxt_replay.UsageError, match="'pie' is not a figure: choose timeline, "):
         dxt_replay.figure(imagenet, "pie")
     with pytest.raises(dxt_replay.UsageError, match="is not a replay"):
         dxt_replay.figure(imagenet, "lag")

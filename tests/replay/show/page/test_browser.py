@@ -380,7 +380,7 @@ def test_the_filter_of_ranks(browser: Any, pages: dict[str, Path]) -> None:
       const rows = [...document.querySelectorAll('#ranks tbody tr')];
       return rows.filter((row) => !row.hidden).map((row) => row.cells[0].innerText)"""
     assert browser.execute_script(ranks) == ["1"]
-    assert "Of the ranks chosen" in browser.find_element("id", "filter-note").text
+    assert "The filter of ranks applies to" in browser.find_element("id", "filter-note").text
     area = """
       const trace = document.getElementById('course-source').data[0];
       return trace.y.slice(0, -1).reduce((sum, rate, i) => sum + rate * (trace.x[i + 1] - trace.x[i]), 0)"""

@@ -22,6 +22,7 @@ from replay.fidelity.compare import compare
 from replay.show.page.data import lag_course
 from replay.show.page.figures import KIND_COLOURS, SAND
 from replay.show.page.html import TABLE_ROWS, report_page
+from replay.show.summary_sections import storage_cost
 from tests.capture_builder import File, build_capture, files_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
 from traces.part import Part
@@ -35,6 +36,7 @@ from traces.units import MIB
 MOST_BYTES = 1_500_000
 SECTIONS = (
     "job", "health", "findings", "timeline", "offsets", "course", "heat", "steps", "sizes", "ranks", "files", "totals",
+    "glossary",
 )  # fmt: skip
 
 
@@ -228,10 +230,11 @@ def test_the_bundle_is_the_one_that_its_sources_name() -> None:
 def test_the_first_lines_say_what_ran_and_what_storage_cost(drawn: tuple) -> None:
     found, page = drawn
     assert f"with {found.analysis.summary.steps.count} training steps" in page
-    said = re.search(r"Storage limits at most ([\d.]+) % of the training loop", page)
-    assert said
     loop = found.analysis.summary.loop
+    said = re.search(r"Infinitely fast storage would save at most [^,]+, ([\d.]+) % of the loop", page)
+    assert said
     assert float(said[1]) == pytest.approx(loop.storage_gain_pct, abs=0.05)
+    assert said[0] in " ".join(storage_cost(found.analysis.summary.as_json())), "the page and the terminal differ"
     tiles = dict(re.findall(r"<dt>([^<]*)</dt><dd><strong>([^<]*)</strong>", page))
     assert tiles["accelerator in use"] == f"{loop.compute_pct:.1f} %"
     assert "/scratch (ext4): " in page
@@ -286,7 +289,7 @@ def test_a_timeline_of_many_ranks_says_what_it_leaves_out(tmp_path: Path) -> Non
     assert len(timeline["ranks"]) == 6
     operations, moved = totals_of(timeline, ["read"])
     assert (operations, moved) == (60, 10 * sum(rank + 1 for rank in timeline["ranks"]))
-    assert "Of the ranks shown, all 60 operations are in this timeline" in page
+    assert "All of the shown ranks&#x27; 60 operations are in this timeline" in page
     assert "room for the lanes of 6 of 30 ranks" in page
     totals = carried(page, "summary")["source"]
     assert totals["operations"]["read"] == 300

@@ -1,0 +1,37 @@
+"""Values of the objects that `--json` prints, as the texts of cells. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_duration
+
+
+def or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    """The text of a value; `-` for None."""
+    return "-" if value is None else text(value)
+
+
+def seconds(value: float) -> str:
+    """A duration in seconds: `0.0015` -> `1.5 ms`."""
+    return format_duration(value * NS_PER_S)
+
+
+def microseconds(value: float) -> str:
+    """A duration in microseconds: `1500` -> `1.5 ms`."""
+    return format_duration(value * NS_PER_US)
+
+
+def mib_s(value: float) -> str:
+    """A bandwidth in MiB per second: `0.5` -> `512 KiB/s`."""
+    return f"{format_bytes(value * MIB)}/s"
+
+
+def percent(value: float) -> str:
+    """A share in per cent: `12.3` -> `12.30 %`."""
+    return f"{value:.2f} %"
+
+
+def share(value: float | None) -> str:
+    """A share of 1: `0.123` -> `12.30 %`; `-` for None."""
+    return or_dash(value, lambda part: percent(100 * part))
