@@ -9,11 +9,20 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import dxt_decode, issue_loop, large_capture, summary_scale, timed_accuracy, xplane_decode
+from benchmarks import (
+    dxt_decode,
+    issue_loop,
+    kineto_decode,
+    large_capture,
+    summary_scale,
+    timed_accuracy,
+    xplane_decode,
+)
 
 BENCHMARKS = {
     "dxt_decode": dxt_decode,
     "xplane_decode": xplane_decode,
+    "kineto_decode": kineto_decode,
     "issue_loop": issue_loop,
     "timed_accuracy": timed_accuracy,
     "large_capture": large_capture,

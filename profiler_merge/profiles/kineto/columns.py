@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ _CORRELATED = frozenset((*GPU_WORK, *GPU_LAUNCH))
 _SAVES = re.compile(r"torch/serialization\.py\(\d+\): (?:save|load)")
 _NUMBER = re.compile(r"-?\d+")
 _Key = TypeVar("_Key")
+_TS, _DUR, _PID, _TID = (attrgetter(name) for name in ("ts", "dur", "pid", "tid"))
 
 
 def exact_ns(microseconds: np.ndarray) -> np.ndarray:
@@ -44,26 +46,43 @@ class EventColumns:
 
     def add(self, events: Sequence[Event]) -> None:
         """Keep the events that have a duration; note the names of threads."""
-        spans = [event for event in events if event.ph == "X"]
-        if len(spans) < len(events):
+        kept = [event for event in events if event.ph == "X" and (event.cat != PYTHON or _SAVES.search(event.name))]
+        if len(kept) < len(events):
             self._note_names(events)
-        kept = [event for event in spans if event.cat != PYTHON or _SAVES.search(event.name)]
         if not kept:
             return
-        names, categories, threads = self.names, self.categories, self._threads
+        names, categories, count = self.names, self.categories, len(kept)
         part: dict[str, np.ndarray] = {
-            "ts": np.array([event.ts for event in kept], np.float64),
-            "dur": np.array([event.dur for event in kept], np.float64),
-            "name": np.array([names[event.name] for event in kept], np.int32),
-            "category": np.array([categories[event.cat] for event in kept], np.int16),
-            "line": np.array([threads[event.cat in _ON_GPU, event.pid, event.tid] for event in kept], np.int32),
-            "correlation": np.zeros(len(kept), np.int64),
+            "ts": np.fromiter(map(_TS, kept), np.float64, count),
+            "dur": np.fromiter(map(_DUR, kept), np.float64, count),
+            "name": np.fromiter([names[event.name] for event in kept], np.int32, count),
+            "category": np.fromiter([categories[event.cat] for event in kept], np.int16, count),
+            "correlation": np.zeros(count, np.int64),
         }
+        part["line"] = self._lines(kept, part["category"])
         correlated = np.array([category in _CORRELATED for category in categories], bool)[part["category"]]
         for row in np.flatnonzero(correlated).tolist():
             part["correlation"][row] = correlation_of(kept[row])
         self._parts.append(part)
         self._length += len(kept)
+
+    def _lines(self, events: Sequence[Event], category: np.ndarray) -> np.ndarray:
+        """int32 row of each event's thread or stream."""
+        on_gpu = np.array([name in _ON_GPU for name in self.categories], bool)[category]
+        try:
+            pid, tid = (np.fromiter(map(get, events), np.int64, len(events)) for get in (_PID, _TID))
+        except (ValueError, TypeError, OverflowError):
+            # Names instead of numbers: those of 2021, and of lines that are neither a thread nor a stream.
+            threads = [
+                self._threads[key] for key in zip(on_gpu.tolist(), map(_PID, events), map(_TID, events), strict=True)
+            ]
+            return np.array(threads, np.int32)
+        # Events of one thread mostly follow each other: the row is looked up once for each run of them.
+        changes = (pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1]) | (on_gpu[1:] != on_gpu[:-1])
+        first = np.append(0, np.flatnonzero(changes) + 1)
+        keys = zip(on_gpu[first].tolist(), pid[first].tolist(), tid[first].tolist(), strict=True)
+        rows = np.array([self._threads[key] for key in keys], np.int32)
+        return np.repeat(rows, np.diff(np.append(first, len(pid))))
 
     def _note_names(self, events: Sequence[Event]) -> None:
         for event in events:
