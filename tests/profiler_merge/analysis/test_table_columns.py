@@ -27,4 +27,5 @@ def test_every_key_of_the_summary_is_explained() -> None:
 
 
 def test_the_page_is_in_step() -> None:
-    assert (ROOT / "docs" / "tables.md").read_text(encoding="utf-8") == tables_page()
+    """What follows are the keys of the other commands: `tests/docs/test_json_keys.py`."""
+    assert (ROOT / "docs" / "tables.md").read_text(encoding="utf-8").startswith(tables_page())

@@ -1,0 +1,61 @@
+"""docs/tables.md explains every key of what the commands print with --json, and none that they do not print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay import interface as dxt_replay
+from tests.places import ROOT
+
+PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+BY_NAME_OF_SOMETHING = {"errors", "close_errors", "counted", "latency_by_operation_us", "metrics", "model"}
+"""Objects whose keys are data."""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """Command -> the object that it prints about the bundled capture imagenet."""
+    folder = tmp_path_factory.mktemp("keys")
+    sources, capture, twin = dxt_replay.sample("imagenet"), folder / "i.capture", folder / "twin"
+    merged = dxt_replay.merge(sources.log, capture, profiles=sources.profiles)
+    dxt_replay.stage(capture, twin)
+    run = dxt_replay.run(capture, twin, folder / "r.capture", pace="none")
+    part = dxt_replay.part(capture, steps="0-2")
+    regression = dxt_replay.regress(part, twin, twin, repeats=1, warmup=0, pace="none", cold=False)
+    results = {
+        "merge": merged,
+        "run": run,
+        "compare": dxt_replay.compare(capture, folder / "r.capture"),
+        "regress": regression,
+    }
+    return {name: result.as_json() for name, result in results.items()}
+
+
+def explained(command: str) -> Mapping[str, str]:
+    """Key -> meaning, as the page has them."""
+    section = PAGE.split(f"## Keys of `{command} --json`\n")[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", ["merge", "run", "compare", "regress"])
+def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
+    meanings = explained(command)
+    assert list(meanings) == list(printed[command])
+    for key, value in printed[command].items():
+        inner = value[0] if isinstance(value, list) and value else value
+        if isinstance(inner, dict) and key not in BY_NAME_OF_SOMETHING:
+            missing = {name for name in inner if f"`{name}`" not in meanings[key]}
+            assert not missing, key
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((\S+?)\)", index)
+    assert all((ROOT / "docs" / link).exists() for link in links)
+    pages = {path.name for path in Path(ROOT / "docs").iterdir() if path.suffix in (".md", ".py")} - {"README.md"}
+    assert pages <= set(links)
