@@ -31,6 +31,7 @@ from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import is_json, profile_files, read_profile
 from profiler_merge.profiles.spans import SpanColumns, profile_spans
 from profiler_merge.recognise import DARSHAN, KINETO, XPLANE, foreign
+from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT
 from traces.errors import DxtReplayError, LogError, ProfileError
 from traces.schema import (
     NO_STEP,
@@ -69,7 +70,8 @@ MAX_RANKS = 1 << 20
 class MergeOptions:
     """`align`: auto, anchors, nesting, wall, or seconds as text. `exclude`: globs over whole paths.
 
-    `reconstruct`: whether to make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
+    `reconstruct`: whether to make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`);
+    `reconstruct_limit`: the most reads and writes of one process that are made.
     `inspect`: open the recorded HDF5 files and store where their chunks lie; `inspect_maps` (recorded prefix,
     directory) says where to look for them. `keep_profiler_files`: keep the operations on the files that PyTorch's
     profiler wrote while it was recorded. `force`: replace an earlier capture.
@@ -79,6 +81,7 @@ class MergeOptions:
     exclude: tuple[str, ...] = ()
     skip_damaged: bool = False
     reconstruct: bool = True
+    reconstruct_limit: int = RECONSTRUCT_LIMIT
     inspect: bool = False
     inspect_maps: tuple[tuple[bytes, bytes], ...] = ()
     keep_profiler_files: bool = False
@@ -123,6 +126,7 @@ class MergeResult:
                 }
                 for clock in self.info.clock
             ],
+            "rebuilt": dict(self.info.made_by["rebuilt"]),
             "warnings": list(self.info.warnings),
         }
 
@@ -220,6 +224,7 @@ class _Merger:
             job_start_ns=self.job.start_ns,
             ranks=self.job.nprocs,
             reconstruct=self.options.reconstruct,
+            limit=self.options.reconstruct_limit,
             excluded=self.excluded,
         )
 
@@ -240,6 +245,7 @@ class _Merger:
         for rank in sorted(self.profiles.keys() - seen):
             self._add_spans(rank, self._read(self.profiles[rank]))
         self._extrapolate_spans()
+        self.rows.rebuilt.finish()
         table, coverage = self.files.finish([process.rank for process in self.job.processes])
         self.warnings += self.files.offset_warnings(table["path"].to_pylist())
         spans = pa.concat_tables([SPANS_SCHEMA.empty_table(), *self.spans])
@@ -421,10 +427,12 @@ class _Merger:
             self.warnings.append(
                 f"{self.rows.left_out} operations that the counters saw are not reconstructed: they would be too many"
             )
+        self.warnings += self.rows.rebuilt.warnings()
         if not operations:
+            rest = "rests on counters alone" if self.rows.rebuilt.operations else "has no reads and writes at POSIX"
             self.warnings.append(
-                "no DXT in this log: without traced reads and writes there is nothing to replay; record with "
-                "DXT_ENABLE_IO_TRACE=1 in the environment of every process"
+                f"no DXT in this log: a replay {rest}; record with DXT_ENABLE_IO_TRACE=1 in the environment of every "
+                "process"
             )
         elif coverage.bytes is not None and coverage.bytes < 1:
             self.warnings.append(
@@ -472,6 +480,7 @@ class _Merger:
                 "command": "merge",
                 "operations_stored": operations,
                 "operations_reconstructed": self.rows.reconstructed,
+                "rebuilt": self.rows.rebuilt.as_json(),
                 "align": self.options.align,
                 "exclude": list(self.options.exclude),
             },

@@ -15,8 +15,12 @@ from profiler_merge.darshan.job_logs import ProcessLog
 from profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads
 from profiler_merge.darshan.rank_segments import RankSegments
 from profiler_merge.file_table import REPAIRED, SUSPECT, FileTable
+from profiler_merge.untraced.access_times import Activity
+from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
 from profiler_merge.untraced.offset_repair import examine_offsets, opened_together
 from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles, RankCounters
+from profiler_merge.untraced.rank_data import RankData
+from profiler_merge.untraced.rebuilt import Rebuilt
 from profiler_merge.untraced.reconstruct import ReconstructedRows, TracedRows, operations_of, reconstruct
 from traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
 
@@ -44,7 +48,10 @@ class ProcessRows:
     reconstructed: int = 0
     left_out: int = 0
     threads_known: list[bool] = field(default_factory=list)
+    limit: int = RECONSTRUCT_LIMIT
+    rebuilt: Rebuilt = field(default_factory=Rebuilt)
     _counters: dict[str, RankCounters] = field(default_factory=dict)
+    _data: dict[str, RankData] = field(default_factory=dict)
 
     def counters(self, process: ProcessLog) -> RankCounters:
         """The counters of a process's log, read once. Raises: LogError when they are damaged or of a new version."""
@@ -96,8 +103,33 @@ class ProcessRows:
         }
         if not self.reconstruct:
             return traced
-        made = self._made(reconstruct(rows, posix, stdio, process.log.names))
+        counted_data = self._counted_data(rank, process, posix, alignment)
+        found = reconstruct(rows, posix, stdio, process.log.names, counted_data, self.limit)
+        if found.again is not None and counted_data is not None:
+            self.rebuilt.note(str(process.log.path), found, counted_data, posix)
+        made = self._made(found)
         return {name: np.concatenate([traced[name], made[name]]).astype(dtype) for name, dtype in _COLUMNS.items()}
+
+    def _counted_data(
+        self, rank: int, process: ProcessLog, posix: CountedFiles, alignment: Alignment
+    ) -> CountedData | None:
+        """What the rank read and wrote at POSIX by its counters; its HEATMAP is looked up where it is needed."""
+        key = str(process.log.path)
+        if key not in self._data:
+            self._data[key] = RankData(process.log, self.ranks, fixed_rank=process.rank, excluded=self.excluded)
+        data = self._data[key]
+        counted = data.of_rank(rank, posix.opens)
+        if counted is None:
+            return None
+        self.rebuilt.expect_shared(key, data.shared_counted)
+
+        def activity() -> Activity | None:
+            found = data.activity(rank)
+            if found is None:
+                return None
+            return replace(found, edges=self._capture_ns(found.edges, process.log.job.start_ns, alignment))
+
+        return replace(counted, activity=activity)
 
     def _capture_ns(self, times_ns: np.ndarray, log_start_ns: int, alignment: Alignment) -> np.ndarray:
         # Drift is known on the log's own clock, so the job's start is taken off again afterwards.

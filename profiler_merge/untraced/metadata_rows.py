@@ -23,7 +23,10 @@ _AFTER_WRITE, _AFTER_OPEN, _AFTER_STAT, _LAST = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileOperations:
-    """Reads and writes sorted by (file, start), int64 (n,) but for `is_write`; `file`: index into the counted files."""
+    """Reads and writes sorted by (file, start), int64 (n,) but for `is_write`; `file`: index into the counted files.
+
+    `held`: bool, the file is not opened anew before this one; None where nothing is known of that.
+    """
 
     file: np.ndarray
     start: np.ndarray
@@ -31,6 +34,7 @@ class FileOperations:
     offset: np.ndarray
     length: np.ndarray
     is_write: np.ndarray
+    held: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Number of operations."""
@@ -163,6 +167,8 @@ class _Placement:
         between = (ops.start[candidates] > files.open_start[file]) & (
             ~files.own[file] | (ops.start[candidates] < files.open_end[file])
         )
+        if ops.held is not None:
+            between &= ~ops.held[candidates]
         candidates, file = candidates[between], file[between]
         before = candidates - 1
         returns = (ops.offset[candidates] < ops.offset[before] + ops.length[before]) & (
@@ -176,6 +182,11 @@ class _Placement:
         event = self.events.of_operation[chosen]
         self._wait(OPEN, ops.file[chosen], event, AT_END, 0)
         left = missing - np.bincount(ops.file[chosen], minlength=len(files))
+        if ops.held is not None:
+            # One in the middle of a run would break what the counters say of its order.
+            unbroken = np.bincount(ops.file[ops.held], minlength=len(files)) > 0
+            self._attach(OPEN, np.where(unbroken, left, 0), _AFTER_WRITE)
+            left = np.where(unbroken, 0, left)
         self._spread(OPEN, left, files.open_start, files.open_end)
 
     def _place_closes(self) -> None:

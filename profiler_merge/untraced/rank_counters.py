@@ -97,10 +97,16 @@ def counted_files(log: DarshanLog, module: str, excluded: Collection[int] = ()) 
     table = read_counters(log, module)
     if table is None:
         return np.empty(0, dtype=np.int64), _empty()
+    kept = application_records(log, table, excluded)
+    return table.ranks[kept], _counted(table, module, kept)
+
+
+def application_records(log: DarshanLog, table: CounterTable, excluded: Collection[int] = ()) -> np.ndarray:
+    """bool: which records are of files of the application, without the `excluded` ones."""
     left_out = {int(record) for record in table.record_ids if not is_application_file(log.names.get(int(record), b""))}
     left_out.update(excluded)
-    kept = ~np.isin(table.record_ids, np.fromiter(left_out, dtype=np.uint64, count=len(left_out)))
-    return table.ranks[kept], _counted(table, module, kept)
+    kept: np.ndarray = ~np.isin(table.record_ids, np.fromiter(left_out, dtype=np.uint64, count=len(left_out)))
+    return kept
 
 
 def _counted(table: CounterTable, module: str, kept: np.ndarray) -> CountedFiles:

@@ -13,10 +13,12 @@ import numpy as np
 
 from profiler_merge.darshan.lanes import lanes_beside
 from profiler_merge.darshan.record_id import record_id
+from profiler_merge.untraced.data_rows import CountedData, data_rows, no_data, recounted, with_rebuilt
 from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, FileOperations, MadeRows, metadata_rows
 from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from profiler_merge.untraced.renames import Rename, WrittenFile, checkpoint_renames, final_name, merged_shard
 from profiler_merge.untraced.stdio_rows import stream_operations, stream_rows
+from profiler_merge.untraced.transfers import Transfers
 from traces.schema import APIS, OPS
 
 MOST_ROWS = 1 << 24
@@ -46,7 +48,8 @@ class ReconstructedRows:
     """Rows (n,) in start order, columns as in `traces.schema.OPS_SCHEMA` but for `record_id` and `target_id` (uint64).
 
     `target_id`: record id of the new name for a rename, else 0. `tie` orders rows that start together.
-    `names`: record id -> path of new names that the log does not know. `left_out`: rows beyond MOST_ROWS.
+    `names`: record id -> path of new names that the log does not know. `left_out`: rows beyond MOST_ROWS. `again`: the
+    counters of traced and made reads and writes together, None where none was made.
     """
 
     op: np.ndarray
@@ -61,6 +64,7 @@ class ReconstructedRows:
     lane: np.ndarray
     names: Mapping[int, bytes]
     left_out: int
+    again: Transfers | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -68,19 +72,37 @@ class ReconstructedRows:
 
 
 def reconstruct(
-    traced: TracedRows, posix: CountedFiles, stdio: CountedFiles, names: Mapping[int, bytes]
+    traced: TracedRows,
+    posix: CountedFiles,
+    stdio: CountedFiles,
+    names: Mapping[int, bytes],
+    counted: CountedData | None = None,
+    limit: int = MOST_ROWS,
 ) -> ReconstructedRows:
-    """The rows of one process. All times on the clock of `traced`; `names`: paths of the log's record ids."""
+    """The rows of one process. All times on the clock of `traced`; `names`: paths of the log's record ids.
+
+    `counted`: what the counters say of the reads and writes of `posix`, None to make none.
+    Raises: LogError when more than `limit` of these are in no trace.
+    """
+    files = len(posix)
     (posix, stdio), left_out = _bounded(posix, stdio)
+    if len(posix) < files:
+        counted = None
     begin_ns = _first_time(traced, posix, stdio)
     renames = _renames(posix, stdio, names, begin_ns)
     operations, rows = operations_of(traced, posix)
     lane = traced.lane[rows]
-    posix_rows = metadata_rows(posix, operations, _undated(posix, stdio, renames, begin_ns))
+    undated = _undated(posix, stdio, renames, begin_ns)
+    moved = no_data() if counted is None else data_rows(posix, counted, operations, undated, limit)
+    together = with_rebuilt(operations, moved)
+    posix_rows = metadata_rows(posix, together, undated)
     unknown_ns = np.full(len(stdio), begin_ns, dtype=np.int64)
     data = stream_rows(stdio, unknown_ns)
     stream = metadata_rows(stdio, stream_operations(data), unknown_ns)
-    columns = _columns([(_POSIX, posix, posix_rows), (_STDIO, stdio, data), (_STDIO, stdio, stream)], renames)
+    columns = _columns(
+        [(_POSIX, posix, moved.rows), (_POSIX, posix, posix_rows), (_STDIO, stdio, data), (_STDIO, stdio, stream)],
+        renames,
+    )
     wanted = _wanted_lanes(columns, posix, operations, lane)
     _follow_renames(columns["record_id"], wanted, renames, names)
     if len(traced.lane) and not traced.lane.any():
@@ -89,7 +111,10 @@ def reconstruct(
     lanes = lanes_beside(
         wanted, columns["start_ns"], columns["end_ns"], traced.lane, traced.start_ns, traced.end_ns
     )  # fmt: skip
-    return ReconstructedRows(**columns, lane=lanes, names=renames.names, left_out=left_out)
+    again = None
+    if len(moved.rows) and counted is not None:
+        again = recounted(posix, together, posix_rows)
+    return ReconstructedRows(**columns, lane=lanes, names=renames.names, left_out=left_out, again=again)
 
 
 def _columns(parts: list[tuple[int, CountedFiles, MadeRows]], renames: _Renames) -> dict[str, np.ndarray]:

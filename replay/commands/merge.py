@@ -39,7 +39,16 @@ from replay.commands.options import force_option, json_option
 @click.option(
     "--no-reconstruct",
     is_flag=True,
-    help="Leave out what only counters hold and no trace: opens, closes, seeks, stats, syncs, stdio, renames.",
+    help="Leave out what only counters hold and no trace: untraced reads and writes, opens, closes, seeks, stats, "
+    "syncs, stdio, renames.",
+)
+@click.option(
+    "--reconstruct-limit",
+    type=click.IntRange(min=1),
+    default=10_000_000,
+    show_default=True,
+    metavar="OPERATIONS",
+    help="The most untraced reads and writes of one process that are rebuilt from counters.",
 )
 @click.option("--inspect", is_flag=True, help="Open the recorded HDF5 files and store where their chunks lie.")
 @click.option(
@@ -64,6 +73,7 @@ def command(
     exclude: tuple[str, ...],
     skip_damaged: bool,
     no_reconstruct: bool,
+    reconstruct_limit: int,
     inspect: bool,
     maps: tuple[str, ...],
     keep_profiler_files: bool,
@@ -89,6 +99,7 @@ def command(
             exclude=exclude,
             skip_damaged=skip_damaged,
             reconstruct=not no_reconstruct,
+            reconstruct_limit=reconstruct_limit,
             inspect=inspect,
             maps=maps,
             keep_profiler_files=keep_profiler_files,

@@ -27,6 +27,7 @@ def merge(
     exclude: Sequence[str] = (),
     skip_damaged: bool = False,
     reconstruct: bool = True,
+    reconstruct_limit: int = 10_000_000,
     inspect: bool = False,
     maps: PathMaps | None = None,
     keep_profiler_files: bool = False,
@@ -37,6 +38,7 @@ def merge(
     A folder of `logs` stands for all logs in it; `profiles` are log directories of the profiler, or single files:
     `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting, wall or
     seconds; `exclude` has globs over recorded paths. `keep_profiler_files`: also what PyTorch's profiler itself wrote.
+    `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
     `force` replaces an earlier capture.
 
@@ -54,6 +56,7 @@ def merge(
         exclude=tuple(exclude),
         skip_damaged=skip_damaged,
         reconstruct=reconstruct,
+        reconstruct_limit=reconstruct_limit,
         inspect=inspect,
         inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps)),
         keep_profiler_files=keep_profiler_files,

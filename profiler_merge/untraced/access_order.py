@@ -1,0 +1,234 @@
+"""In which order, and where in its file, accesses of known sizes lie, so that Darshan would count them as it did. Pure.
+
+A *run* begins at the start of the file, or goes back; inside a run an access goes on where the one before ended, or
+jumps over a gap. How many runs and jumps there are is counted (SEQ, CONSEC), gaps are those of STRIDE as far as these
+go. The other gaps, and the beginnings of runs that no open explains, are drawn at random: nobody knows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiler_merge.untraced.access_sizes import SizedAccesses
+from profiler_merge.untraced.transfers import TOP
+
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Patterns:
+    """What is known of the order in each stream; int64 (streams,), `gap` and `gap_count` (streams, TOP).
+
+    `backward`: accesses at the start of the file or behind the one before (READS - SEQ_READS); `apart`: those that do
+    not go on where the last one ended (READS - CONSEC_READS). `low`, `high`: where in the file they lie. `opens`:
+    how many runs may begin at the start of the file.
+    """
+
+    backward: np.ndarray
+    apart: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    opens: np.ndarray
+    gap: np.ndarray
+    gap_count: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedAccesses:
+    """Accesses (n,) by stream and in their order; `begins` (bool): a run begins here as after an open."""
+
+    stream: np.ndarray
+    offset: np.ndarray
+    size: np.ndarray
+    begins: np.ndarray
+
+
+def place_accesses(accesses: SizedAccesses, patterns: Patterns) -> PlacedAccesses:
+    """Order and offsets of accesses, which are sorted by stream and falling size. The same every time."""
+    if not len(accesses):
+        none = np.empty(0, dtype=np.int64)
+        return PlacedAccesses(stream=none, offset=none, size=none, begins=none.astype(bool))
+    return _Placement(accesses, patterns).placed()
+
+
+class _Placement:
+    """The steps of `place_accesses`; `run` numbers the runs of all streams together."""
+
+    def __init__(self, accesses: SizedAccesses, patterns: Patterns) -> None:
+        self.patterns = patterns
+        streams = len(patterns.apart)
+        counts = np.bincount(accesses.stream, minlength=streams)
+        moved = np.zeros(streams, dtype=np.int64)
+        np.add.at(moved, accesses.stream, accesses.size)
+        room = np.maximum(patterns.high - patterns.low, 1)
+        runs = np.maximum(np.maximum(patterns.backward, np.minimum(-(-moved // room), patterns.apart)), 1)
+        self.runs = np.where(counts > 0, np.minimum(runs, np.maximum(counts, 1)), 0)
+        self.first_run = np.cumsum(self.runs) - self.runs
+        first = np.cumsum(counts) - counts
+        of_run = (np.arange(len(accesses)) - first[accesses.stream]) % np.maximum(self.runs, 1)[accesses.stream]
+        run = self.first_run[accesses.stream] + of_run
+        order = _mixed(run, accesses.size)
+        self.run, self.size, self.stream = run[order], accesses.size[order], accesses.stream[order]
+        self.begins = np.append(True, self.run[1:] != self.run[:-1])
+        self.first_access = np.flatnonzero(self.begins)
+        self.stream_of_run = self.stream[self.first_access]
+        self.number_of_run = np.arange(len(self.first_access)) - self.first_run[self.stream_of_run]
+
+    def placed(self) -> PlacedAccesses:
+        jumps = self._jumps()
+        start_is_free = self._free_starts()
+        gap = self._gaps(jumps, start_is_free)
+        place = np.cumsum(self.size + gap) - self.size
+        place -= (place - gap)[self.first_access][self.run]
+        offset = place + self._drawn(jumps & (gap == 0), start_is_free, place)
+        offset += self.patterns.low[self.stream]
+        self._go_back(offset, start_is_free)
+        opened = self.begins.copy()
+        opened[self.first_access[start_is_free & ~self._apart()]] = False
+        return PlacedAccesses(stream=self.stream, offset=np.maximum(offset, 0), size=self.size, begins=opened)
+
+    def _apart(self) -> np.ndarray:
+        """bool by run: it begins with a gap, which only an open before it explains."""
+        return self.number_of_run >= self.patterns.backward[self.stream_of_run]
+
+    def _jumps(self) -> np.ndarray:
+        """bool: which accesses follow a gap: those of one size where just as many were counted, else evenly."""
+        streams = len(self.runs)
+        wanted = np.maximum(self.patterns.apart - self.runs, 0)
+        able = ~self.begins & (self.size > 0)
+        if 0 < wanted.sum() < int(able.sum()):
+            pairs = np.stack((self.stream, self.size))
+            sizes, of_size = np.unique(pairs, axis=1, return_inverse=True)
+            of_size = of_size.reshape(-1)
+            counts = np.bincount(of_size, weights=able, minlength=sizes.shape[1]).astype(np.int64)
+            fits = (counts >= wanted[sizes[0]]) & (counts <= wanted[sizes[0]] + self.runs[sizes[0]])
+            chosen = np.full(streams, -1)
+            chosen[sizes[0][fits]] = np.flatnonzero(fits)
+            able &= (chosen[self.stream] < 0) | (of_size == chosen[self.stream])
+        total = np.bincount(self.stream[able], minlength=streams)
+        stream = self.stream[able]
+        number = np.arange(len(stream)) - (np.cumsum(total) - total)[stream]
+        share = np.minimum(wanted, total)[stream]
+        jumps = np.zeros(len(self.size), dtype=bool)
+        jumps[able] = (number + 1) * share // np.maximum(total[stream], 1) > number * share // np.maximum(
+            total[stream], 1
+        )
+        return jumps
+
+    def _gaps(self, jumps: np.ndarray, start_is_free: np.ndarray) -> np.ndarray:
+        """int64: the counted stride of each jump, 0 where none is left or they would leave the file."""
+        rows = np.flatnonzero(jumps)
+        stream = self.stream[rows]
+        number = np.arange(len(rows))
+        mixed = np.lexsort((np.modf(number * _GOLDEN)[0], stream))
+        total = np.bincount(stream, minlength=len(self.runs))
+        place = number - (np.cumsum(total) - total)[stream]
+        until = np.cumsum(self.patterns.gap_count, axis=1)[stream]
+        which = (place[:, np.newaxis] >= until).sum(axis=1)
+        gaps = np.append(self.patterns.gap, np.zeros((len(self.runs), 1), dtype=np.int64), axis=1)
+        gap = np.zeros(len(self.size), dtype=np.int64)
+        gap[rows[mixed]] = gaps[stream, which]
+        used = np.add.reduceat(gap + self.size, self.first_access)
+        room = (self.patterns.high - self.patterns.low)[self.stream_of_run]
+        gap[(used > room)[self.run]] = 0
+        return self._with_one_free(gap, jumps, start_is_free, used == room)
+
+    def _with_one_free(
+        self, gap: np.ndarray, jumps: np.ndarray, start_is_free: np.ndarray, reaches: np.ndarray
+    ) -> np.ndarray:
+        """A gap of each stream is left open, where nothing else lets a run from the start reach the highest offset."""
+        free = np.logical_or.reduceat(jumps & (gap == 0), self.first_access)
+        done = np.bincount(self.stream_of_run, weights=~start_is_free & (free | reaches), minlength=len(self.runs)) > 0
+        rows = np.flatnonzero(jumps & ~start_is_free[self.run] & ~done[self.stream])
+        last = rows[np.append(self.stream[rows[1:]] != self.stream[rows[:-1]], True)] if len(rows) else rows
+        gap[last] = 0
+        return gap
+
+    def _free_starts(self) -> np.ndarray:
+        """bool by run: whether it may begin anywhere: no open is left for it, or it begins with a gap."""
+        backward = self.patterns.backward[self.stream_of_run]
+        extra = self.runs[self.stream_of_run] - backward
+        at_start = np.maximum(np.minimum(self.patterns.opens[self.stream_of_run] - extra, backward), backward > 0)
+        number, runs = self.number_of_run, np.maximum(backward, 1)
+        # As many as there are opens, evenly among the others, and the first.
+        evenly = -(-number * at_start // runs) < -(-(number + 1) * at_start // runs)
+        return ~evenly | (number >= backward)
+
+    def _drawn(self, free: np.ndarray, start_is_free: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """What gaps of unknown width and free starts add to each offset, by chance; one run reaches the highest."""
+        runs = len(self.first_access)
+        # A stretch is at least one byte wide, but for the start of a run that goes back.
+        starts = start_is_free & (self.number_of_run >= self.patterns.backward[self.stream_of_run])
+        starts &= self.patterns.low[self.stream_of_run] == 0
+        least = free.astype(np.int64)
+        least[self.first_access[starts]] = 1
+        weight = np.zeros(len(self.size))
+        chance = np.random.default_rng(0)
+        drawn = free.copy()
+        drawn[self.first_access[start_is_free]] = True
+        weight[drawn] = chance.exponential(size=int(drawn.sum())) + 1e-9
+        used = np.maximum.reduceat(place + self.size, self.first_access)
+        low, high = self.patterns.low[self.stream_of_run], self.patterns.high[self.stream_of_run]
+        room = np.maximum(high - low - used - np.add.reduceat(least, self.first_access), 0)
+        beyond = chance.exponential(size=runs)
+        beyond[self._reaching(np.add.reduceat(free.astype(np.int64), self.first_access), start_is_free)] = 0
+        total = np.cumsum(weight)
+        before = (total - weight)[self.first_access]
+        within = total - before[self.run]
+        whole = np.add.reduceat(weight, self.first_access) + beyond
+        share = np.where(whole[self.run] > 0, within / np.where(whole > 0, whole, 1.0)[self.run], 0.0)
+        added = np.cumsum(least)
+        added -= (added - least)[self.first_access][self.run]
+        last = np.append(self.begins[1:], True) & (beyond[self.run] == 0) & (whole[self.run] > 0)
+        # The last gap of the run that reaches the end, and all that follows it, is not left to rounding.
+        share = np.where((share > 1 - 1e-9) | (last & (weight > 0)), np.where(beyond[self.run] == 0, 1.0, share), share)
+        fits = (high - low - used >= np.add.reduceat(least, self.first_access))[self.run]
+        drawn_bytes = np.floor(np.minimum(share, 1.0) * room[self.run]).astype(np.int64)
+        result: np.ndarray = np.where(fits, added + drawn_bytes, 0)
+        return result
+
+    def _reaching(self, free_gaps: np.ndarray, start_is_free: np.ndarray) -> np.ndarray:
+        """The run of each stream that ends at its highest offset: one that begins at a known place if any can."""
+        able = np.flatnonzero((free_gaps > 0) | start_is_free)
+        able = able[np.lexsort((self.number_of_run[able], start_is_free[able], self.stream_of_run[able]))]
+        stream = self.stream_of_run[able]
+        return able[np.flatnonzero(np.append(True, stream[1:] != stream[:-1]))] if len(able) else able
+
+    def _go_back(self, offset: np.ndarray, start_is_free: np.ndarray) -> None:
+        """Moves runs that begin anywhere, in place, so that they begin behind the last byte of the run before."""
+        streams = np.unique(self.stream_of_run[start_is_free & (self.number_of_run > 0)])
+        ends = np.append(self.first_access[1:], len(offset)) - 1
+        for stream in streams.tolist():
+            first = int(self.first_run[stream])
+            runs = np.arange(first, first + int(min(self.runs[stream], self.patterns.backward[stream])))
+            if len(runs) < 2:
+                continue
+            start = offset[self.first_access[runs]]
+            reach = offset[ends[runs]] + self.size[ends[runs]] - 1 - start
+            before = np.append(0, np.cumsum(np.maximum(reach[:-1], 0)))
+            moved = np.minimum.accumulate(start - before) + before - start
+            for_access = np.repeat(moved, ends[runs] - self.first_access[runs] + 1)
+            offset[self.first_access[runs[0]] : ends[runs[-1]] + 1] += for_access
+
+
+def _mixed(run: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Order of accesses by run; in a run many of one size evenly among the others, single small ones behind them."""
+    by_size = np.lexsort((-size, run))
+    of_run, of_size = run[by_size], size[by_size]
+    new = np.append(True, (of_run[1:] != of_run[:-1]) | (of_size[1:] != of_size[:-1]))
+    first = np.flatnonzero(new)
+    count = np.diff(np.append(first, len(run)))
+    largest = np.append(True, of_run[first[1:]] != of_run[first[:-1]])
+    tail = ~largest & (count < 3)
+    number = np.arange(len(run)) - np.repeat(first, count)
+    key = np.repeat(tail, count) + (number + 0.5) / np.repeat(count, count)
+    key[np.repeat(tail, count)] = 1.0
+    key[of_size == 0] = 2.0
+    return by_size[np.lexsort((np.arange(len(run)), key, of_run))]
+
+
+def no_gaps(streams: int) -> np.ndarray:
+    """`gap` or `gap_count` where nothing is known of them."""
+    return np.zeros((streams, TOP), dtype=np.int64)

@@ -1,0 +1,237 @@
+"""Reads and writes of files that no trace holds, from the counters of POSIX: the parts of this, put together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiler_merge.untraced.access_order import Patterns, PlacedAccesses, place_accesses
+from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
+from profiler_merge.untraced.access_times import Activity, access_times
+from profiler_merge.untraced.metadata_rows import FileOperations, MadeRows, made_rows, no_rows
+from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
+from profiler_merge.untraced.transfers import Transfers, counted_again
+from traces.errors import LogError
+from traces.schema import OPS, READ, WRITE
+
+RECONSTRUCT_LIMIT = 10_000_000
+"""Reads and writes of one process that are rebuilt unless more are asked for."""
+
+_OPEN = OPS.index("open")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CountedData:
+    """What the counters of one rank say of its reads and writes.
+
+    `own`: of its own records, the first files of its `CountedFiles`. `shared`: its accesses of the reduced records,
+    which follow there (None without any), with their `patterns`; streams count from the first of these records.
+    `activity`: looks up its HEATMAP, which may be None, on the clock of the counters.
+    """
+
+    own: Transfers
+    shared: SizedAccesses | None
+    patterns: Patterns | None
+    activity: Callable[[], Activity | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DataRows:
+    """The rows by stream and in their order, and by row `begins`: the file may have been opened before it."""
+
+    rows: MadeRows
+    begins: np.ndarray
+
+
+def untraced_part(transfers: Transfers, operations: FileOperations) -> Transfers:
+    """The counters without what the trace holds: nothing is left of a file that was traced whole."""
+    traced = np.bincount(2 * operations.file + operations.is_write, minlength=2 * len(transfers))[: 2 * len(transfers)]
+    missing = np.maximum(transfers.count - traced, 0)
+    if not traced.any():
+        return transfers
+    partial: np.ndarray = (missing > 0) & (traced > 0)
+    left = {name: getattr(transfers, name).copy() for name in ("moved", "consec", "seq", "sizes", "access_count")}
+    files = np.flatnonzero(partial.reshape(-1, 2).any(axis=1))
+    if len(files):
+        mine = np.isin(operations.file, files)
+        file, length = operations.file[mine], operations.length[mine]
+        known = counted_again(
+            file,
+            operations.is_write[mine],
+            operations.offset[mine],
+            length,
+            np.zeros(len(file), np.int64),
+            len(transfers),
+        )
+        for name in ("moved", "consec", "seq", "sizes"):
+            left[name] = np.where(left[name] < 0, left[name], np.maximum(left[name] - getattr(known, name), 0))
+        for place in range(transfers.access.shape[1]):
+            alike = length == transfers.access[file, place]
+            used = np.bincount(file[alike], minlength=len(transfers))
+            left["access_count"][:, place] = np.maximum(left["access_count"][:, place] - used, 0)
+    nothing = missing == 0
+    for name in ("moved", "consec", "seq"):
+        left[name] = np.where(nothing, 0, left[name])
+    left["sizes"][nothing] = 0
+    changed = np.repeat(partial.reshape(-1, 2).any(axis=1), transfers.stride.shape[1]).reshape(transfers.stride.shape)
+    stride_count = np.where(changed, 0, transfers.stride_count)
+    return Transfers(
+        count=missing, end=transfers.end, access=transfers.access, stride=transfers.stride, stride_count=stride_count,
+        **left,
+    )  # fmt: skip
+
+
+def no_data() -> DataRows:
+    """No reads or writes."""
+    return DataRows(rows=no_rows(), begins=np.empty(0, dtype=bool))
+
+
+def with_rebuilt(operations: FileOperations, made: DataRows) -> FileOperations:
+    """Traced and made reads and writes together, by file and start."""
+    if not len(made.rows):
+        return operations
+    rows = made.rows
+    pairs = {
+        "file": rows.file, "start": rows.start, "end": rows.end, "offset": rows.offset, "length": rows.length,
+        "is_write": rows.op == WRITE, "held": ~made.begins,
+    }  # fmt: skip
+    columns = {
+        name: np.concatenate((getattr(operations, name), made)) for name, made in pairs.items() if name != "held"
+    }
+    columns["held"] = np.concatenate((np.zeros(len(operations), dtype=bool), pairs["held"]))
+    order = np.lexsort((columns["start"], columns["file"]))
+    return FileOperations(**{name: values[order] for name, values in columns.items()})
+
+
+def recounted(files: CountedFiles, operations: FileOperations, metadata: MadeRows) -> Transfers:
+    """The counters of `operations`, between the opens among the rows of `metadata`, in the order of their end."""
+    opens = metadata.op == _OPEN
+    none = np.zeros(int(opens.sum()), dtype=np.int64)
+    file = np.concatenate((operations.file, metadata.file[opens]))
+    end = np.concatenate((operations.end, metadata.end[opens]))
+    start = np.concatenate((operations.start, metadata.start[opens]))
+    order = np.lexsort((start, end, file))
+    is_open = (np.arange(len(file)) >= len(operations))[order]
+    opened = np.cumsum(is_open)
+    columns = [
+        np.concatenate((values, none))[order][~is_open]
+        for values in (operations.file, operations.is_write, operations.offset, operations.length)
+    ]
+    return counted_again(
+        columns[0], columns[1].astype(bool), columns[2], columns[3], opened[~is_open], len(files)
+    )  # fmt: skip
+
+
+def data_rows(
+    files: CountedFiles, counted: CountedData, operations: FileOperations, unknown_ns: np.ndarray, limit: int
+) -> DataRows:
+    """The reads and writes of `files` that are not among the traced `operations`, as rows that name these files.
+
+    `unknown_ns` (files,): where those of a file without times are placed.
+    Raises: LogError when there are more than `limit`.
+    """
+    left = untraced_part(counted.own, operations)
+    if not left.count.any() and (counted.shared is None or not len(counted.shared)):
+        return no_data()
+    planned = int(left.count.sum()) + (0 if counted.shared is None else len(counted.shared))
+    if planned > limit:
+        raise LogError(
+            f"the counters of one process have {planned} reads and writes that no trace holds, more than the "
+            f"{limit} that are rebuilt at most: raise --reconstruct-limit (each takes some 400 bytes of memory), or "
+            "leave them out with --no-reconstruct"
+        )
+    accesses, patterns = access_sizes(left), own_patterns(left, files.opens[: len(left)])
+    if counted.shared is not None and counted.patterns is not None:
+        shift = 2 * len(left)
+        accesses = SizedAccesses(
+            stream=np.concatenate((accesses.stream, counted.shared.stream + shift)),
+            size=np.concatenate((accesses.size, counted.shared.size)),
+        )
+        patterns = Patterns(
+            **{
+                name: np.concatenate((getattr(patterns, name), getattr(counted.patterns, name)))
+                for name in Patterns.__slots__
+            }
+        )
+    placed = place_accesses(accesses, patterns)
+    start, end = _times(files, placed, counted.activity(), operations, unknown_ns)
+    rows = made_rows(
+        np.where(placed.stream % 2, WRITE, READ), placed.stream // 2, start, end,
+        offset=placed.offset, length=placed.size,
+    )  # fmt: skip
+    return DataRows(rows=rows, begins=placed.begins)
+
+
+def own_patterns(left: Transfers, opens: np.ndarray) -> Patterns:
+    """What the counters of a rank's own records fix; where the order is not counted, each open reads from the start."""
+    opens = np.repeat(opens, 2)
+    passes = np.clip(np.minimum(opens, -(-left.moved // np.maximum(left.end, 1))), 1, np.maximum(left.count, 1))
+    ordered = left.consec >= 0
+    backward = np.where(ordered, np.maximum(left.count - left.seq, 0), passes)
+    apart = np.where(ordered, np.maximum(left.count - left.consec, backward), passes)
+    gaps = np.maximum(apart - backward, 0).reshape(-1, 2)
+    share = gaps / np.maximum(gaps.sum(axis=1, keepdims=True), 1)
+    of_reads = np.rint(left.stride_count * share[:, :1]).astype(np.int64)
+    gap_count = np.stack((of_reads, np.where(share[:, 1:] > 0, left.stride_count - of_reads, 0)), axis=1)
+    return Patterns(
+        backward=backward,
+        apart=apart,
+        low=np.zeros_like(left.end),
+        high=left.end,
+        opens=opens,
+        gap=np.repeat(left.stride, 2, axis=0),
+        gap_count=gap_count.reshape(-1, left.stride.shape[1]),
+    )
+
+
+def _times(
+    files: CountedFiles,
+    placed: PlacedAccesses,
+    activity: Activity | None,
+    operations: FileOperations,
+    unknown_ns: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end of each access. Those of the last run follow the last open, where its time is known."""
+    begin, end, spent = _windows(files, operations, unknown_ns)
+    runs = np.cumsum(placed.begins)
+    last_run = np.zeros(2 * len(files), dtype=np.int64)
+    first_run = np.full(2 * len(files), len(placed.stream) + 1)
+    np.maximum.at(last_run, placed.stream, runs)
+    np.minimum.at(first_run, placed.stream, runs)
+    opened = np.repeat(files.open_end, 2)
+    lasting = files.meta_ns // np.maximum(2 * files.opens + files.stats + files.seeks, 1)
+    before = np.maximum(opened - np.repeat(lasting, 2) - 1, begin)
+    splits = (np.repeat(files.own & (files.opens > 1), 2)) & (last_run > first_run) & (opened > begin) & (opened < end)
+    late = splits[placed.stream] & (runs == last_run[placed.stream])
+    segment = 2 * placed.stream + late
+    counts = np.bincount(segment, minlength=4 * len(files)).reshape(-1, 2)
+    part = counts[:, 1] / np.maximum(counts.sum(axis=1), 1)
+    spent_late = np.where(splits, (spent * part).astype(np.int64), 0)
+    begins = np.stack((begin, np.where(splits, opened, begin)), axis=1).ravel()
+    ends = np.stack((np.where(splits, before, end), end), axis=1).ravel()
+    of_segment = np.stack((spent - spent_late, spent_late), axis=1).ravel()
+    is_write = np.arange(len(begins)) // 2 % 2 == 1
+    return access_times(segment, placed.size, begins, ends, of_segment, is_write, activity)
+
+
+def _windows(
+    files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Begin, end and time spent of each stream; what follows a trace that stopped begins where it stopped."""
+
+    def by_stream(read: np.ndarray, write: np.ndarray) -> np.ndarray:
+        return np.stack((read, write), axis=1).ravel()
+
+    begin = by_stream(files.read_start, files.write_start)
+    end = by_stream(files.read_end, files.write_end)
+    opened, closed = np.repeat(files.open_start, 2), np.repeat(files.close_end, 2)
+    begin = np.where(begin != NOT_SEEN, begin, np.where(opened != NOT_SEEN, opened, np.repeat(unknown_ns, 2)))
+    end = np.where(end != NOT_SEEN, end, np.where(closed != NOT_SEEN, closed, begin))
+    spent = by_stream(files.read_ns, files.write_ns)
+    if len(operations):
+        stream = 2 * operations.file + operations.is_write
+        np.maximum.at(begin, stream, operations.end)
+        np.subtract.at(spent, stream, operations.end - operations.start)
+    return begin, np.maximum(begin, end), np.maximum(spent, 0)

@@ -1,0 +1,131 @@
+"""Deals the reads and writes of reduced records, which are sums over all ranks, to the ranks of a job. Pure.
+
+How much each rank moved: what HEATMAP has beyond the rank's own files; else what the fastest and the slowest rank
+moved, and evenly among the others. Sums over the ranks are exact. Who moved what is inferred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiler_merge.untraced.access_order import Patterns
+from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
+from profiler_merge.untraced.transfers import Transfers
+
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankWeights:
+    """How the bytes of n reduced records are spread. By file int64 (n,): `fastest`, `slowest` (ranks, -1 for unknown),
+    `fastest_bytes`, `slowest_bytes`. `measured`: float (2, ranks), bytes read and written by rank, or None.
+    """
+
+    fastest: np.ndarray
+    fastest_bytes: np.ndarray
+    slowest: np.ndarray
+    slowest_bytes: np.ndarray
+    measured: np.ndarray | None
+
+
+class SharedTransfers:
+    """Shares out the accesses of n reduced records. `transfers`: those that no trace holds."""
+
+    def __init__(self, transfers: Transfers, ranks: int, weights: RankWeights) -> None:
+        self._transfers, self._ranks, self._weights = transfers, ranks, weights
+        self.measured = weights.measured is not None
+        accesses = access_sizes(transfers)
+        number = np.arange(len(accesses))
+        # A slice of this order has a like share of each size.
+        order = np.lexsort((np.modf(number * _GOLDEN)[0], accesses.stream))
+        self._size = accesses.size[order]
+        counts = np.bincount(accesses.stream, minlength=2 * len(transfers))
+        self._first = np.cumsum(counts) - counts
+        self._counts = counts
+        self._before = np.append(0, np.cumsum(self._size))
+        self._cumulated = None
+        if weights.measured is not None:
+            totals = np.maximum(weights.measured.sum(axis=1, keepdims=True), 1)
+            self._cumulated = np.append(np.zeros((2, 1)), np.cumsum(weights.measured, axis=1) / totals, axis=1)
+            empty = weights.measured.sum(axis=1) <= 0
+            self._cumulated[empty] = np.arange(ranks + 1) / ranks
+
+    def _part(self, rank: int) -> np.ndarray:
+        """Share of each stream (2 n,) that the ranks below `rank` have."""
+        if rank >= self._ranks:
+            return np.ones(2 * len(self._transfers))
+        if self._cumulated is not None:
+            return np.tile(self._cumulated[:, rank], len(self._transfers))
+        of, total = self._weights, np.maximum(self._transfers.moved.reshape(-1, 2).sum(axis=1), 1)
+        known = (of.fastest >= 0) & (of.slowest >= 0) & (of.fastest != of.slowest)
+        quick = np.where(known, np.minimum(of.fastest_bytes / total, 1.0), 0.0)
+        slow = np.where(known, np.minimum(of.slowest_bytes / total, 1.0 - quick), 0.0)
+        others = np.maximum(self._ranks - 2 * known, 1)
+        rest = np.where(self._ranks > 2 * known, 1.0 - quick - slow, 0.0)
+        below = rank - known * ((of.fastest < rank).astype(int) + (of.slowest < rank))
+        part = rest * below / others + quick * (of.fastest < rank) + slow * (of.slowest < rank)
+        return np.repeat(np.clip(part, 0.0, 1.0), 2)
+
+    def of_rank(self, rank: int, opens: np.ndarray) -> tuple[SizedAccesses, Patterns]:
+        """Accesses and patterns of one rank, by stream of the n records. `opens` (n,): the rank's own."""
+        whole, (low_part, high_part) = self._transfers, (self._part(rank), self._part(rank + 1))
+        begin, end = (np.rint(self._counts * part).astype(np.int64) for part in (low_part, high_part))
+        count = np.maximum(end - begin, 0)
+        stream = np.repeat(np.arange(len(count)), count)
+        place = np.arange(len(stream)) - np.repeat(np.cumsum(count) - count, count)
+        size = self._size[(self._first + begin)[stream] + place]
+        order = np.lexsort((-size, stream))
+
+        def share(total: np.ndarray) -> np.ndarray:
+            """Cumulated, rounded up: the first ranks come first."""
+            low, high = (low_part, high_part) if total.ndim == 1 else (low_part[:, None], high_part[:, None])
+            part: np.ndarray = np.ceil(np.round(total * high, 6)) - np.ceil(np.round(total * low, 6))
+            return part.astype(np.int64)
+
+        apart_all = np.where(whole.consec < 0, 0, np.maximum(whole.count - whole.consec, 0))
+        backward_all = np.where(whole.seq < 0, 0, np.maximum(whole.count - whole.seq, 0))
+        apart = np.clip(share(apart_all), np.minimum(count, 1), np.maximum(count, 1))
+        gap, gap_count = np.repeat(whole.stride, 2, axis=0), np.repeat(whole.stride_count, 2, axis=0)
+        gap_count = gap_count * (whole.count > 0)[:, None]
+        gaps = (gap * gap_count).sum(axis=1)
+        low, high = self._regions(backward_all, gaps, (begin, end), (low_part, high_part), rank)
+        patterns = Patterns(
+            backward=np.minimum(share(backward_all), apart),
+            apart=apart,
+            low=low,
+            high=high,
+            opens=np.repeat(opens, 2),
+            gap=gap,
+            gap_count=share(gap_count),
+        )
+        return SizedAccesses(stream=stream[order], size=size[order]), patterns
+
+    def _regions(
+        self,
+        backward: np.ndarray,
+        gaps: np.ndarray,
+        slices: tuple[np.ndarray, np.ndarray],
+        parts: tuple[np.ndarray, np.ndarray],
+        rank: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where in the file the rank works: in a region of its own, in turns with the others, or all over it."""
+        whole = self._transfers
+        free = whole.end - whole.moved - gaps
+        own = (backward < self._ranks) & (free >= 0)
+        in_turns = (backward < self._ranks) & (free < 0) & (whole.moved <= whole.end)
+        low, high = (
+            self._before[self._first + of]
+            - self._before[self._first]
+            + np.floor(np.maximum(free, 0) * part).astype(np.int64)
+            for of, part in zip(slices, parts, strict=True)
+        )
+        # A region holds the gaps of its rank too.
+        low, high = (
+            value + np.floor(gaps * part).astype(np.int64) for value, part in zip((low, high), parts, strict=True)
+        )
+        each = whole.moved // np.maximum(whole.count, 1)
+        low = np.where(own, low, np.where(in_turns, np.minimum(rank * each, whole.end), 0))
+        last = np.maximum(whole.end - (self._ranks - 1 - rank) * each, low)
+        return low, np.where(own, np.maximum(high, low), np.where(in_turns, last, whole.end))

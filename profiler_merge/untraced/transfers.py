@@ -1,0 +1,136 @@
+"""What Darshan's counters say of the reads and writes of files: how many, how large, in which order. Pure.
+
+A *stream* is one direction of one file: stream 2 * i is what was read of file i, stream 2 * i + 1 what was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from profiler_merge.darshan.counters import CounterTable
+
+BOUNDS = np.array([100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30], dtype=np.int64)
+"""Largest size of each bin of Darshan's histograms but the last."""
+
+LOWEST = np.append(0, BOUNDS + 1)
+"""Smallest size of each bin."""
+
+BINS = len(LOWEST)
+TOP = 4
+
+_SIZES = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
+_WAYS = (("READ", "READS", "READ"), ("WRITE", "WRITES", "WRITTEN"))
+_MPIIO_KINDS = ("INDEP", "COLL", "SPLIT", "NB")
+_MOST = 1 << 56
+UNORDERED = -1
+"""In `consec` and `seq`: the interface does not count the order of accesses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transfers:
+    """Counters of n files; int64. By stream (2 n,): `count`, `moved` bytes, `end` (one past the highest byte),
+    `consec` and `seq` (or UNORDERED), `sizes` (2 n, BINS). By file (n, TOP): `access` and `access_count`,
+    `stride` and `stride_count`, of both directions together.
+    """
+
+    count: np.ndarray
+    moved: np.ndarray
+    end: np.ndarray
+    consec: np.ndarray
+    seq: np.ndarray
+    sizes: np.ndarray
+    access: np.ndarray
+    access_count: np.ndarray
+    stride: np.ndarray
+    stride_count: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self.access)
+
+    def select(self, files: np.ndarray) -> Transfers:
+        """Those of an index array of files."""
+        streams = np.stack((2 * files, 2 * files + 1), axis=1).ravel()
+        return Transfers(
+            **{
+                each.name: getattr(self, each.name)[files if each.name in _BY_FILE else streams]
+                for each in fields(Transfers)
+            }
+        )
+
+
+_BY_FILE = ("access", "access_count", "stride", "stride_count")
+
+
+def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfers:
+    """The transfers of the `kept` records (bool mask) of POSIX or MPI-IO."""
+    prefix = module.replace("-", "")
+    ordered = module == "POSIX"
+
+    def column(name: str) -> np.ndarray:
+        values = table.counters.get(f"{prefix}_{name}")
+        rows = int(kept.sum())
+        return np.zeros(rows, dtype=np.int64) if values is None else np.clip(values[kept], 0, _MOST)
+
+    def by_stream(*names: list[str]) -> np.ndarray:
+        both = [np.sum([column(name) for name in way], axis=0) for way in names]
+        return np.stack(both, axis=1).ravel()
+
+    def top(name: str, what: str) -> np.ndarray:
+        return np.stack([column(f"{name}{place + 1}_{what}") for place in range(TOP)], axis=1)
+
+    infix = "" if ordered else "_AGG"
+    sizes = np.stack([column(f"SIZE_{way}{infix}_{size}") for way, *_ in _WAYS for size in _SIZES], axis=1)
+    counts = [[ways] if ordered else [f"{kind}_{ways}" for kind in _MPIIO_KINDS] for _, ways, _ in _WAYS]
+    moved = by_stream(*([f"BYTES_{done}"] for *_, done in _WAYS))
+    last = by_stream(*([f"MAX_BYTE_{done}"] for *_, done in _WAYS))
+    unordered = np.full(len(moved), UNORDERED)
+    return Transfers(
+        count=by_stream(*counts),
+        moved=moved,
+        end=np.where(moved > 0, last + 1, 0) if ordered else moved,
+        consec=by_stream(*([f"CONSEC_{ways}"] for _, ways, _ in _WAYS)) if ordered else unordered,
+        seq=by_stream(*([f"SEQ_{ways}"] for _, ways, _ in _WAYS)) if ordered else unordered,
+        sizes=sizes.reshape(-1, BINS),
+        access=top("ACCESS", "ACCESS"),
+        access_count=top("ACCESS", "COUNT"),
+        stride=top("STRIDE", "STRIDE"),
+        stride_count=top("STRIDE", "COUNT"),
+    )
+
+
+def counted_again(
+    file: np.ndarray, is_write: np.ndarray, offset: np.ndarray, length: np.ndarray, opened: np.ndarray, files: int
+) -> Transfers:
+    """The same counters of known accesses (n,), sorted by file and in their order; without ACCESS and STRIDE.
+
+    `opened`: how many opens came before each access; Darshan forgets its position at each.
+    """
+    stream = 2 * file + is_write
+    order = np.argsort(stream, kind="stable")
+    opened = opened[order]
+    stream, offset, length = stream[order], offset[order], length[order]
+    before = np.zeros(len(stream), dtype=np.int64)
+    same = (stream[1:] == stream[:-1]) & (opened[1:] == opened[:-1])
+    before[1:] = np.where(same, offset[:-1] + length[:-1] - 1, 0)
+    streams = 2 * files
+    end = np.zeros(streams, dtype=np.int64)
+    np.maximum.at(end, stream, np.where(length > 0, offset + length, 0))
+    moved = np.zeros(streams, dtype=np.int64)
+    np.add.at(moved, stream, length)
+    bins = np.bincount(stream * BINS + np.searchsorted(BOUNDS, length), minlength=streams * BINS)
+    nothing = np.zeros((files, TOP), dtype=np.int64)
+    return Transfers(
+        count=np.bincount(stream, minlength=streams),
+        moved=moved,
+        end=end,
+        consec=np.bincount(stream[offset == before + 1], minlength=streams),
+        seq=np.bincount(stream[offset > before], minlength=streams),
+        sizes=bins.reshape(streams, BINS),
+        access=nothing,
+        access_count=nothing,
+        stride=nothing,
+        stride_count=nothing,
+    )
