@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from profiler_merge.darshan.log import DarshanLog
+from traces.errors import LogError
 from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, OFFSETS, Coverage, table_from_columns
 
 _FORMAT_RULES = {
@@ -287,11 +288,15 @@ def _count(
 
 def _stripes(log: DarshanLog) -> dict[int, tuple[int, int]]:
     """record id -> (stripe size, stripe count) of the files on Lustre: of the first component of their layout."""
-    return {
-        record.record_id: (record.components[0].stripe_size, record.components[0].stripe_count)
-        for record in read_lustre(log)
-        if record.components
-    }
+    found: dict[int, tuple[int, int]] = {}
+    try:
+        for record in read_lustre(log):
+            if record.components:
+                found[record.record_id] = (record.components[0].stripe_size, record.components[0].stripe_count)
+    except LogError as error:
+        # Stripes are shown, but nothing rests on them: pre-releases of log version 3.41 have another layout.
+        log.add_warning(f"{error}: stripes of files on Lustre are unknown from there on")
+    return found
 
 
 def _ratio(traced: list[_Traced], counted: list[_Traced]) -> tuple[float | None, float | None]:

@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_heatmap
+from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
 from profiler_merge.darshan.dxt import read_dxt
+from profiler_merge.darshan.heatmap import read_heatmap
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.untraced.access_times import Activity
 from profiler_merge.untraced.data_rows import CountedData, untraced_part

@@ -1,0 +1,58 @@
+"""HEATMAP records of a Darshan log: bytes moved over time, by rank and interface."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiler_merge.darshan.log import DarshanLog
+from profiler_merge.darshan.regions import DamagedLogError
+
+_VERSION = 1
+_HEAD_BYTES = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatmapRecord:
+    """Bytes moved per time bin by one rank at one interface, which `log.names` tells (`heatmap:POSIX` ...).
+
+    `read_bins`, `write_bins` int64[n]. n and the width may differ between ranks (Darshan 3.4.0 to 3.4.3: by one bin).
+    """
+
+    rank: int
+    record_id: int
+    bin_width_s: float
+    read_bins: np.ndarray
+    write_bins: np.ndarray
+
+
+def read_heatmap(log: DarshanLog) -> Iterator[HeatmapRecord]:
+    """The records in file order, none of another version than 1.
+
+    HEATMAP is evidence beside the counters, so that damage ends it with a warning of the log and not with an error.
+    """
+    module = log.modules.get("HEATMAP")
+    if module is None or module.version != _VERSION:
+        return
+    parts: list[bytes] = []
+    try:
+        parts.extend(log.chunks("HEATMAP"))
+    except DamagedLogError as error:
+        log.add_warning(f"{error.problem}: what follows is left out")
+    data, position = b"".join(parts), 0
+    while position + _HEAD_BYTES <= len(data):
+        # Two pointers without a meaning close the head; the write bins come before the read bins.
+        record_id, rank, width, bins = struct.unpack_from(log.byte_order + "Qqdq", data, position)
+        position += _HEAD_BYTES
+        if not (0 < width < math.inf and rank >= 0 and 0 <= 16 * bins <= len(data) - position):
+            log.add_warning(f"HEATMAP of {log.path} is damaged: what follows is left out")
+            return
+        both = np.frombuffer(data, log.byte_order + "i8", 2 * bins, position).astype(np.int64)
+        position += 16 * bins
+        yield HeatmapRecord(
+            rank=rank, record_id=record_id, bin_width_s=width, write_bins=both[:bins], read_bins=both[bins:]
+        )
