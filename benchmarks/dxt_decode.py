@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.measured_child import measured_child
 from tests.darshan_writer import DxtRecord, ModuleSpec, encode_dxt, segment_dtype, write_log
 
 LARGE_SEGMENTS = 1_000_000
@@ -28,7 +28,7 @@ MOST_BYTES_PER_SEGMENT = 150.0
 _OURS = """
 from profiler_merge.darshan.log import open_log
 from profiler_merge.darshan.dxt import read_dxt
-def read(path):
+def run(path):
     blocks = list(read_dxt(open_log(path)))  # held together, as pydarshan holds its records
     return sum(len(block.record) for block in blocks)
 """
@@ -36,33 +36,12 @@ _PYDARSHAN = """
 import warnings
 warnings.simplefilter("ignore")
 import darshan
-def read(path):
+def run(path):
     report = darshan.DarshanReport(path, read_all=False)
     report.mod_read_all_dxt_records("DXT_POSIX", dtype="pandas")
     return sum(
         len(record[part]) for record in report.records["DXT_POSIX"] for part in ("read_segments", "write_segments")
     )
-"""
-_MEASURE = """
-import json, resource, sys, time
-import pandas
-def resident(field):
-    # Not ru_maxrss: it starts from the memory of the process that ran this one.
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
-read({warm_up!r})
-memory = resident("VmRSS")
-before = resource.getrusage(resource.RUSAGE_SELF)
-wall = time.perf_counter()
-rows = read({path!r})
-wall = time.perf_counter() - wall
-after = resource.getrusage(resource.RUSAGE_SELF)
-json.dump({{
-    "rows": rows,
-    "wall_s": wall,
-    "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-    "peak_bytes": resident("VmHWM") - memory,
-}}, sys.stdout)
 """
 
 
@@ -75,7 +54,7 @@ def measure() -> dict[str, float]:
             runs: dict[str, list[dict[str, float]]] = {"ours": [], "pydarshan": []}
             for _ in range(REPEATS):
                 for side, setup in (("ours", _OURS), ("pydarshan", _PYDARSHAN)):
-                    runs[side].append(_run(setup, logs[case], logs["warm_up"]))
+                    runs[side].append(measured_child(setup, logs[case], f"run({str(logs['warm_up'])!r})"))
             rows = {run["rows"] for side in runs.values() for run in side}
             expected = LARGE_SEGMENTS if case == "large_record" else SMALL_RECORDS
             if rows != {expected}:
@@ -87,7 +66,7 @@ def measure() -> dict[str, float]:
             result[f"ratio_{case}_wall"] = result[f"{case}_pydarshan_wall_s"] / result[f"{case}_ours_wall_s"]
             if case == "large_record":
                 for side, suffix in (("ours", ""), ("pydarshan", "_pydarshan")):
-                    peak = max(run["peak_bytes"] for run in runs[side])
+                    peak = max(run["peak_bytes"] - run["start_bytes"] for run in runs[side])
                     result[f"peak_bytes_per_segment{suffix}"] = peak / LARGE_SEGMENTS
     return result
 
@@ -139,15 +118,6 @@ def _segments(count: int) -> np.ndarray:
     segments["start_s"] = (ticks - durations) * quantum_s
     segments["end_s"] = ticks * quantum_s
     return segments
-
-
-def _run(setup: str, path: Path, warm_up: Path) -> dict[str, float]:
-    code = setup + _MEASURE.format(path=str(path), warm_up=str(warm_up))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"a child failed: {done.stderr.strip()[-500:]}")
-    measured: dict[str, float] = json.loads(done.stdout)
-    return measured
 
 
 def table(result: dict[str, float]) -> str:

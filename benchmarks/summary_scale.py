@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.measured_child import measured_child
 from traces.errors import TargetError
 from traces.schema import (
     FILES_SCHEMA,
@@ -110,26 +110,7 @@ def run(path):
     table.groupby("Filename")["Length"].sum()
     return len(table)
 """
-_MEASURE = """
-import json, os, resource, sys, time
-import numpy, pandas, pyarrow.parquet
-os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
-def resident(field):
-    # Not ru_maxrss: it starts from the memory of the process that ran this one.
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
-before = resource.getrusage(resource.RUSAGE_SELF)
-wall = time.perf_counter()
-rows = run({path!r})
-wall = time.perf_counter() - wall
-after = resource.getrusage(resource.RUSAGE_SELF)
-json.dump({{
-    "rows": rows,
-    "wall_s": wall,
-    "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-    "peak_bytes": resident("VmHWM"),
-}}, sys.stdout)
-"""
+_ONE_CORE = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
 
 
 def measure(operations: int = OPERATIONS, folder: Path | None = None) -> dict[str, float]:
@@ -259,11 +240,7 @@ def _check_room(folder: Path, operations: int) -> None:
 
 
 def _run(setup: str, path: Path, rows: int) -> dict[str, float]:
-    code = setup + _MEASURE.format(path=str(path))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"a child failed: {done.stderr.strip()[-500:]}")
-    measured: dict[str, float] = json.loads(done.stdout)
+    measured = measured_child(setup, path, _ONE_CORE)
     if measured["rows"] != rows:
         raise RuntimeError(f"{measured['rows']} rows were read, {rows} were written")
     return measured
