@@ -31,7 +31,7 @@ class _Files:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all files. In a forked child they are the parent's: its records must not go there."""
+        """Forget all files. In a forked child they are the parent's, and the child must not write into them."""
         self.lock = threading.Lock()
         self.open: dict[str, list[int]] = {}
 
@@ -53,14 +53,16 @@ os.register_at_fork(after_in_child=_files.reset)
 
 
 def anchor(i: int | None = None, *, rank: int | None = None, directory: str | os.PathLike[str] = ".") -> int:
-    """Marks this instant in the Darshan log and the profile; returns the sequence number (next one by default).
+    """Mark this instant in the Darshan log and in the profile; returns the sequence number (the next one by default).
 
-    Set three in a row after the profiler starts and three before it stops: the first is slow. The file lies in
-    `directory`, which Darshan must not exclude (/tmp is fine, /proc is not). `rank` defaults to the launcher's
-    variable, else -1. Thread-safe and fork-safe. Raises: OSError, ValueError for a negative `i`.
+        for _ in range(3):
+            anchor()  # after the profiler starts, and again before it stops: the first one is slow
+
+    The file lies in `directory`, which Darshan must not exclude (/tmp is fine, /proc is not). `rank` defaults to the
+    launcher's variable, else -1. Thread-safe and fork-safe. Raises: OSError; ValueError for a negative `i`.
     """
     if i is not None and i < 0:
-        raise ValueError(f"an anchor's number is not negative: {i}")
+        raise ValueError(f"an anchor's number cannot be negative, and {i} is")
     rank = _launcher_rank() if rank is None else rank
     pid = os.getpid()
     descriptor, number = _files.take(os.path.abspath(directory), i)

@@ -22,7 +22,7 @@ _FORMAT_RULES = {
     "csv": r"\.(csv|tsv)(\.|$)",
     "json": r"\.jsonl?$",
 }
-"""By name, in this order: a checkpoint is one whatever its container."""
+"""Format -> pattern in the path, tried in this order: a checkpoint is a checkpoint whatever its container."""
 
 _SUMMED: dict[str, dict[str, tuple[str, ...]]] = {
     "POSIX": {
@@ -62,7 +62,7 @@ AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
 
 
 def classify(path: str) -> int:
-    """Code in `traces.schema.FORMATS` from a file's name; TFRecord sets without an ending are told by nothing here."""
+    """Code in `traces.schema.FORMATS` from a file's name; a TFRecord set without an ending is `other`."""
     lowered = path.lower()
     for name, rule in _FORMAT_RULES.items():
         if re.search(rule, lowered):
@@ -118,18 +118,18 @@ class FileTable:
             of_file[file] = of_file.get(file, 0) + count
 
     def offset_warnings(self, paths: Sequence[str]) -> list[str]:
-        """What was found of the offsets, with some names; `paths` by file_id."""
-        told = []
+        """Warnings about repaired and suspect offsets, with some names; `paths` by file_id."""
+        warnings = []
         for state, text in (
-            (REPAIRED, "were repaired: each descriptor of these files read them whole, but Darshan has one position"),
-            (SUSPECT, "are suspect: several descriptors of these files were open, for which Darshan has one position"),
+            (REPAIRED, "were repaired: Darshan keeps one position a file, but each descriptor read these files whole"),
+            (SUSPECT, "may be wrong: Darshan keeps one position a file, but these files had several descriptors open"),
         ):
             of_file = self._offsets[state]
             if of_file:
                 names = ", ".join(paths[file] for file in list(of_file)[:3])
                 rest = f" and {len(of_file) - 3} more" if len(of_file) > 3 else ""
-                told.append(f"offsets of {sum(of_file.values())} operations {text} ({names}{rest})")
-        return told
+                warnings.append(f"offsets of {sum(of_file.values())} operations {text} ({names}{rest})")
+        return warnings
 
     def _offset_states(self, files: int) -> np.ndarray:
         """int8 code of OFFSETS by file_id, masked where nothing was traced."""
@@ -231,7 +231,7 @@ class FileTable:
         ranks = sorted({rank for rank, _ in counted} | {rank for rank, _ in self._traced})
         by_rank = {}
         for rank in ranks:
-            # A reduced record does not tell the ranks apart, so its file is left out on both sides.
+            # A reduced record does not distinguish the ranks, so its file is left out on both sides.
             own = [entry for (r, file), entry in counted.items() if r == rank and file not in reduced]
             mine = [entry for (r, file), entry in self._traced.items() if r == rank and file not in reduced]
             if rank != SHARED_RANK:

@@ -63,18 +63,22 @@ from traces.version import VERSION
 
 MAX_COPIED_SPANS = 1 << 25
 MAX_RANKS = 1 << 20
-"""A job record that claims more ranks is damaged; the ranks are then those that have operations."""
+"""A job record that claims more ranks is damaged; then only ranks with operations count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOptions:
-    """`align`: auto, anchors, nesting, wall, or seconds as text. `exclude`: globs over whole paths.
+    """How to merge.
 
-    `reconstruct`: whether to make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`);
-    `reconstruct_limit`: the most reads and writes of one process that are made.
-    `inspect`: open the recorded HDF5 files and store where their chunks lie; `inspect_maps` (recorded prefix,
-    directory) says where to look for them. `keep_profiler_files`: keep the operations on the files that PyTorch's
-    profiler wrote while it was recorded. `force`: replace an earlier capture.
+    align: auto, anchors, nesting, wall, or seconds as text.
+    exclude: globs over whole paths.
+    skip_damaged: use the readable rest of damaged logs and profiles.
+    reconstruct: make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
+    reconstruct_limit: the most reads and writes of one process that are made.
+    inspect: open the recorded HDF5 files and store where their chunks lie.
+    inspect_maps: (recorded prefix, directory) pairs that say where those files are now.
+    keep_profiler_files: keep the operations on the files that PyTorch's profiler wrote while it was recorded.
+    force: replace an earlier capture.
     """
 
     align: str = "auto"
@@ -168,7 +172,7 @@ def merge(
 
 
 def _refuse_foreign(paths: Sequence[Path], error: type[DxtReplayError], *wanted: str) -> None:
-    """Raises: the error for a file of another tool, or of another kind of ours."""
+    """Raises: `error` for a file of another tool, or a file of ours of another kind."""
     for path in paths:
         if (text := foreign(path, *wanted)) is not None:
             raise error(text)
@@ -235,7 +239,7 @@ class _Merger:
         return any(final in self.exports for final in finals)
 
     def run(self, warnings: Sequence[str]) -> tuple[CaptureInfo, pa.Table, int]:
-        """Write everything; what capture.json says, the files table, and how many spans there are."""
+        """Write everything. Returns the contents of capture.json, the files table, and the number of spans."""
         self.warnings += [*self.job.warnings, *warnings]
         seen: set[int] = set()
         with OpsWriter(self.output) as writer:
@@ -346,7 +350,7 @@ class _Merger:
         return read_profile(files, skip_damaged=self.options.skip_damaged)
 
     def _align(self, rank: int, process: ProcessLog, segments: RankSegments, profile: Profile | None) -> Alignment:
-        """Where nothing was traced there is no evidence: the wall clock, or what the user says."""
+        """The offset of a log; without traced operations it is the wall clock's, or the one that the user gives."""
         if not len(segments):
             log_job = process.log.job
             if isinstance(self.method, float) or log_job.start_ns <= 0:
@@ -425,7 +429,7 @@ class _Merger:
     def _warn_of_gaps(self, coverage: Coverage, operations: int) -> None:
         if self.rows.left_out:
             self.warnings.append(
-                f"{self.rows.left_out} operations that the counters saw are not reconstructed: they would be too many"
+                f"{self.rows.left_out} operations of the counters are too many to reconstruct: a replay omits them"
             )
         self.warnings += self.rows.rebuilt.warnings()
         if not operations:

@@ -34,10 +34,14 @@ _COLUMNS = {
 
 @dataclass(slots=True)
 class ProcessRows:
-    """Makes the rows of the processes of a job, and notes what it learns of their files in `files`.
+    """Makes the rows of the processes of a job, and notes sizes, names and offsets of their files in `files`.
 
-    `reconstructed`: rows made so far; `left_out`: rows that would have been too many; `threads_known`: whether each
-    process with operations had thread ids. `excluded`: record ids that are left out.
+    ranks: number of ranks of the job.
+    reconstruct: whether to make operations that were not traced.
+    excluded: record ids that are left out.
+    reconstructed: rows made so far.
+    left_out: rows that were not made because they are too many.
+    threads_known: for each process with operations, whether its log has thread ids.
     """
 
     files: FileTable
@@ -144,7 +148,7 @@ class ProcessRows:
         return replace(files, **moved)
 
     def _examined(self, rows: TracedRows, posix: CountedFiles, thread: np.ndarray | None) -> TracedRows:
-        """The rows with the offsets repaired that can be; what is wrong or suspect is noted."""
+        """The rows, with offsets repaired where possible; repaired and suspect offsets are noted."""
         if not opened_together(posix).any():
             return rows
         operations, places = operations_of(rows, posix)
@@ -199,7 +203,7 @@ class ProcessRows:
 
 
 def no_segments(rank: int) -> RankSegments:
-    """What a process has that Darshan traced nothing of."""
+    """The segments of a process without traced operations."""
     none = np.empty(0, dtype=np.int64)
     return RankSegments(
         rank=rank,

@@ -1,4 +1,4 @@
-"""What a file is, by its content: so that a file of another tool is named, and the way on with it.
+"""Which tool wrote a file, by its content, so that an error can name it and say what to do with it.
 
 Only the first 64 KiB are looked at, unpacked where they are compressed.
 """
@@ -30,7 +30,10 @@ _GZIP = b"\x1f\x8b"
 class Source:
     """A kind of file.
 
-    `pattern`: what its first bytes hold. `what`: its name for people. `remedy`: a sentence on what to do with it.
+    kind: its name in code, such as "kineto".
+    pattern: is found in its first bytes.
+    what: its name for people, with an article.
+    remedy: what to do with it, as the rest of a sentence.
     """
 
     kind: str
@@ -86,19 +89,19 @@ SOURCES = (
     _source("strace", rb"\A(\[pid +)?(\d+\]? +)?\d+\.\d{3,9} \w+\(.*\) += ", "the output of strace", _RECORD),
     _source("parquet", rb"\APAR1", "a Parquet file", "give the whole capture folder that it is a part of"),
 )  # fmt: skip
-"""In this order: the first whose pattern is found names the file."""
+"""Kinds in order: the first whose pattern is found names the file."""
 
 
 def recognise(path: Path) -> Source | None:
-    """What the file is; None for one that no pattern fits, or that cannot be read."""
+    """The kind of a file; None where no pattern fits, or it cannot be read."""
     head = _head(path)
     return next((source for source in SOURCES if source.pattern.search(head)), None)
 
 
 def foreign(path: Path, *wanted: str) -> str | None:
-    """The error for a file that is recognised as something else than the `wanted` kinds; for a folder, what it holds.
+    """The error for a file recognised as another kind than `wanted`, or for a folder that holds only other kinds.
 
-    `wanted`: DARSHAN, XPLANE, KINETO, or "capture". None where the file is what is wanted, or nothing that is known.
+    `wanted`: DARSHAN, XPLANE, KINETO, or "capture". None where the kind is a wanted one, or unknown.
     """
     if path.is_dir():
         return _folder(path, wanted)
@@ -109,7 +112,7 @@ def foreign(path: Path, *wanted: str) -> str | None:
 
 
 def _folder(path: Path, wanted: Sequence[str]) -> str | None:
-    """What most files below a folder are, where none is what is wanted."""
+    """The error that names the commonest kind of file below a folder; None where any file is of a wanted kind."""
     kinds: Counter[Source] = Counter()
     for file in _files_below(path):
         source = recognise(file)

@@ -1,4 +1,4 @@
-"""Text that a spreadsheet shows and never runs: recorded paths, which anybody may choose, become cells of CSV files."""
+"""Text that a spreadsheet shows and never runs: recorded paths, which anybody may have chosen, go into CSV files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _NUMBER = r"^[+\-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+\-]?[0-9]+)?$"
 
 
 def as_plain_text(column: pa.Array) -> pa.Array:
-    """A text column whose formulas are text: one apostrophe before each value that a spreadsheet would evaluate.
+    """The column with one apostrophe before each value that a spreadsheet would evaluate: `=1+1` becomes `'=1+1`.
 
-    Those are values whose first character, after any apostrophes, is `=`, `+`, `-`, `@`, a tab or a carriage return,
-    and that are not numbers. A reader gets the value back by removing one apostrophe from what matches
-    `^'+[=+@\\t\\r-]`. Other columns and values are returned as they are.
+    A spreadsheet evaluates a value whose first character, after any apostrophes, is `=`, `+`, `-`, `@`, a tab or a
+    carriage return, unless it is a number. A reader gets the value back by removing one apostrophe from text that
+    matches `^'+[=+@\\t\\r-]`. Other columns and values are returned unchanged.
     """
     if not pa.types.is_string(column.type):
         return column

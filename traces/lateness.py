@@ -9,6 +9,8 @@ LATE_RATIO, LATE_US = 10.0, 1_000.0
 
 
 def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
-    """The largest p99 of a lag (us) that counts as on time. `jitter_us`: percentiles of what an idle thread of the same
-    machine measured meanwhile, None where nobody did."""
+    """The largest p99 of a lag (us) that counts as on time.
+
+    `jitter_us`: percentiles of the lag of an idle thread on the same machine; None where it was not measured.
+    """
     return max(LATE_US, LATE_RATIO * (jitter_us or {}).get("p99", 0.0))

@@ -22,7 +22,7 @@ LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
 """Values of the `api` column, from the lowest layer up."""
 
 BESIDE = len(LAYERS)
-"""Stands for a layer where an interface is at none of them."""
+"""The layer of an interface that stands beside LAYERS (STDIO)."""
 
 LAYER_OF_API = np.array(
     [next((i for i, layer in enumerate(LAYERS) if api in layer), BESIDE) for api in APIS], dtype=np.int8
@@ -32,9 +32,10 @@ LAYER_OF_API = np.array(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileLayers:
-    """`of_file`: int8 index into LAYERS by file_id, -1 for a file without operations at any of them.
+    """The layer at which each file counts.
 
-    `overlap`: whether any file was recorded at more than one layer, so that some operations do not count.
+    of_file: int8 index into LAYERS by file_id, -1 for a file without operations at any layer.
+    overlap: whether any file was recorded at more than one layer, so that some operations do not count.
     """
 
     of_file: np.ndarray
@@ -52,8 +53,8 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
 
     It is the lowest layer at which traced operations moved data of the file; without traced ones, reconstructed
     operations (unless `reconstruct` is False); without data, any use. `preferred`: index of a layer that is taken
-    instead wherever it was recorded. Of a part of a capture, its interfaces count, but of all ranks and times:
-    collective buffering moves bytes between ranks, and adjacent windows have to add up.
+    instead wherever it was recorded. In a part of a capture its interfaces count, with all ranks and times: collective
+    buffering moves bytes between ranks, and adjacent windows have to add up.
     Raises: CaptureError when a part is damaged, or an operation names a file that the files table lacks.
     """
     whole = capture.whole

@@ -36,7 +36,7 @@ _MAX_NAME_BYTES = 200
 _NOREPLACE, _EXCHANGE = 1, 2
 _AT_FDCWD = -100
 _NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""What renameat2 fails with where the kernel or the file system lacks it."""
+"""Errors of renameat2 where the kernel or the file system lacks it."""
 
 _locks: dict[Path, int] = {}
 """Working copies of this process -> descriptor that holds the lock."""
@@ -143,12 +143,12 @@ def place_directory(working: Path, path: Path, kind: DirectoryKind, *, force: bo
 
 
 def discard_directory(working: Path) -> None:
-    """Remove a working directory that will not be placed; one that was placed is no longer there."""
+    """Remove a working directory that will not be placed; after `place_directory` nothing is left to remove."""
     _forget(working)
 
 
 def refusal(error: OSError, path: Path) -> TargetError:
-    """What the operating system refused while `path` was written."""
+    """The error for a refusal of the operating system while `path` was written."""
     return TargetError(f"cannot write {path}: {error.strerror or error}; choose another --output or free space there")
 
 
@@ -295,7 +295,7 @@ def _move(working: Path, path: Path) -> None:
 
 
 def _exchange(working: Path, path: Path, kind: DirectoryKind) -> None:
-    """Let two directories change places and remove the old one, when it is on the disk what replaces it."""
+    """Let two directories change places, and remove the old one once its successor is on the disk."""
     _sync(working)
     if _renameat2(working, path, _EXCHANGE):
         objection = _objection(working, os.lstat(working), kind)
@@ -326,7 +326,7 @@ def _sync(directory: Path) -> None:
 
 
 def _renameat2(old: Path, new: Path, flags: int) -> bool:
-    """Whether renameat2(2) could do it here. Raises: OSError when it refused."""
+    """Rename by renameat2(2); False where this system lacks it. Raises: OSError when it refuses."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False

@@ -25,15 +25,17 @@ _TEXTS = ("paths", "exclude", "operations", "interfaces")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Conditions that all have to hold; one that is not given lets everything through.
+    """Conditions that all have to hold; a condition that is not given lets everything through.
 
-    `ranks`: recorded ranks, ascending.
-    `from_ns`, `until_ns`: a window; an operation belongs to the one in which it starts, so that windows add up.
-    `steps`: the first and the last training step; each rank has them at times of its own.
-    `paths`: shell patterns of which one matches the whole path (`*` matches `/`); `exclude`: of which none may.
-    `operations`: names of `traces.schema.OPS`. `interfaces`: names of INTERFACES.
+    ranks: recorded ranks, ascending.
+    from_ns, until_ns: a window of time. An operation belongs to the window in which it starts, so that windows add up.
+    steps: the first and the last training step; each rank runs them at times of its own.
+    paths: shell patterns, one of which must match the whole path (`*` matches `/`).
+    exclude: shell patterns, none of which may match.
+    operations: names of `traces.schema.OPS`.
+    interfaces: names of INTERFACES.
 
-    Spans are cut at the ends of a window. A cut step keeps its time and loses its number: it is not a step any more.
+    Spans are cut at the ends of a window; a cut step keeps its time and loses its number.
     Raises: UsageError for an unknown name, an empty range, or a window given both in time and in steps.
     """
 
@@ -75,7 +77,7 @@ class Part:
     ) -> Part:
         """From the words of a command line: ranks `0-15,20`, times as `parse_duration_ns` reads them, steps `100-200`.
 
-        Names of operations and interfaces may be in capitals or not. Raises: UsageError.
+        Names of operations and interfaces are read in either case. Raises: UsageError.
         """
         return cls(
             ranks=None if ranks is None else _numbers(ranks),
@@ -119,7 +121,7 @@ class Part:
 
     @property
     def api_mask(self) -> np.ndarray:
-        """bool (apis,) by code: of which interfaces operations are in the part."""
+        """bool (apis,) by code: the interfaces whose operations are in the part."""
         return np.isin(APIS, [api for name in self.interfaces or INTERFACES for api in INTERFACES[name]])
 
     def as_json(self) -> dict[str, Any]:

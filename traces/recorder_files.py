@@ -1,4 +1,4 @@
-"""Which files the recording itself wrote: anchors, profiles, Darshan's logs. They are not the program's."""
+"""Which files the recording itself wrote (anchors, profiles, Darshan's logs), and not the application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay says of itself: the `made_by` of its `capture.json`, written and read here alone."""
+"""How a replay was made: the `made_by` of its `capture.json`, written and read here alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ PACE_CHOICES = ("timed", "think", "steps", "none")
 """Names of the paces, as `dxt-replay run --pace` takes them."""
 
 API_CHOICES = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
-"""auto: what each row was recorded at. posix, stdio, null: that for all rows. mpiio: the rows of MPI-IO where a file
-has them, and that for all. hdf5: the rows of HDF5 where a file has them; the library for HDF5 files, else as auto."""
+"""Through which interface a replay issues the rows.
+
+auto: the interface of each row. posix, stdio, null: this one for all rows. mpiio: MPI-IO for all rows, from the rows of
+MPI-IO where a file has them. hdf5: the HDF5 library for HDF5 files, from the rows of HDF5 where a file has them; other
+files as auto.
+"""
 
 PERCENTILES = ("p50", "p90", "p99", "max")
-"""Names of the percentiles that a run reports of its times."""
+"""Names of the percentiles that a run reports."""
 
 _PROGRAM = ("program", "version", "command", "operations_stored")
 _OWN = ("pace", "speed", "compute_speed", "io_speed", "api", "reconstruct", "selection", "result")
@@ -30,8 +34,8 @@ _REMEDY = "update dxt-replay if a newer release wrote it, else run the replay ag
 class CacheRecord:
     """The page cache before the run.
 
-    `policy`: cold (the twin's pages were dropped first) or as found.
-    `resident_before_pct`: share of the bytes to be read that was in it; None where it could not be measured.
+    policy: cold (the twin's pages were dropped first) or as found.
+    resident_before_pct: share of the bytes to be read that it held; None where it could not be measured.
     """
 
     policy: str
@@ -40,14 +44,16 @@ class CacheRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRecord:
-    """How a replay was made and what it measured of itself.
+    """How a replay was made, and what it measured about itself.
 
-    `pace`: of PACE_CHOICES.
-    `speed`, `compute_speed`, `io_speed`: how much faster than recorded (2.0: twice as fast).
-    `api`: of API_CHOICES; `reconstruct`: whether reconstructed operations were replayed.
-    `selection`: the part of the source that was replayed, as JSON; None for all of it.
-    `lag_us`, `jitter_us`: begin - due of the operations and of the jitter probe, by PERCENTILES; None where unknown.
-    `result`: the whole object that `dxt-replay run --json` printed; empty where the capture has none.
+    pace: one of PACE_CHOICES.
+    speed, compute_speed, io_speed: how much faster than recorded (2.0: twice as fast).
+    api: one of API_CHOICES.
+    reconstruct: whether reconstructed operations were replayed.
+    selection: the part of the source that was replayed, as JSON; None for all of it.
+    cache: the page cache before the run; None where it was not recorded.
+    lag_us, jitter_us: begin - due of the operations and of the jitter probe, by PERCENTILES; None where unknown.
+    result: the whole object that `dxt-replay run --json` printed; empty where it was not stored.
     """
 
     pace: str

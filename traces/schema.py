@@ -35,6 +35,10 @@ NO_STEP = -1
 UNION_THREAD = -1
 """`spans.thread` of an interval that is a union over the threads of a rank."""
 
+READING_WAITS = ("next_batch", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+"""`spans.name` of an `input_wait` in which the training thread reads or makes the batch itself. Under any other name it
+waits for threads or processes that do."""
+
 _ENUM = pa.dictionary(pa.int8(), pa.string())
 VOCABULARY: Mapping[str, tuple[str, ...]] = {
     "op": OPS,
@@ -66,8 +70,8 @@ OPS_SCHEMA = pa.schema(
 end of the file; offset is -1 where the source does not know it. `due_ns` and `result` (bytes, or -errno) are
 null except in replays.
 
-Rows of other operations than read and write have length 0 and offset -1, but for `seek`, whose offset is the new
-position, and `rename`, whose offset is the file_id of the new name. A `sync` is fsync or fdatasync at POSIX, and a
+Operations other than read and write have length 0 and offset -1, except that the offset of a `seek` is the new position
+and the offset of a `rename` is the file_id of the new name. A `sync` is fsync or fdatasync at POSIX, and a
 flush of the stream's buffer at STDIO. `reconstructed` rows are made from counters: how many, and between which times,
 is exact; where in that time is inferred."""
 
@@ -80,7 +84,7 @@ COUNTERS = (
     "mpiio_reads", "mpiio_writes", "mpiio_bytes_read", "mpiio_bytes_written",
     "h5d_reads", "h5d_writes", "h5d_bytes_read", "h5d_bytes_written",
 )  # fmt: skip
-"""Darshan counters kept per file, summed over the ranks. Null where the module has no record of the file."""
+"""Darshan counters kept per file, summed over the ranks; null where the module did not record the file."""
 
 FILES_SCHEMA = pa.schema(
     [
@@ -101,8 +105,8 @@ FILES_SCHEMA = pa.schema(
 )
 """One row per file, row i has file_id i. `path` shows a name that is not UTF-8 with `\\xNN` escapes and
 `path_bytes` then holds it exactly (null otherwise). `size`: the smallest that satisfies all accesses where the
-true size is unknown. `coverage`: traced bytes / counted bytes, null where nothing was counted. `offsets`: whether
-those of its reads and writes are as the source has them, were repaired, or may be wrong; null where not examined."""
+true size is unknown. `coverage`: traced bytes / counted bytes, null where nothing was counted. `offsets`: whether the
+offsets of its reads and writes are as recorded, were repaired, or may be wrong; null where they were not examined."""
 
 SPANS_SCHEMA = pa.schema(
     [
@@ -134,7 +138,7 @@ HDF5_SCHEMA = pa.schema(
         pa.field("chunk_mask", pa.list_(pa.int64())),
     ]
 )
-"""One row per HDF5 dataset that the source knows; a capture may have none. Dimensions slowest first; `chunk_shape` is
+"""One row per HDF5 dataset that the source knows; the table may be empty. Dimensions slowest first; `chunk_shape` is
 empty for a contiguous dataset, null where it is not known, as are `shape` and `filters`. The `chunk_` lists hold the
 stored chunks where the file itself was looked at, else null: number of the chunk in row-major order, its address in the
 file, its stored bytes, and the mask of the filters that it skipped. A contiguous dataset is one chunk."""
@@ -224,8 +228,11 @@ class Source:
 class RankClock:
     """How one rank's log time was placed: capture time = log time + offset_ns.
 
-    `interval_ns` is what the evidence allows for offset_ns, inclusive; `residual_ns` the half width or the spread.
-    `worker`: 0 for the rank's own process, 1, 2 ... for its data-loader workers, whose logs have clocks of their own.
+    rank: the rank of the process.
+    method: anchors, nesting, wall or seconds: the evidence for the offset.
+    interval_ns: the values of offset_ns that the evidence allows, both ends included.
+    residual_ns: half the width of the interval, or the spread.
+    worker: 0 for the rank's own process, 1, 2 ... for its data-loader workers, whose logs have clocks of their own.
     """
 
     rank: int
@@ -238,9 +245,10 @@ class RankClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Traced / counted, 1.0 where all was traced; None where nothing was counted.
+    """Trace coverage: traced / counted, 1.0 where everything was traced; None where nothing was counted.
 
-    `ranks` maps rank -> (bytes, operations).
+    bytes, operations: of the whole job.
+    ranks: rank -> (bytes, operations).
     """
 
     bytes: float | None

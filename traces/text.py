@@ -9,7 +9,7 @@ from pathlib import Path
 def printable(text: Path | bytes | str) -> str:
     r"""`text` for a person: line breaks, controls, changes of direction and bytes that are not UTF-8 as escapes (`\n`).
 
-    Neither a terminal obeys what it holds, nor does it break a line of a message. HTML needs `html.escape` besides.
+    The result cannot command a terminal nor break a line of a message. HTML needs `html.escape` besides.
     """
     shown = os.fsdecode(text)
     return "".join(c if c.isprintable() else escaped(c) for c in shown)

@@ -94,7 +94,7 @@ _DURATIONS = {"": NS_PER_S, "s": NS_PER_S, "ms": NS_PER_MS, "us": NS_PER_US, "ns
 def parse_duration_ns(text: str, option: str) -> int:
     """`10`, `10s`, `1.5m`, `500ms`, `20us` or `7ns` in ns; without a unit seconds. `option`: what an error names.
 
-    Raises: UsageError for what is none.
+    Raises: UsageError for any other text.
     """
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
     unit = text.strip()[len(number) :]
@@ -102,4 +102,4 @@ def parse_duration_ns(text: str, option: str) -> int:
         scaled = Decimal(number) * _DURATIONS[unit]
         return int(scaled.to_integral_value())
     except (ArithmeticError, KeyError, ValueError) as error:
-        raise UsageError(f"{option} {text!r} is no time: write seconds, or a unit as in 10s, 500ms, 1.5m") from error
+        raise UsageError(f"{option} {text!r} is not a time: write seconds, or a unit as in 10s, 500ms, 1.5m") from error

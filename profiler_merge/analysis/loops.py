@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, SPAN_KINDS, codes
+from traces.schema import NO_STEP, READING_WAITS, SPAN_KINDS, codes
 
 _NO_STEPS = np.empty(0, dtype=np.int64)
-
-WAITED_FOR_ITERATOR = "IteratorGetNext"
-"""Part of the name of an input wait in which the loop waited for a pipeline; in any other it read by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,7 +19,7 @@ class RankLoop:
     """The spans of one rank as sets of times. `step`, `start_ns`, `end_ns`: int64 (steps,), in order.
 
     The sets do not overlap: an instant belongs to the first of wait, collective, checkpoint and compute that it is in.
-    `pipeline`: producing input, in threads of its own or in the loop (a wait that is not for an iterator).
+    `pipeline`: producing input, in threads of its own or in the loop (a wait of READING_WAITS).
     """
 
     step: np.ndarray = field(default_factory=lambda: _NO_STEPS)
@@ -66,13 +64,11 @@ def rank_loops(spans: pa.Table) -> dict[int, RankLoop]:
 
 
 def _produced(spans: pa.Table) -> np.ndarray:
-    """Mask of the spans in which input was produced: pipeline work, and waits in which the loop read by itself."""
+    """Mask of the spans in which input was produced: pipeline work, and waits in which the loop itself read."""
     kind = codes(spans, "kind")
-    waits = np.flatnonzero(kind == SPAN_KINDS.index("input_wait"))
-    produced = kind == SPAN_KINDS.index("pipeline")
-    names = spans["name"].take(pa.array(waits)).to_pylist()
-    produced[waits[[WAITED_FOR_ITERATOR not in name for name in names]] if len(waits) else waits] = True
-    return produced
+    reading = pc.is_in(spans["name"], pa.array(READING_WAITS)).to_numpy()
+    produced: np.ndarray = (kind == SPAN_KINDS.index("input_wait")) & reading
+    return produced | (kind == SPAN_KINDS.index("pipeline"))
 
 
 def _loop(kind: np.ndarray, step: np.ndarray, start: np.ndarray, end: np.ndarray, produced: np.ndarray) -> RankLoop:

@@ -1,4 +1,4 @@
-"""Which evidence relates a rank's log to its profile: anchors, nesting, the wall clock, or the user's word."""
+"""Which evidence relates a rank's log to its profile: anchors, nesting, the wall clock, or an offset the user gives."""
 
 from __future__ import annotations
 
@@ -44,17 +44,19 @@ def parse_method(text: str) -> str | float:
 def align_rank(
     segments: RankSegments, log: DarshanLog, profile: Profile | None, method: str | float
 ) -> tuple[Alignment, list[str]]:
-    """The offset of one rank's log and what to warn of.
+    """The offset of one rank's log, and warnings about it.
 
-    `auto` takes the first that answers: anchors, nesting, wall. A rank without a profile has its wall clock alone.
-    Raises: AlignmentError when a method that was asked for by name cannot answer.
+    `auto` takes the first method that finds an offset: anchors, nesting, wall. A rank without a profile has its wall
+    clock alone. Raises: AlignmentError when a method that was asked for by name does not find one.
     """
     if isinstance(method, float):
         return align_seconds(method), []
     start_ns, has_nsec = log.job.start_ns, log.job.has_nsec
     if profile is None:
         if method in (ANCHORS, NESTING):
-            raise AlignmentError(f"rank {segments.rank} has no profile, so that --align {method} has nothing to go by")
+            raise AlignmentError(
+                f"rank {segments.rank} has no profile, which --align {method} needs: use --align auto or wall"
+            )
         return align_wall(start_ns, has_nsec), []
     if method == WALL:
         return align_wall(start_ns, has_nsec), []
@@ -103,7 +105,7 @@ def _by_nesting(segments: RankSegments, log: DarshanLog, profile: Profile) -> Al
         except AlignmentError as error:
             reasons.append(str(error))
     if not answers:
-        raise AlignmentError(reasons[0] if reasons else "the profile has no events that hold reads: use --align wall")
+        raise AlignmentError(reasons[0] if reasons else "no event of the profile reads files: use --align wall")
     return min(answers, key=lambda answer: answer.residual_ns)
 
 

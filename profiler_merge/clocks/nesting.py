@@ -24,7 +24,7 @@ MIN_RATIO = 3.0
 MIN_SHARE = 0.8
 MIN_SEGMENTS = 5
 MAX_WIDTH_NS = 10 * NS_PER_MS
-"""An interval wider than this says less than the wall clocks do."""
+"""A wider interval constrains the offset less than the wall clocks do."""
 
 _MAX_PAIRS = 1 << 20
 _REFINE_NS = 2 * NS_PER_MS
@@ -63,7 +63,7 @@ class NestingEvents:
 
 
 def nesting_events(profile: Profile) -> tuple[NestingEvents, ...]:
-    """The classes of events in which this profile's process can have read files, the most telling first.
+    """The classes of events in which this profile's process can have read files, the strongest evidence first.
 
     Operations of the input pipeline, or, in a profile without any, those of the training loop on the main thread.
     """
@@ -103,8 +103,8 @@ def align_nesting(
     """
     if len(segment_start_ns) == 0 or len(event_start_ns) == 0:
         raise AlignmentError(
-            f"nesting needs reads in the log ({len(segment_start_ns)}) and events that hold them in the profile "
-            f"({len(event_start_ns)}): use --align wall"
+            f"nesting needs reads in the log ({len(segment_start_ns)} found) and events around them in the profile "
+            f"({len(event_start_ns)} found): use --align wall"
         )
     if window_ns is None:
         window_ns = (
@@ -151,11 +151,11 @@ def _refuse_weak(evidence: dict[str, float | int], width_ns: int) -> None:
     if evidence["nested"] < MIN_SEGMENTS:
         reason = f"only {evidence['nested']} of {evidence['segments']} reads lie in an event at any one offset"
     elif evidence["ratio"] < MIN_RATIO:
-        reason = f"the best offset is only {evidence['ratio']:.2f} times better than another one"
+        reason = f"the best offset fits only {evidence['ratio']:.2f} times as many reads as the second best"
     elif evidence["share"] < MIN_SHARE:
-        reason = f"only {evidence['share']:.0%} of the reads made meanwhile lie in an event"
+        reason = f"only {evidence['share']:.0%} of the reads during the profile lie in an event"
     elif width_ns > MAX_WIDTH_NS:
-        reason = f"the reads leave {format_duration(width_ns)} open"
+        reason = f"the reads fix the offset only to within {format_duration(width_ns)}"
     if reason:
         raise AlignmentError(f"nesting cannot relate the clocks: {reason}; use anchors, or --align wall")
 

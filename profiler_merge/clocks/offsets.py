@@ -1,7 +1,7 @@
 """The offset between a log's clock and the profile's, from the best evidence there is. Pure.
 
-A Darshan log counts its times from an instant that is 1 to 60 ms earlier than the `start_time` it states, another one
-on every rank. An `Alignment` says what must be added to (job start + log time) to get CLOCK_REALTIME.
+A Darshan log counts its times from an instant that is 1 to 60 ms earlier than the `start_time` it states, and differs
+on every rank. An `Alignment` holds the offset to add to (job start + log time) to get CLOCK_REALTIME.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ QUANTUM_NS = 239
 MAX_DRIFT_PPM = 1_000.0
 """Clocks that drift faster are not two views of one time, but a wrong pairing or a step."""
 WALL_NS = (-60 * NS_PER_MS, 0)
-"""Offsets seen with whole Darshan versions and settings, from the zero of the log to its stated start."""
+"""Offsets seen over versions and settings of Darshan, from the zero of a log to its stated start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """CLOCK_REALTIME = job start + log time + offset_ns, which is below 0 as a rule.
+    """CLOCK_REALTIME = job start + log time + offset_ns. The offset is usually negative.
 
-    `method`: anchors, nesting, wall or seconds. `interval_ns`: what the evidence allows for the offset, inclusive;
-    `residual_ns`: its half width. With drift the offset holds at `evidence["reference_ns"]`, on the log's clock, and
-    changes by `evidence["drift_ppm"]`: use `realtime_ns`.
+    method: anchors, nesting, wall or seconds.
+    residual_ns: half the width of the interval.
+    interval_ns: the offsets that the evidence allows, both ends included.
+    evidence: figures of the method. With drift the offset holds at `evidence["reference_ns"]`, on the log's clock, and
+        changes by `evidence["drift_ppm"]`: use `realtime_ns`.
     """
 
     method: str
@@ -60,7 +62,7 @@ def align_wall(job_start_ns: int, has_nsec: bool) -> Alignment:
 
 
 def align_seconds(seconds: float) -> Alignment:
-    """The offset that the user gives. Raises: AlignmentError for one that is no number of seconds."""
+    """The offset that the user gives. Raises: AlignmentError for a value that is not a number of seconds."""
     if not math.isfinite(seconds) or abs(seconds) > 1e9:
         raise AlignmentError(f"--align {seconds} is not a number of seconds between -1e9 and 1e9")
     offset = seconds_to_ns(seconds)

@@ -1,4 +1,4 @@
-"""What contradicts that a profile and a log are of one run: the process of its anchors, the time, the host."""
+"""Evidence that a profile and a log are not of one run: the process of its anchors, the time, the host."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ADDRESS = re.compile(r"localhost|[\d.:]+|.*:\d+")
 
 
 def contradictions(profile: Profile, job: JobLogs, hosts: frozenset[str], offset_ns: int) -> list[str]:
-    """The facts that cannot be true of a profile of this job; none where its anchors are in the job's logs.
+    """The facts that cannot be true of a profile of this job; empty where its anchors are in the job's logs.
 
-    `hosts`: all hosts of the job as Darshan recorded them, empty where they are not known. `offset_ns`: what the user
-    adds to the log's times.
+    `hosts`: all hosts of the job as Darshan recorded them, empty where they are not known. `offset_ns`: the offset that
+    the user adds to the log's times.
     """
     pids = {pid for pid in profile_anchors(profile).pid.tolist() if pid > 0}
     logged = _anchor_processes(job)

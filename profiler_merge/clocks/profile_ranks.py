@@ -58,7 +58,7 @@ def map_profiles(
     """Give each profile its rank. A profile that no rule places is left out and named in the warnings.
 
     `profiles`: as `reading.profile_files` groups them. `gather`: as for `rank_segments.read_rank_segments`.
-    `offset_ns`: what the user adds to the log's times. `skip_damaged`: as for `reading.read_profile`.
+    `offset_ns`: the offset that the user adds to the log's times. `skip_damaged`: as for `reading.read_profile`.
 
     Raises: ProfileError when a profile cannot be read, is of another run, or several are of the same rank.
     """
@@ -79,7 +79,9 @@ def map_profiles(
         alone = len(profiles) == 1 and job.nprocs == 1
         rank = 0 if alone else mapper.rank_of(files[0], profile, frozenset(by_rank))
         if rank is None:
-            warnings.append(f"no rank was found for the profile {files[0]}: it is left out")
+            warnings.append(
+                f"no rank was found for the profile {files[0]}: it is left out; name its folder rank0, rank1 ..."
+            )
         elif rank in by_rank:
             raise ProfileError(
                 f"{by_rank[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
@@ -92,8 +94,12 @@ def map_profiles(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traits:
-    """What marks a rank: the pids whose anchor files it wrote, its pthread ids (uint64, None where not logged), and its
-    host."""
+    """The marks of a rank.
+
+    anchor_pids: process ids whose anchor files it wrote.
+    host: as Darshan recorded it.
+    threads: uint64 pthread ids; None where they are not logged.
+    """
 
     anchor_pids: frozenset[int]
     host: str
@@ -102,7 +108,7 @@ class _Traits:
 
 @dataclass
 class _Mapper:
-    """The rules over one job. What the rules need of the log is read when the first of them asks for it."""
+    """The rules over one job. The log is read when the first rule needs it."""
 
     job: JobLogs
     gather: bool = False

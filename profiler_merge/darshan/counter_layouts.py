@@ -72,8 +72,10 @@ _H5D = (
 class Layout:
     """A record: u64 id, i64 rank, (u64 id of the file), the integers `counters`, the doubles `fcounters`.
 
-    `missing`: what newer versions have and this one does not, with the value that stands for it. `stdio_counter`: an
-    integer that tells, when positive, that the record is of a stream and not of a file (POSIX version 1).
+    counters, fcounters: names in file order.
+    has_file_id: whether the id of the file follows the rank.
+    missing: counters that only newer versions have -> the value that stands for them.
+    stdio_counter: a counter that is positive where the record is of a stream and not of a file (POSIX version 1).
     """
 
     counters: tuple[str, ...]
@@ -137,7 +139,7 @@ def _layouts() -> dict[tuple[str, int], Layout]:
 
 
 LAYOUTS: Mapping[tuple[str, int], Layout] = _layouts()
-"""By module and version: all that exist up to Darshan 3.5."""
+"""Layout by module and version: all versions up to Darshan 3.5."""
 
 NEWEST: Mapping[str, Layout] = {module: LAYOUTS[module, version] for module, version in sorted(LAYOUTS)}
-"""By module; sorting makes the highest version the last to be set."""
+"""Layout of the newest version by module; sorting makes the highest version the last to be set."""

@@ -1,7 +1,7 @@
 """Counter modules of a Darshan log -> columns by Darshan's own names; stripes of files from LUSTRE records.
 
-All module versions up to Darshan 3.5 are decoded from the log's bytes. A newer one is read by pydarshan, if that knows
-it, in a child process, because its C library takes the process down on damaged logs.
+All module versions up to Darshan 3.5 are decoded from the log's bytes. A newer version is read by pydarshan, where that
+knows it, in a child process, because its C library takes the process down on damaged logs.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ _MOST_COUNTED = 1 << 56
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterTable:
-    """One module's records, n rows. A file has a row per rank, or one of SHARED_RANK.
+    """One module's records, n rows. A file has a row per rank, or a single row of SHARED_RANK.
 
-    `ranks` int64; `record_ids` uint64; `counters` int64 and `fcounters` float64 by name, as "POSIX_READS" and
-    "POSIX_F_READ_TIME", always those of the newest version that this release knows. A counter that the log's version
-    lacks is -1, and POSIX_RENAMED_FROM 0 (it is a record id: view it as uint64). Timestamps are seconds from the rank's
-    own zero, 0 where nothing happened. `file_ids` uint64: the file of an H5D dataset (0 where unknown), else None.
+    ranks: int64.
+    record_ids: uint64.
+    counters, fcounters: int64 and float64 by name, such as "POSIX_READS" and "POSIX_F_READ_TIME": all counters of the
+        newest version. One that the log's version lacks is -1, except that POSIX_RENAMED_FROM is 0 (it is a record id:
+        view it as uint64). Timestamps are seconds from the rank's own zero, 0 where nothing happened.
+    file_ids: uint64, the file of an H5D dataset (0 where unknown); None for other modules.
     """
 
     module: str

@@ -54,7 +54,7 @@ def read_in_child(path: Path, module: str, version: int) -> dict[str, np.ndarray
 
 
 def main(path: str, module: str) -> int:
-    """The child: writes the arrays to standard output as an .npz; the exit status tells why it could not."""
+    """The child: writes the arrays to standard output as an .npz; the exit status says why it could not."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Only the result may reach standard output, whatever the C library prints there.
     result = os.fdopen(os.dup(1), "wb")

@@ -1,7 +1,7 @@
 """DXT modules of a Darshan log -> columns, one row per traced read or write.
 
 Layout: darshan-dxt-log-format.h. A record is a header of 104 bytes, its write segments, its read segments. A segment
-has 32 bytes, or 40 with a pthread id (DXT_POSIX version 2, DXT_MPIIO version 3): only the module version tells.
+has 32 bytes, or 40 with a pthread id (DXT_POSIX version 2, DXT_MPIIO version 3): only the module version shows which.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HAS_PTHREAD = {
     ("DXT_POSIX", 1): False, ("DXT_POSIX", 2): True,
     ("DXT_MPIIO", 1): False, ("DXT_MPIIO", 2): False, ("DXT_MPIIO", 3): True,
 }  # fmt: skip
-"""The versions that this release reads."""
+"""Versions of the modules that this release reads -> whether their segments carry a pthread id."""
 
 _WITHOUT_OFFSETS = ("DXT_MPIIO", 1)
 UNKNOWN_OFFSET = -1
@@ -36,13 +36,16 @@ _MAX_SECONDS = 4e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DxtBlock:
-    """Records of one rank or several, and their segments in file order: of each record first the writes.
+    """Records of one rank or several, and their segments in file order: the writes of a record before its reads.
 
-    Per record (n_records): `record_ids` uint64; `ranks`, `write_counts`, `read_counts` int64; `host_fields` S64.
-    Per segment (n_segments): `record` int32, the index into the records; `is_write` bool; `offset`, `length` int64
-    bytes; `start_s`, `end_s` float64, seconds on the rank's own clock; `pthread_id` uint64, None for 32-byte segments.
-    An offset of -1 is unknown (MPI-IO only). A length of 0 is
-    a read at the end of the file.
+    record_ids, ranks, host_fields: uint64, int64 and S64 (n_records,).
+    write_counts, read_counts: int64 (n_records,), segments of each record.
+    record: int32 (n_segments,), index into the records.
+    is_write: bool (n_segments,).
+    offset, length: int64 (n_segments,), bytes. An offset of -1 is unknown (MPI-IO only); a length of 0 is a read at
+        the end of the file.
+    start_s, end_s: float64 (n_segments,), seconds on the rank's own clock.
+    pthread_id: uint64 (n_segments,); None for 32-byte segments.
     """
 
     record_ids: np.ndarray
@@ -101,7 +104,7 @@ def read_dxt(log: DarshanLog, module: str = "DXT_POSIX") -> Iterator[DxtBlock]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """NumPy layouts of a header and a segment as the log has them, and whether it knows offsets."""
+    """NumPy layouts of a header and a segment, and whether the segments hold offsets."""
 
     header: np.dtype
     segment: np.dtype

@@ -16,7 +16,7 @@ from profiler_merge.darshan.regions import DamagedLogError
 
 HEADER_BYTES = 104
 BLOCK_BYTES = 8 << 20
-"""Least bytes that are looked at together, but for the last; more than a header, or nothing would ever fit."""
+"""Least bytes of a stretch, except for the last; more than a header, or nothing would ever fit."""
 
 _COUNTS_AT = 88
 _WORD = 8
@@ -24,11 +24,13 @@ _WORD = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """`headers` uint64[n, 13] and `segments` uint64[m, 4 or 5]: the words of records and of their segments, in file
-    order and byte order.
+    """Records and their segments as 64-bit words, in file order and byte order.
 
-    `writes` and `reads` int64[n] count the segments of each record that are here; they differ from the header's counts
-    only for the parts of a split record. `earlier`: segments of the first record that earlier stretches hold.
+    headers: uint64 (n, 13).
+    segments: uint64 (m, 4) or (m, 5).
+    writes, reads: int64 (n,), segments of each record in this stretch. They differ from the header's counts only where
+        a record is split.
+    earlier: segments of the first record that earlier stretches hold.
     """
 
     headers: np.ndarray
@@ -39,7 +41,7 @@ class Stretch:
 
 
 class _Source:
-    """The chunks as buffers of at least BLOCK_BYTES; keeps the damage that ended them for when the rest is used up."""
+    """The chunks as buffers of at least BLOCK_BYTES. Damage that ends them is kept until the rest is used up."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -66,9 +68,9 @@ class _Source:
 def stretches(chunks: Iterator[bytes], segment_bytes: int, byte_order: str, *, place: str) -> Iterator[Stretch]:
     """Whole records, some BLOCK_BYTES at a time; a record larger than that is split between segments.
 
-    Memory is bounded by the bytes that are there, whatever a header claims.
-    Raises: DamagedLogError, after everything that could be had (of a record that is cut short, the segments before
-    the cut), where a count is negative, a record is cut short or the chunks end in damage.
+    Memory is bounded by the bytes of the module, whatever a header claims.
+    Raises: DamagedLogError, after everything readable (in a record that is cut short, the segments before the cut),
+    where a count is negative, a record is cut short or the chunks end in damage.
     """
     source = _Source(chunks)
     counts = struct.Struct(byte_order + "qq")

@@ -34,10 +34,12 @@ _COMPRESSION_AT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What differs between log versions.
+    """The differences between log versions.
 
-    `added_later`: modules that had no id yet, so that later ids were lower. `wide`: 64 module slots and a 64-bit
-    partial flag instead of 16 and 32. `counted_names`: names carry a length instead of a terminator.
+    added_later: modules that did not have an id yet, so that later ids were lower.
+    wide: 64 module slots and a 64-bit partial flag, instead of 16 and 32.
+    has_nsec: the job record holds nanoseconds.
+    counted_names: names carry a length instead of a terminator.
     """
 
     added_later: tuple[int, ...]
@@ -57,7 +59,7 @@ class Container:
 
     @property
     def maps_at(self) -> int:
-        """Offset of the region table, which is led by the name table's entry."""
+        """Offset of the region table, whose first entry is the name table's."""
         return 32 if self.wide else 24
 
     @property
@@ -83,9 +85,10 @@ CONTAINERS: Mapping[str, Container] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A module that the log holds data of. `offset` and `length` are compressed bytes in the file.
+    """A module with data in the log.
 
-    `partial`: the module ran out of memory on some rank, so its records are incomplete; which ones is not recorded.
+    offset, length: compressed bytes in the file.
+    partial: the module ran out of memory on some rank, so its records are incomplete; which rank is not recorded.
     """
 
     name: str
@@ -97,7 +100,10 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """A decoded header. `job` and `names` are (offset, compressed length) in the file, length 0 when absent."""
+    """A decoded header.
+
+    job, names: (offset, compressed length) in the file; the length is 0 when absent.
+    """
 
     version: str
     container: Container
@@ -113,7 +119,7 @@ def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> 
     """The header from the first MAX_HEADER_BYTES bytes of a file of `size` bytes.
 
     Regions that reach outside the file are an error, or with `skip_damaged` cut or dropped, with a warning.
-    Raises: LogError when it is no Darshan log, has an unknown container version or compression, or is damaged.
+    Raises: LogError when it is not a Darshan log, has an unknown container version or compression, or is damaged.
     """
     byte_order = _byte_order(head, path)
     version, container = _container(head, path)
@@ -129,7 +135,7 @@ def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> 
         problem = f"{name} of {path} lies outside the file (bytes {offset} to {offset + length} of {size})"
         if not skip_damaged:
             raise DamagedLogError(problem)
-        warnings.append(f"{problem}: what is there is used")
+        warnings.append(f"{problem}: the part inside the file is used")
         return (offset, size - offset) if container.header_bytes <= offset < size else (0, 0)
 
     names = region("the name table", table[0], table[1])
@@ -157,14 +163,14 @@ def decode_header(head: bytes, size: int, path: Path, *, skip_damaged: bool) -> 
 
 def _byte_order(head: bytes, path: Path) -> ByteOrder:
     if not head:
-        raise LogError(f"{path} is empty: the log was never written")
+        raise LogError(f"{path} is empty: Darshan did not finish writing it, record the job again")
     orders: tuple[ByteOrder, ...] = ("<", ">")
     for byte_order in orders:
         if head[8:16] == struct.pack(byte_order + "q", _MAGIC):
             return byte_order
     if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh":
-        raise LogError(f"{path} is not a log of Darshan 3 but compressed as a whole, as Darshan 1 and 2 did")
-    raise LogError(f"{path} is not a Darshan log: its magic number is missing")
+        raise LogError(f"{path} is a log of Darshan 1 or 2 (compressed as a whole): record again with Darshan 3")
+    raise LogError(f"{path} is not a Darshan log (no magic number): give a .darshan file")
 
 
 def _container(head: bytes, path: Path) -> tuple[str, Container]:
@@ -172,11 +178,13 @@ def _container(head: bytes, path: Path) -> tuple[str, Container]:
     container = CONTAINERS.get(version)
     if container is None:
         known = ", ".join(CONTAINERS)
-        raise LogError(f"{path} is a Darshan log of version {version!r}; this release reads {known}")
+        raise LogError(f"{path} is a Darshan log of version {version!r}; this release reads {known}: update dxt-replay")
     if len(head) < container.header_bytes:
-        raise LogError(f"{path} ends inside its header: the log is damaged")
+        raise LogError(f"{path} ends inside its header: the log is damaged, copy or record it again")
     if head[_COMPRESSION_AT] >= len(COMPRESSIONS):
-        raise LogError(f"{path} is compressed by method {head[_COMPRESSION_AT]}, which this release does not know")
+        raise LogError(
+            f"{path} is compressed by method {head[_COMPRESSION_AT]}, unknown to this release: update dxt-replay"
+        )
     return version, container
 
 

@@ -20,7 +20,7 @@ _MAX_SECONDS = 1 << 34
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A file system that was mounted in the job. Both are `UNKNOWN` for a path that lies under no mount."""
+    """A mounted file system. Both fields are `UNKNOWN` for a path that is not under any mount."""
 
     path: str
     fs_type: str
@@ -31,10 +31,11 @@ UNKNOWN_MOUNT = Mount(path="UNKNOWN", fs_type="UNKNOWN")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogJob:
-    """The job. Times are the epoch's ns, whole seconds where `has_nsec` is False (Darshan before 3.4.1).
+    """The job. Darshan's time zero lies up to some 60 ms before `start_ns`, and differs per rank.
 
-    `end_ns` is 0 in the log of a killed process. `nprocs` is 0 where the record is damaged and damage is skipped.
-    Darshan's time zero lies up to some 60 ms before `start_ns`, and differs per rank.
+    nprocs: 0 where the record is damaged and damage is skipped.
+    start_ns, end_ns: ns since the epoch; `end_ns` is 0 in the log of a killed process.
+    has_nsec: False where the times are whole seconds (Darshan before 3.4.1).
     """
 
     uid: int
@@ -49,7 +50,7 @@ class LogJob:
 
     @property
     def run_time_s(self) -> float | None:
-        """Seconds from start to end, None where the log does not tell (killed, or the end precedes the start).
+        """Seconds from start to end, None where the log lacks it (killed, or the end precedes the start).
 
         Whole seconds are counted inclusively, as Darshan's own tools do: a job within one second ran 1 s.
         """
@@ -61,7 +62,7 @@ class LogJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A decoded job record, the mounts with their exact path bytes (longest first), and what was odd about it."""
+    """A decoded job record, its mounts with their exact path bytes (longest first), and warnings about it."""
 
     job: LogJob
     mounts: tuple[tuple[bytes, Mount], ...]
@@ -76,7 +77,8 @@ def text(raw: bytes) -> str:
 def decode_job(data: bytes, byte_order: str, *, has_nsec: bool, place: str, skip_damaged: bool) -> JobRecord:
     """The job record from its decompressed bytes.
 
-    Logs of 3.4 pre-releases have the old record in the new container: told by where the metadata starts, warned of.
+    Pre-releases of Darshan 3.4 wrote the old record into the new container: recognised by where the metadata starts,
+    and warned of.
     Raises: DamagedLogError, unless `skip_damaged`, when it is too short or no layout gives possible numbers.
     """
     least = struct.calcsize("=" + _numbers(has_nsec)) + METADATA_BYTES
@@ -98,7 +100,7 @@ def decode_job(data: bytes, byte_order: str, *, has_nsec: bool, place: str, skip
     start_ns = fields["start_s"] * NS_PER_S + fields["start_ns"]
     end_ns = fields["end_s"] * NS_PER_S + fields["end_ns"]
     if fields["nprocs"] and end_ns == 0:
-        warnings.append(f"{place} has no end time: it is the log of a process that was killed, the run time is unknown")
+        warnings.append(f"{place} has no end time, as after a process was killed: the run time is unknown")
     elif end_ns < start_ns:
         warnings.append(f"{place} ends before it starts: the clock was set back, the run time is unknown")
     metadata, trailer = _split(data, has_nsec)

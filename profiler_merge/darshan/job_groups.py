@@ -32,7 +32,7 @@ _MOST_NAMED = 4
 
 
 class ProcessFacts:
-    """What one log says of its process: the evidence that joins it to others."""
+    """The evidence in one log that joins its process to others."""
 
     def __init__(self, log: DarshanLog) -> None:
         job = log.job

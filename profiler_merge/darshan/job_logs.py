@@ -28,9 +28,10 @@ _ONE_NAME = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLog:
-    """A log and its place in the job. `rank`: the rank of its process, None when the log holds all ranks of the job.
+    """A log and its place in the job.
 
-    `worker`: 0 for the rank's own process, 1, 2 ... for its data-loader workers, whose threads get lanes of their own.
+    rank: the rank of its process; None when the log holds all ranks of the job.
+    worker: 0 for the rank's own process, 1, 2 ... for its data-loader workers, whose threads get lanes of their own.
     """
 
     log: DarshanLog
@@ -42,8 +43,9 @@ class ProcessLog:
 class JobLogs:
     """All logs of one job.
 
-    `nprocs`: number of ranks. `start_ns`: the earliest start (CLOCK_REALTIME). `end_ns`: the last end. `warnings`: on
-    the choice of logs; those on the logs themselves grow as they are read, see `log_warnings`.
+    nprocs: number of ranks.
+    start_ns, end_ns: the earliest start and the last end (CLOCK_REALTIME).
+    warnings: about the choice of logs. `log_warnings` has those about their contents, which grow as logs are read.
     """
 
     processes: tuple[ProcessLog, ...]
@@ -57,7 +59,7 @@ class JobLogs:
         return self.processes[0].log
 
     def log_warnings(self) -> list[str]:
-        """What is odd about the logs, and which damage was skipped so far, each with the name of its log."""
+        """Warnings about the logs, damage that was skipped so far included, each with the name of its log."""
         named = []
         for log in (process.log for process in self.processes):
             for text in log.warnings:
@@ -80,7 +82,7 @@ def find_logs(path: Path) -> list[Path]:
         if name.endswith(".darshan")
     ]
     if not found:
-        raise LogError(f"{path} holds no .darshan log: did the job end, and was Darshan preloaded?")
+        raise LogError(f"{path} holds no .darshan log: check that the job ended, and that Darshan was preloaded")
     return sorted(found)
 
 
@@ -171,7 +173,7 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
 
 
 def _refuse_twice(paths: Sequence[Path]) -> None:
-    """The same log twice would double a rank's operations."""
+    """Raises: LogError for a log that is given twice, which would double a rank's operations."""
     resolved = [path.resolve() for path in paths]
     for place, path in enumerate(resolved):
         if path in resolved[:place]:

@@ -10,8 +10,8 @@ import numpy as np
 def lanes_from_threads(thread_ids: np.ndarray) -> np.ndarray:
     """int32 lane of each operation of one rank, given in start order: lanes are numbered by first appearance.
 
-    `thread_ids`: any integers, equal for operations of one thread. A thread id that is used again after its thread
-    ended stays one lane, as the log cannot tell.
+    `thread_ids`: any integers, equal for operations of one thread. An id that a later thread uses again stays one lane,
+    because the log does not distinguish the two threads.
     """
     _, first, inverse = np.unique(thread_ids, return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int32)
@@ -68,8 +68,8 @@ def lanes_beside(
 ) -> np.ndarray:
     """int32 lane of each row that is put beside operations with lanes; rows (n,) and operations (m,) in start order.
 
-    A row gets the lane that it `wanted` (-1 for none) where it overlaps with no operation of it and no earlier row that
-    wanted it; the rest share new lanes after the operations', none overlapping.
+    A row gets the lane that it `wanted` (-1 for none) where it overlaps neither with an operation of that lane nor with
+    an earlier row that wanted it. The other rows share new lanes, numbered after those of the operations.
     """
     lanes = np.full(len(wanted), -1, dtype=np.int32)
     for each in np.unique(wanted[wanted >= 0]).tolist():

@@ -29,8 +29,13 @@ _COUNTED_HEAD_BYTES = 12
 class DarshanLog:
     """One Darshan log, opened by `open_log`.
 
-    Attributes: `path`; `version` of the container, as "3.41"; `byte_order`, "<" or ">"; `compression`; `job`;
-    `modules`, only those present, by name; `skip_damaged`: what is readable of a damaged log is used, with a warning.
+    path: the file.
+    version: of the container, such as "3.41".
+    byte_order: "<" or ">".
+    compression: one of `regions.COMPRESSIONS`.
+    job: the job record.
+    modules: the modules with data, by name.
+    skip_damaged: the readable rest of a damaged log is used, with a warning.
     """
 
     def __init__(self, *, path: Path, header: Header, record: JobRecord, skip_damaged: bool) -> None:
@@ -47,7 +52,7 @@ class DarshanLog:
 
     @cached_property
     def names(self) -> Mapping[int, bytes]:
-        """Record id -> path, the bytes exactly as the application gave them. Includes `<STDIN>`, `heatmap:POSIX` ...
+        """Record id -> path, the exact bytes that the application gave. Includes `<STDIN>`, `heatmap:POSIX` ...
 
         Raises: DamagedLogError when the name table is damaged and damage is not skipped.
         """
@@ -62,7 +67,7 @@ class DarshanLog:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know: partial and unknown modules, an odd job record, damage that was skipped so far."""
+        """Warnings for the user: partial and unknown modules, an odd job record, damage that was skipped so far."""
         if self.skip_damaged:
             len(self.names)  # Reading them is what finds their damage.
         return tuple(self._warnings)
@@ -76,7 +81,7 @@ class DarshanLog:
         """Decompressed bytes of a module in file order, at most 4 MiB at a time; nothing when it is absent.
 
         A chunk never spans two ranks' streams, but a record may span chunks.
-        Raises: DamagedLogError, after all chunks that could be had, when the region is damaged.
+        Raises: DamagedLogError, after all readable chunks, when the region is damaged.
         """
         region = self.modules.get(module)
         if region is None:
@@ -84,7 +89,7 @@ class DarshanLog:
         return pieces(self.path, region.offset, region.length, self.compression, region=region.name)
 
     def mount_of(self, path: bytes) -> Mount:
-        """The mount with the longest path that `path` lies under, or one whose fields are `UNKNOWN`."""
+        """The mount with the longest path that `path` lies under, else UNKNOWN_MOUNT."""
         for prefix, mount in self._mounts:
             if path.startswith(prefix) and (prefix.endswith(b"/") or path[len(prefix) :][:1] in (b"", b"/")):
                 return mount
@@ -116,9 +121,9 @@ class DarshanLog:
 
 
 def open_log(path: str | Path, *, skip_damaged: bool = False) -> DarshanLog:
-    """Open a Darshan log of version 3.00 to 3.41. `skip_damaged` keeps what is readable and adds warnings instead.
+    """Open a Darshan log of version 3.00 to 3.41. `skip_damaged`: keep the readable rest and add warnings.
 
-    Raises: LogError when `path` cannot be read, is no Darshan log, has an unknown container version, or its header
+    Raises: LogError when `path` cannot be read, is not a Darshan log, has an unknown container version, or its header
     points outside the file or its job record is damaged.
     """
     path = Path(path)
@@ -132,7 +137,7 @@ def open_log(path: str | Path, *, skip_damaged: bool = False) -> DarshanLog:
     )
     log = DarshanLog(path=path, header=header, record=record, skip_damaged=skip_damaged)
     if damage is not None:
-        log.add_warning(f"{damage.problem}: what comes before is used")
+        log.add_warning(f"{damage.problem}: the bytes before it are used")
     return log
 
 
@@ -141,7 +146,7 @@ def _read_head(path: Path) -> tuple[bytes, int]:
         status = path.stat()
         # Opening a FIFO would wait for its writer.
         if not stat.S_ISREG(status.st_mode):
-            raise LogError(f"{path} is not a regular file: name a .darshan log")
+            raise LogError(f"{path} is not a regular file: give a .darshan log")
         with path.open("rb") as file:
             return file.read(MAX_HEADER_BYTES), status.st_size
     except (OSError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""How many processes a log is of, held against what the log itself counted.
+"""The number of processes of a log, checked against its own counters.
 
-One flipped bit in the job record makes half a million ranks of four. Two things cannot be: a record of a rank that the
-job does not have, and a file that all ranks used with fewer operations than ranks (Darshan reduces the records of a
-file to one where every rank has one, and a rank has one only for a file that it touched).
+One flipped bit in the job record turns four ranks into half a million. Two things contradict such a number: a record of
+a rank that the job does not have, and a file that all ranks used with fewer operations than ranks. (Darshan reduces the
+records of a file to one where every rank has a record, and a rank has a record only of files that it touched.)
 """
 
 from __future__ import annotations

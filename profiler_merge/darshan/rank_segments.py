@@ -18,9 +18,15 @@ _API_OF_MODULE = {"DXT_POSIX": APIS.index("POSIX"), "DXT_MPIIO": APIS.index("MPI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSegments:
-    """All DXT segments of one rank, in log order; arrays of one length. Times are ns since the log's start_ns.
+    """All DXT segments of one rank, in log order; arrays (n,).
 
-    `thread`: uint64 pthread ids, None where a module of the log does not carry them. `hostname` as recorded.
+    hostname: as recorded.
+    record_id: uint64.
+    api: int8 code of `traces.schema.APIS`.
+    is_write: bool.
+    offset, length: int64 bytes.
+    start_ns, end_ns: int64 ns since the log's start_ns.
+    thread: uint64 pthread ids; None where a module of the log does not carry them.
     """
 
     rank: int
@@ -45,13 +51,13 @@ class RankSegments:
 
 
 class RanksInterleavedError(LogError):
-    """The log's records are not in the order of the ranks: they must be gathered whole before any rank is complete."""
+    """The log's records are not in the order of the ranks: no rank is complete before all records are read."""
 
 
 def read_rank_segments(log: DarshanLog, *, gather: bool = False) -> Iterator[RankSegments]:
-    """Segments of both DXT modules, one rank after the other, ascending; ranks without any are left out.
+    """Segments of both DXT modules, one rank after the other, ascending; ranks without segments are left out.
 
-    Memory: one rank's segments, as each rank appends its own stream to the log; with `gather` all of them.
+    Memory: one rank's segments, because each rank appends its own stream to the log; with `gather` those of all ranks.
 
     Raises: LogError when the log is damaged; RanksInterleavedError, which `gather` avoids.
     """

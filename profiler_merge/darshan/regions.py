@@ -11,7 +11,7 @@ from traces.errors import LogError
 from traces.units import format_bytes
 
 COMPRESSIONS = ("zlib", "bzip2", "none")
-"""By the header's comp_type (`enum darshan_comp_type` in darshan-log-format.h)."""
+"""Name by the header's comp_type (`enum darshan_comp_type` in darshan-log-format.h)."""
 
 PIECE_BYTES = 4 << 20
 """Most decompressed bytes that one piece holds."""
@@ -33,7 +33,7 @@ def pieces(path: Path, offset: int, length: int, compression: str, *, region: st
     """Decompressed bytes of `length` bytes of the file from `offset`, at most PIECE_BYTES at a time, never empty.
 
     A piece never spans two streams. A region may grow 500 times (the most seen in a public log is 52), or to 4 MiB.
-    Raises: DamagedLogError, after the pieces that could be had, when a stream is damaged, cut short, or grows beyond.
+    Raises: DamagedLogError, after all readable pieces, when a stream is damaged, cut short, or grows more than that.
     """
     allowed = max(_EXPANSION_FLOOR_BYTES, _EXPANSION * length)
     produced = 0

@@ -30,7 +30,7 @@ from traces.store.reader import Capture
 SUFFIX = ".json.gz"
 
 EVENTS_PER_FILE = 1_000_000
-"""What the viewers still open with ease; beyond it a trace is split by time."""
+"""Events that the viewers open with ease; a longer trace is split by time."""
 
 SLICE_ROWS = 1 << 13
 """Rows that are text at the same time."""
@@ -46,8 +46,8 @@ def write_chrome(
 ) -> Exported:
     """Write `capture` to `output`, or to parts of it: pid is the rank, tid the lane, spans have lines of their own.
 
-    In replays an instant on a line beside the lane's marks when each operation was due. An event is in the part in
-    which it starts. Memory: one row group, and the spans.
+    In a replay a line beside each lane marks when its operations were due. An event is in the part in which it starts.
+    Memory: one row group, and the spans.
     Raises: UsageError for an `output` that is not named .json.gz; CaptureError when the capture is damaged; TargetError
     when a file exists and not `force`, or cannot be written.
     """

@@ -1,8 +1,8 @@
 """Operations of one rank -> the counters that Darshan would have kept of them, for POSIX, STDIO and MPI-IO.
 
 Meaning of the counters: darshan-{posix,stdio,mpiio}-log-format.h and the RECORD macros in the .c files of these names.
-Darshan updates them when a call returns, so operations count in the order of their end. What no operation tells (mode,
-memory alignment) is 0, or -1 where Darshan has that for "not collected". Pure.
+Darshan updates them when a call returns, so operations count in the order of their end. Counters that operations do not
+show (mode, memory alignment) are 0, or -1 where Darshan uses that for "not collected". Pure.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def encode_counters(module: str, record_ids: np.ndarray, rank: int, values: Mapp
 
 
 def _transfers(prefix: str, mine: ModuleRows, way: str, ways: str, moved: str) -> Values:
-    """What all modules count of one direction."""
+    """The counters of one direction that all modules have."""
     rows, length = mine.rows, mine.rows["length"]
     start_s, end_s = _first_and_last_s(mine)
     values = {

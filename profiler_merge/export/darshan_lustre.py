@@ -10,7 +10,7 @@ import struct
 VERSION = 2
 
 MOST_STRIPES = 1 << 16
-"""Lustre has at most some 2,000 targets: a count above it is none."""
+"""Most stripes of a file: Lustre has some 2,000 targets, so a larger count is damage."""
 
 _WHOLE_FILE = -1
 _UNKNOWN = -1

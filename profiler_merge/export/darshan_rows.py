@@ -26,7 +26,7 @@ ROW = np.dtype(
     ],
     align=True,
 )
-"""What a Darshan log keeps of an operation; `traced` rows belong into DXT, the others into counters alone."""
+"""The columns of an operation that a Darshan log keeps; `traced` rows go into DXT, the others into counters alone."""
 
 RENAME = OPS.index("rename")
 RENAMED = len(OPS)

@@ -43,7 +43,7 @@ from traces.units import NS_PER_S, seconds_to_ns
 from traces.version import VERSION
 
 WRITER_KEY = "writer"
-"""Job metadata that tells such a log from one that Darshan recorded."""
+"""Key of job metadata that marks a log as written here, and not recorded by Darshan."""
 
 FAILED = "failed"
 HDF5 = "hdf5"
@@ -302,7 +302,7 @@ def _check(rows: np.ndarray, rank: int, files: int) -> None:
 
 
 def _notes(capture: Capture, writer: _Writer, dxt_version: int, whole: bool) -> list[str]:
-    """What a Darshan log cannot hold of this capture."""
+    """Notes on the parts of this capture that a Darshan log cannot hold."""
     notes = []
     if capture.spans.num_rows:
         notes.append(f"{capture.spans.num_rows} spans and the steps are not kept: a Darshan log has no place for them")
@@ -319,7 +319,7 @@ def _notes(capture: Capture, writer: _Writer, dxt_version: int, whole: bool) -> 
     if capture.hdf5.num_rows:
         notes.append(f"{capture.hdf5.num_rows} HDF5 datasets are not kept: their counters are not those of operations")
     if writer.collective:
-        notes.append(f"{writer.collective} collective operations are told by the counters alone: DXT has one MPI-IO")
+        notes.append(f"{writer.collective} collective operations are marked in the counters alone: DXT cannot")
     if writer.early:
         notes.append(f"{writer.early} operations begin before the job's start: their times are negative")
     if not whole:

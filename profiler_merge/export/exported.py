@@ -1,4 +1,4 @@
-"""What an export wrote."""
+"""The result of an export: its files, and what it could not keep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFile:
-    """One file. `entries`: events, rows or actions in it; `bytes` as stored, 0 where it went to a pipe."""
+    """One written file.
+
+    entries: events, rows or actions in it.
+    bytes: its size; 0 where it went to a pipe.
+    """
 
     path: str
     entries: int
@@ -18,7 +22,12 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A whole export. `operations` are those in it; `left_out` maps a reason to the operations it kept out."""
+    """A whole export.
+
+    operations: number of operations in it.
+    left_out: reason -> number of operations left out for it.
+    notes: sentences for the user on what the format could not keep.
+    """
 
     format: str
     output: str

@@ -100,7 +100,7 @@ def write_fio(
             ]
             if not lanes:
                 raise CaptureError(
-                    f"{capture.named} holds no read or write of a byte: there is nothing for fio to replay"
+                    f"{capture.named} has no read or write that moved a byte, so fio has nothing to replay"
                 )
             jobs = (f"\n[{lane.path.stem}]\nread_iolog={lane.path.name}\n" for lane in lanes)
             (working / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in sorted(names.written_directories)))
@@ -124,7 +124,7 @@ def write_fio(
 
 
 class _Names:
-    """Names as the iologs have them; directories that must exist before files in them are written."""
+    """File names as the iologs hold them, and the directories that must exist before files in them are written."""
 
     def __init__(self, folder: Path, paths: Sequence[bytes]) -> None:
         self._folder = folder
@@ -150,7 +150,7 @@ class _Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """What is exported. `last_name`: by file_id, the file that it was renamed to in the end; itself if it was not."""
+    """The exported files. `last_name`: by file_id, the file that it was last renamed to, else itself."""
 
     capture: Capture
     replayed: Mask
@@ -213,7 +213,7 @@ def _write_rank(
 
 
 def _rows(source: _Source, rank: int, left_out: Counter[str]) -> Iterator[_Rows]:
-    """What fio gets of a rank, a batch at a time; what it does not get is counted by reason."""
+    """The operations of a rank for fio, a batch at a time; operations left out are counted by reason."""
     names = ["op", "api", "origin", "lane", "file_id", "offset", "length", "start_ns"]
     for batch in source.capture.operations(rank, columns=names):
         op = codes(batch, "op")

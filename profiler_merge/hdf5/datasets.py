@@ -1,4 +1,4 @@
-"""What a capture knows of HDF5 datasets: Darshan's H5D records, and the files themselves where they can be opened."""
+"""The HDF5 datasets of a capture, from Darshan's H5D records and from the files themselves where they can be opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from traces.file_rows import exact_paths
 from traces.schema import FORMATS, HDF5_SCHEMA, codes
 
 _DIMENSIONS = 5
-"""Dimensions of which H5D records hold the chunk's extent, the fastest first."""
+"""Most dimensions of a chunk whose extent an H5D record holds, the fastest first."""
 
 MapRule = tuple[bytes, bytes]
 """Recorded paths below the first are looked for below the second."""
@@ -25,7 +25,12 @@ MapRule = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hdf5Facts:
-    """`table`: rows of `HDF5_SCHEMA`. `inspected`: file_ids whose chunk index it holds; `warnings`: not opened."""
+    """The datasets of a job.
+
+    table: rows of `HDF5_SCHEMA`.
+    inspected: file_ids whose chunk index the table holds.
+    warnings: the files that could not be opened.
+    """
 
     table: pa.Table
     inspected: tuple[int, ...]

@@ -13,15 +13,17 @@ import numpy as np
 from traces.errors import LogError, MissingDependencyError
 
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
-"""By the number registered with The HDF Group; others are shown by their number."""
+"""Filter names by the number registered with The HDF Group; other filters are shown by their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InspectedDataset:
-    """A dataset whose data lie in the file. `chunk_shape` is empty for a contiguous one, which has one chunk.
+    """A dataset whose data lie in the file.
 
-    int64[chunks], in the order of `index`: number of the chunk in row-major order, its address in the file, its stored
-    bytes, and the mask of the filters that it skipped.
+    chunk_shape: empty for a contiguous dataset, which has one chunk.
+    index: int64 (chunks,), number of each chunk in row-major order, ascending.
+    offset, size: int64 (chunks,), its address in the file and its stored bytes.
+    mask: int64 (chunks,), mask of the filters that it skipped.
     """
 
     name: str
@@ -38,12 +40,13 @@ class InspectedDataset:
 def inspect_file(path: bytes) -> list[InspectedDataset]:
     """All datasets of a file that have data in it; those of variable length, external or virtual are left out.
 
-    Only looks. Raises: LogError when it is no plain file, cannot be opened or is not HDF5; MissingDependencyError.
+    The file is only read. Raises: LogError when it is not a regular file, cannot be opened or is not HDF5;
+    MissingDependencyError without h5py.
     """
     shown = os.fsdecode(path)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise LogError(f"{shown} is no plain file")
+            raise LogError(f"{shown} is not a regular file")
     except (OSError, ValueError) as error:
         raise LogError(f"{shown}: {getattr(error, 'strerror', None) or error}") from error
     try:

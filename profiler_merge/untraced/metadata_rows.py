@@ -1,9 +1,9 @@
-"""Opens, closes, stats, seeks and syncs of files, placed by what counters and traced operations tell. Pure.
+"""Opens, closes, stats, seeks and syncs of files, placed by the evidence of counters and traced operations. Pure.
 
-How many there are is what the counters say. Where: the first open and the last close (of a record of one rank also the
-last open and the first close) at their recorded times; an open between where an offset returns to the start of the
-file; a close at the end of the pass before; a stat after an open; a seek before an operation that does not go on where
-the last one ended, or after an open; a sync after the writes, evenly. Durations share out the recorded metadata time.
+Their numbers are the counters'. Their places: the first open and the last close (in a record of one rank also the last
+open and the first close) at their recorded times; other opens where an offset returns to the start of the file; a close
+at the end of the pass before; a stat after an open; a seek before an operation that does not go on where the last one
+ended, or after an open; syncs after the writes, evenly. Durations share out the recorded metadata time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def concatenated(parts: list[MadeRows]) -> MadeRows:
 
 
 def metadata_rows(files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray) -> MadeRows:
-    """The rows of all `files`. `unknown_ns` (files,): where what nothing dates is placed, one after the other."""
+    """The rows of all `files`. `unknown_ns` (files,): where rows without a dated neighbour go, one after the other."""
     if not len(files):
         return no_rows()
     return _Placement(files, operations, unknown_ns).rows()

@@ -21,7 +21,11 @@ from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExaminedOffsets:
-    """`offset` int64 (n,): of the operations given, repaired; `repaired` and `suspect`: bool masks of the files."""
+    """Offsets after the repair.
+
+    offset: int64 (n,), by operation.
+    repaired, suspect: bool masks of the files.
+    """
 
     offset: np.ndarray
     repaired: np.ndarray

@@ -1,4 +1,4 @@
-"""What Darshan's counters say of the files of one rank: the evidence that operations are reconstructed from.
+"""Darshan's counters of the files of one rank: the evidence that operations are reconstructed from.
 
 A record that Darshan reduced over all ranks is shared out among them: in proportion to the operations that each rank's
 trace has of the file, so that sums stay exact. Streams without a file, and files of the tracing itself, are left out.
@@ -19,7 +19,7 @@ from traces.recorder_files import is_recorder_file
 from traces.units import seconds_to_ns
 
 NOT_SEEN = int(np.iinfo(np.int64).min)
-"""In a time of `CountedFiles`: it never happened, or this version of Darshan does not say when."""
+"""A time of `CountedFiles` that never came, or that this version of Darshan does not record."""
 
 _MOST_COUNTED = 1 << 40
 _LATEST_S = 1e9
@@ -29,13 +29,16 @@ _STREAM = re.compile(rb"<STD(IN|OUT|ERR)>")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedFiles:
-    """Files of one rank at one layer; arrays of one length, int64 but for the record ids (uint64) and `own` (bool).
+    """Files of one rank at one layer; arrays (n,), int64 but for the record ids (uint64) and `own` (bool).
 
-    `own`: the record is of this rank alone, so that its times are exact; otherwise they are the first start and the
-    last end over all ranks. `closes`: 0 where none was seen. `syncs`: fsync and fdatasync, or flushes of a stream.
-    `*_start`, `*_end`: the first start and the last end in ns, or NOT_SEEN. `*_ns`: time spent. `base`: offset of the
-    rank's first byte where the ranks wrote a file in turns; `max_byte_*`: the last byte moved, counted from 0.
-    `renamed_from`: record id of the file whose name this was made from, 0 for none.
+    renamed_from: record id of the file that got this name, 0 where none did.
+    own: the record is of this rank alone, so that its times are exact; otherwise they are the first start and the last
+        end over all ranks.
+    syncs: fsync and fdatasync, or flushes of a stream.
+    max_byte_*: the last byte moved, counted from 0.
+    base: offset of the rank's first byte where the ranks wrote a file in turns.
+    *_ns: time spent.
+    *_start, *_end: the first start and the last end in ns, or NOT_SEEN.
     """
 
     record_id: np.ndarray
@@ -80,7 +83,7 @@ _SHARED_OUT = ("opens", "stats", "seeks", "syncs", "reads", "writes", "bytes_rea
 
 _PER_OPEN = ("opens", "stats", "meta_ns")
 _ROUNDS = 16
-"""Of the search for what stands for one open: each finds the ranks below it that the one before did not."""
+"""Rounds of the search for the weight of one open: each finds ranks below it that the round before did not."""
 
 
 def is_application_file(path: bytes) -> bool:

@@ -1,7 +1,7 @@
 """The rows that no trace holds: metadata operations and C streams of one process, from its counters. Pure.
 
-What is made here is as good as its evidence: numbers and bytes are the counters', times lie in the windows that the
-counters give, and everything between is inferred. All rows are marked as reconstructed.
+Numbers and bytes are the counters', times lie in the windows that the counters give, and the rest is inferred. All rows
+are marked as reconstructed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from profiler_merge.untraced.transfers import Transfers
 from traces.schema import APIS, OPS
 
 MOST_ROWS = 1 << 24
-"""Rows made for one process, at most: files with the most are left out before memory is."""
+"""Most rows made for one process: files with the most rows are left out before memory runs out."""
 
 _POSIX, _STDIO = APIS.index("POSIX"), APIS.index("STDIO")
 _RENAME = OPS.index("rename")
@@ -171,7 +171,7 @@ class _Renames:
 
 
 def _renames(posix: CountedFiles, stdio: CountedFiles, names: Mapping[int, bytes], begin_ns: int) -> _Renames:
-    """Those that counters tell of, and those of temporary files of checkpoints."""
+    """The renames that the counters report, and those of temporary files of checkpoints."""
     closed, opened, written = _closed_opened_written((posix, stdio), names)
     found = checkpoint_renames(written, closed, opened)
     pairs = {(rename.source, rename.target) for rename in found}

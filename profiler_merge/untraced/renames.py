@@ -57,7 +57,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rename:
-    """A rename at an instant; how long it took is known to nobody."""
+    """A rename at an instant (ns on any clock); its duration is not recorded."""
 
     source: bytes
     target: bytes

@@ -1,4 +1,4 @@
-"""Where rows without a recorded time are laid: into the gaps between what is known of their file. Pure.
+"""Where rows without a recorded time are laid: into the gaps between the known events of their file. Pure.
 
 The *events* of a file are its traced operations, and the opens and closes whose times the counters give. The gap
 before an event, and the one after the last, is a *slot*. Rows in a slot keep to its beginning (what belongs to the
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 OPEN_EVENT, OPERATION, CLOSE_EVENT = range(3)
-"""Kinds of event, in the order of those that start together."""
+"""Kinds of event; events that start together come in this order."""
 
 AT_BEGIN, AT_END = range(2)
 """Where in its slot a row is laid."""

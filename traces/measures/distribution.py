@@ -14,7 +14,7 @@ import numpy as np
 from traces.measures.stable_order import runs
 
 EXACT_VALUES = 1 << 20
-"""Distinct values that are kept exactly: 16 MiB."""
+"""Distinct values that are kept exactly; they take 16 MiB."""
 
 _PENDING_VALUES = 1 << 20
 _KEPT_BITS = 12
@@ -25,10 +25,13 @@ _NO_COUNTS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Distribution:
-    """How often each value occurs. Distributions add: `a + b` is that of both samples together.
+    """How often each value occurs. Distributions add: `a + b` is the distribution of both samples together.
 
-    `values`: float64 (n,), ascending and distinct; `counts`: int64 (n,); `total`: the sum of the sample, exact where
-    the values are whole numbers; `minimum` and `maximum` are exact always; `exact` is False after rounding.
+    values: float64 (n,), ascending and distinct.
+    counts: int64 (n,).
+    total: the sum of the sample, exact where the values are whole numbers.
+    minimum, maximum: always exact.
+    exact: False after rounding.
     """
 
     values: np.ndarray = field(default_factory=lambda: _NO_VALUES)

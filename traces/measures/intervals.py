@@ -25,7 +25,7 @@ class Intervals:
 
     @classmethod
     def union_of(cls, starts: np.ndarray, ends: np.ndarray) -> Intervals:
-        """The union of intervals in any order; those that end at or before their start are empty and vanish.
+        """The union of intervals in any order; intervals that end at or before their start are empty and vanish.
 
         After sorting starts and ends apart, a gap lies before start i + 1 exactly where the i + 1 earliest ends all
         come before it: no index sort is needed.
@@ -108,8 +108,8 @@ class StreamingUnion:
 class BoundedUnion:
     """Union of any number of intervals in any order in bounded memory.
 
-    Exact up to `limit` disjoint intervals. Beyond, the shortest gaps are closed; `closed_ns` is their total length, by
-    which the union is at most too long.
+    Exact up to `limit` disjoint intervals. Beyond that the shortest gaps are closed; `closed_ns` is their total length,
+    so the union is too long by at most that.
     """
 
     def __init__(self, limit: int = 1 << 21) -> None:

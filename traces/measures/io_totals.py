@@ -21,8 +21,12 @@ MIB_PER_S_FROM_BYTES_PER_NS = NS_PER_S / MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTotals:
-    """One rank's reads and writes. `sum_ns` adds durations, so threads in parallel count several times; `union_ns` is
-    the time in which at least one was in flight, `hidden_ns` the part of it that lies inside compute-busy."""
+    """One rank's reads and writes.
+
+    sum_ns: durations added up, so threads in parallel count several times.
+    union_ns: time in which at least one read or write was in flight.
+    hidden_ns: the part of `union_ns` during which the rank computed.
+    """
 
     rank: int
     reads: int = 0
@@ -36,11 +40,14 @@ class RankTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IoTotals:
-    """All reads and writes. `ranks` lists those that had any; `files_used` is a mask (files,).
+    """All reads and writes.
 
-    `size_bytes`: over all operations. `bandwidth_mib_s`: length / duration of each that moved bytes in measurable time;
-    `unmeasured` moved bytes in a recorded duration of 0. `busy`: times in which any rank had one in flight, too long by
-    at most `busy_excess_ns`.
+    ranks: the ranks that had any.
+    files_used: bool (files,).
+    size_bytes: lengths of all operations.
+    bandwidth_mib_s: length / duration of each operation that moved bytes in measurable time.
+    unmeasured: operations that moved bytes in a recorded duration of 0.
+    busy: times in which any rank had an operation in flight, too long by at most `busy_excess_ns`.
     """
 
     ranks: tuple[RankTotals, ...]
@@ -64,7 +71,7 @@ class IoTotals:
 class IoCollector:
     """Collects `IoTotals` from rows of one rank after another.
 
-    `files`: rows of the files table; `compute`: compute-busy times by rank, where known.
+    `files`: rows of the files table; `compute`: times in which each rank computed, where known.
     """
 
     def __init__(self, files: int, compute: Mapping[int, Intervals]) -> None:

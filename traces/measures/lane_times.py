@@ -71,7 +71,7 @@ class LaneTimeCollector:
         return self._gaps.distribution()
 
     def starts(self) -> dict[tuple[int, int], LaneStarts]:
-        """What was sampled, by (rank, lane)."""
+        """The sampled starts, by (rank, lane)."""
         return {
             key: LaneStarts(operations=lane.operations, stride=self._stride, start_ns=np.concatenate(lane.samples))
             for key, lane in self._lanes.items()

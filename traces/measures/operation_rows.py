@@ -25,7 +25,7 @@ _NOT_READ = np.empty(0, dtype=np.int32)
 class OperationRows:
     """Columns (n,) of `traces.schema.OPS_SCHEMA` in start order, all of one rank; enumerated columns as int8 codes.
 
-    A column that was not asked for is empty.
+    A column that was not requested is empty.
     """
 
     rank: int
@@ -69,7 +69,7 @@ def operation_rows(
 ) -> Iterator[OperationRows]:
     """The op stream of `ranks` (all when None), rank by rank, a batch at a time; the next one is read meanwhile.
 
-    `without`: columns among lane and step that are not needed. Memory: three row groups.
+    `without`: columns not to read, of lane and step. Memory: three row groups.
     Raises: CaptureError when a part is damaged, or a row names a file that the files table does not have.
     """
     names = [name for name in ROW_COLUMNS if name not in without]
@@ -92,7 +92,7 @@ def rows_of_batch(batch: pa.RecordBatch, rank: int, files: int, names: Collectio
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items; the next is made in another thread while the caller works on one. Errors come with theirs."""
+    """The same items; another thread makes the next one while the caller works. An error comes in place of its item."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as reader:
         coming = reader.submit(next, items, None)
         while (item := coming.result()) is not None:

@@ -30,8 +30,8 @@ _MOST_NAMES = 5
 def part_of(capture: Capture, part: Part) -> Capture:
     """The part as a capture; `capture` itself when the part is everything. A part of a part is a part, too.
 
-    Raises: UsageError for ranks or steps that the capture does not have, and when nothing is left: it says what there
-    is.
+    Raises: UsageError for ranks or steps that the capture does not have, and when nothing is left; the message lists
+    the values that exist.
     """
     if part.is_everything:
         return capture

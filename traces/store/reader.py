@@ -47,7 +47,7 @@ from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, StoredUsage, UsageCoun
 from traces.units import format_count
 
 KEPT_USAGE_ROWS = 1 << 20
-"""Of the counts of `Capture.usage`, kept in memory for the next who asks: 50 MB."""
+"""Rows of `Capture.usage` kept in memory for the next call: 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Capture:
 
     @property
     def api_mask(self) -> np.ndarray:
-        """bool (apis,) by code: of which interfaces operations are in the part."""
+        """bool (apis,) by code: the interfaces whose operations are in the part."""
         return np.ones(len(APIS), dtype=bool)
 
     @property
@@ -174,7 +174,7 @@ class Capture:
                     yield batches.pop(0)
 
     def usage(self, rank: int) -> pa.Table:
-        """How much each lane of a rank uses each file (`usage.USAGE_SCHEMA`), from what is stored; else counted.
+        """How much each lane of a rank uses each file (`usage.USAGE_SCHEMA`): the stored counts, or counted now.
 
         Raises: CaptureError when a part cannot be read.
         """
@@ -299,7 +299,7 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
         start_column = footer.schema.names.index("start_ns") if "start_ns" in footer.schema.names else None
         end_column = footer.schema.names.index("end_ns") if "end_ns" in footer.schema.names else None
         if rank_column is None or start_column is None:
-            raise CaptureError(f"{part} does not hold operations (no rank or start_ns column)")
+            raise CaptureError(f"{part} does not hold operations (no rank or start_ns column): merge or run again")
         for index in range(footer.num_row_groups):
             group = footer.row_group(index)
             rank_range = group.column(rank_column).statistics
@@ -321,11 +321,15 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
             )
     unknown = set(groups) - set(info.ranks)
     if unknown:
-        raise CaptureError(f"{folder} holds operations of rank {min(unknown)}, which capture.json does not list")
+        raise CaptureError(
+            f"{folder} holds operations of rank {min(unknown)}, which capture.json does not list: merge or run again"
+        )
     stored = sum(group.rows for found in groups.values() for group in found)
     expected = info.made_by.get("operations_stored")
     if expected is not None and expected != stored:
-        raise CaptureError(f"{folder} holds {stored} operations of {expected}: a part is missing or truncated")
+        raise CaptureError(
+            f"{folder} holds {stored} of {expected} operations: a part is missing or truncated, copy the capture again"
+        )
     return {rank: tuple(sorted(found, key=lambda g: (g.first_ns, g.part, g.index))) for rank, found in groups.items()}
 
 

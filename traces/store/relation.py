@@ -1,4 +1,4 @@
-"""What two captures are to each other: a recording and its replay, the same recording twice, or two different runs."""
+"""How two captures are related: a recording and its replay, the same recording twice, or two different runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traces.store.reader import Capture
 
 
 class Relation(Enum):
-    """What the second of two captures is to the first; the values appear in JSON."""
+    """How the second of two captures is related to the first; the values appear in JSON."""
 
     REPLAY = "replay"
     """The second replays the first."""
@@ -27,7 +27,7 @@ class Relation(Enum):
 
 
 def relation_of(first: Capture, second: Capture) -> Relation:
-    """What `second` is to `first`, by the checksums of what each was made from.
+    """How `second` is related to `first`, by the checksums of the files that each was made from.
 
     A replay names its source and the logs that its source was merged from, so that it is recognised after they were
     moved or merged again. Raises: CaptureError when a capture.json cannot be read.
@@ -47,10 +47,10 @@ def relation_of(first: Capture, second: Capture) -> Relation:
 
 
 def check_pair(source: Capture, replay: Capture, *, different_runs: bool = False) -> Relation:
-    """What the two captures of a comparison are to each other, where they may be compared.
+    """How the two captures of a comparison are related.
 
-    `different_runs`: they may be two runs of which neither replays the other. Raises: UsageError for two different runs
-    without that, and for two in the wrong order; CaptureError.
+    `different_runs`: allow two runs of which neither replays the other. Raises: UsageError for two captures in the
+    wrong order, and for two different runs that are not allowed; CaptureError when a capture.json cannot be read.
     """
     relation = relation_of(source, replay)
     if relation is Relation.REVERSED:

@@ -149,7 +149,7 @@ class StoredUsage:
                 self._places.setdefault(rank, []).append((file, footer, group))
 
     def of(self, rank: int) -> pa.Table | None:
-        """What is stored of `rank` (`USAGE_SCHEMA`); None without it."""
+        """The stored counts of `rank` (`USAGE_SCHEMA`); None where there are none."""
         tables = []
         for file, footer, group in self._places.get(rank, []):
             try:
@@ -161,7 +161,7 @@ class StoredUsage:
 
 
 def _footer(file: Path) -> pq.FileMetaData | None:
-    """Metadata of a usage file; None of one that is damaged or of another release."""
+    """Metadata of a usage file; None where it is damaged or of another release."""
     try:
         with pq.ParquetFile(file) as opened:
             footer = opened.metadata

@@ -26,7 +26,7 @@ from traces.errors import ProfileError
 
 _ENVIRONMENT = b"Task Environment"
 _EPOCH_RANGE = (1_000_000_000_000_000_000, 4_000_000_000_000_000_000)
-"""2001 to 2096 in ns since 1970: tells an epoch from a counter (TF 2.4 numbers its elements from 0)."""
+"""2001 to 2096 in ns since 1970: separates an epoch from a counter (TF 2.4 numbers its elements from 0)."""
 _MAX_RELATIVE_NS = 1 << 61
 _OUTSIDE_NS = 60_000_000_000
 """How far an event may lie outside the profiler's own window, for a stepped clock; beyond it the bytes are damaged."""
@@ -39,7 +39,7 @@ Stats = dict[str, tuple[np.ndarray, np.ndarray]]
 
 @dataclass(slots=True)
 class _Tables:
-    """The name and text tables of all planes, which grow plane by plane."""
+    """The name and text tables of all planes, grown plane by plane."""
 
     names: list[str] = field(default_factory=list)
     display_names: list[str] = field(default_factory=list)
@@ -107,8 +107,8 @@ def _text(name: bytes) -> str:
 def _check_complete(planes: list[RawPlane], hostnames: list[bytes]) -> None:
     """A length that grew by a flipped bit swallows what follows, tags and all, into a name.
 
-    Host names are the last field of the file, so a cut between planes shows in their absence. TF 2.3 has none, but
-    has neither a Task Environment (2.17 and later) nor 64-bit line ids (2.19 and later).
+    Host names are the last field of the file, so a cut between planes shows in their absence. TF 2.3 does not write
+    them, but neither does it write a Task Environment (2.17 and later) or 64-bit line ids (2.19 and later).
     """
     for plane in planes:
         for name in (plane.name, *(name for _, name, _ in plane.lines)):
@@ -167,7 +167,9 @@ def _rows_of(ids: np.ndarray, known: np.ndarray, plane: RawPlane) -> np.ndarray:
         bad = known[rows] != ids if len(known) else np.ones(len(ids), bool)
     if bad.any():
         first = int(np.argmax(bad))
-        raise DamageError(f"event {first} of plane {_text(plane.name)} has name {int(ids[first])}, which is not there")
+        raise DamageError(
+            f"event {first} of plane {_text(plane.name)} has name {int(ids[first])}, which the plane lacks"
+        )
     return rows
 
 
@@ -253,14 +255,14 @@ def _epoch(
     stats: Stats,
     tables: _Tables,
 ) -> tuple[int | None, str]:
-    """CLOCK_REALTIME ns at the profile's start and the field it comes from; (None, "") when nothing tells.
+    """CLOCK_REALTIME ns at the profile's start and the field it comes from; (None, "") without such a field.
 
     Before TF 2.17 the `element_id` of PrefetchProduce is the epoch 0.5 to 3 us before the event starts.
     """
     start = environment.get("profile_start_time")
     if isinstance(start, int) and start:
         if not _EPOCH_RANGE[0] <= start <= _EPOCH_RANGE[1]:
-            raise DamageError(f"profile_start_time is {start}, which is no time since 1970 in ns")
+            raise DamageError(f"profile_start_time is {start}, which is not a time since 1970 in ns")
         return start, "profile_start_time"
     rows, values = stats.get("element_id", (np.empty(0, np.int64),) * 2)
     produces = np.array([name == "PrefetchProduce" for name in tables.names], bool)[columns["name"][rows]]
@@ -271,7 +273,7 @@ def _epoch(
 
 
 def _check_window(columns: Columns, environment: Mapping[str, int | bytes]) -> None:
-    """No event lies far outside the time that the profiler ran (at most decades, where it does not tell)."""
+    """Raises: DamageError for an event far outside the time that the profiler ran, decades where that is unknown."""
     start, stop = environment.get("profile_start_time"), environment.get("profile_stop_time")
     last = _MAX_RELATIVE_NS
     if isinstance(start, int) and isinstance(stop, int) and 0 < start <= stop:

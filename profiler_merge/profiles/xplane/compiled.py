@@ -1,4 +1,4 @@
-"""The compiled XPlane core's outer layers: what is too rare to compile. Needs `_xplane`, the extension module."""
+"""The outer layers of the compiled XPlane core, which run too rarely to compile. Needs `_xplane`, the extension."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _opened(path: Path) -> Iterator[memoryview]:
         if not stat.S_ISREG(status.st_mode):
             raise ProfileError(f"{path} is not a file: give the .xplane.pb file itself")
         if status.st_size == 0:
-            raise ProfileError(f"{path} is empty: the profiler did not finish writing it")
+            raise ProfileError(f"{path} is empty: the profiler did not finish writing it; record again")
         if status.st_size > MAX_BYTES:
             raise ProfileError(f"{path} is larger than 2 GiB, which no XPlane profile can be")
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The XPlane format as a table, and what a decoder hands over: shared by the compiled core and the tests' oracle.
+"""The XPlane format as a table, and the output of a decoder: shared by the compiled core and the tests' oracle.
 
 Source: tsl/profiler/protobuf/xplane.proto, unchanged in its field numbers from TensorFlow 2.3 to 2.21.
 """
@@ -113,9 +113,9 @@ class RawPlane:
 class Decoder(Protocol):
     """A core: XSpace bytes -> planes, host names, and message -> number of skipped fields where there were any.
 
-    `keep` says of a plane's name whether its events are wanted, `wanted` holds the names of the stats to keep: a
-    stat's key is its row there. Skipped are fields whose number is beyond those of their message, as a later version
-    may add them. Raises DamageError, saying where, on damaged bytes, which any other foreign field is taken for.
+    `keep`: whether the events of the plane of this name are wanted. `wanted`: names of the stats to keep; a stat's key
+    is its row there. A field whose number is beyond those of its message is skipped, as a later version may add it.
+    Raises: DamageError, which says where, on damaged bytes; any other unknown field counts as damage.
     """
 
     def __call__(

@@ -12,6 +12,7 @@ from profiler_merge.analysis.overlap import overlap
 from profiler_merge.analysis.step_times import CAUSES
 from tests.capture_builder import Span, build_capture, read, write
 from traces.part import Part
+from traces.schema import READING_WAITS
 from traces.store import writer as capture_writer
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture
@@ -203,7 +204,7 @@ def test_all_times_are_those_of_every_nanosecond(
         mask[kind][start : start + length] = True
     for start, length in io:
         mask["io"][start : start + length] = True
-    # A wait without a name is the loop reading by itself.
+    # All waits have a name by which the loop itself reads.
     mask["pipeline"] |= mask["input_wait"] | mask["io"]
     rest = ~mask["input_wait"]
     for kind in ("collective", "checkpoint", "compute"):
@@ -218,7 +219,7 @@ def test_all_times_are_those_of_every_nanosecond(
         files=["/a"],
         ops=[read(0, length=1, start_ns=start, end_ns=start + length) for start, length in io],
         spans=[
-            *(Span(kind, start_ns=start, end_ns=start + length) for kind, start, length in spans),
+            *(Span(kind, start, start + length, READING_WAITS[0]) for kind, start, length in spans),
             *(Span("step", start_ns=start, end_ns=end, step=number) for number, (start, end) in enumerate(bounds)),
         ],
     )

@@ -160,7 +160,7 @@ def test_what_cannot_be_inspected_is_told(tmp_path: Path, content: bytes | None)
         (tmp_path / "x.h5").write_bytes(content)
     with pytest.raises(LogError, match=r"x\.h5"):
         inspect_file(os.fsencode(tmp_path / "x.h5"))
-    with pytest.raises(LogError, match="no plain file"):
+    with pytest.raises(LogError, match="not a regular file"):
         inspect_file(os.fsencode(tmp_path))
 
 

@@ -143,7 +143,7 @@ def test_a_part_that_vanished_is_noticed(tmp_path):
     capture = build_capture(tmp_path, ops=[read(0), read(0, rank=1)], files=["/a"])
     info = CaptureInfo(job=capture.info.job, ranks=(0, 1), made_by={"operations_stored": 3})
     write_capture_info(capture.path, info)
-    with pytest.raises(CaptureError, match="2 operations of 3"):
+    with pytest.raises(CaptureError, match="2 of 3 operations"):
         open_capture(capture.path)
 
 
