@@ -1,4 +1,4 @@
-"""In which order a rank reads or writes a file, access by access. Pure.
+"""The order in which a rank reads or writes a file, access by access. Pure.
 
 Each access is compared with the one before it of the same rank, file and direction. It is *sequential* in Darshan's
 sense when it begins beyond that one's last byte, *consecutive* when it begins right behind it, and has at most one
@@ -77,7 +77,7 @@ class AccessOrder:
 
 
 def _taken(rows: OperationRows, order: np.ndarray) -> OperationRows:
-    """The rows in another order; columns that are not needed here stay empty."""
+    """The rows in another order; columns that this module does not use stay empty."""
     return OperationRows(
         rank=rows.rank,
         **{name: getattr(rows, name)[order] for name in ("op", "api", "file_id", "offset", "length", "origin")},

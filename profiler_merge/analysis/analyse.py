@@ -1,4 +1,4 @@
-"""All analyses of a capture in one pass over its op stream: what a report or the findings start from."""
+"""All analyses of a capture in one pass over its op stream; reports and findings start from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from traces.store.reader import Capture
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
-    """What `summarise`, `request_sizes`, `overlap`, `patterns` and `setting_of` return for the same capture."""
+    """The results of `summarise`, `request_sizes`, `overlap`, `patterns` and `setting_of` for one capture."""
 
     summary: Summary
     sizes: RequestSizes
@@ -68,7 +68,7 @@ class _Collectors:
     patterns: PatternCollector
 
     def add(self, rows: OperationRows) -> None:
-        """Hand rows to all of them."""
+        """Hand rows to all collectors."""
         self.summary.add(rows)
         self.sizes.add(rows)
         self.overlap.add(rows)

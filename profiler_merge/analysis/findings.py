@@ -1,4 +1,4 @@
-"""What stands out, in words: each finding with its evidence, the threshold that it passed, and a remedy."""
+"""Findings in words, each with its evidence, the threshold that it passed, and a remedy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _rank(finding: Finding) -> tuple[int, bool, float]:
 
 
 def findings_table(found: Iterable[Finding]) -> pa.Table:
-    """`SCHEMA`."""
+    """The findings as a table of SCHEMA."""
     rows = [
         {
             **{name: getattr(finding, name) for name in SCHEMA.names[:9]},

@@ -1,4 +1,4 @@
-"""Findings about the training loop: what it waits for. Pure."""
+"""Findings about the training loop and its waits. Pure."""
 
 from __future__ import annotations
 

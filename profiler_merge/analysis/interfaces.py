@@ -21,9 +21,10 @@ _COUNTER_PREFIX = {"POSIX": "posix", "STDIO": "stdio", "MPIIO": "mpiio", "HDF5":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceTotals:
-    """Reads and writes of one interface. `source`: counters or operations; the layers overlap, so they do not add up.
+    """Reads and writes of one interface. The layers overlap, so their totals do not add up.
 
-    `reconstructed`: those rows of the op stream that come from counters, not from a trace.
+    source: counters or operations.
+    reconstructed: rows of the op stream that come from counters, not from a trace.
     """
 
     operations: int

@@ -1,4 +1,4 @@
-"""What the training loop of each rank did over time, from its spans, as bars for a picture."""
+"""The training loop of each rank over time, from its spans, as bars for a picture."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ MOST_BARS = 12_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopBars:
-    """`tracks`: bars by rank and kind; their `operations` are the times that were joined, steps where the kind is
-    step, whose number is the `offset` of a single one. `resolution_ns` as of `LaneBars`."""
+    """Bars of all training loops.
+
+    tracks: bars by rank and kind. `operations` of a bar are the spans joined in it; the `offset` of a bar that is a
+        single step is the step's number.
+    resolution_ns: as of `LaneBars`.
+    """
 
     resolution_ns: int
     tracks: dict[tuple[int, str], Bars]

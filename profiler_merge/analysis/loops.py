@@ -1,4 +1,4 @@
-"""What each rank was doing, from its spans: sets of times by kind, and where the time of each step went. Pure."""
+"""The activity of each rank, from its spans: sets of times by kind, and where the time of each step went. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _NO_STEPS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankLoop:
-    """The spans of one rank as sets of times. `step`, `start_ns`, `end_ns`: int64 (steps,), in order.
+    """The spans of one rank as sets of times.
 
-    The sets do not overlap: an instant belongs to the first of wait, collective, checkpoint and compute that it is in.
-    `pipeline`: producing input, in threads of its own or in the loop (a wait of READING_WAITS).
+    step, start_ns, end_ns: int64 (steps,), in order.
+    wait, collective, checkpoint, compute: disjoint; an instant belongs to the first of the four that it is in.
+    pipeline: input being produced, by other threads or by the loop itself (a wait of READING_WAITS).
     """
 
     step: np.ndarray = field(default_factory=lambda: _NO_STEPS)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountTotals:
-    """`mount`: its directory, empty where the source does not know it; bytes of traced reads and writes."""
+    """Files of one mount, and bytes of their traced reads and writes. `mount`: its directory, empty where unknown."""
 
     mount: str
     fs_type: str

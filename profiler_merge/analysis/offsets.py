@@ -1,4 +1,4 @@
-"""Where in its files a job read and wrote over time: for the busiest files, as many operations as a picture holds."""
+"""Offsets read and written over time: for the busiest files, as many operations as a picture holds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ _SPREADING = 2_654_435_761
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileOffsets:
-    """Operations of one file, rank after rank: int64 arrays (n,), `written` 1 for a write. `operations`: how many there
-    are; about one in `one_in` of them is here."""
+    """A sample of one file's operations, rank after rank; int64 arrays (n,).
+
+    written: 1 for a write, 0 for a read.
+    operations: number of operations of the file, of which about one in `one_in` is in the sample.
+    """
 
     file_id: int
     operations: int

@@ -55,11 +55,12 @@ RANKS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Patterns:
-    """`files`, `ranks`: the tables of those schemas; `rank_files`: the rows of each rank and file, which are not in
-    memory but read again from the capture.
+    """Access patterns of a capture.
 
-    `reread_error_bytes`: by how much `unique_bytes_read` may be too large in all (0 while a rank's reads form fewer
-    than two million separate pieces).
+    rank_files: the rows of each rank and file, which are not kept in memory but read again from the capture.
+    files, ranks: tables of FILES_SCHEMA and RANKS_SCHEMA.
+    reread_error_bytes: by how much `unique_bytes_read` may be too large in all: 0 while a rank's reads form fewer than
+        two million separate pieces.
     """
 
     rank_files: RankFiles

@@ -1,4 +1,4 @@
-"""What the spans of a capture say: steps, compute, waiting for input."""
+"""Steps, compute and waits for input, from the spans of a capture."""
 
 from __future__ import annotations
 

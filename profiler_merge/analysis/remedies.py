@@ -66,6 +66,6 @@ _REMEDIES: Mapping[str, Mapping[Framework, str]] = {
 
 
 def remedy(name: str, framework: Framework) -> str:
-    """The remedy of this name for the framework; the one for any program where the framework has none of its own."""
+    """The remedy of this name for the framework, else the one for any program."""
     found = _REMEDIES[name]
     return found.get(framework, found[_UNKNOWN])

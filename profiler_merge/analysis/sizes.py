@@ -57,8 +57,9 @@ EXACT_SCHEMA = pa.schema(
 class SizeClass:
     """Requests of one interface, direction (read or write) and origin (traced or reconstructed).
 
-    `distribution`: of the sizes; `power_counts`, `power_bytes`: int64 (64,), entry 0 for size 0, entry k for
-    2**(k-1) <= size < 2**k; `darshan_counts`, `darshan_bytes`: int64 (10,), as `DARSHAN_BINS`.
+    distribution: of the sizes.
+    power_counts, power_bytes: int64 (64,), entry 0 for size 0, entry k for 2**(k-1) <= size < 2**k.
+    darshan_counts, darshan_bytes: int64 (10,), as `DARSHAN_BINS`.
     """
 
     interface: str
@@ -114,7 +115,7 @@ class RequestSizes:
 
 
 class SizeCollector:
-    """Collects `RequestSizes` from selected rows; other operations than reads and writes are left."""
+    """Collects `RequestSizes` from selected rows; operations other than reads and writes are ignored."""
 
     def __init__(self) -> None:
         cells = len(INTERFACES) * 2 * len(ORIGINS)

@@ -186,5 +186,5 @@ def test_counts_beyond_reason_are_left_out_and_that_is_said(tmp_path, monkeypatc
     posix = [counters("POSIX", DATA, OPENS=1, SEEKS=1 << 56), counters("POSIX", OTHER, OPENS=1, STATS=3)]
     capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix))
     assert len(rows) == 5
-    assert any("not reconstructed" in text for text in capture.info.warnings)
+    assert any("too many to reconstruct" in text for text in capture.info.warnings)
     assert pc.max(capture.files["posix_seeks"]).as_py() == 1 << 56
