@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from replay.engine.clock import StopFlag
+from replay.engine.clock import Clock, MonotonicClock, StopFlag
 from replay.ranks.comm import Communicator
 from traces.errors import DxtReplayError
 from traces.units import NS_PER_MS, NS_PER_S
@@ -18,11 +17,11 @@ from traces.units import NS_PER_MS, NS_PER_S
 HEED_PERIOD_NS = 100 * NS_PER_MS
 """How often a process looks whether another was told to stop."""
 
-MEET_PERIOD_S = 0.004
+MEET_PERIOD_NS = 4 * NS_PER_MS
+"""How often a process that waits for the others looks whether they are there."""
 
 ONE_SIGNAL_NS = NS_PER_S
-"""A second signal within this time is the first once more: a terminal and the launcher may both send it."""
-
+"""A second signal within this time repeats the first: a terminal and the launcher may both send it."""
 
 EXIT_SIGNALLED = 128
 """Added to the number of the signal that ended a program, as a shell reports it."""
@@ -31,15 +30,16 @@ EXIT_SIGNALLED = 128
 class StopRelay:
     """One process's part in stopping all: called by its feeder thread, which must never wait for another process."""
 
-    def __init__(self, stop: StopFlag, comm: Communicator) -> None:
+    def __init__(self, stop: StopFlag, comm: Communicator, clock: Clock | None = None) -> None:
         self._stop = stop
         self._comm = comm
+        self._clock = clock or MonotonicClock()
         self._known_to_all = False
         self._next_ns = 0
 
     def heed(self) -> None:
         """Stop when another process was told to, and tell the others when this one was. Looks every 100 ms."""
-        now = time.monotonic_ns()
+        now = self._clock.now()
         if self._known_to_all or now < self._next_ns:
             return
         self._next_ns = now + HEED_PERIOD_NS
@@ -58,7 +58,7 @@ class StopRelay:
         all_there = self._comm.arrive()
         while not all_there():
             self.heed()
-            time.sleep(MEET_PERIOD_S)
+            self._clock.sleep_until(self._clock.now() + MEET_PERIOD_NS)
         if self._comm.end_of_notices():
             self._stop.set()
 
@@ -80,16 +80,16 @@ class Terminated(SystemExit):
 
 
 @contextmanager
-def stop_on_signals(stop: StopFlag) -> Iterator[None]:
+def stop_on_signals(stop: StopFlag, clock: Clock | None = None) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the run in order; a second one, a second later, ends the process as usual."""
-    with _heeded((signal.SIGINT, signal.SIGTERM), lambda number: stop.set()):
+    with _heeded((signal.SIGINT, signal.SIGTERM), lambda number: stop.set(), clock or MonotonicClock()):
         yield
 
 
 @contextmanager
-def unwind_on_signals() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP raise, so that who holds something temporary can take it away. One that this
-    process ignores stays ignored; a second one, a second later, ends the process as usual.
+def unwind_on_signals(clock: Clock | None = None) -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP raise, so that temporary files are removed. A signal that this process ignores
+    stays ignored; a second signal, a second later, ends the process as usual.
 
     Raises: KeyboardInterrupt; Terminated.
     """
@@ -98,12 +98,14 @@ def unwind_on_signals() -> Iterator[None]:
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    with _heeded((number for number in ending if signal.getsignal(number) != signal.SIG_IGN), unwind):
+    with _heeded(
+        (number for number in ending if signal.getsignal(number) != signal.SIG_IGN), unwind, clock or MonotonicClock()
+    ):
         yield
 
 
 @contextmanager
-def _heeded(numbers: Iterable[int], heed: Callable[[int], None]) -> Iterator[None]:
+def _heeded(numbers: Iterable[int], heed: Callable[[int], None], clock: Clock) -> Iterator[None]:
     """Let the first of these signals call `heed`; one that comes more than a second later does what it did before."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -112,7 +114,7 @@ def _heeded(numbers: Iterable[int], heed: Callable[[int], None]) -> Iterator[Non
     first_ns: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        first_ns.append(time.monotonic_ns())
+        first_ns.append(clock.now())
         if len(first_ns) == 1:
             heed(number)
         elif first_ns[-1] - first_ns[0] > ONE_SIGNAL_NS:

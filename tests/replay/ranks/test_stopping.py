@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from replay.engine.clock import StopFlag
-from replay.ranks import stopping
 from replay.ranks.comm import Solo
-from replay.ranks.stopping import StopRelay, Terminated, stop_on_signals, unwind_on_signals
+from replay.ranks.stopping import HEED_PERIOD_NS, StopRelay, Terminated, stop_on_signals, unwind_on_signals
 from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import build_capture, read
+from tests.fakes import FakeClock
 from traces.errors import ReplayError
 from traces.store.reader import Capture, open_capture
 
@@ -54,10 +54,10 @@ class Told(Solo):
         return self.others or self.told > 0
 
 
-def test_a_stop_is_told_once_and_a_notice_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "HEED_PERIOD_NS", 0)
+def test_a_stop_is_passed_on_once_and_a_notice_is_heeded() -> None:
+    clock = FakeClock(read_ns=HEED_PERIOD_NS)
     stop, comm = StopFlag(), Told()
-    relay = StopRelay(stop, comm)
+    relay = StopRelay(stop, comm, clock)
     relay.heed()
     assert (comm.told, stop.is_set()) == (0, False)
     stop.set()
@@ -69,11 +69,22 @@ def test_a_stop_is_told_once_and_a_notice_is_heeded(monkeypatch: pytest.MonkeyPa
     assert (comm.told, stop.is_set()) == (0, True)
 
 
-def test_who_waits_for_the_others_still_heeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "MEET_PERIOD_S", 0)
+def test_other_processes_are_asked_only_after_a_period() -> None:
+    clock, stop, comm = FakeClock(read_ns=0), StopFlag(), Told()
+    relay = StopRelay(stop, comm, clock)
+    relay.heed()
+    comm.others = True
+    relay.heed()
+    assert not stop.is_set()
+    clock.time_ns += HEED_PERIOD_NS
+    relay.heed()
+    assert stop.is_set()
+
+
+def test_a_process_that_waits_for_the_others_still_heeds() -> None:
     stop, comm = StopFlag(), Told()
     stop.set()
-    StopRelay(stop, comm).meet()
+    StopRelay(stop, comm, FakeClock()).meet()
     assert (comm.told, comm.polls) == (1, 3)
 
 
@@ -85,20 +96,19 @@ def test_a_known_error_waits_for_the_others_a_bug_does_not(error: Exception, met
         raise error
 
     with pytest.raises(type(error)):
-        StopRelay(StopFlag(), comm).then_meet(work)
+        StopRelay(StopFlag(), comm, FakeClock()).then_meet(work)
     assert bool(comm.polls) is met
 
 
-def test_the_first_signal_stops_the_run_and_a_later_one_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0]
-    monkeypatch.setattr(stopping.time, "monotonic_ns", lambda: now[0])
+def test_the_first_signal_stops_the_run_and_a_later_one_the_process() -> None:
+    clock = FakeClock(0, read_ns=0)
     stop = StopFlag()
-    with stop_on_signals(stop):
+    with stop_on_signals(stop, clock):
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set()
-        now[0] = NS_PER_S // 2  # the launcher passes on what the terminal has sent already
+        clock.time_ns = NS_PER_S // 2  # the launcher passes on what the terminal has sent already
         signal.raise_signal(signal.SIGINT)
-        now[0] = 2 * NS_PER_S
+        clock.time_ns = 2 * NS_PER_S
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -109,18 +119,17 @@ def test_the_first_signal_stops_the_run_and_a_later_one_the_process(monkeypatch:
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (signal.SIGHUP, Terminated)],
 )
 def test_a_signal_unwinds_and_its_echo_does_not_disturb_the_clearing_up(
-    number: signal.Signals, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, raised: type[BaseException]
 ) -> None:
-    now = [0]
-    monkeypatch.setattr(stopping.time, "monotonic_ns", lambda: now[0])
+    clock = FakeClock(0, read_ns=0)
     before, cleared = signal.getsignal(number), []
 
-    @unwind_on_signals()
+    @unwind_on_signals(clock)
     def hold_something() -> None:
         try:
             signal.raise_signal(number)
         finally:
-            now[0] = NS_PER_S // 2
+            clock.time_ns = NS_PER_S // 2
             signal.raise_signal(number)
             cleared.append(True)
 

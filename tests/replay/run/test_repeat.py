@@ -5,13 +5,11 @@ import signal
 import statistics
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from replay.commands.run import command
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
-from replay.run import repeat
 from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.repeat import output_of, run_repeatedly
@@ -49,26 +47,16 @@ def test_each_run_has_its_capture_and_the_median_is_theirs(tmp_path: Path) -> No
     assert "elapsed" in shown.output
 
 
-def test_pages_are_dropped_before_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_dropped_before_each_run(tmp_path: Path) -> None:
     source = staged(tmp_path)
-    dropped: list[int] = []
-    original = repeat.run_replay
-
-    def noting(*arguments: object) -> object:
-        dropped.append(1)
-        options = arguments[2]
-        assert isinstance(options, RunOptions)
-        assert options.cold
-        return original(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(repeat, "run_replay", noting)
     options = RunOptions(target=tmp_path / "twin", pacing=Pacing(pace=Pace.NONE), cold=True)
     repeats = run_repeatedly(source, tmp_path / "r.capture", options, Solo(), 2)
     assert repeats is not None
-    assert len(dropped) == len(repeats.runs) == 2
+    assert [run.cache.policy for run in repeats.runs] == ["cold"] * 2
+    assert {run.cache.resident_before_pct for run in repeats.runs} <= {0.0, None}
 
 
-def test_a_stopped_run_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_is_the_last(tmp_path: Path) -> None:
     source = build_capture(tmp_path, ops=[read(0, start_ns=at, length=9) for at in (0, 60 * 10**9)], files=["/a"])
     stage(plan_stage(source, tmp_path / "twin"))
 
