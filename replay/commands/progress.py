@@ -148,8 +148,8 @@ def time_left_text(seconds: float, done: int, runs: int) -> str:
 
 
 def run_text(progress: Progress) -> str:
-    """One line. Time left: of the recorded time where operations have one and lag tells how far they are off it; else
-    what is left to do at the rate so far."""
+    """One line. Time left: the rest of the recorded time where operations are due then, with the lag;
+    else the rest of the operations at the rate so far."""
     seconds = max(ns_to_seconds(progress.elapsed_ns), 1e-9)
     rate = progress.done / seconds
     if progress.lag_ns is None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fidelity import exactness
 from replay.fidelity.compare import compare
 from replay.fidelity.exactness import MAX_DIFFERENCES, first_difference, inversions
 from tests.capture_builder import build_capture, read, write
@@ -45,9 +44,7 @@ def test_a_difference_says_what_is_there() -> None:
     assert first_difference(in_batches(one, 1), in_batches([], 1)) == (0, "read of 4 B at 8", "nothing")
 
 
-def test_no_more_differences_are_described_than_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    described = []
-    monkeypatch.setattr(exactness, "format_bytes", lambda size: described.append(size) or f"{size} B")
+def test_only_the_first_differences_are_described(tmp_path: Path) -> None:
     files = [f"/data/{number}" for number in range(40)]
     ops = [
         made(file_id, rank=rank, length=10, start_ns=1000 * file_id)
@@ -60,7 +57,6 @@ def test_no_more_differences_are_described_than_are_shown(tmp_path: Path, monkey
     found = compare(source, replay).exact
     assert not found.operations
     assert len(found.differences) == MAX_DIFFERENCES
-    assert len(described) <= 4 * MAX_DIFFERENCES  # both directions of both sides
 
 
 def side(operations: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
