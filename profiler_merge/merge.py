@@ -61,6 +61,9 @@ from traces.store.writer import (
 from traces.units import ns_to_seconds, seconds_to_ns
 from traces.version import VERSION
 
+MOST_TRACED = 2.0
+"""Times of what was counted that a damaged trace may hold: counters can be incomplete too."""
+
 MAX_COPIED_SPANS = 1 << 25
 MAX_RANKS = 1 << 20
 """A job record that claims more ranks is damaged; then only ranks with operations count."""
@@ -251,6 +254,7 @@ class _Merger:
         self._extrapolate_spans()
         self.rows.rebuilt.finish()
         table, coverage = self.files.finish([process.rank for process in self.job.processes])
+        self._refuse_rubbish(coverage)
         self.warnings += self.files.offset_warnings(table["path"].to_pylist())
         spans = pa.concat_tables([SPANS_SCHEMA.empty_table(), *self.spans])
         self._warn_of_gaps(coverage, writer.rows - self.rows.reconstructed)
@@ -425,6 +429,15 @@ class _Merger:
                 worker=worker,
             )
         )
+
+    def _refuse_rubbish(self, coverage: Coverage) -> None:
+        """Raises: LogError where damage was skipped and what is left of the trace contradicts the counters."""
+        most = max(coverage.bytes or 0.0, coverage.operations or 0.0)
+        if self.options.skip_damaged and most > MOST_TRACED:
+            raise LogError(
+                f"{self.job.first.path} is damaged beyond use: its trace holds {most:.3g} times what its counters saw; "
+                "merge an undamaged copy of the log"
+            )
 
     def _warn_of_gaps(self, coverage: Coverage, operations: int) -> None:
         if self.rows.left_out:

@@ -25,6 +25,11 @@ _HAS_PTHREAD = {
 }  # fmt: skip
 """Versions of the modules that this release reads -> whether their segments carry a pthread id."""
 
+_ANNOTATION = b"pthread_id="
+"""What follows a segment in logs of Darshan's branch dev-dxt-extra-info, in 64 bytes of text with the thread's id."""
+
+_HEADER_BYTES, _SEGMENT_BYTES = 104, 32
+
 _WITHOUT_OFFSETS = ("DXT_MPIIO", 1)
 UNKNOWN_OFFSET = -1
 _LEAST_OFFSET = {"DXT_POSIX": 0, "DXT_MPIIO": UNKNOWN_OFFSET}
@@ -119,7 +124,9 @@ def _layout(log: DarshanLog, module: str) -> _Layout:
         raise LogError(f"{log.path} has {module} version {version}; this release reads {known}: update dxt-replay")
     header = [("id", "u8"), ("rank", "i8"), ("shared", "i8"), ("host", "S64"), ("writes", "i8"), ("reads", "i8")]
     segment = [("offset", "i8"), ("length", "i8"), ("start_s", "f8"), ("end_s", "f8")]
-    if has_pthread:
+    if _has_annotations(log, module):
+        segment.append(("annotation", "S64"))
+    elif has_pthread:
         segment.append(("pthread_id", "u8"))
     return _Layout(
         header=np.dtype(header).newbyteorder(log.byte_order),
@@ -144,8 +151,32 @@ def _decode(stretch: Stretch, layout: _Layout) -> DxtBlock:
         length=_column(segments, "length"),
         start_s=_column(segments, "start_s"),
         end_s=_column(segments, "end_s"),
-        pthread_id=_column(segments, "pthread_id") if "pthread_id" in (segments.dtype.names or ()) else None,
+        pthread_id=_threads(segments),
     )
+
+
+def _has_annotations(log: DarshanLog, module: str) -> bool:
+    """Whether segments end in 64 bytes of text, which the version does not say: it stands in the first segment."""
+    try:
+        first = next(iter(log.chunks(module)), b"")
+    except DamagedLogError:
+        return False
+    at = _HEADER_BYTES + _SEGMENT_BYTES
+    return first[at : at + len(_ANNOTATION)] == _ANNOTATION
+
+
+def _threads(segments: np.ndarray) -> np.ndarray | None:
+    """The thread of each segment, None where the layout has none or a text is not that of a thread."""
+    names = segments.dtype.names or ()
+    if "pthread_id" in names:
+        return _column(segments, "pthread_id")
+    if "annotation" not in names:
+        return None
+    texts, which = np.unique(segments["annotation"], return_inverse=True)
+    numbers = [text.removeprefix(_ANNOTATION).rstrip(b"\n ") for text in texts.tolist()]
+    if not all(number.isdigit() and int(number) < 1 << 64 for number in numbers):
+        return None
+    return np.array([int(number) for number in numbers], dtype=np.uint64)[which.reshape(-1)]
 
 
 def _column(records: np.ndarray, name: str) -> np.ndarray:

@@ -26,6 +26,10 @@ _ONE_NAME = (
 )
 
 
+UNREAD_MODULES = ("PNETCDF_FILE", "PNETCDF_VAR", "DFS", "DAOS", "MDHIM")
+"""Modules that record I/O which this release does not read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLog:
     """A log and its place in the job.
@@ -65,6 +69,11 @@ class JobLogs:
             for text in log.warnings:
                 short = text.replace(str(log.path), log.path.name)
                 named.append(short if log.path.name in short else f"{log.path.name}: {short}")
+            unread = ", ".join(
+                f"{name} ({log.modules[name].length} bytes)" for name in UNREAD_MODULES if name in log.modules
+            )
+            if unread:
+                named.append(f"{log.path.name}: the I/O in these modules is not read and not in the capture: {unread}")
         return named
 
 

@@ -1,0 +1,51 @@
+"""DXT segments with 64 bytes of text, as the branch dev-dxt-extra-info writes them; damage that cannot be used."""
+
+import struct
+
+import pytest
+
+from profiler_merge.darshan.dxt import read_dxt
+from profiler_merge.darshan.log import open_log
+from profiler_merge.merge import MergeOptions, merge
+from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
+from tests.places import SHARED
+from traces.errors import LogError
+
+
+def annotated(record_id, segments):
+    """The bytes of one record of reads (offset, length, start, end, thread)."""
+    head = struct.pack("<Qqq64sqq", record_id, 0, 0, b"node", 0, len(segments))
+    bodies = [struct.pack("<qqdd64s", *segment[:4], b"pthread_id=%d" % segment[4]) for segment in segments]
+    return head + b"".join(bodies)
+
+
+def test_segments_with_a_text_are_read_with_their_threads(tmp_path):
+    threads = [23438262046720, 7, 23438262046720]
+    reads = [(100 * number, 100, number + 1.0, number + 1.5, thread) for number, thread in enumerate(threads)]
+    data = annotated(1, reads) + annotated(2, reads[:1])
+    dxt = ModuleSpec(version=1, streams=[data])
+    log = open_log(write_log(tmp_path / "a.darshan", names={1: b"/a", 2: b"/b"}, modules={"DXT_POSIX": dxt}))
+    (block,) = read_dxt(log)
+    assert block.pthread_id.tolist() == [*threads, threads[0]]
+    assert block.offset.tolist() == [0, 100, 200, 0]
+    assert block.end_s.tolist() == [1.5, 2.5, 3.5, 1.5]
+
+
+def test_what_is_left_of_a_damaged_trace_must_agree_with_the_counters(tmp_path):
+    segments = [(0, 1 << 50, 1.0, 2.0), (0, 10, 3.0, 2.0)]
+    posix = encode_counters("POSIX", [{"record_id": 1, "POSIX_READS": 2, "POSIX_BYTES_READ": 20}], 4)
+    modules = {
+        "POSIX": ModuleSpec(version=4, streams=[posix]),
+        "DXT_POSIX": ModuleSpec(version=1, streams=[encode_dxt([DxtRecord(record_id=1, reads=segments)])]),
+    }
+    log = write_log(tmp_path / "a.darshan", job=JobSpec(nprocs=1), names={1: b"/a"}, modules=modules)
+    with pytest.raises(LogError, match="damaged beyond use"):
+        merge([log], [], tmp_path / "a.capture", MergeOptions(skip_damaged=True))
+    assert not (tmp_path / "a.capture").exists()
+
+
+@pytest.mark.skipif(not (SHARED / "darshan-logs").exists(), reason="the public logs are not beside the checkout")
+def test_modules_that_are_not_read_are_named(tmp_path):
+    (log,) = (SHARED / "darshan-logs").glob("snyder_ior-DFS*.darshan")
+    warnings = merge([log], [], tmp_path / "a.capture").info.warnings
+    assert any("is not read" in text and "DFS (" in text for text in warnings)
