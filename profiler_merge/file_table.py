@@ -13,6 +13,7 @@ from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_coun
 from profiler_merge.darshan.log import DarshanLog
 from traces.errors import LogError
 from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, OFFSETS, Coverage, table_from_columns
+from traces.units import format_counted
 
 _FORMAT_RULES = {
     "checkpoint": r"\.ckpt|ckpt[-_/]|checkpoint|\.tempstate|\.data-\d+-of-\d+|-of-\d+\.(data|index)|\.index$",
@@ -128,7 +129,9 @@ class FileTable:
             if of_file:
                 names = ", ".join(paths[file] for file in list(of_file)[:3])
                 rest = f" and {len(of_file) - 3} more" if len(of_file) > 3 else ""
-                warnings.append(f"offsets of {sum(of_file.values())} operations {text} ({names}{rest})")
+                warnings.append(
+                    f"offsets of {format_counted(sum(of_file.values()), 'operation')} {text} ({names}{rest})"
+                )
         return warnings
 
     def _offset_states(self, files: int) -> np.ndarray:

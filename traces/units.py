@@ -40,27 +40,30 @@ def ns_to_seconds(nanoseconds: int) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """`1536` -> `1.50 KiB`; binary units, three significant digits, exact below 1 KiB."""
+    """`1536` -> `1.50 KiB`; binary units, three significant digits, whole numbers below 1 KiB exact."""
     if abs(count) < 1024:
-        return f"{count:.0f} B" if float(count).is_integer() else f"{count:.1f} B"
+        return f"{count:.0f} B" if float(count).is_integer() else f"{_three_digits(count)} B"
     power = min(int(math.log(abs(count), 1024)), len(_BINARY) - 1)
     scaled = count / 1024**power
     if abs(scaled) >= 1023.5 and power < len(_BINARY) - 1:
         power, scaled = power + 1, scaled / 1024
-    digits = 2 if abs(scaled) < 10 else 1 if abs(scaled) < 100 else 0
-    return f"{scaled:.{digits}f} {_BINARY[power]}"
+    return f"{_three_digits(scaled)} {_BINARY[power]}"
 
 
 def format_duration(nanoseconds: float) -> str:
-    """`1_500` -> `1.5 us`; the largest unit that keeps the number at 1 or above, up to seconds."""
-    for limit, unit, name in (
-        (NS_PER_US, 1, "ns"),
-        (NS_PER_MS, NS_PER_US, "us"),
-        (NS_PER_S, NS_PER_MS, "ms"),
-    ):
-        if abs(nanoseconds) < limit:
-            return f"{nanoseconds / unit:.3g} {name}"
+    """`1_500` -> `1.50 us`; the largest unit that keeps the number at 1 or above, up to seconds."""
+    if abs(nanoseconds) < 999.5:
+        return f"{nanoseconds:.3g} ns"
+    for unit, name in ((NS_PER_US, "us"), (NS_PER_MS, "ms")):
+        if abs(nanoseconds / unit) < 999.5:
+            return f"{_three_digits(nanoseconds / unit)} {name}"
     return f"{nanoseconds / NS_PER_S:.3f} s"
+
+
+def _three_digits(value: float) -> str:
+    """`2.00`, `25.2`, `906`: as many digits in every row of a column."""
+    size = abs(value)
+    return f"{value:.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
 
 
 def format_count(count: int) -> str:
@@ -79,8 +82,30 @@ def format_slowdown(ratio: float | None, same_pct: float = 0.0) -> str:
     if 1 / limit <= ratio <= limit:
         return "about the same"
     if ratio > 1:
-        return f"{ratio:.1f} times slower" if ratio >= 2 else f"{100 * (ratio - 1):.0f} % slower"
-    return f"{1 / ratio:.1f} times faster" if ratio <= 0.5 else f"{100 * (1 - ratio):.0f} % faster"
+        return f"{_times(ratio)} slower" if ratio >= 2 else f"{100 * (ratio - 1):.0f} % slower"
+    return f"{_times(1 / ratio)} faster" if ratio <= 0.5 else f"{100 * (1 - ratio):.0f} % faster"
+
+
+def format_rate_change(ratio: float | None, same_pct: float = 0.0) -> str:
+    """A ratio of bandwidths in words: `41 % higher`, `6.4 times as high`, `29 % lower`; else as format_slowdown."""
+    if ratio is None or ratio <= 0:
+        return "-"
+    limit = 1 + same_pct / 100
+    if 1 / limit <= ratio <= limit:
+        return "about the same"
+    if ratio < 1:
+        return f"{100 * (1 - ratio):.0f} % lower"
+    return f"{_times(ratio)} as high" if ratio >= 2 else f"{100 * (ratio - 1):.0f} % higher"
+
+
+def format_signed(value: float, digits: int) -> str:
+    """`+0.12`, `-0.12`, and `0.00` for what rounds to nothing, which has no sign."""
+    text = f"{value:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f} times" if ratio < 100 else f"{ratio:,.0f} times"
 
 
 def format_counted(count: int, noun: str) -> str:

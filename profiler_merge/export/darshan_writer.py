@@ -305,7 +305,9 @@ def _notes(capture: Capture, writer: _Writer, dxt_version: int, whole: bool) -> 
     """Notes on the parts of this capture that a Darshan log cannot hold."""
     notes = []
     if capture.spans.num_rows:
-        notes.append(f"{capture.spans.num_rows} spans and the steps are not kept: a Darshan log has no place for them")
+        notes.append(
+            f"{capture.spans.num_rows:,} spans and the steps are not kept: a Darshan log has no place for them"
+        )
     if dxt_version == 1 and writer.segments:
         notes.append("lanes are not kept: --dxt-version 2 keeps them, as thread ids, but few tools read it yet")
     if writer.not_traced:

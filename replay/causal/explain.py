@@ -12,7 +12,16 @@ from replay.causal.paced_ranks import Steps, expected_elapsed_ns
 from replay.plan.pacing import Pacing
 from replay.show.section import Section
 from traces.store.reader import Capture
-from traces.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration, ns_to_seconds
+from traces.units import (
+    NS_PER_MS,
+    NS_PER_S,
+    NS_PER_US,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_signed,
+    ns_to_seconds,
+)
 
 MAX_RANKS_SHOWN = 16
 
@@ -110,15 +119,26 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     sections = [
         Section(
             title="Training loop",
-            columns=("rank", "steps", "mean step", "loading", "batch fetches", "collectives", "checkpoints"),
+            columns=("rank", "steps", "mean step", "time before it", "batch fetches", "collectives", "checkpoints"),
             rows=tuple(_loop_row(rank, model) for rank, model in shown),
             notes=notes,
         ),
         Section(
             title="Reads that feed steps",
-            columns=("rank", "reads", "bytes a step", "depth p50", "max", "think", "made ready in", "inside waits"),
+            columns=(
+                "rank",
+                "reads",
+                "bytes a step",
+                "steps ahead, median",
+                "at most",
+                "gap to the next read",
+                "preparation of a batch",
+                "in input waits",
+            ),
             rows=tuple(_feed_row(rank, model) for rank, model in shown),
-            notes=tuple(dict.fromkeys(f"feed rule: {model['feed_rule']}" for model in ranks.values())),
+            notes=tuple(
+                dict.fromkeys(f"Which reads feed which step: {model['feed_rule']}" for model in ranks.values())
+            ),
         ),
         Section(title="Between the ranks", rows=_meeting_rows(explained["meetings"])),
     ]
@@ -170,9 +190,9 @@ def _meeting_rows(meetings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
 
 def _check_rows(check: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
     rows = [
-        ("model, with the recorded durations", f"{check['model_s']:.3f} s"),
-        ("recorded", f"{check['recorded_s']:.3f} s"),
+        ("schedule, with the recorded durations", f"{check['model_s']:.3f} s"),
+        ("recorded, first to last operation", f"{check['recorded_s']:.3f} s"),
     ]
     if check["error_pct"] is not None:
-        rows.append(("difference", f"{check['error_pct']:+.3f} %"))
+        rows.append(("difference", f"{format_signed(check['error_pct'], 3)} %"))
     return tuple(rows)

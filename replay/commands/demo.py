@@ -23,16 +23,19 @@ OUTPUT = Path("dxt-replay-demo")
 
 NEXT_STEPS = """
 Next, your own job:
-  1. Record it: DXT_ENABLE_IO_TRACE=1 LD_PRELOAD=libdarshan.so python train.py, and
-     let TensorFlow or JAX write a profile; the README has the settings of both.
-  2. Merge both:        dxt-replay merge LOG.darshan --profile LOGDIR -o run.capture
+  1. Record it with Darshan's trace (DXT) and a profile of TensorFlow or JAX:
+     the README has the settings of both, under "Your own job".
+  2. Merge both:
+     dxt-replay merge LOG.darshan --profile LOGDIR -o run.capture
   3. Write a stand-in for its data on the storage to test:
-                        dxt-replay stage run.capture --target DIR
-  4. Replay it there:   dxt-replay run run.capture --target DIR -o replay.capture
-     (--pace steps: as fast as that storage lets the training go)
-  5. Look at both:      dxt-replay compare run.capture replay.capture
-                        dxt-replay report run.capture replay.capture -o report.html
-  Two storage systems:  dxt-replay regress run.capture --baseline DIR --candidate DIR"""
+     dxt-replay stage run.capture --target DIR
+  4. Replay it there (--pace steps: as fast as that storage lets training go):
+     dxt-replay run run.capture --target DIR -o replay.capture
+  5. Look at both:
+     dxt-replay compare run.capture replay.capture
+     dxt-replay report run.capture replay.capture -o report.html
+  To compare two storage systems:
+     dxt-replay regress run.capture --baseline DIR --candidate DIR"""
 
 
 @click.command()
@@ -130,9 +133,10 @@ def _merge(name: str, capture: Path, say: Callable[[str], None]) -> None:
     merged = interface.merge(files.log, capture, profiles=files.profiles)
     known_within = max(clock.interval_ns[1] - clock.interval_ns[0] for clock in merged.info.clock)
     say(
-        f"  merged: Darshan's trace ({format_count(merged.operations)} reads and writes of {len(merged.info.ranks)} "
-        f"ranks, and {format_count(merged.reconstructed)} opens, closes and the like from its counters) with\n"
-        f"    TensorFlow's profile ({format_count(merged.spans)} time spans); their clocks agree within "
+        f"  merged: {format_count(merged.operations)} reads and writes of {len(merged.info.ranks)} ranks from "
+        f"Darshan's trace,\n"
+        f"    {format_count(merged.reconstructed)} opens, closes and the like from Darshan's counters, and\n"
+        f"    {format_count(merged.spans)} time spans from TensorFlow's profile; their clocks agree within "
         f"{format_duration(known_within)}"
     )
 
@@ -140,12 +144,12 @@ def _merge(name: str, capture: Path, say: Callable[[str], None]) -> None:
 def _stage(source: Capture, twin: Path, say: Callable[[str], None]) -> None:
     from replay import interface
     from replay.commands.progress import byte_progress
-    from traces.units import format_bytes, format_count
+    from traces.units import format_bytes, format_counted
 
     with byte_progress("staging") as progress:
         plan = interface.stage(source, twin, on_progress=progress).plan
     say(
-        f"  staged: {format_count(len(plan.to_write))} stand-ins for the files it read, "
+        f"  staged: {format_counted(len(plan.to_write), 'stand-in')} for the files it read, "
         f"{format_bytes(plan.bytes_to_write)} of random data"
     )
 

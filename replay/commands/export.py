@@ -99,6 +99,6 @@ def _print(exported: Exported) -> None:
 
     size = format_bytes(sum(file.bytes for file in exported.files))
     files, operations = format_counted(len(exported.files), "file"), format_counted(exported.operations, "operation")
-    click.echo(f"wrote {operations} as {exported.format} to {printable(exported.output)}: {files}, {size}")
+    click.echo(f"Wrote {operations} as {exported.format} to {printable(exported.output)}: {files}, {size}")
     for note in exported.notes:
         click.echo(printable(note))

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 @click.command()
 @capture_argument("capture")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Directory that holds the staged twin.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.capture")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="OUT.capture",
+    help="The capture of the replay to write, such as replay.capture; needed unless --explain.",
+)
 @replay_options(pace="timed")
 @click.option("--cold", is_flag=True, help="Drop the twin from the page cache first.")
 @click.option("--map", "maps", multiple=True, metavar="PREFIX=DIR", help="As for stage; repeatable.")

@@ -59,7 +59,7 @@ def command(
         if as_json:
             print_json({"target": str(target), "removed": removed})
         else:
-            click.echo(f"removed {format_counted(removed, 'file')} from {target}")
+            click.echo(f"Removed {format_counted(removed, 'file')} from {target}")
         return
     planned = interface.stage(capture, target, maps=maps, sparse=sparse, dry_run=True)
     if not as_json:

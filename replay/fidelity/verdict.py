@@ -229,7 +229,7 @@ def _storage_sentence(storage: Storage, thresholds: Thresholds) -> str:
         there, before = (
             format_duration(side * NS_PER_S) for side in (storage.elapsed_s.replay, storage.elapsed_s.source)
         )
-        change = format_slowdown(storage.elapsed_s.ratio, 0.05)
+        change = format_slowdown(storage.elapsed_s.ratio, 0.5)
         whole = f"; the whole run {change}, {there} instead of {before}"
     figures = f"(I/O time {here} instead of {recorded} per rank{whole})"
     if storage.verdict in (FASTER, SLOWER):

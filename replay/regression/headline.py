@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from replay.regression.signed_rank import PairedRatio
 from replay.regression.verdict import Verdict
+from traces.units import format_signed
 
 MANY = 2.0
 """From this ratio on (and below its inverse) a change is named in multiples and not in per cent."""
@@ -31,6 +32,12 @@ def headline(verdict: Verdict, reason: str, found: PairedRatio | None, *, more_i
     return f"The candidate is {size}: {verdict.value}."
 
 
+def interval_text(low: float, high: float) -> str:
+    """`-12.3 to +19.7 %`, `+92.1 % to 2.09 x`: one unit where both ends have the same."""
+    first, last = change_text(low), change_text(high)
+    return f"{first[:-2]} to {last}" if first[-2:] == last[-2:] else f"{first} to {last}"
+
+
 def change_text(ratio: float) -> str:
     """`1.031` -> `+3.1 %`, `66.2` -> `66.2 x`: candidate against baseline."""
-    return f"{ratio:.3g} x" if ratio >= MANY else f"{100 * (ratio - 1):+.1f} %"
+    return f"{ratio:.3g} x" if ratio >= MANY else f"{format_signed(100 * (ratio - 1), 1)} %"

@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from replay.regression.headline import change_text
+from replay.regression.headline import change_text, interval_text
 from replay.regression.run_metrics import METRICS
 from replay.show.cells import mib_s, microseconds, seconds
 from replay.show.section import Section, facts, prose
+from traces.units import format_counted
 
 _UNITS: Mapping[str, Callable[[float], str]] = {"s": seconds, "us": microseconds, "MiB/s": mib_s}
 
@@ -99,8 +100,8 @@ def _metric_row(name: str, metric: Mapping[str, Any], result: Mapping[str, Any])
         text(statistics.median(metric["baseline"])),
         text(statistics.median(metric["candidate"])),
         change_text(metric["ratio"]),
-        "-" if low is None else f"{change_text(low)} to {change_text(high)}",
-        "too few pairs" if too_few else metric["verdict"],
+        "-" if low is None else interval_text(low, high),
+        "-" if too_few else metric["verdict"],
     )
 
 
@@ -112,7 +113,7 @@ def _setting(result: Mapping[str, Any]) -> Section:
         ("candidate", result["candidate"]),
         ("pace", pace),
         ("order", f"{_order(result['order'])} (B: baseline, C: candidate; seed {result['seed']})"),
-        ("warm-up", f"{result['warmup']} runs on each side before, not counted"),
+        ("warm-up", f"{format_counted(result['warmup'], 'run')} on each side before, not counted"),
         ("page cache", f"{result['cache']['policy']}; held before a run: {_residency(counted)}"),
     ]
     return facts("How it was measured", rows)
@@ -129,5 +130,6 @@ def _residency(runs: Sequence[Mapping[str, Any]]) -> str:
     for side in ("baseline", "candidate"):
         shares = [run["cache"]["resident_before_pct"] for run in runs if run["side"] == side]
         known = [share for share in shares if share is not None]
-        held.append(f"{side} {min(known):.0f} to {max(known):.0f} %" if known else f"{side} unknown")
+        ends = dict.fromkeys(f"{share:.0f}" for share in (min(known), max(known))) if known else {}
+        held.append(f"{side} {' to '.join(ends)} %" if known else f"{side} unknown")
     return ", ".join(held)

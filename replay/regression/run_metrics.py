@@ -30,7 +30,7 @@ class Metric:
 
 
 METRICS: Mapping[str, Metric] = {
-    "elapsed_s": Metric(meaning="elapsed", unit="s"),
+    "elapsed_s": Metric(meaning="elapsed time", unit="s"),
     "total_s": Metric(meaning="whole replay", unit="s"),
     "io_time_s": Metric(meaning="I/O time per rank (union)", unit="s"),
     "metadata_time_s": Metric(meaning="metadata time per rank (union)", unit="s"),

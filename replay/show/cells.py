@@ -13,12 +13,12 @@ def or_dash(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration in seconds: `0.0015` -> `1.5 ms`."""
+    """A duration in seconds: `0.0015` -> `1.50 ms`."""
     return format_duration(value * NS_PER_S)
 
 
 def microseconds(value: float) -> str:
-    """A duration in microseconds: `1500` -> `1.5 ms`."""
+    """A duration in microseconds: `1500` -> `1.50 ms`."""
     return format_duration(value * NS_PER_US)
 
 

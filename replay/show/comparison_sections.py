@@ -7,7 +7,15 @@ from typing import Any
 
 from replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
 from replay.show.section import Section, prose
-from traces.units import NS_PER_S, NS_PER_US, format_bytes, format_count, format_slowdown
+from traces.units import (
+    NS_PER_S,
+    NS_PER_US,
+    format_bytes,
+    format_count,
+    format_rate_change,
+    format_signed,
+    format_slowdown,
+)
 
 Comparison = Mapping[str, Any]
 
@@ -74,10 +82,10 @@ def _recorded_times(comparison: Comparison) -> Iterable[tuple[str, ...]]:
         limit_us = timing["source_elapsed_s"] * limit_pct / 100 * NS_PER_S / NS_PER_US
         yield "behind the recorded times, slowest 1 %", "", microseconds(late_us), f"limit {microseconds(limit_us)}"
     times = (seconds(timing[f"{side}_elapsed_s"]) for side in ("source", "replay"))
-    yield "elapsed time", *times, f"{timing['elapsed_error_pct']:+.2f} %, limit {limit_pct:g} %"
+    yield "elapsed time", *times, f"{format_signed(timing['elapsed_error_pct'], 2)} %, limit {limit_pct:g} %"
     if timing["drift_ppm"] is not None:
         limit = f"limit {thresholds['drift_ppm']:g} us/s"
-        yield "drift of the start times", "", f"{timing['drift_ppm']:+.1f} us/s", limit
+        yield "drift of the start times", "", f"{format_signed(timing['drift_ppm'], 1)} us/s", limit
 
 
 def _storage(comparison: Comparison) -> Section:
@@ -92,9 +100,8 @@ def _storage(comparison: Comparison) -> Section:
     ):
         change = storage[name]
         if change is not None:
-            ratio = change["ratio"]
-            slower = 1 / ratio if name == "bandwidth_mib_s" and ratio else ratio
-            change_text = format_slowdown(slower, 0.5)
+            in_words = format_rate_change if name == "bandwidth_mib_s" else format_slowdown
+            change_text = in_words(change["ratio"], 0.5)
             rows.append((label, text(change["source"]), text(change["replay"]), change_text))
     notes = [
         f"Judged by the I/O time: up to {threshold:g} % counts as no change. One replay is one measurement; "
@@ -164,7 +171,7 @@ def _factors(similarity: Mapping[str, Any]) -> Section:
     rows = []
     for name, factor in similarity["factors"].items():
         label, text = _FACTORS[name]
-        difference = or_dash(factor["difference"], lambda value: f"{100 * value:+.1f} %")
+        difference = or_dash(factor["difference"], lambda value: f"{format_signed(100 * value, 1)} %")
         rows.append((label, text(factor["source"]), text(factor["replay"]), difference))
     return Section(
         title="Factors of the similarity",
@@ -209,14 +216,14 @@ def _distances(distribution: Mapping[str, Any]) -> Section:
 
 def _times(comparison: Comparison) -> Section:
     timing = comparison["timing"]
-    error = or_dash(timing["elapsed_error_pct"], lambda value: f"{value:+.3f} %")
+    error = or_dash(timing["elapsed_error_pct"], lambda value: f"{format_signed(value, 3)} %")
     rows = [
         ("elapsed, recorded", seconds(timing["source_elapsed_s"])),
         ("elapsed, replayed", f"{seconds(timing['replay_elapsed_s'])} ({error})"),
     ]
     if timing["drift_ppm"] is not None:
-        low, high = timing["drift_interval_ppm"]
-        drift = f"{timing['drift_ppm']:+.1f} us/s (95 % interval: {low:+.1f} to {high:+.1f}); above 0 it falls behind"
+        drift, low, high = (format_signed(ppm, 1) for ppm in (timing["drift_ppm"], *timing["drift_interval_ppm"]))
+        drift = f"{drift} us/s (95 % interval: {low} to {high}); above 0 the replay falls behind"
         rows.append(("drift of the start times", drift))
     if timing["step_error_pct"] is not None:
         error = timing["step_error_pct"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replay.show.section import Section
-from traces.units import NS_PER_S, format_duration
+from traces.units import NS_PER_S, format_counted, format_duration
 
 SHOWN_FILES = 3
 NOTHING = "Nothing stands out: no finding has 1 % of the run or more at stake."
@@ -21,8 +21,10 @@ def finding_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
     return [
         Section(
             title="Findings",
-            rows=((", ".join(f"{count} {name}" for name, count in counts.items()),),),
-            notes=("at stake: the most that a perfect remedy could gain; remedies of one cause do not add up",),
+            rows=(
+                (f"{format_counted(len(rows), 'finding')}: {', '.join(f'{n} {name}' for name, n in counts.items())}",),
+            ),
+            notes=("At stake: the most that a perfect remedy could gain; remedies of one cause do not add up.",),
             prose=True,
         ),
         *(_finding(row) for row in rows),

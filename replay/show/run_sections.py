@@ -8,7 +8,7 @@ from typing import Any
 from replay.show.cells import microseconds, or_dash, percent, seconds
 from replay.show.section import Section, facts, prose
 from traces.lateness import allowed_lag_us
-from traces.units import format_bytes, format_count
+from traces.units import format_bytes, format_count, format_counted
 
 _LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
 
@@ -56,11 +56,11 @@ def run_headline(run: Mapping[str, Any]) -> str:
     """What was replayed, whether operations failed and whether they were late, in one line."""
     done = f"eplayed {format_count(run['operations'])} operations in {seconds(run['elapsed_s'])} ({_recorded(run)})"
     problems = (
-        [f"{format_count(run['failed'])} operations failed{_by_name(run.get('errors'))}"] if run["failed"] else []
+        [f"{format_counted(run['failed'], 'operation')} failed{_by_name(run.get('errors'))}"] if run["failed"] else []
     )
     closes = run.get("close_errors") or {}
     if closes:
-        problems.append(f"{format_count(sum(closes.values()))} files failed to close{_by_name(closes)}")
+        problems.append(f"{format_counted(sum(closes.values()), 'file')} failed to close{_by_name(closes)}")
     if problems:
         return f"FAILED: r{done}; {', '.join(problems)}."
     return f"R{done}, none failed{_punctuality(run)}."

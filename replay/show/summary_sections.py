@@ -126,9 +126,10 @@ def _loop_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         busy = f"; storage busy in {loop['io_in_wait_pct']:.1f} % of it" if loop["input_wait_s"] else ""
         yield "input wait", f"{loop['input_wait_pct']:.1f} % of the loop{busy}"
     if compute["profiled_ranks"]:
-        yield "compute, mean of the ranks", or_dash(compute["busy_s_per_rank_mean"], seconds)
+        steps = "with the first step" if loop is not None and loop["warm_up_s"] else "mean of the ranks"
+        yield f"compute, {steps}", or_dash(compute["busy_s_per_rank_mean"], seconds)
         if loop is not None:
-            yield "input wait, mean of the ranks", or_dash(compute["input_wait_s_per_rank_mean"], seconds)
+            yield f"input wait, {steps}", or_dash(compute["input_wait_s_per_rank_mean"], seconds)
         yield "I/O time inside compute", or_dash(compute["io_hidden_pct"], percent)
 
 
@@ -146,6 +147,8 @@ def _io_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "files", format_count(summary["files"])
     yield "I/O time of a rank, union", _mean_and_max(io_time, "union_per_rank")
     yield "I/O time of a rank, sum", _mean_and_max(io_time, "sum_per_rank")
+    if summary["job"]["nprocs"] > 1:
+        yield "I/O in flight on any rank", seconds(summary["in_flight_s"])
     yield "bandwidth while I/O is in flight", or_dash(summary["aggregate_bandwidth_mib_s"], mib_s)
     source = _SOURCES[summary["access_pattern_source"]]
     yield "sequential", f"{or_dash(summary['sequential_pct'], percent)} (from {source})"

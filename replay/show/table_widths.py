@@ -10,7 +10,7 @@ from replay.show.section import Kind, Section
 GAP = 2
 """Spaces between columns."""
 
-LEAST_PATH, LEAST_TEXT = 20, 16
+LEAST_PATH, LEAST_TEXT = 20, 14
 """Characters that a column of paths, or of text, keeps however narrow the terminal is."""
 
 _LEAST = {Kind.PATH: LEAST_PATH, Kind.TEXT: LEAST_TEXT}

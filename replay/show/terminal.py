@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
@@ -32,6 +33,12 @@ LEAST_COLUMNS = 40
 
 _NO_LIMIT = 1 << 16
 """Width that rich is given: lines are laid out before, and none is broken again."""
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[KMGTPE]?i?B)(?:/s)?(?![\w/]))")
+"""The space between a number and its unit."""
+
+_JOINT = "\x1f"
+"""Stands for that space while lines are broken: printable text has no control characters."""
 
 _STYLES = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.DOUBTFUL: "yellow", Tone.NEUTRAL: "cyan"}
 
@@ -95,9 +102,15 @@ def print_sections(sections: Sequence[Section]) -> None:
 
 def _print_text(console: Console, width: int, text: str, style: str = "") -> None:
     """Lines that end between words; a path that is longer than a line stays whole, so that it can be copied."""
-    lines = wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
-    for place, line in enumerate(lines):
+    for place, line in enumerate(wrapped(printable(text), width)):
         console.print(_line(line, style, tone_of(text) if place == 0 else None))
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` characters that end between words, and never between a number and its unit."""
+    joined = _BEFORE_UNIT.sub(_JOINT, text)
+    lines = wrap(joined, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_JOINT, " ") for line in lines]
 
 
 def _encodable(line: str) -> str:
@@ -151,7 +164,8 @@ def _table(section: Section, found: Layout) -> Table:
 def _cell(text: str, width: int) -> Text:
     """One cell. A word that is too long for its column is a name, so its beginning is left out."""
     plain = printable(text)
-    return _line(" ".join(shortened(word, width) for word in plain.split(" ")), "", tone_of(plain))
+    short = " ".join(shortened(word, width) for word in plain.split(" "))
+    return _line(short if len(short) <= width else "\n".join(wrapped(short, width)), "", tone_of(plain))
 
 
 def _line(text: str, style: str, tone: Tone | None) -> Text:

@@ -134,11 +134,11 @@ def plan_stage(capture: Capture, target: Path, *, maps: Sequence[PathMap] = (), 
 def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
     """What staging would write, or is about to write, one line for each fact; the largest files by name."""
     holes = f", {format_count(len(plan.sparse))} of them as holes" if plan.sparse else ""
-    verb, place = "would write" if dry_run else "writing", f"under {printable(plan.target)}"
+    verb, place = "Would write" if dry_run else "Writing", f"under {printable(plan.target)}"
     lines = [
         f"{verb} {format_counted(len(plan.to_write), 'file')} {place}: {format_bytes(plan.bytes_to_write)}{holes}"
         if plan.to_write
-        else f"nothing to write {place}"
+        else f"Nothing to write {place}"
     ]
     largest = sorted(plan.to_write, key=lambda file: (-file.size, file.path))[:LARGEST_SHOWN]
     lines += [f"  {format_bytes(file.size):>9}  {file.path}" for file in largest]
@@ -154,12 +154,12 @@ def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
     if plan.created_by_run:
         size = format_bytes(plan.bytes_created_by_run)
         made = format_counted(len(plan.created_by_run), "file")
-        lines.append(f"{made}, {size}: only written by the program, so each run makes them")
+        lines.append(f"{made}, {size}: only written by the program, so each replay makes them")
     lines += [f"{path} gets plain bytes instead of HDF5: {reason}" for path, reason in plan.plain_hdf5[:LARGEST_SHOWN]]
     if len(plan.plain_hdf5) > LARGEST_SHOWN:
         lines.append(f"  and {format_counted(len(plan.plain_hdf5) - LARGEST_SHOWN, 'more HDF5 file')}")
     if plan.shortage:
-        lines.append(f"does not fit: {plan.shortage}")
+        lines.append(f"Does not fit: {plan.shortage}")
     elif plan.free_bytes is not None and dry_run:
         lines.append(f"{format_bytes(plan.free_bytes)} are free")
     return lines
@@ -168,10 +168,10 @@ def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
 def describe_done(plan: StagePlan, seconds: float) -> str:
     """What staging wrote, in one line; without a rate where hardly any time passed."""
     if not plan.to_write:
-        return "the twin is complete: nothing had to be written"
+        return "The twin is complete."
     files, size = format_counted(len(plan.to_write), "file"), format_bytes(plan.bytes_to_write)
     rate = f", {format_bytes(plan.bytes_to_write / seconds)}/s" if seconds >= LEAST_MEASURED_S else ""
-    return f"staged {files} under {printable(plan.target)}: {size} in {format_duration(seconds * NS_PER_S)}{rate}"
+    return f"Staged {files} under {printable(plan.target)}: {size} in {format_duration(seconds * NS_PER_S)}{rate}"
 
 
 def as_json(plan: StagePlan) -> dict[str, Any]:

@@ -3,7 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.units import format_bytes, format_count, format_duration, seconds_to_ns
+from traces.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate_change,
+    format_signed,
+    format_slowdown,
+    seconds_to_ns,
+)
 
 
 @given(st.integers(0, 4_000_000), st.integers(0, 999_999_999))
@@ -16,7 +24,15 @@ def test_seconds_become_the_nearest_nanosecond(whole, fraction):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (262144, "256 KiB"), (1 << 40, "1.00 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (161.7, "162 B"),
+        (1024, "1.00 KiB"),
+        (1536, "1.50 KiB"),
+        (262144, "256 KiB"),
+        (1 << 40, "1.00 TiB"),
+    ],
 )
 def test_bytes_as_text(count, text):
     assert format_bytes(count) == text
@@ -27,7 +43,15 @@ def test_a_unit_is_never_overfull():
 
 
 @pytest.mark.parametrize(
-    ("ns", "text"), [(0, "0 ns"), (999, "999 ns"), (1500, "1.5 us"), (2_000_000, "2 ms"), (1_234_000_000, "1.234 s")]
+    ("ns", "text"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1500, "1.50 us"),
+        (25_000, "25.0 us"),
+        (999_600, "1.00 ms"),
+        (1_234_000_000, "1.234 s"),
+    ],
 )
 def test_durations_as_text(ns, text):
     assert format_duration(ns) == text
@@ -35,3 +59,18 @@ def test_durations_as_text(ns, text):
 
 def test_counts_as_text():
     assert format_count(1234567) == "1,234,567"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.0, "about the same"), (1.41, "41 % higher"), (0.6, "40 % lower"), (6.4, "6.4 times as high")]
+)
+def test_a_change_of_a_bandwidth_is_named_by_its_own_ratio(ratio, text):
+    assert format_rate_change(ratio, 0.5) == text
+
+
+def test_a_change_of_a_hundred_times_has_no_decimals():
+    assert format_slowdown(1 / 155.4) == "155 times faster"
+
+
+def test_what_rounds_to_nothing_has_no_sign():
+    assert [format_signed(value, 1) for value in (-0.04, 0.04, -0.06, 1.25)] == ["0.0", "0.0", "-0.1", "+1.2"]

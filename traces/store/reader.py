@@ -251,7 +251,9 @@ def _read_info(path: Path) -> CaptureInfo:
     file = path / "capture.json"
     if not path.is_dir() or not file.is_file():
         what = "does not exist" if not path.exists() else "is not a capture (no capture.json)"
-        raise CaptureError(f"{path} {what}: give the directory that `dxt-replay merge` or `run` wrote")
+        raise CaptureError(
+            f"{path} {what}: give a capture, which `dxt-replay merge` or `run` writes, or a .darshan log"
+        )
     text = file.read_bytes()
     try:
         data = json.loads(text)

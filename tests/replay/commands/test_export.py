@@ -60,7 +60,7 @@ def test_csv_to_a_file_and_to_standard_output_are_the_same(
     capture: Capture, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert main(["export", str(capture.path), "--to", "csv", "-o", str(tmp_path / "t.csv")]) == 0
-    assert b"wrote 5 operations as csv to " in capfdbinary.readouterr().out
+    assert b"Wrote 5 operations as csv to " in capfdbinary.readouterr().out
     assert main(["export", str(capture.path), "--to", "csv", "-o", "-"]) == 0
     captured = capfdbinary.readouterr()
     assert captured.err == b""

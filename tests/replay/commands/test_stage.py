@@ -21,13 +21,13 @@ def test_a_dry_run_says_what_it_would_do_and_a_run_what_it_did(
     options = ["stage", str(capture.path), "--target", str(target)]
     assert main([*options, "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(f"would write 2 files under {target}: 8.00 KiB")
+    assert printed.startswith(f"Would write 2 files under {target}: 8.00 KiB")
     assert "staged" not in printed
     assert not target.exists()
     assert main(options) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith(f"staged 2 files under {target}: 8.00 KiB in ")
+    assert last.startswith(f"Staged 2 files under {target}: 8.00 KiB in ")
     assert main(options) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "the twin is complete: nothing had to be written"
+    assert capsys.readouterr().out.splitlines()[-1] == "The twin is complete."
     assert main(["stage", str(capture.path), "--target", str(target), "--remove"]) == 0
-    assert capsys.readouterr().out == f"removed 2 files from {target}\n"
+    assert capsys.readouterr().out == f"Removed 2 files from {target}\n"

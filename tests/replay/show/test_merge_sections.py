@@ -28,7 +28,7 @@ def merged(**changes):
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "Merged 2 ranks, 704 operations, trace coverage 100 %, clocks known within 3 us"),
+        ({}, "Merged 2 ranks, 704 operations, trace coverage 100 %, clocks known within 3.00 us"),
         ({"spans": 0}, "Merged 2 ranks, 704 operations, trace coverage 100 %"),
         (
             {"coverage": {"bytes": 0.5, "operations": 0.75}, "spans": 0},
@@ -54,10 +54,10 @@ def test_the_first_line_says_what_happened_and_whether_it_is_good(changes, line)
 
 def test_ranks_that_are_alike_share_a_row():
     found = {section.title: section for section in merge_sections(merged(clock=[clock(rank) for rank in range(2048)]))}
-    assert found["Clocks"].rows == (("0-2047", "wall", "0 ns", "60 ms"),)
+    assert found["Clocks"].rows == (("0-2047", "wall", "0 ns", "60.0 ms"),)
     workers = [clock(0), clock(0, worker=1), clock(0, worker=2), clock(3, offset_ns=5)]
     found = {section.title: section for section in merge_sections(merged(clock=workers))}
-    assert found["Clocks"].rows == (("0", "-, 1-2", "wall", "0 ns", "60 ms"), ("3", "-", "wall", "5 ns", "60 ms"))
+    assert found["Clocks"].rows == (("0", "-, 1-2", "wall", "0 ns", "60.0 ms"), ("3", "-", "wall", "5 ns", "60.0 ms"))
 
 
 def test_without_a_trace_there_is_no_clock_to_speak_of():

@@ -98,7 +98,7 @@ def test_findings_hold_evidence_threshold_and_remedy(capture: Capture, capsys: p
     print_summary(views(capture, ["findings"]).as_json())
     printed = capsys.readouterr().out
     assert "Reads are smaller than 1 MiB" in printed
-    assert printed.startswith("Findings\n3 high")
+    assert printed.startswith("Findings\n3 findings: 3 high")
     for word in ("evidence", "at stake", "threshold", "remedy", "part-00000-of-01024"):
         assert word in printed
 

@@ -64,7 +64,7 @@ def test_the_rows_of_a_summary(capture: Capture) -> None:
     assert found["writes"] == ("1, 100 B in all",)
     assert found["besides, from counters"] == ("1 operation, 0 B",)
     assert found["transfer size"] == ("0 B", "100 B", "85.4 KiB", "256 KiB")
-    assert found["steps"] == ("1, mean 6 ms",)
+    assert found["steps"] == ("1, mean 6.00 ms",)
     assert found["I/O time inside compute"] == ("50.00 %",)
     assert found["POSIX"] == ("2", "1", "256 KiB", "the traced operations")
 
@@ -131,15 +131,15 @@ def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("changes", "headline"),
     [
-        ({}, "Replayed 1,234,567 operations in 1.500 s (recorded 1.250 s), none failed; lag p99 30 us, on time"),
-        ({"lag_us": {"p99": 5000.0}}, "none failed; lag p99 5 ms, LATE (limit 1 ms)"),
+        ({}, "Replayed 1,234,567 operations in 1.500 s (recorded 1.250 s), none failed; lag p99 30.0 us, on time"),
+        ({"lag_us": {"p99": 5000.0}}, "none failed; lag p99 5.00 ms, LATE (limit 1.00 ms)"),
         (
             {"lag_us": {"p99": 5000.0}, "jitter_us": {"p99": 600.0}},
-            "lag p99 5 ms, on time for this machine (limit 6 ms)",
+            "lag p99 5.00 ms, on time for this machine (limit 6.00 ms)",
         ),
         ({"failed": 3, "errors": {"ENOENT": 3}}, "FAILED: replayed 1,234,567 operations"),
         ({"failed": 3, "errors": {"ENOENT": 3}}, "; 3 operations failed (ENOENT: 3)."),
-        ({"close_errors": {"EIO": 1}}, "1 files failed to close (EIO: 1)."),
+        ({"close_errors": {"EIO": 1}}, "1 file failed to close (EIO: 1)."),
         ({"lag_us": None}, "(recorded 1.250 s), none failed."),
     ],
 )
@@ -159,13 +159,13 @@ def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[s
     text = text_of(capsys)
     assert "1,234,567" in text
     found = rows(run_sections(RUN))
-    assert found["lag (begin - due)"] == ("1 us", "2 us", "30 us", "4 ms")
+    assert found["lag (begin - due)"] == ("1.00 us", "2.00 us", "30.0 us", "4.00 ms")
     assert found["page cache"] == ("cold; - of the data in it before",)
     assert found["elapsed"] == ("1.500 s (recorded 1.250 s)",)
     faster = rows(run_sections({**RUN, "expected_s": 0.25}))
     two = {"read": RUN["latency_us"], "write": RUN["response_us"]}
     by_operation = rows(run_sections({**RUN, "latency_by_operation_us": two}))
-    assert (by_operation["read"], by_operation["write"][0]) == (("10 us", "20 us", "300 us", "40 ms"), "11 us")
+    assert (by_operation["read"], by_operation["write"][0]) == (("10.0 us", "20.0 us", "300 us", "40.0 ms"), "11.0 us")
     one = run_sections({**RUN, "latency_by_operation_us": {"read": RUN["latency_us"]}})
     assert [section.title for section in one] == ["", "Run", "Times of an operation"], "one operation says it all"
     assert faster["elapsed"] == ("1.500 s (recorded 1.250 s, 250 ms at this speed)",)
@@ -187,7 +187,7 @@ def test_a_merge_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         }
     )
     text = text_of(capsys)
-    for part in ("nesting", "-2 ms", "1.5 us", "50.00 %", "and 1 more clocks", "only half of the bytes"):
+    for part in ("nesting", "-2.00 ms", "1.50 us", "50.00 %", "and 1 more clocks", "only half of the bytes"):
         assert part in text
 
 

@@ -87,7 +87,7 @@ class TestPlan:
         plan = plan_stage(build_capture(tmp_path, files=files, ops=ops), target)
         assert len(plan.created_by_run) == 4
         assert as_json(plan)["bytes_created_by_run"] == 750
-        assert "4 files, 750 B: only written by the program, so each run makes them" in describe(plan)
+        assert "4 files, 750 B: only written by the program, so each replay makes them" in describe(plan)
 
     def test_the_description(self, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         free_space(monkeypatch, 10 * MIB)
@@ -98,7 +98,7 @@ class TestPlan:
         capture = build_capture(tmp_path, files=names, ops=ops)
         maps = [parse_map(f"/map={tmp_path}/real")]
         assert describe(plan_stage(capture, target, maps=maps)) == [
-            f"would write 7 files under {target}: 28.0 KiB",
+            f"Would write 7 files under {target}: 28.0 KiB",
             "   7.00 KiB  dxt-replay-twin/d/6",
             "   6.00 KiB  dxt-replay-twin/d/5",
             "   5.00 KiB  dxt-replay-twin/d/4",
@@ -106,12 +106,12 @@ class TestPlan:
             "   3.00 KiB  dxt-replay-twin/d/2",
             "  and 2 more",
             "1 file, 2.00 KiB: read from mapped data",
-            "1 file, 512 B: only written by the program, so each run makes them",
+            "1 file, 512 B: only written by the program, so each replay makes them",
             "10.0 MiB are free",
         ]
         staged(capture, target, maps=maps)
         assert describe(plan_stage(capture, target, maps=maps))[:2] == [
-            f"nothing to write under {target}",
+            f"Nothing to write under {target}",
             "7 files, 28.0 KiB: there already",
         ]
 
