@@ -164,7 +164,7 @@ def test_what_is_no_export_is_left_alone(tmp_path: Path) -> None:
 
 def test_nothing_to_replay_is_an_error(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=0)])
-    with pytest.raises(CaptureError, match="nothing for fio"):
+    with pytest.raises(CaptureError, match="fio has nothing to replay"):
         write_fio(capture, tmp_path / "out", paths=[b"/a"], replayed=reads_and_writes)
 
 

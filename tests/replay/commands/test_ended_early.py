@@ -20,7 +20,7 @@ from pathlib import Path
 from profiler_merge import merge
 from replay.commands.main import main
 
-def signalled(path):
+def signalled(path, **options):
     (working,) = Path(sys.argv[2]).iterdir()  # the merge is writing
     assert working.name.endswith(".dxt-replay")
     os.kill(os.getpid(), int(sys.argv[1]))

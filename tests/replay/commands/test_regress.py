@@ -112,7 +112,7 @@ def test_what_a_person_reads(tmp_path: Path, slower: Any, capsys: pytest.Capture
     shown = capsys.readouterr()
     assert re.match(r"The candidate is (29|30|31)\.\d % slower \(\d", shown.out)
     assert shown.out.split(":")[0] in table.read_text(encoding="utf-8")
-    for text in ("elapsed *", "regression", "seed 1", "page cache", "cold; held before a run"):
+    for text in ("elapsed time *", "regression", "seed 1", "page cache", "cold; held before a run"):
         assert text in shown.out
     assert shown.err == ""
 

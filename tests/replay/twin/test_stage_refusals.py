@@ -85,7 +85,7 @@ class TestRefusals:
     def test_no_space(self, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         free_space(monkeypatch, MIB)
         plan = plan_stage(capture, target)
-        assert describe(plan)[-1] == "does not fit: 2.87 MiB are needed and 1.00 MiB are free, 1.87 MiB short"
+        assert describe(plan)[-1] == "Does not fit: 2.87 MiB are needed and 1.00 MiB are free, 1.87 MiB short"
         with pytest.raises(TargetError, match=f"no room under {target}: 2.87 MiB are needed .*--sparse"):
             stage(plan)
         assert not target.exists()

@@ -31,7 +31,7 @@ from traces.errors import ProfileError
         (writer.profile([Line(id=1, name="t", events=(Event(name="e", start_ns=1 << 52),))]), "far outside"),
         (writer.profile([Line(id=1, name="t", events=(Event(name="e", duration_ns=1 << 52),))]), "far outside"),
         (writer.profile([Line(id=1, name="t", timestamp_ns=1 << 62, events=(Event(name="e"),))]), "decades away"),
-        (writer.profile([Line(id=1, name="t", events=(Event(name="e"),))], start_ns=5), "no time since 1970"),
+        (writer.profile([Line(id=1, name="t", events=(Event(name="e"),))], start_ns=5), "not a time since 1970"),
         (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(4, b""))]), "name 0"),
         (writer.space([writer.part(2, b"/host:CPU") + writer.part(3, writer.part(4, writer.part(4, b"")))]), "damaged"),
         (writer.space([writer.plane("Task Environment")], hostnames=()), "before the host name"),
