@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.places import SHARED
+from tests.places import ROOT, SHARED
 
 COUNTER_MODULES = ("POSIX", "MPI-IO", "STDIO", "H5F", "H5D")
 
@@ -52,8 +52,8 @@ def read_all(logs: Sequence[Path]) -> dict[Path, Mapping[str, np.ndarray] | str]
         todo = list(logs)
         while todo:
             command = [sys.executable, __file__, folder, *map(str, todo)]
-            # The folder of this script would come first on the child's path.
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
             for number in range(len(todo)):
                 result = Path(folder, f"{number}.npz")
                 if not result.exists():
