@@ -12,6 +12,7 @@ from profiler_merge.untraced.rank_counters import CountedFiles
 from profiler_merge.untraced.reconstruct import ReconstructedRows
 from profiler_merge.untraced.transfers import Transfers
 from traces.schema import APIS, READ, WRITE
+from traces.units import format_bytes, format_count
 
 CONSTRAINTS = ("count", "moved", "sizes", "end", "seq", "consec")
 """Fields of `Transfers` that are compared, as they are named in capture.json by `_NAMES`."""
@@ -98,23 +99,23 @@ class Rebuilt:
         """What a user should know of the rebuilt operations."""
         if not self.operations:
             return []
-        told = [
-            f"{self.operations} reads and writes ({self.bytes} bytes) that no trace holds are rebuilt from counters: "
-            "their number, bytes and times are counted, their order and places are inferred; they are marked as "
-            "reconstructed"
+        found = [
+            f"{format_count(self.operations)} reads and writes ({format_bytes(self.bytes)}) that no trace holds are "
+            "rebuilt from counters and marked as reconstructed: their number and bytes are counted, their order, "
+            "places and single times are inferred"
         ]
         if self.dealt_operations:
-            told.append(
-                f"{self.dealt_operations} of the rebuilt operations are of files that Darshan added up over all ranks: "
-                "which rank did them is inferred"
+            found.append(
+                f"{format_count(self.dealt_operations)} of these operations are of files whose counters Darshan added "
+                "up over all ranks: it is inferred which rank issued them"
             )
         if self.met < self.streams:
             missed = ", ".join(f"{name.replace('_', ' ')} in {count}" for name, count in self.missed.items() if count)
-            told.append(
-                f"the rebuilt operations meet all compared counters in {self.met} of {self.streams} cases (a case is "
-                f"what was read, or written, of a file); they differ in: {missed}"
+            found.append(
+                f"the rebuilt operations have the counted values in {self.met} of {self.streams} cases (a case is "
+                f"everything that a rank read, or wrote, of a file); they differ in: {missed}"
             )
-        return told
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """The object `rebuilt` of capture.json."""

@@ -201,6 +201,7 @@ def _comparison(
         pace=pace,
         operations={"source": recorded.operations, "replay": replayed.operations},
         bytes={"source": recorded.totals.bytes_moved, "replay": replayed.totals.bytes_moved},
+        reconstructed=_reconstructed(recorded),
         failed=exact.failed,
         lag_p99_us=(timing.lag_us or {}).get("p99"),
         own_lag_p99_us=own_lag_us,
@@ -235,6 +236,19 @@ def _comparison(
         verdict=verdict,
         passed=verdict.passed,
     )
+
+
+def _reconstructed(recorded: Measures) -> dict[str, float]:
+    """The object `workload.reconstructed`."""
+    shares = (
+        (recorded.reconstructed, recorded.transfers),
+        (recorded.reconstructed_bytes, recorded.totals.bytes_moved),
+    )
+    return {
+        "operations": recorded.reconstructed,
+        "bytes": recorded.reconstructed_bytes,
+        "pct": max(100 * part / whole if whole else 0.0 for part, whole in shares),
+    }
 
 
 def _storage(

@@ -16,6 +16,7 @@ from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.lane_times import LaneTimeCollector
 from traces.measures.span_times import union_by_rank
+from traces.schema import TRACED
 from traces.units import MIB, NS_PER_S
 
 
@@ -23,6 +24,7 @@ class Measures:
     """Collects the measures of one capture, rank by rank. `numbers`: the file numbering that both captures share.
 
     `operations`: of any kind; `failed`: those that returned an error.
+    `transfers`: reads and writes; `reconstructed`, `reconstructed_bytes`: those of them that no trace holds.
     """
 
     def __init__(self, replayed: ReplayedCapture, numbers: np.ndarray) -> None:
@@ -40,6 +42,9 @@ class Measures:
         self.curves = CurveCollector(first_start_ns(capture))
         self.failed = 0
         self.operations = 0
+        self.transfers = 0
+        self.reconstructed = 0
+        self.reconstructed_bytes = 0
 
     def add_rank(self, rank: int) -> RankSequences:
         """Measure one rank and return what it did. Raises: CaptureError when a part is damaged."""
@@ -66,6 +71,10 @@ class Measures:
         self.lateness.add(part)
         self.failed += int(part.failed.sum())
         self.operations += len(rows)
+        untraced = rows.origin != TRACED
+        self.transfers += len(rows)
+        self.reconstructed += int(untraced.sum())
+        self.reconstructed_bytes += int(rows.length[untraced].sum())
         first, last = int(rows.start_ns[0]), int(rows.end_ns.max())
         before = self._limits_ns or (first, last)
         self._limits_ns = min(first, before[0]), max(last, before[1])

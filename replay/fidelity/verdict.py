@@ -23,6 +23,9 @@ KEEPS_TIMES = "timed"
 CLOSED_LOOP = ("steps", "think")
 """Paces under which the storage decides how long the whole run takes."""
 
+LEAST_RECONSTRUCTED_PCT = 1.0
+"""Share of the reads and writes rebuilt from counters, in per cent, from which on the result mentions it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
@@ -60,6 +63,8 @@ class Workload:
 
     `verdict`: pass, fail or skipped (two different runs).
     `operations`, `bytes`: by side, `source` and `replay`.
+    `reconstructed`: of the source, `operations` and `bytes` of reads and writes that were rebuilt from counters, and
+    `pct`, the larger share of both, in per cent.
     `lag_p99_us`: how late the slowest hundredth began; None where nothing was due.
     `own_lag_p99_us`: the part of that lag that was not waiting for the operation before on the same thread.
     `allowed_lag_us`: the largest own lag that counts as on time on this machine.
@@ -69,6 +74,7 @@ class Workload:
     pace: str | None
     operations: Mapping[str, int]
     bytes: Mapping[str, int]
+    reconstructed: Mapping[str, float]
     failed: int
     lag_p99_us: float | None
     own_lag_p99_us: float | None
@@ -216,9 +222,20 @@ def headline(
         return "FAILED: neither capture has operations, so nothing was compared."
     counts = " of ".join(format_count(workload.operations[side]) for side in ("replay", "source"))
     work = f"he replay did the same work: {counts} operations, same bytes, same order"
+    basis = _basis(workload.reconstructed["pct"])
     if verdict.passed:
-        return f"T{work}. {measured}"
-    return f"FAILED: t{work}; but {'; '.join(verdict.reasons)}. {measured}"
+        return f"T{work}. {measured}{basis}"
+    return f"FAILED: t{work}; but {'; '.join(verdict.reasons)}. {measured}{basis}"
+
+
+def _basis(reconstructed_pct: float) -> str:
+    """How much of the result rests on counters instead of a trace; empty where that is next to nothing."""
+    if reconstructed_pct < LEAST_RECONSTRUCTED_PCT:
+        return ""
+    return (
+        f" {reconstructed_pct:.0f} % of the recorded reads and writes were rebuilt from counters, not traced: their "
+        "number and bytes are counted, while their order, places and single times are inferred."
+    )
 
 
 def _storage_sentence(storage: Storage, thresholds: Thresholds) -> str:

@@ -1,0 +1,23 @@
+"""A comparison says how much of what it compared was rebuilt from counters."""
+
+from pathlib import Path
+
+import pytest
+
+from replay.fidelity.compare import compare
+from tests.capture_builder import build_capture, read
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(("rebuilt", "said"), [(0, False), (1, True), (4, True)])
+def test_the_share_from_counters_is_in_the_headline(rebuilt: int, said: bool, tmp_path: Path) -> None:
+    origins = ["reconstructed"] * rebuilt + ["traced"] * (4 - rebuilt)
+    ops = [
+        read(0, offset=100 * i, length=100, start_ns=i * MS, end_ns=i * MS + MS // 2, origin=origin)
+        for i, origin in enumerate(origins)
+    ]
+    source = build_capture(tmp_path, files=["/data"], ops=ops, name="source")
+    found = compare(source, build_capture(tmp_path, files=["/data"], ops=ops, name="replay", replay_of=source))
+    assert found.workload.reconstructed == {"operations": rebuilt, "bytes": 100 * rebuilt, "pct": 25.0 * rebuilt}
+    assert (f"{25 * rebuilt} % of the recorded reads and writes were rebuilt from counters" in found.headline) is said
