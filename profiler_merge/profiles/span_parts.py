@@ -67,6 +67,46 @@ class SpanPart:
         return Intervals.union_of(self.start, self.end)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoopParts:
+    """The training loop: its steps with their `numbers`, and the phases in which it did not compute."""
+
+    numbers: np.ndarray
+    steps: SpanPart
+    wait: SpanPart
+    collective: SpanPart
+    checkpoint: SpanPart
+    restore: SpanPart
+
+    def step_at(self, times: np.ndarray) -> np.ndarray:
+        """int32 step in which each time lies, NO_STEP outside of all."""
+        return step_at(times, self.steps.start, self.steps.end, self.numbers)
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """Where steps begin and end, ascending."""
+        return np.unique(np.concatenate([self.steps.start, self.steps.end]))
+
+    def outside(self, busy: Intervals) -> Intervals:
+        """The busy times that lie in none of the phases."""
+        for part in (self.wait, self.collective, self.checkpoint, self.restore):
+            busy = busy.minus(part.intervals)
+        return busy
+
+    def phases(self, profile: Profile, rows: np.ndarray) -> np.ndarray:
+        """The `rows` (events) whose names are rare enough to be phases of the loop, not details of the code."""
+        counts = np.bincount(profile.name[rows], minlength=len(profile.names))
+        rare = counts <= max(64, MOST_PER_STEP * len(self.numbers))
+        kept: np.ndarray = rows[rare[profile.name[rows]]]
+        return kept
+
+
+def union_part(kind: int, start: np.ndarray, end: np.ndarray, name: int) -> SpanPart:
+    """Spans in which several threads take part, all of one name."""
+    thread = np.full(len(start), UNION_THREAD)
+    return SpanPart(kind=kind, start=start, end=end, thread=thread, name=np.full(len(start), name))
+
+
 def span_columns(parts: Sequence[SpanPart], texts: Sequence[str], steps: SpanPart, numbers: np.ndarray) -> SpanColumns:
     """The parts joined, in order of time. `texts`: what the parts' names are rows of. `numbers`: of the `steps`.
 

@@ -5,7 +5,7 @@ The names are those of TensorFlow 2.3 to 2.21, and `next_batch`, `allreduce` and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from profiler_merge.profiles.span_parts import (
     COLLECTIVE,
     COMPUTE,
     INPUT_WAIT,
-    MOST_PER_STEP,
     OTHER,
     PIPELINE,
     STEP,
+    LoopParts,
     SpanColumns,
     SpanPart,
     cut,
@@ -29,9 +29,9 @@ from profiler_merge.profiles.span_parts import (
     rows_of,
     span_columns,
     times_of,
+    union_part,
 )
 from traces.measures.intervals import Intervals
-from traces.schema import UNION_THREAD
 
 # Regular expressions over whole event names. A kernel is `op_name:OpType`, an eager operation
 # `EagerLocalExecute: OpType`; an annotation of the application is whatever it was called.
@@ -50,19 +50,6 @@ _INTERNAL = (
     r"\$.*|.*::.*|_send_.*|tf\..*|convert_to_tensor|Eager.*|TFE_.*|ValidateInputTypeAndPlacement|FunctionRun|SessionRun"
     rf"|ExecutorDoneCallback|\w+Allocation|\w+Deallocation|\w+Produce|\w+Consume|TfOpRun.*|RunGraph.*|{_KERNEL}"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Loop:
-    """The training loop: steps with their numbers, and what its thread did. All but `steps` are sets of intervals."""
-
-    numbers: np.ndarray
-    steps: SpanPart
-    wait: SpanPart
-    collective: SpanPart
-    checkpoint: SpanPart
-    restore: SpanPart
-    compute: Intervals
 
 
 def main_line(profile: Profile) -> int:
@@ -87,27 +74,22 @@ def profile_spans(profile: Profile) -> SpanColumns:
     loop = _loop(profile)
     texts = [*profile.names, "compute", "restore"]
     compute_name, restore_name = len(texts) - 2, len(texts) - 1
-    start, end = cut(loop.compute, np.unique(np.concatenate([loop.steps.start, loop.steps.end])))
+    is_main = np.arange(len(profile.lines)) == main_line(profile)
+    start, end = cut(loop.outside(_busy(profile, is_main)), loop.bounds)
     parts = [
         loop.steps,
         loop.wait,
         loop.collective,
         loop.checkpoint,
         replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
-        SpanPart(
-            kind=COMPUTE,
-            start=start,
-            end=end,
-            thread=np.full(len(start), UNION_THREAD),
-            name=np.full(len(start), compute_name),
-        ),
+        union_part(COMPUTE, start, end, compute_name),
         _pipeline(profile),
         _other(profile, loop),
     ]
     return span_columns(parts, texts, loop.steps, loop.numbers)
 
 
-def _loop(profile: Profile) -> _Loop:
+def _loop(profile: Profile) -> LoopParts:
     main = main_line(profile)
     is_main = np.arange(len(profile.lines)) == main
     is_pipeline = profile.lines_matching(r"tf_data_(?!iterator_get_next).*")
@@ -117,17 +99,13 @@ def _loop(profile: Profile) -> _Loop:
     collective = joined(profile, COLLECTIVE, rows_of(profile, _COLLECTIVE, ~is_pipeline))
     checkpoint = joined(profile, CHECKPOINT, rows_of(profile, _SAVE, ~is_pipeline))
     restore = joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, ~is_pipeline))
-    compute = _busy(profile, is_main)
-    for part in (wait, collective, checkpoint, restore):
-        compute = compute.minus(part.intervals)
-    return _Loop(
+    return LoopParts(
         numbers=numbers,
         steps=steps,
         wait=wait,
         collective=collective,
         checkpoint=checkpoint,
         restore=restore,
-        compute=compute,
     )
 
 
@@ -136,7 +114,7 @@ def _steps(profile: Profile, main: int) -> tuple[np.ndarray, SpanPart]:
 
     Markers of several names (a loop's own inside Keras's) compete: the most frequent name wins, then the longest.
     The number is `step_num` when it rises from step to step, else the position (training and validation both from 0).
-    A marker in which the loop only met the end of its data is no step.
+    A marker in which the loop only met the end of its data is not a step.
     """
     rows, values = profile.stat("step_num")
     keep = (profile.line[rows] == main) & (profile.duration_ns[rows] > 0)
@@ -211,7 +189,7 @@ def _pipeline(profile: Profile) -> SpanPart:
     return events_part(profile, PIPELINE, np.concatenate(outer))
 
 
-def _other(profile: Profile, loop: _Loop) -> SpanPart:
+def _other(profile: Profile, loop: LoopParts) -> SpanPart:
     """Annotations of the main thread that are none of the other kinds, outermost but for the steps around them."""
     main = np.arange(len(profile.lines)) == main_line(profile)
     rows = rows_of(profile, ".*", main, but=r"\$.*")
@@ -220,6 +198,4 @@ def _other(profile: Profile, loop: _Loop) -> SpanPart:
     known = "|".join((_INTERNAL, _INPUT_LABEL, _GET_NEXT_OP, _COLLECTIVE, _SAVE, _RESTORE))
     rows = rows[~profile.names_matching(known)[profile.name[rows]]]
     rows = rows[~np.isin(rows, profile.stat("tf_function_call")[0])]
-    counts = np.bincount(profile.name[rows], minlength=len(profile.names))
-    rare = counts <= max(64, MOST_PER_STEP * len(loop.numbers))
-    return events_part(profile, OTHER, rows[rare[profile.name[rows]]])
+    return events_part(profile, OTHER, loop.phases(profile, rows))

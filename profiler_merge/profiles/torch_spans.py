@@ -15,9 +15,9 @@ from profiler_merge.profiles.span_parts import (
     COLLECTIVE,
     COMPUTE,
     INPUT_WAIT,
-    MOST_PER_STEP,
     OTHER,
     STEP,
+    LoopParts,
     SpanColumns,
     SpanPart,
     cut,
@@ -27,10 +27,10 @@ from profiler_merge.profiles.span_parts import (
     rows_of,
     span_columns,
     times_of,
+    union_part,
 )
 from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, UNION_THREAD
-from traces.steps import step_at
+from traces.schema import NO_STEP
 
 _ANNOTATIONS = ("user_annotation", "Operator")
 
@@ -47,27 +47,6 @@ _RESTORE = r"torch/serialization\.py\(\d+\): load"
 _STEP_PARTS = rf"{_OPTIMIZER}|DistributedDataParallel\.forward|FullyShardedDataParallel\.forward"
 _INTERNAL = rf"{_STEP_PARTS}|detach_?|Optimizer\.zero_grad#.*|.*::.*|\[.*\]|torch/.*"
 _BLOCKED = r"(?:cuda|hip)(?:Stream|Device|Event)Synchronize"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Loop:
-    """The training loop: steps with their numbers, what it waited for, and what was worked on meanwhile."""
-
-    numbers: np.ndarray
-    steps: SpanPart
-    wait: SpanPart
-    collective: SpanPart
-    checkpoint: SpanPart
-    restore: SpanPart
-
-    def step_at(self, times: np.ndarray) -> np.ndarray:
-        """int32 step in which each time lies, NO_STEP outside of all."""
-        return step_at(times, self.steps.start, self.steps.end, self.numbers)
-
-    @property
-    def bounds(self) -> np.ndarray:
-        """Where steps begin and end, ascending."""
-        return np.unique(np.concatenate([self.steps.start, self.steps.end]))
 
 
 def main_line(profile: Profile) -> int:
@@ -95,9 +74,7 @@ def profile_spans(profile: Profile) -> SpanColumns:
     texts = [*profile.names, "compute", "gpu compute", "restore"]
     compute_name, gpu_name, restore_name = range(len(profile.names), len(texts))
     busy = _cpu_work(profile, gpu)
-    for part in (loop.wait, loop.collective, loop.checkpoint, loop.restore):
-        busy = busy.minus(part.intervals)
-    start, end = cut(busy.minus(gpu.busy), loop.bounds)
+    start, end = cut(loop.outside(busy).minus(gpu.busy), loop.bounds)
     parts = [
         loop.steps,
         _within(loop.wait, loop.wait.intervals.minus(gpu.busy)),
@@ -105,7 +82,7 @@ def profile_spans(profile: Profile) -> SpanColumns:
         loop.collective,
         loop.checkpoint,
         replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
-        _union_part(COMPUTE, start, end, compute_name),
+        union_part(COMPUTE, start, end, compute_name),
         *gpu.parts(gpu_name),
         _other(profile, loop),
     ]
@@ -126,13 +103,13 @@ def _is_main(profile: Profile) -> np.ndarray:
     return np.arange(len(profile.lines)) == main_line(profile)
 
 
-def _loop(profile: Profile) -> _Loop:
+def _loop(profile: Profile) -> LoopParts:
     on_cpu = _on_cpu(profile)
     numbers, steps = _steps(profile)
     collective = rows_of(profile, _COLLECTIVE, on_cpu)
     if _facts(profile).in_categories(*GPU_WORK).any():
         collective = collective[~profile.names_matching(_ENQUEUE)[profile.name[collective]]]
-    return _Loop(
+    return LoopParts(
         numbers=numbers,
         steps=steps,
         wait=joined(profile, INPUT_WAIT, rows_of(profile, _WAIT, _is_main(profile))),
@@ -217,7 +194,7 @@ class _GpuWork:
     nccl_name: int
 
     @classmethod
-    def of(cls, profile: Profile, loop: _Loop) -> _GpuWork:
+    def of(cls, profile: Profile, loop: LoopParts) -> _GpuWork:
         facts = _facts(profile)
         rows = np.flatnonzero(facts.in_categories(*GPU_WORK) & (profile.duration_ns > 0))
         is_nccl = profile.names_matching(r"nccl.*")[profile.name[rows]]
@@ -247,12 +224,12 @@ class _GpuWork:
     def parts(self, name: int) -> tuple[SpanPart, ...]:
         """The work under the name of row `name`, and the collectives."""
         return (
-            replace(_union_part(COMPUTE, self.start, self.end, name), step=self.step),
-            _union_part(COLLECTIVE, self.nccl.starts, self.nccl.ends, self.nccl_name),
+            replace(union_part(COMPUTE, self.start, self.end, name), step=self.step),
+            union_part(COLLECTIVE, self.nccl.starts, self.nccl.ends, self.nccl_name),
         )
 
 
-def _launch_steps(profile: Profile, loop: _Loop, work: np.ndarray) -> np.ndarray:
+def _launch_steps(profile: Profile, loop: LoopParts, work: np.ndarray) -> np.ndarray:
     """int32 step that launched each piece of GPU work; where the launch was not profiled, the one in which it ran."""
     facts = _facts(profile)
     steps = loop.step_at(profile.start_ns[work])
@@ -269,20 +246,13 @@ def _launch_steps(profile: Profile, loop: _Loop, work: np.ndarray) -> np.ndarray
     return result
 
 
-def _other(profile: Profile, loop: _Loop) -> SpanPart:
+def _other(profile: Profile, loop: LoopParts) -> SpanPart:
     """Annotations of the main thread that are none of the other kinds, outermost but for the steps around them."""
     known = "|".join((_MARK, _WAIT, _COLLECTIVE, _SAVE, _RESTORE, _INTERNAL))
     rows = rows_of(profile, r".*", _is_main(profile), but=known)
     rows = rows[_facts(profile).in_categories(*_ANNOTATIONS)[rows] & (profile.duration_ns[rows] > 0)]
     rows = outermost(profile.start_ns, profile.end_ns, rows)
-    counts = np.bincount(profile.name[rows], minlength=len(profile.names))
-    rare = counts <= max(64, MOST_PER_STEP * len(loop.numbers))
-    return events_part(profile, OTHER, rows[rare[profile.name[rows]]])
-
-
-def _union_part(kind: int, start: np.ndarray, end: np.ndarray, name: int) -> SpanPart:
-    thread = np.full(len(start), UNION_THREAD)
-    return SpanPart(kind=kind, start=start, end=end, thread=thread, name=np.full(len(start), name))
+    return events_part(profile, OTHER, loop.phases(profile, rows))
 
 
 def _within(part: SpanPart, times: Intervals) -> SpanPart:

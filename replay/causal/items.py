@@ -108,7 +108,7 @@ class CausalLanes:
         }
 
     def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Lane, items and recorded durations (0 for what is no operation) for the `PLAN_ROW`s of these operations."""
+        """Lane, items and recorded durations (0 for a wait or an addition), for the `PLAN_ROW`s of these operations."""
         dependencies = self._reader.dependencies(batch)
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)

@@ -235,7 +235,7 @@ class LaneFiles:
         self._held, self._file = slot, self._files.hold(slot)
 
     def _make_room(self, asked: int, available: int) -> None:
-        """Grow the read buffer, and touch what the read can fill: page faults are no part of a latency."""
+        """Grow the read buffer, and touch what the read can fill: page faults are not part of a latency."""
         if asked > len(self._buffer):
             self._ready = 0
             self._buffer = memoryview(bytearray())  # the old one goes first: both need not fit

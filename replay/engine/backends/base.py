@@ -88,7 +88,7 @@ class FileSlot:
 
     def __post_init__(self) -> None:
         if not self.path or b"\0" in self.path:
-            raise ReplayError(f"{self.path!r} is no path of a file: check the mapping of the recorded names")
+            raise ReplayError(f"{self.path!r} is not the path of a file: check the mapping of the recorded names")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
