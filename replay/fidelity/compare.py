@@ -216,7 +216,7 @@ def _comparison(
         record.cache.resident_before_pct if record is not None and record.cache is not None else None,
     )
     return Comparison(
-        headline=headline(verdict, workload, storage, exact, thresholds, relation),
+        headline=headline(verdict, workload, storage, exact, thresholds, relation, stopped=captures[1].info.partial),
         relation=relation.value,
         pace=pace,
         speed=speed,

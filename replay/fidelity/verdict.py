@@ -205,9 +205,16 @@ def _cause(times: Times) -> str:
 
 
 def headline(
-    verdict: Verdict, workload: Workload, storage: Storage, exact: Exactness, thresholds: Thresholds, relation: Relation
+    verdict: Verdict,
+    workload: Workload,
+    storage: Storage,
+    exact: Exactness,
+    thresholds: Thresholds,
+    relation: Relation,
+    *,
+    stopped: bool,
 ) -> str:
-    """The result in one or two plain sentences."""
+    """The result in one or two plain sentences. `stopped`: whether the replay was stopped before its end."""
     measured = _storage_sentence(storage, thresholds)
     if relation is Relation.SAME:
         return "Both captures are the same recording, so the comparison says nothing about a replay."
@@ -217,7 +224,8 @@ def headline(
     if verdict.exact == FAIL:
         why = exact.differences[0] if exact.differences else f"{format_count(exact.failed)} operations failed"
         unequal = [name for name in ("operations", "bytes", "files", "order") if not getattr(exact, name)]
-        return f"FAILED: the replay did not do the same work ({', '.join(unequal)} differ): {why}."
+        cut = "was stopped before its end and so " if stopped else ""
+        return f"FAILED: the replay {cut}did not do the same work ({', '.join(unequal)} differ): {why}."
     if workload.operations["source"] == workload.operations["replay"] == 0:
         return "FAILED: neither capture has operations, so nothing was compared."
     counts = " of ".join(format_count(workload.operations[side]) for side in ("replay", "source"))

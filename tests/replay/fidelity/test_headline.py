@@ -1,11 +1,14 @@
-"""A comparison says how much of what it compared was rebuilt from counters."""
+"""A comparison says what its result rests on: rows rebuilt from counters, a replay that was stopped."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from replay.fidelity.compare import compare
 from tests.capture_builder import build_capture, read
+from traces.store.reader import open_capture
+from traces.store.writer import write_capture_info
 
 MS = 1_000_000
 
@@ -21,3 +24,13 @@ def test_the_share_from_counters_is_in_the_headline(rebuilt: int, said: bool, tm
     found = compare(source, build_capture(tmp_path, files=["/data"], ops=ops, name="replay", replay_of=source))
     assert found.workload.reconstructed == {"operations": rebuilt, "bytes": 100 * rebuilt, "pct": 25.0 * rebuilt}
     assert (f"{25 * rebuilt} % of the recorded reads and writes were rebuilt from counters" in found.headline) is said
+
+
+def test_a_replay_that_was_stopped_is_named_so(tmp_path: Path) -> None:
+    ops = [read(0, offset=100 * i, length=100, start_ns=i * MS, end_ns=i * MS + MS // 2) for i in range(4)]
+    source = build_capture(tmp_path, files=["/data"], ops=ops, name="source")
+    whole = build_capture(tmp_path, files=["/data"], ops=ops[:2], name="replay", replay_of=source)
+    assert compare(source, whole).headline.startswith("FAILED: the replay did not do the same work")
+    write_capture_info(whole.path, replace(whole.info, partial=True))
+    cut = compare(source, open_capture(whole.path))
+    assert cut.headline.startswith("FAILED: the replay was stopped before its end and so did not do the same work")
