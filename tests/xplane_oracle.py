@@ -32,7 +32,7 @@ from profiler_merge.profiles.xplane.format import (
     stat_classes,
 )
 
-ONEOFS = {"XEvent": {"data": (2, 5)}, "XStat": {"value": (2, 3, 4, 5, 6, 7)}}
+ONEOFS: dict[str, dict[str, tuple[int, ...]]] = {"XEvent": {"data": (2, 5)}, "XStat": {"value": (2, 3, 4, 5, 6, 7)}}
 """Message -> name of a oneof -> its field numbers."""
 
 _U64 = (1 << 64) - 1
