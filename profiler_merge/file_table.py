@@ -12,6 +12,7 @@ import pyarrow as pa
 from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from profiler_merge.darshan.log import DarshanLog
 from traces.errors import LogError
+from traces.file_rows import probably_mapped
 from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, OFFSETS, Coverage, table_from_columns
 from traces.units import format_counted
 
@@ -309,3 +310,16 @@ def _ratio(traced: list[_Traced], counted: list[_Traced]) -> tuple[float | None,
         sum(entry.bytes for entry in traced) / total_bytes if total_bytes else None,
         sum(entry.operations for entry in traced) / total_operations if total_operations else None,
     )
+
+
+def mapped_warnings(files: pa.Table) -> list[str]:
+    """A warning about the files whose reads Darshan cannot have seen, from a `FILES_SCHEMA` table."""
+    mapped = files.filter(pa.array(probably_mapped(files)))["path"].to_pylist()
+    if not mapped:
+        return []
+    more = f" and {len(mapped) - 3} more" if len(mapped) > 3 else ""
+    return [
+        f"opened but never read through a call, so probably memory-mapped: {', '.join(mapped[:3])}{more}. Darshan "
+        "sees no page faults: these reads are not in the capture, coverage does not count them, and a replay does not "
+        "issue them"
+    ]

@@ -24,7 +24,7 @@ from profiler_merge.clocks.profile_ranks import map_profiles
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, open_job
 from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError, read_rank_segments
 from profiler_merge.darshan.regions import DamagedLogError
-from profiler_merge.file_table import FileTable
+from profiler_merge.file_table import FileTable, mapped_warnings
 from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.process_rows import ProcessRows, in_start_order, no_segments
 from profiler_merge.profiles.event_table import Profile
@@ -256,6 +256,7 @@ class _Merger:
         table, coverage = self.files.finish([process.rank for process in self.job.processes])
         self._refuse_rubbish(coverage)
         self.warnings += self.files.offset_warnings(table["path"].to_pylist())
+        self.warnings += mapped_warnings(table)
         spans = pa.concat_tables([SPANS_SCHEMA.empty_table(), *self.spans])
         self._warn_of_gaps(coverage, writer.rows - self.rows.reconstructed)
         logs = [process.log for process in self.job.processes]

@@ -1,9 +1,10 @@
-"""Rows of the files table: the exact bytes of their paths, and numbers of files that have to be among them."""
+"""Rows of the files table: exact paths, which files were probably memory-mapped, and numbers that have to be rows."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traces.errors import CaptureError
 
@@ -12,6 +13,25 @@ def exact_paths(files: pa.Table) -> list[bytes]:
     """The exact bytes of each path of a `FILES_SCHEMA` table, by file_id."""
     shown, exact = files["path"].to_pylist(), files["path_bytes"].to_pylist()
     return [path.encode() if raw is None else raw for path, raw in zip(shown, exact, strict=True)]
+
+
+def probably_mapped(files: pa.Table) -> np.ndarray:
+    """Files, bool (n,), that were opened and positioned at POSIX but neither read nor written at any interface.
+
+    So `numpy.memmap`, `torch.load(mmap=True)` and the like leave their input in Darshan's counters: they seek to the
+    end for its size and map it. The page faults that read it are in no counter and in no trace.
+    """
+
+    def counted(name: str) -> np.ndarray:
+        values: np.ndarray = files[name].fill_null(0).to_numpy()
+        return values > 0
+
+    moved = np.zeros(files.num_rows, dtype=bool)
+    for interface in ("posix", "stdio", "mpiio", "h5d"):
+        moved |= counted(f"{interface}_reads") | counted(f"{interface}_writes")
+    standard = pc.starts_with(files["path"], "<").to_numpy(zero_copy_only=False)  # <STDIN> and its like
+    result: np.ndarray = counted("posix_opens") & counted("posix_seeks") & ~moved & ~standard
+    return result
 
 
 def check_file_ids(file_id: np.ndarray, files: int, where: object, what: str = "an operation") -> None:

@@ -23,6 +23,7 @@ from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTota
 from profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from profiler_merge.analysis.phases import Phases, Steps, phases, steps
 from profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
+from traces.file_rows import probably_mapped
 from traces.layers import FileLayers
 from traces.measures.access_pattern import AccessCounts, AccessPattern
 from traces.measures.distribution import Distribution
@@ -131,6 +132,8 @@ class Summary:
     `aggregate_bandwidth_mib_s`: bytes / `in_flight_s`.
     `access_pattern_source`: counters (Darshan's) or operations.
     `loop`: of a capture with training steps, unless it is a replay that keeps to recorded times.
+    `probably_mapped`: files that were opened and positioned but never read: most likely memory-mapped, so that their
+    reads are in no trace and no counter.
     `groups`: the rows of the breakdown `by`, where one was asked for.
     """
 
@@ -153,6 +156,7 @@ class Summary:
     compute: Compute
     interfaces: Mapping[str, InterfaceTotals]
     partial: bool
+    probably_mapped: int
     warnings: tuple[str, ...]
     loop: SteadyLoop | None = None
     groups: tuple[GroupTotals, ...] | None = None
@@ -294,10 +298,17 @@ class SummaryCollector:
             compute=_compute(phase, io),
             interfaces=self._interfaces.totals(counters),
             partial=info.partial,
+            probably_mapped=self._probably_mapped(),
             warnings=(*info.warnings, *_warnings(info, io)),
             groups=None if self._breakdown is None else self._breakdown.groups(),
             by=self._by,
         )
+
+    def _probably_mapped(self) -> int:
+        """How many files of the part were mapped; a replay has its source's counters, not its own."""
+        if is_replay(self._capture.info):
+            return 0
+        return int((probably_mapped(self._capture.files) & self._capture.file_mask).sum())
 
     def _counters(self) -> pa.Table | None:
         """Darshan's counters where they cover exactly the rows of the capture or part; else None."""

@@ -143,6 +143,7 @@ JSON_KEYS: Mapping[str, str] = {
     "infinitely fast storage could save; null without steps",
     "operations": "read, write and other, traced",
     "partial": "whether the source is marked as incomplete",
+    "probably_mapped": "files that were opened and positioned, but neither read nor written: probably memory-mapped",
     "reconstructed": "operations and bytes from counters, which are in no other total",
     "sequential_pct": "accesses at a higher offset than the previous one",
     "steps": "training steps of the rank with the most, and their mean duration",

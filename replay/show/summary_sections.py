@@ -61,11 +61,20 @@ def storage_cost(summary: Mapping[str, Any]) -> list[str]:
     if not summary["operations"]["read"] and not summary["operations"]["write"]:
         none = "The capture holds no reads and no writes: what storage cost this run is not known."
         return [none, *_waits(summary)]
+    if summary["probably_mapped"]:
+        return [_mapped(summary["probably_mapped"]), *_waits(summary)]
     covered = summary["coverage"]["bytes"]
     if covered is not None and covered < LEAST_COVERAGE:
         few = f"The trace holds {100 * covered:.1f} % of the bytes: too little to say what storage cost this run."
         return [few, *_waits(summary)]
     return [*_gain(summary), *_waits(summary)]
+
+
+def _mapped(files: int) -> str:
+    return (
+        f"{format_counted(files, 'file')} opened but never read through a call: probably memory-mapped. Darshan sees "
+        "no page faults, so what storage cost this run is not known."
+    )
 
 
 def _what_ran(summary: Mapping[str, Any]) -> str:

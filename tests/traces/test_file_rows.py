@@ -4,8 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.capture_builder import File, files_table
 from traces.errors import CaptureError
-from traces.file_rows import check_file_ids, exact_paths
+from traces.file_rows import check_file_ids, exact_paths, probably_mapped
 
 
 def test_the_exact_bytes_of_a_path() -> None:
@@ -20,3 +21,20 @@ def test_a_number_without_a_file_is_damage(file_id: list[int]) -> None:
     check_file_ids(np.array([], dtype=np.int32), 0, "x")
     with pytest.raises(CaptureError, match=r"c\.capture: a rename names a file that files\.parquet lacks: merge again"):
         check_file_ids(np.array(file_id), 3, "c.capture", "a rename")
+
+
+@pytest.mark.parametrize(
+    ("counters", "mapped"),
+    [
+        ({"posix_opens": 2, "posix_seeks": 3, "posix_reads": 0}, True),
+        ({"posix_opens": 2, "posix_seeks": 3, "posix_reads": 1}, False),
+        ({"posix_opens": 2, "posix_seeks": 0, "posix_reads": 0}, False),
+        ({"posix_opens": 1, "posix_seeks": 1, "posix_writes": 4}, False),
+        ({"posix_opens": 1, "posix_seeks": 1, "mpiio_reads": 4}, False),
+        ({"stdio_opens": 1, "stdio_seeks": 1}, False),
+        ({}, False),
+    ],
+)
+def test_a_file_that_is_positioned_and_never_read_was_probably_mapped(counters: dict[str, int], mapped: bool) -> None:
+    table = files_table([File("/data", counters=counters), File("<STDIN>", counters=counters)], [])
+    assert probably_mapped(table).tolist() == [mapped, False]
