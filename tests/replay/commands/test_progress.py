@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -21,7 +22,7 @@ from tests.places import ROOT
 from traces.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from replay.engine.issue import Lane as LoopLane
+    from replay.engine.issue import Lane
     from replay.engine.items import Batch
 
 
@@ -73,33 +74,40 @@ def test_the_time_that_all_runs_take_is_judged_by_those_that_are_done() -> None:
     assert time_left_text(15.0, 2, 22) == "; all runs: 2 min left"
 
 
-def test_the_lag_is_that_of_the_next_operation_of_a_lane() -> None:
-    batches = [plan_rows([10, 20, 30]), plan_rows([40, 50])]
+class LoopLane:
+    """A lane that has done as many items as a test says, and takes whatever it is given."""
 
-    class Lane:
-        items_done = 0
+    items_done = 0
 
-        def collect(self) -> None:
-            return None
+    def collect(self) -> None:
+        return None
 
-        def submit(self, batch: Batch) -> bool:
-            return True
+    def submit(self, batch: Batch) -> bool:
+        return True
 
-        def finish(self) -> None:
-            """No more."""
+    def finish(self) -> None:
+        """No more."""
 
-    class Source(LaneSource):
-        def next_rows(self) -> np.ndarray:
-            return batches.pop(0) if batches else plan_rows([])
 
-    lane = Lane()
-    running = FedLane(cast("LoopLane", lane), Source(), NoRecorder(), "0.0")
-    running.pump()
-    behind = []
-    for done in range(6):
-        lane.items_done = done
-        behind.append(running.behind_ns(45))
-    assert behind == [35, 25, 15, 5, 0, 0]
+class Rows(LaneSource):
+    def __init__(self, *batches: np.ndarray) -> None:
+        self._batches = list(batches)
+
+    def next_rows(self) -> np.ndarray:
+        return self._batches.pop(0) if self._batches else plan_rows([])
+
+
+@pytest.fixture
+def fed() -> Callable[..., tuple[LoopLane, FedLane]]:
+    """A lane of the loop and what feeds it, which has handed over the first of the given batches."""
+
+    def make(*batches: np.ndarray) -> tuple[LoopLane, FedLane]:
+        lane = LoopLane()
+        feeding = FedLane(cast("Lane", lane), Rows(*batches), NoRecorder(), "0.0")
+        feeding.pump()
+        return lane, feeding
+
+    return make
 
 
 def plan_rows(due_ns: list[int]) -> np.ndarray:
@@ -108,32 +116,20 @@ def plan_rows(due_ns: list[int]) -> np.ndarray:
     return rows
 
 
-def test_waits_and_compute_are_no_operations_done() -> None:
+def test_the_lag_is_that_of_the_next_operation_of_a_lane(fed: Callable[..., tuple[LoopLane, FedLane]]) -> None:
+    lane, feeding = fed(plan_rows([10, 20, 30]), plan_rows([40, 50]))
+    behind = []
+    for lane.items_done in range(6):
+        behind.append(feeding.behind_ns(45))
+    assert behind == [35, 25, 15, 5, 0, 0]
+
+
+def test_waits_and_compute_are_not_operations_done(fed: Callable[..., tuple[LoopLane, FedLane]]) -> None:
     """Two operations among five items: never more are done than the survey counts."""
     rows = plan_rows([10, 20, 30, 40, 50])
     rows["kind"] = [MARK, READ_AT, SLEEP, READ_AT, MARK]
-    batches = [rows]
-
-    class Lane:
-        items_done = 0
-
-        def collect(self) -> None:
-            return None
-
-        def submit(self, batch: Batch) -> bool:
-            return True
-
-        def finish(self) -> None:
-            """No more."""
-
-    class Source(LaneSource):
-        def next_rows(self) -> np.ndarray:
-            return batches.pop() if batches else plan_rows([])
-
-    lane = Lane()
-    running = FedLane(cast("LoopLane", lane), Source(), NoRecorder(), "0.0")
-    running.pump()
+    lane, feeding = fed(rows)
     done = []
     for lane.items_done in range(6):
-        done.append(running.operations_done)
+        done.append(feeding.operations_done)
     assert done == [0, 0, 1, 1, 2, 2]
