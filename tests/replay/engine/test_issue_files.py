@@ -131,5 +131,5 @@ def test_lanes_share_files(core, tmp_path):
 
 @pytest.mark.parametrize("path", [b"", b"/a\0b"])
 def test_a_path_that_cannot_be_is_refused(path):
-    with pytest.raises(ReplayError, match="no path of a file"):
+    with pytest.raises(ReplayError, match="not the path of a file"):
         FileSlot(path=path)
