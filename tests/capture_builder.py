@@ -40,6 +40,7 @@ from traces.schema import (
 from traces.store.reader import Capture, open_capture
 from traces.store.relation import as_source
 from traces.store.writer import (
+    ROW_GROUP_ROWS,
     OpsWriter,
     create_capture,
     write_capture_info,
@@ -121,6 +122,7 @@ def build_capture(
     info: CaptureInfo | None = None,
     name: str = "test",
     replay_of: Capture | None = None,
+    row_group_rows: int = ROW_GROUP_ROWS,
 ) -> Capture:
     """Write `directory`/`name`.capture and open it.
 
@@ -130,7 +132,7 @@ def build_capture(
     op_list, span_list = list(ops), list(spans)
     path = Path(directory) / f"{name}.capture"
     create_capture(path)
-    with OpsWriter(path) as writer:
+    with OpsWriter(path, row_group_rows=row_group_rows) as writer:
         writer.write(ops_table(op_list))
     write_files(path, files_table(files, op_list))
     write_spans(path, spans_table(span_list))

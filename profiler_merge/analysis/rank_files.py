@@ -167,15 +167,15 @@ class RankFiles:
         self._layers = layers
         self.num_rows = num_rows
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, at most BATCH_ROWS at a time. Memory: as of `RankAccesses`, and a batch.
+    def batches(self, most_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """All rows, at most `most_rows` at a time. Memory: as of `RankAccesses`, and a batch.
 
         Raises: CaptureError when a part is damaged.
         """
         texts = FileTexts(self._capture.files)
         for rank, found in self._ranks():
-            for begin in range(0, len(found.file_id), BATCH_ROWS):
-                yield _batch(rank, found, slice(begin, begin + BATCH_ROWS), texts)
+            for begin in range(0, len(found.file_id), most_rows):
+                yield _batch(rank, found, slice(begin, begin + most_rows), texts)
 
     def table(self) -> pa.Table:
         """All rows at once, about 250 bytes of memory each, twice that while they are put together.

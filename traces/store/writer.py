@@ -42,11 +42,13 @@ class OpsWriter:
     Rows of one rank must come together and in start order.
 
     A context manager: leaving it by an exception removes the parts that it wrote.
+    `row_group_rows`: rows of a row group, the unit in which a reader skips what it does not need.
     Raises: CaptureError when rows are out of order or a rank comes back; TargetError when the disk refuses.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._folder = directory / OPS_FOLDER
+        self._row_group_rows = row_group_rows
         self._writer: pq.ParquetWriter | None = None
         self._rows_in_part = 0
         self._pending: deque[pa.Table] = deque()
@@ -84,7 +86,7 @@ class OpsWriter:
         self._last_start = int(starts[-1])
         self._pending.append(rows)
         self._pending_rows += rows.num_rows
-        if self._pending_rows >= ROW_GROUP_ROWS:
+        if self._pending_rows >= self._row_group_rows:
             self._flush(whole=False)
 
     def _flush(self, *, whole: bool) -> None:
@@ -92,11 +94,11 @@ class OpsWriter:
         if not self._pending_rows or self._rank is None:
             return
         table = pa.concat_tables(self._pending)
-        full = table.num_rows if whole else table.num_rows - table.num_rows % ROW_GROUP_ROWS
+        full = table.num_rows if whole else table.num_rows - table.num_rows % self._row_group_rows
         with self._refusals():
-            for begin in range(0, full, ROW_GROUP_ROWS):
-                group = table.slice(begin, min(ROW_GROUP_ROWS, full - begin))
-                self._part_writer().write_table(group, row_group_size=ROW_GROUP_ROWS)
+            for begin in range(0, full, self._row_group_rows):
+                group = table.slice(begin, min(self._row_group_rows, full - begin))
+                self._part_writer().write_table(group, row_group_size=self._row_group_rows)
                 self._usage.add(self._rank, group)
                 self._rows_in_part += group.num_rows
                 self.rows += group.num_rows

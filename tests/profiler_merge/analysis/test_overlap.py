@@ -13,7 +13,6 @@ from profiler_merge.analysis.step_times import CAUSES
 from tests.capture_builder import Span, build_capture, read, write
 from traces.part import Part
 from traces.schema import READING_WAITS
-from traces.store import writer as capture_writer
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
@@ -190,14 +189,12 @@ IO = st.tuples(st.integers(0, 300), st.integers(0, 60))
 )
 def test_all_times_are_those_of_every_nanosecond(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     spans: list[tuple[str, int, int]],
     io: list[tuple[int, int]],
     steps: list[tuple[int, int]],
     group: int,
 ) -> None:
     """A mask of nanoseconds for each kind, compared with the sets of intervals."""
-    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", group)
     mask = {name: np.zeros(600, dtype=bool) for name in ("compute", "input_wait", "collective", "checkpoint", "io")}
     mask["pipeline"] = np.zeros(600, dtype=bool)
     for kind, start, length in spans:
@@ -222,6 +219,7 @@ def test_all_times_are_those_of_every_nanosecond(
             *(Span(kind, start, start + length, READING_WAITS[0]) for kind, start, length in spans),
             *(Span("step", start_ns=start, end_ns=end, step=number) for number, (start, end) in enumerate(bounds)),
         ],
+        row_group_rows=group,
     )
     found = overlap(capture)
     (rank,) = found.ranks

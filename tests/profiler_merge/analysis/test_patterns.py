@@ -12,9 +12,9 @@ from tests.capture_builder import File, Op, build_capture, read, write
 from traces.measures.access_pattern import AccessPattern
 from traces.measures.operation_rows import operation_rows
 from traces.part import Part
-from traces.store import writer as capture_writer
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture
+from traces.store.writer import ROW_GROUP_ROWS
 
 MIB = 1 << 20
 
@@ -122,21 +122,21 @@ ROWS = st.lists(
 )
 
 
-def random_capture(tmp_path: Path, rows: list[tuple[int, int, int, int, str]]) -> Capture:
+def random_capture(
+    tmp_path: Path, rows: list[tuple[int, int, int, int, str]], row_group_rows: int = ROW_GROUP_ROWS
+) -> Capture:
     ops = [
         (read if op == "r" else write)(file, rank=rank, offset=offset, length=length, start_ns=n)
         for n, (rank, file, offset, length, op) in enumerate(rows)
     ]
-    return build_capture(tmp_path, files=[File(f"/{n}", size=260) for n in range(3)], ops=ops)
+    files = [File(f"/{n}", size=260) for n in range(3)]
+    return build_capture(tmp_path, files=files, ops=ops, row_group_rows=row_group_rows)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, st.integers(1, 9))
-def test_tables_against_a_plain_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[tuple[int, int, int, int, str]], group: int
-) -> None:
-    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", group)
-    found = patterns(random_capture(tmp_path, rows))
+def test_tables_against_a_plain_count(tmp_path: Path, rows: list[tuple[int, int, int, int, str]], group: int) -> None:
+    found = patterns(random_capture(tmp_path, rows, row_group_rows=group))
     for row in found.rank_files.table().to_pylist():
         own = [r for r in rows if r[:2] == (row["rank"], row["file_id"])]
         seen = np.zeros(300, dtype=np.int64)

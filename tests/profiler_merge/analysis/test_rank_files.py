@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis import rank_files, reread
+from profiler_merge.analysis import reread
 from profiler_merge.analysis.patterns import FILES_SCHEMA, RANKS_SCHEMA, patterns
 from profiler_merge.analysis.rank_files import COUNTS, RANK_FILES_SCHEMA, SUMMED
 from tests.capture_builder import File, Op, build_capture, files_table, spans_table
 from traces.measures.intervals import BoundedUnion
 from traces.part import Part
 from traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
-from traces.store import writer as capture_writer
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture, open_capture
-from traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from traces.store.writer import ROW_GROUP_ROWS, OpsWriter, create_capture, write_capture_info, write_files, write_spans
 
 RANKS, FILES = 4, 5
 SIZE, STRIPE = 400, 30
@@ -44,7 +44,7 @@ OPS = st.lists(
 )
 
 
-def random_capture(folder: Path, ops: Iterable[Op]) -> tuple[Capture, list[Op]]:
+def random_capture(folder: Path, ops: Iterable[Op], row_group_rows: int = ROW_GROUP_ROWS) -> tuple[Capture, list[Op]]:
     """The capture, and its operations with times and without bytes where they move none."""
     timed = [
         Op(
@@ -61,7 +61,8 @@ def random_capture(folder: Path, ops: Iterable[Op]) -> tuple[Capture, list[Op]]:
         for number, op in enumerate(ops)
     ]
     files = [File(f"/data/{number}", size=SIZE, stripe_size=STRIPE) for number in range(FILES)]
-    return build_capture(folder, files=files, ops=timed, ranks=range(RANKS)), timed
+    made = build_capture(folder, files=files, ops=timed, ranks=range(RANKS), row_group_rows=row_group_rows)
+    return made, timed
 
 
 def one_layer(ops: list[Op]) -> list[Op]:
@@ -178,11 +179,9 @@ def plain_ranks(rows: dict[tuple[int, int], dict[str, Any]], ranks: Iterable[int
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(OPS, st.integers(1, 9), st.integers(1, 4), st.sampled_from([(), (1,), (0, 3)]))
 def test_all_three_tables_against_a_plain_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ops: list[Op], group: int, batch: int, ranks: tuple[int, ...]
+    tmp_path: Path, ops: list[Op], group: int, batch: int, ranks: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", group)
-    monkeypatch.setattr(rank_files, "BATCH_ROWS", batch)
-    capture, ops = random_capture(tmp_path, ops)
+    capture, ops = random_capture(tmp_path, ops, row_group_rows=group)
     assume(not ranks or any(op.rank in ranks for op in ops))
     found = patterns(part_of(capture, Part(ranks=ranks or None)))
     # The layer of a file is that of all ranks.
@@ -191,12 +190,14 @@ def test_all_three_tables_against_a_plain_count(
         {**row, "rank": rank, "file_id": file, "path": f"/data/{file}", "format": "other"}
         for (rank, file), row in rows.items()
     ]
-    assert found.rank_files.table().to_pylist() == [
+    batches = list(found.rank_files.batches(batch))
+    assert pa.Table.from_batches(batches, schema=RANK_FILES_SCHEMA).to_pylist() == [
         {name: plain_pattern(row) if name == "pattern" else row[name] for name in RANK_FILES_SCHEMA.names}
         for row in expected
     ]
     assert found.rank_files.num_rows == len(expected)
-    assert all(part.num_rows <= batch for part in found.rank_files.batches())
+    assert all(part.num_rows <= batch for part in batches)
+    assert found.rank_files.table().num_rows == len(expected)
     assert found.files.to_pylist() == [{name: row[name] for name in FILES_SCHEMA.names} for row in plain_files(rows)]
     assert found.ranks.to_pylist() == [
         {name: row[name] for name in RANKS_SCHEMA.names} for row in plain_ranks(rows, ranks or range(RANKS))

@@ -12,7 +12,6 @@ from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import SHARED
 from traces.part import Part
 from traces.schema import CaptureInfo, Coverage, Job
-from traces.store import writer as capture_writer
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture, open_capture
 from traces.units import MIB
@@ -178,9 +177,8 @@ def test_io_longer_than_the_job_is_warned_about(tmp_path: Path) -> None:
     assert "rank 0 spent longer in I/O than the job ran" in warning
 
 
-def test_batches_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_do_not_show(tmp_path: Path) -> None:
     """Many row groups: every measure carries its state over their borders."""
-    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", 700)
     count = 5_000
     rng = np.random.default_rng(3)
     starts = np.cumsum(rng.integers(1, 9, count))
@@ -190,7 +188,7 @@ def test_batches_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         read(0, offset=int(offset), length=int(length), start_ns=int(start), end_ns=int(end))
         for offset, length, start, end in zip(np.cumsum(lengths) - lengths + 1, lengths, starts, ends, strict=True)
     ]
-    capture = build_capture(tmp_path, files=["/a"], ops=ops)
+    capture = build_capture(tmp_path, files=["/a"], ops=ops, row_group_rows=700)
     assert len(list(capture.operations(0))) == 8
     found = summarise(capture)
     covered = np.zeros(int(ends.max()) + 1, dtype=bool)

@@ -12,7 +12,6 @@ from profiler_merge.analysis.timeline import ALL_RANKS, round_width_ns, timeline
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.errors import UsageError
 from traces.part import Part
-from traces.store import writer as capture_writer
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
@@ -82,17 +81,15 @@ OPERATIONS = st.lists(
 @given(OPERATIONS, st.integers(1, 700), st.integers(1, 9))
 def test_totals_are_exact_at_any_width(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     rows: list[tuple[int, int, int, int, str]],
     width: int,
     group: int,
 ) -> None:
-    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", group)
     ops = [
         (read if op == "r" else write)(0, rank=rank, start_ns=start, end_ns=start + length, length=size)
         for rank, start, length, size, op in rows
     ]
-    capture = build_capture(tmp_path, files=["/a"], ops=ops)
+    capture = build_capture(tmp_path, files=["/a"], ops=ops, row_group_rows=group)
     over_all, by_rank = timeline(capture, bin_ns=width), timeline(capture, bin_ns=width, per_rank=True)
     for name, op in (("read", "r"), ("write", "w")):
         chosen = [row for row in rows if row[4] == op]

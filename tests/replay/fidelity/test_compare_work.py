@@ -12,7 +12,6 @@ from replay.fidelity.compare import compare
 from tests.capture_builder import Op, build_capture, read
 from tests.replay.fidelity.comparing import MS, STEPS, replay_of, replayed_ops, source_fixture  # noqa: F401
 from traces.schema import CaptureInfo, Job
-from traces.store import writer as capture_writer
 from traces.store.reader import Capture
 
 
@@ -136,9 +135,8 @@ def test_only_what_a_replay_issues_is_compared(tmp_path: Path) -> None:
     assert found.similarity.factors["bytes"].source == 8
 
 
-def test_state_is_carried_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_carried_over_row_groups(tmp_path: Path) -> None:
     """Many row groups; one of the last operations differs."""
-    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", 700)
     count = 5_000
     rng = np.random.default_rng(4)
     starts, lanes = np.cumsum(rng.integers(1, 2000, count)).tolist(), rng.integers(0, 3, count).tolist()
@@ -146,11 +144,12 @@ def test_state_is_carried_over_row_groups(tmp_path: Path, monkeypatch: pytest.Mo
         read(0, lane=lane, offset=10 * place, length=10, start_ns=start, end_ns=start + 500)
         for place, (start, lane) in enumerate(zip(starts, lanes, strict=True))
     ]
-    source = build_capture(tmp_path, files=["/a"], ops=ops, name="source")
+    source = build_capture(tmp_path, files=["/a"], ops=ops, name="source", row_group_rows=700)
     assert len(list(source.operations(0))) == 8
     assert compare(source, source).passed
     ops[-5] = replace(ops[-5], offset=3)
-    found = compare(source, build_capture(tmp_path, files=["/a"], ops=ops, name="replay"))
+    replay = build_capture(tmp_path, files=["/a"], ops=ops, name="replay", row_group_rows=700)
+    found = compare(source, replay)
     place = sum(lane == lanes[-5] for lane in lanes[:-5])
     assert found.exact.differences[0].startswith(f"rank 0, /a, lane {lanes[-5]}, operation {place}: read of 10 B at")
 

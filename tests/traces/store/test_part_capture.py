@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +19,6 @@ from tests.capture_builder import Span, build_capture, read, spans_table, write
 from traces.errors import CaptureError, UsageError
 from traces.part import Part
 from traces.schema import NO_STEP, CaptureInfo, Job
-from traces.store import reader as store
-from traces.store import writer as capture_writer
 from traces.store.part_capture import part_of, part_replayed
 from traces.store.reader import Capture, open_capture
 
@@ -147,14 +146,22 @@ def test_a_rank_without_the_steps_has_nothing(tmp_path: Path) -> None:
     assert part.time_span_ns == (20, 1030)
 
 
-def test_row_groups_outside_of_the_window_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture_writer, "ROW_GROUP_ROWS", 16)
-    capture = build_capture(tmp_path, ops=[read(0, start_ns=i, end_ns=i + 1) for i in range(40)], files=["/a"])
-    read_groups: list[int] = []
-    original = store._read_row_group
-    monkeypatch.setattr(store, "_read_row_group", lambda f, g, c: read_groups.append(g.index) or original(f, g, c))
-    assert part_of(capture, Part(from_ns=35)).operation_count() == 5
-    assert set(read_groups) == {2}
+def test_row_groups_outside_of_the_window_are_not_read(tmp_path: Path) -> None:
+    """Damage to the row groups before the window is found by a reader of everything, not by one of the window."""
+    ops = [read(0, start_ns=i, end_ns=i + 1) for i in range(40)]
+    capture = build_capture(tmp_path, ops=ops, files=["/a"], row_group_rows=16)
+    (stored,) = (capture.path / "ops").iterdir()
+    with pq.ParquetFile(stored) as file:
+        last = file.metadata.row_group(2)
+        first_bytes = [last.column(place).dictionary_page_offset for place in range(last.num_columns)]
+        first_bytes += [last.column(place).data_page_offset for place in range(last.num_columns)]
+    begin = min(place for place in first_bytes if place is not None)
+    with stored.open("r+b") as damaged:
+        damaged.seek(4)
+        damaged.write(bytes(begin - 4))
+    assert list(starts(part_of(capture, Part(from_ns=35)), 0)) == [35, 36, 37, 38, 39]
+    with pytest.raises(CaptureError, match="row group 0"):
+        starts(capture, 0)
 
 
 @given(
