@@ -1,13 +1,13 @@
 """What the commands print, at 80 and 120 columns; `summary` has such tests of its own in `tests/replay/show`.
 
 The captures are the bundled imagenet and, for `compare`, a small run and two replays of it that the test makes: of a
-replay on the spot every figure would differ. Folders, rates and sizes of compressed files are masked. After a wanted
-change: run with GOLDEN=write in the environment, and read the difference.
+replay on the spot every figure would differ (`test_results.py` has the output of `run` and `regress`). Folders, rates
+and sizes of compressed files are masked. After a wanted change: run with GOLDEN=write in the environment, and read the
+difference.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +17,9 @@ import pytest
 
 from replay.commands.main import main
 from tests.capture_builder import Op, Span, build_capture, read
+from tests.golden.golden_file import check_golden
 from traces.samples import sample
 
-EXPECTED = Path(__file__).parent / "expected"
 MS = 1_000_000
 STEPS = 40
 
@@ -132,8 +132,4 @@ def test_what_is_printed(
             given.append(str(job.log) if argument == "LOG" else argument)
     assert main(given) == status
     printed = capfd.readouterr()
-    text = masked(printed.out + printed.err, folder)
-    expected = EXPECTED / f"{case}-{columns}.txt"
-    if os.environ.get("GOLDEN") == "write":
-        expected.write_text(text, encoding="utf-8")
-    assert text == expected.read_text(encoding="utf-8")
+    check_golden(f"{case}-{columns}", masked(printed.out + printed.err, folder))

@@ -1,0 +1,180 @@
+"""What `run`, `run --repeat` and `regress` print, at 80 and 120 columns, of fixed results.
+
+The figures of a real replay differ each time: here `results/run.json` is what `dxt-replay run --json` printed once, and
+the pairs of an experiment are written below. After a wanted change: run with GOLDEN=write in the environment, and read
+the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
+from replay.regression.health import examine
+from replay.regression.regression_sections import regression_sections
+from replay.regression.run_metrics import MeasuredRun
+from replay.regression.verdict import Rule
+from replay.show.terminal import print_repeats, print_run, print_sections
+from tests.golden.golden_file import check_golden
+
+RUN: Mapping[str, Any] = json.loads((Path(__file__).parent / "results" / "run.json").read_text(encoding="utf-8"))
+
+LATE = {"p50": 1800.5, "p90": 9_230.0, "p99": 41_250.0, "max": 88_125.5}
+
+RUNS: Mapping[str, Mapping[str, Any]] = {
+    "run-on-time": {},
+    "run-late": {
+        "lag_us": LATE,
+        "response_us": {name: value + 30 for name, value in LATE.items()},
+        "warnings": ["1 % of the operations began more than 41.250 ms late"],
+    },
+    "run-failed": {
+        "failed": 13,
+        "errors": {"ENOENT": 12, "EIO": 1},
+        "close_errors": {"ENOSPC": 1},
+        "short": 2,
+        "warnings": ["2 operations moved fewer bytes than recorded"],
+    },
+    "run-stopped": {"stopped": True, "operations": 210, "elapsed_s": 2.104},
+    "run-faster": {"speed": 4.0, "compute_speed": 4.0, "io_speed": 4.0, "elapsed_s": 1.884, "expected_s": 1.883},
+    "run-as-fast-as-it-goes": {"pace": "none", "expected_s": None, "elapsed_s": 0.046, "lag_us": None},
+    "run-direct": {"direct": True, "vectored": 8, "backends": ["posix", "mpi_io"]},
+    "run-empty": {"operations": 0, "lag_us": None, "latency_us": None, "response_us": None, "overhead": None},
+}
+"""Name of a golden file -> what differs from RUN."""
+
+
+def repeats(**last: Any) -> dict[str, Any]:
+    """Three runs, of which the last one differs by `last`."""
+    runs = [{**RUN, "elapsed_s": elapsed} for elapsed in (7.533, 7.541, 7.602)]
+    runs[-1] |= last
+    return {"repeats": 3, "elapsed_s": {"median": 7.541, "min": 7.533, "max": 7.602}, "runs": runs}
+
+
+REPEATS: Mapping[str, Mapping[str, Any]] = {
+    "repeat": {},
+    "repeat-failed": {
+        "failed": 13,
+        "errors": {"EIO": 13},
+        "warnings": ["2 operations moved fewer bytes than recorded"],
+    },
+    "repeat-stopped": {"stopped": True, "operations": 210, "lag_us": None, "latency_us": None},
+}
+
+ELAPSED_S = (7.412, 7.533, 7.498, 7.461, 7.577, 7.440, 7.512, 7.489, 7.530, 7.455, 7.502, 7.471)
+"""Of the baseline, by pair."""
+
+STEADY = (1.000, 1.003, 0.998, 1.001, 0.997, 1.002, 0.999, 1.004, 0.996, 1.000, 1.002, 0.999)
+NOISY = (1.00, 1.21, 0.83, 1.08, 0.91, 1.17, 0.88, 1.30, 0.79, 1.02, 1.12, 0.95)
+"""The candidate in each pair, as a multiple of the baseline, before the change of a case."""
+
+CASES: Mapping[str, Mapping[str, Any]] = {
+    "regress-regression": {"change": 1.18},
+    "regress-several-times": {"change": 3.4},
+    "regress-improvement": {"change": 0.85},
+    "regress-no-change": {"change": 1.0},
+    "regress-inconclusive": {"change": 1.0, "spread": NOISY},
+    "regress-too-few-pairs": {"change": 1.18, "pairs": 3},
+    "regress-few-pairs": {"change": 1.18, "pairs": 6},
+    "regress-stopped": {"change": 1.18, "pairs": 7, "stopped": True},
+    "regress-not-valid": {"change": 1.18, "candidate": {"resident_pct": 64.0, "failed": 3}},
+}
+"""Name of a golden file -> arguments of `experiment`."""
+
+
+def measured(side: str, pair: int, factor: float, **changes: Any) -> MeasuredRun:
+    elapsed_s = ELAPSED_S[pair - 1] * factor
+    fields: dict[str, Any] = {
+        "capture": None,
+        "metrics": {
+            "elapsed_s": elapsed_s,
+            "io_time_s": elapsed_s / 3,
+            "latency_mean_us": 24.5 * elapsed_s,
+            "read_latency_p50_us": 5.1 * elapsed_s,
+            "read_latency_p99_us": 700 * elapsed_s,
+            "bandwidth_mib_s": 2900 / elapsed_s,
+        },
+        "operations": 704,
+        "failed": 0,
+        "short": 0,
+        "left_out": 0,
+        "bytes_read": 131_169_920,
+        "bytes_written": 926,
+        "whole_s": elapsed_s,
+        "starved_s": 0.0,
+        "overhead_pct": 0.02,
+        "lag_us": {"p50": 1.0, "p90": 4.0, "p99": 60.0, "max": 300.0},
+        "jitter_us": RUN["jitter_us"],
+        "cache_policy": "cold",
+        "resident_pct": 0.0,
+        "stopped": False,
+    }
+    return MeasuredRun(side=side, pair=pair, **{**fields, **changes})
+
+
+def experiment(
+    *,
+    change: float,
+    spread: tuple[float, ...] = STEADY,
+    pairs: int = len(STEADY),
+    stopped: bool = False,
+    candidate: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The JSON object of an experiment. `candidate`: what else its runs differ in; `stopped`: within the last run."""
+    runs = []
+    for pair in range(1, pairs + 1):
+        both = [
+            measured(BASELINE, pair, 1.0),
+            measured(CANDIDATE, pair, change * spread[pair - 1], stopped=stopped and pair == pairs, **candidate or {}),
+        ]
+        runs += both if pair % 2 else both[::-1]
+    rule = Rule()
+    counted = [run for run in runs if not run.stopped]
+    setting = {
+        "capture": "run.capture",
+        "baseline": "/mnt/old/twin",
+        "candidate": "/mnt/new/twin",
+        "pace": "steps",
+        "speed": 1.0,
+        "warmup": 1,
+        "seed": 7,
+        "cache": {"policy": "cold"},
+        "stopped": stopped,
+    }
+    health = examine(counted, threshold_pct=rule.threshold_pct, closed_loop=True, direct=False)
+    return compare_sides(runs, primary="elapsed_s", rule=rule, health=health, setting=setting).as_json()
+
+
+@pytest.fixture(params=[80, 120])
+def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Width of the terminal."""
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return int(request.param)
+
+
+def check(case: str, columns: int, printed: str) -> None:
+    assert max(len(line) for line in printed.splitlines()) <= columns
+    check_golden(f"{case}-{columns}", printed)
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_a_run(case: str, columns: int, capsys: pytest.CaptureFixture[str]) -> None:
+    print_run({**RUN, **RUNS[case]})
+    check(case, columns, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("case", REPEATS)
+def test_repeated_runs(case: str, columns: int, capsys: pytest.CaptureFixture[str]) -> None:
+    print_repeats(repeats(**REPEATS[case]))
+    check(case, columns, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_experiment(case: str, columns: int, capsys: pytest.CaptureFixture[str]) -> None:
+    print_sections(regression_sections(experiment(**CASES[case])))
+    check(case, columns, capsys.readouterr().out)
