@@ -17,7 +17,7 @@ SHELL_STATUS = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from profiler_merge import merge
+from profiler_merge import job_spans
 from replay.commands.main import main
 
 def signalled(path, **options):
@@ -25,7 +25,7 @@ def signalled(path, **options):
     assert working.name.endswith(".dxt-replay")
     os.kill(os.getpid(), int(sys.argv[1]))
 
-merge.read_profile = signalled
+job_spans.read_profile = signalled
 sys.exit(main(sys.argv[3:]))
 """
 

@@ -1,0 +1,89 @@
+"""What capture.json says of a merge: the job, its sources, clocks and coverage, and what was made of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from profiler_merge.darshan.job_logs import JobLogs
+from profiler_merge.process_rows import ProcessRows
+from profiler_merge.profiles.reading import is_json
+from profiler_merge.recognise import KINETO, XPLANE
+from traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
+from traces.units import ns_to_seconds
+from traces.version import VERSION
+
+MAX_RANKS = 1 << 20
+"""A job record that claims more ranks is damaged; then only ranks with operations count."""
+
+
+def capture_info(
+    job: JobLogs,
+    profiles: Mapping[int, Sequence[Path]],
+    *,
+    with_operations: Collection[int],
+    rows: ProcessRows,
+    stored: int,
+    clock: Sequence[RankClock],
+    coverage: Coverage,
+    warnings: Sequence[str],
+    options: Mapping[str, Any],
+) -> CaptureInfo:
+    """The contents of capture.json. `stored`: rows of the op stream; `options`: those that `made_by` repeats."""
+    ranks = set(range(job.nprocs)) if job.nprocs <= MAX_RANKS else set()
+    return CaptureInfo(
+        job=_job(job),
+        ranks=tuple(sorted(ranks.union(with_operations, profiles))),
+        sources=_sources(job, profiles),
+        clock=tuple(sorted(clock, key=lambda each: (each.rank, each.worker))),
+        coverage=coverage,
+        lanes="pthread_id" if rows.threads_known and all(rows.threads_known) else "overlap",
+        warnings=tuple(warnings),
+        made_by={
+            "program": "dxt-replay",
+            "version": VERSION,
+            "command": "merge",
+            "operations_stored": stored,
+            "operations_reconstructed": rows.reconstructed,
+            "rebuilt": rows.rebuilt.as_json(),
+            **options,
+        },
+    )
+
+
+def _job(job: JobLogs) -> Job:
+    record = job.first.job
+    run_time_s = record.run_time_s if len(job.processes) == 1 else None
+    if run_time_s is None:
+        run_time_s = max(ns_to_seconds(job.end_ns - job.start_ns), 0.0)
+    return Job(
+        nprocs=job.nprocs,
+        run_time_s=run_time_s,
+        start_ns=job.start_ns,
+        end_ns=job.end_ns,
+        zero_ns=job.start_ns,
+        job_id=record.jobid,
+        exe=record.exe,
+        metadata=dict(record.metadata),
+    )
+
+
+def _sources(job: JobLogs, profiles: Mapping[int, Sequence[Path]]) -> tuple[Source, ...]:
+    return tuple(
+        [_source(process.log.path, "darshan") for process in job.processes]
+        + [
+            _source(path, KINETO if is_json(path) else XPLANE)
+            for _, files in sorted(profiles.items())
+            for path in files
+        ]
+    )
+
+
+def _source(path: Path, kind: str) -> Source:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return Source(name=path.name, sha256=digest.hexdigest(), kind=kind)

@@ -1,0 +1,129 @@
+"""The spans of a job: each rank's from its profile, and where one rank alone was profiled, copies for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.reading import read_profile
+from profiler_merge.profiles.spans import profile_spans
+from traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
+from traces.steps import step_at
+
+MAX_COPIED_SPANS = 1 << 25
+
+
+@dataclass(slots=True)
+class JobSpans:
+    """Reads the profiles of a job, one at a time, and gathers their spans on the capture's clock.
+
+    profiles: the files of each profiled rank.
+    start_ns: where the capture's time begins (CLOCK_REALTIME).
+    ranks: number of ranks of the job.
+    skip_damaged: whether the readable rest of a damaged profile is used.
+    """
+
+    profiles: Mapping[int, Sequence[Path]]
+    start_ns: int
+    ranks: int
+    skip_damaged: bool
+    _tables: dict[int, pa.Table] = field(default_factory=dict)
+    _template: pa.Table | None = None
+    _template_known: bool = False
+
+    def profile(self, rank: int) -> Profile | None:
+        """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
+        if rank not in self.profiles:
+            return None
+        return read_profile(self.profiles[rank], skip_damaged=self.skip_damaged)
+
+    def add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
+        """Note the spans of a rank. Returns warnings.
+
+        `undated_offset_ns`: what takes the times of a profile without a date to the log's clock.
+        """
+        warnings = []
+        if skipped := profile.skipped_fields:
+            counts = ", ".join(f"{count} in {message}" for message, count in sorted(skipped.items()))
+            warnings.append(
+                f"rank {rank}: fields of {profile.path.name} that this release does not know were skipped ({counts}): "
+                "a newer profiler wrote it, or it is damaged"
+            )
+        self._tables[rank] = _table(rank, profile, undated_offset_ns - self.start_ns)
+        self._note_template(rank, profile)
+        return warnings + [f"rank {rank}: {text}" for text in profile.warnings]
+
+    def add_rest(self) -> list[str]:
+        """Note the profiles of ranks without operations, and the copies for ranks without one. Returns warnings."""
+        warnings = []
+        for rank in sorted(self.profiles.keys() - self._tables.keys()):
+            warnings += self.add(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
+        return warnings + self._copy_to_others()
+
+    def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
+        """Training step in which each time (ns, capture clock) of a rank lies, int32; NO_STEP outside the steps.
+
+        A rank without a profile has the steps of the only one that was profiled, where that profile has a date.
+        """
+        spans = self._tables.get(rank)
+        if spans is None:
+            spans = self._of_profiled()
+        if spans is None:
+            return np.full(len(times), NO_STEP, dtype=np.int32)
+        steps = spans.filter(pa.array(codes(spans, "kind") == SPAN_KINDS.index("step")))
+        return step_at(times, *(steps[name].to_numpy() for name in ("start_ns", "end_ns", "step")))
+
+    def table(self) -> pa.Table:
+        """All spans so far, as `SPANS_SCHEMA`."""
+        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values()])
+
+    def _of_profiled(self) -> pa.Table | None:
+        """The spans that stand for ranks without a profile: those of the one profiled rank, if they have a date."""
+        if not self._template_known and len(self.profiles) == 1:
+            (rank,) = self.profiles
+            self._note_template(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
+        return self._template
+
+    def _note_template(self, rank: int, profile: Profile) -> None:
+        if self._template_known or len(self.profiles) != 1:
+            return
+        self._template_known = True
+        if profile.epoch_start_ns is not None:
+            found = self._tables.get(rank)
+            self._template = _table(rank, profile, -self.start_ns) if found is None else found
+
+    def _copy_to_others(self) -> list[str]:
+        """Copy the spans of the one profiled rank to the others: profiling rank 0 alone is the custom under Horovod."""
+        missing = [rank for rank in range(self.ranks) if rank not in self.profiles]
+        if not missing or (template := self._of_profiled()) is None:
+            return []
+        (profiled,) = self.profiles
+        if len(missing) * template.num_rows > MAX_COPIED_SPANS:
+            return [f"only rank {profiled} was profiled; its spans are too many to copy to all other ranks"]
+        for rank in missing:
+            column = pa.array(np.full(template.num_rows, rank, dtype=np.int32))
+            self._tables[rank] = template.set_column(0, SPANS_SCHEMA.field("rank"), column)
+        return [
+            f"only rank {profiled} was profiled: the spans and steps of the other {len(missing)} ranks are copies of "
+            "its own, and the clocks of those ranks are known to their interval only"
+        ]
+
+
+def _table(rank: int, profile: Profile, shift_ns: int) -> pa.Table:
+    """The spans of a profile, their times moved by `shift_ns`."""
+    spans = profile_spans(profile)
+    columns = {
+        "rank": np.full(len(spans.start_ns), rank, dtype=np.int32),
+        "thread": spans.thread,
+        "kind": spans.kind,
+        "name": spans.names,
+        "step": spans.step,
+        "start_ns": spans.start_ns + shift_ns,
+        "end_ns": spans.end_ns + shift_ns,
+    }
+    return table_from_columns(columns, SPANS_SCHEMA)
