@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from profiler_merge.profiles.xplane.format import (
+from profiler_merge.profiles.xplane.wire_format import (
     BYTES,
     DOUBLE,
     FIELDS,
@@ -72,7 +72,7 @@ def space_class() -> Any:
 def decode(
     buffer: memoryview, keep: Callable[[bytes], bool], wanted: tuple[bytes, ...]
 ) -> tuple[list[RawPlane], list[bytes], dict[str, int]]:
-    """See `profiler_merge.profiles.xplane.format.Decoder`."""
+    """See `profiler_merge.profiles.xplane.wire_format.Decoder`."""
     cls = space_class()
     space = cls()
     try:

@@ -13,7 +13,7 @@ from profiler_merge.analysis.findings import findings_of
 from profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
 from profiler_merge.analysis.loop_bars import LoopBars, loop_bars
 from profiler_merge.analysis.mounts import MountTotals, mount_totals
-from profiler_merge.analysis.offsets import FileOffsets, file_offsets
+from profiler_merge.analysis.offset_samples import FileOffsets, file_offsets
 from profiler_merge.analysis.steady_loop import waits_are_real
 from profiler_merge.analysis.timeline import Timeline, timeline
 from traces.part import Part

@@ -286,6 +286,6 @@ class TimelineCollector:
                 profiled[self._row[rank]] += 1
                 busy = found.compute.get(rank, Intervals())
                 shares_[self._row[rank]] += busy.covered_within(edges[:-1], edges[1:]) / self._bin_ns
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):
             result: np.ndarray = shares_ / profiled[:, None]
         return result

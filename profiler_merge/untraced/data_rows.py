@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.untraced.access_order import Patterns, PlacedAccesses, place_accesses
 from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
 from profiler_merge.untraced.access_times import Activity, access_times
+from profiler_merge.untraced.counted_order import Patterns, PlacedAccesses, place_accesses
 from profiler_merge.untraced.metadata_rows import FileOperations, MadeRows, made_rows, no_rows
 from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
 from profiler_merge.untraced.transfers import Transfers, counted_again

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.untraced.access_order import Patterns
 from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
+from profiler_merge.untraced.counted_order import Patterns
 from profiler_merge.untraced.transfers import Transfers
 
 _GOLDEN = 0.6180339887498949

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from replay.causal.check import schedule
-from replay.causal.items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from replay.causal.model import LoopModel, derive_model
 from replay.causal.training_loop import TrainingLoop, training_loop
 from replay.engine.clock import StopFlag
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from replay.plan.layers import LayerChoice
+from replay.plan.chosen_layers import LayerChoice
 from replay.plan.pacing import Pace, Pacing
 from replay.plan.plan_row import PLAN_ROW, OperationBatch
 from replay.plan.survey import RankSurvey
@@ -68,7 +68,7 @@ class Steps:
         return CausalLanes(self.models[rank], counters, pacing, self.surveys[rank].lane_operations, self.origin_ns)
 
     def pipeline(self, rank: int, counters: RankCounters, pacing: Pacing) -> np.ndarray:
-        """The input pipeline of a rank as items, see `replay.causal.items.ready_rows`."""
+        """The input pipeline of a rank as items, see `replay.causal.causal_items.ready_rows`."""
         return ready_rows(self.models[rank], counters, pacing)
 
     def script(self, rank: int, counters: RankCounters, pacing: Pacing, compute: str = "sleep") -> np.ndarray:

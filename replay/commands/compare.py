@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replay.commands.options import capture_argument, different_runs_option, json_option
+from replay.commands.shared_options import capture_argument, different_runs_option, json_option
 
 
 @click.command()
@@ -54,7 +54,7 @@ def command(
     it was due; slower or faster storage is a result and not a failure.
     """
     from replay import interface
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.commands.progress import status
 
     thresholds = interface.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)

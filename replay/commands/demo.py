@@ -66,7 +66,7 @@ def command(
     Both are real training runs (see traces/samples/SOURCES.md). Needs about 150 MB in the target. Nothing that exists
     is overwritten. Exits 1 when a comparison fails.
     """
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.show.terminal import print_comparison
     from traces.errors import UsageError
     from traces.samples import NAMES

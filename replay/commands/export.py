@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, force_option, json_option
+from replay.commands.shared_options import capture_argument, force_option, json_option
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def command(
     fio: a directory with an iolog per lane, the job file and a script that replays them on the staged twin.
     """
     from replay import interface
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.commands.progress import status
     from replay.ranks.stopping import unwind_on_signals
 

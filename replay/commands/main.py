@@ -163,7 +163,7 @@ def _complain(session: Session, kind: str, message: str, hint: str | None = None
     if hint is not None:
         click.echo(f"{PROGRAM}: {hint}", err=True)
     if session.as_json:
-        from replay.commands.output import OUTPUT_SCHEMA_VERSION
+        from replay.commands.json_output import OUTPUT_SCHEMA_VERSION
 
         error = {"type": kind, "message": message, **({} if hint is None else {"hint": hint})}
         click.echo(json.dumps({"schema_version": OUTPUT_SCHEMA_VERSION, "error": error}, indent=2))

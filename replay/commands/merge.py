@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replay.commands.options import force_option, json_option
+from replay.commands.shared_options import force_option, json_option
 
 
 @click.command()
@@ -85,7 +85,7 @@ def command(
     LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
     """
     from replay import interface
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.commands.progress import status
     from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_merge

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.options import capture_argument, force_option, json_option, part_options
 from replay.commands.replay_options import replay_options
+from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from replay.interface import Regression
     from replay.interface.captures import NamedPart
-    from replay.regression.verdict import Rule
+    from replay.regression.interval_verdict import Rule
 
 
 @click.command()
@@ -107,7 +107,7 @@ def command(
     from replay.commands.processes import ending_together
     from replay.commands.progress import byte_progress, experiment_progress
     from replay.ranks.comm import connect, first_does, together
-    from replay.regression.verdict import Rule
+    from replay.regression.interval_verdict import Rule
 
     comm = connect()
     runs = 2 * (repeats + warmup)
@@ -177,7 +177,7 @@ def _write(
 
 
 def _print(result: Regression, *, as_json: bool) -> None:
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.regression.regression_sections import regression_sections
     from replay.show.terminal import print_sections
 

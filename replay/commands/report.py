@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import (
+from replay.commands.shared_options import (
     capture_argument,
     different_runs_option,
     filter_options,
@@ -48,7 +48,7 @@ def command(
     it is. The options choose what the page is about, such as a stretch of time in full detail.
     """
     from replay import interface
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.commands.progress import status
     from replay.ranks.stopping import unwind_on_signals
 

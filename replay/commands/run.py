@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.options import capture_argument, force_option, json_option, part_options
 from replay.commands.replay_options import replay_options
+from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def command(
 
 def _print(result: RunResult | Repeats, *, as_json: bool) -> None:
     from replay import interface
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.show.terminal import print_repeats, print_run
 
     if as_json:
@@ -98,7 +98,7 @@ def _explain(capture: NamedPart, choices: Mapping[str, Any], *, as_json: bool) -
     """Print the causal model of all ranks of the part: the one that a run with the same options follows."""
     from replay import interface
     from replay.causal.explain import model_sections
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.show.terminal import print_sections
 
     names = ("api", "reconstruct", "speed", "compute_speed", "io_speed")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.options import capture_argument, part_options
+from replay.commands.shared_options import capture_argument, part_options
 
 if TYPE_CHECKING:
     from replay.interface.captures import NamedPart
@@ -49,7 +49,7 @@ def command(
     Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
     """
     from replay import interface
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.commands.progress import byte_progress
     from replay.twin.stage import describe, describe_done
     from traces.units import format_counted

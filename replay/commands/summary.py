@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.options import capture_argument, filter_options, force_option, json_option
+from replay.commands.shared_options import capture_argument, filter_options, force_option, json_option
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from profiler_merge.analysis.named_tables import Views
     from profiler_merge.analysis.rank_files import RankFiles
     from profiler_merge.analysis.table_formats import StreamedTable
-    from replay.commands.output import StreamedRows
+    from replay.commands.json_output import StreamedRows
     from replay.interface.captures import NamedPart
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
@@ -96,7 +96,7 @@ def command(
     """
     from profiler_merge.analysis.named_tables import summary_table
     from replay import interface
-    from replay.commands.output import print_json
+    from replay.commands.json_output import print_json
     from replay.commands.progress import status
     from replay.interface.captures import opened
     from replay.ranks.stopping import unwind_on_signals
@@ -158,7 +158,7 @@ def _shown(found: Views) -> dict[str, Any]:
 
 def _streamed(table: RankFiles) -> StreamedRows:
     from profiler_merge.analysis.table_formats import json_members
-    from replay.commands.output import StreamedRows
+    from replay.commands.json_output import StreamedRows
 
     return StreamedRows(members=partial(json_members, table))
 

@@ -1,7 +1,7 @@
 """How faithful a replay is: two captures in, one `Comparison` out. Pure; one pass over each op stream, in step by rank.
 
 The rows that a replay issues are compared (`replay.fidelity.replayed_rows`). Two results stand apart: the workload,
-which the replayer is responsible for (`replay.fidelity.verdict`), and the storage, which was measured
+which the replayer is responsible for (`replay.fidelity.workload_verdict`), and the storage, which was measured
 (`replay.fidelity.storage`). The measures behind them are each blind to something: similarity to order and to scale,
 equality to time, distributions to drift and to order, timing to what was done.
 """
@@ -21,7 +21,7 @@ from replay.fidelity.side_measures import Measures
 from replay.fidelity.similarity import WEAKNESS, Similarity, similarity
 from replay.fidelity.storage import Change, Storage, storage_verdict
 from replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
-from replay.fidelity.verdict import (
+from replay.fidelity.workload_verdict import (
     CLOSED_LOOP,
     FAIL,
     KEEPS_TIMES,

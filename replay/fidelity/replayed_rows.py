@@ -1,6 +1,6 @@
 """The rows of a capture that a replay issues: what a comparison looks at, on both sides.
 
-`replay.plan.layers` decides; a replay's own rows all pass, because it issued nothing else.
+`replay.plan.chosen_layers` decides; a replay's own rows all pass, because it issued nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.plan.layers import choose_layers
+from replay.plan.chosen_layers import choose_layers
 from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from traces.schema import READ, WRITE, codes
 from traces.store.reader import Capture
@@ -34,7 +34,7 @@ class ReplayedRows:
 
 
 class ReplayedCapture:
-    """A capture as its replay sees it: see `replay.plan.layers` for `api` and `reconstruct`, which the replay chose.
+    """A capture as its replay sees it; `replay.plan.chosen_layers` explains `api` and `reconstruct`.
 
     Raises: CaptureError when the capture is damaged; UsageError for an unknown `api`.
     """

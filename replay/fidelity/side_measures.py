@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from replay.fidelity.curves import CurveCollector
-from replay.fidelity.lateness import LatenessCollector
 from replay.fidelity.replayed_rows import ReplayedCapture, ReplayedRows, first_start_ns
+from replay.fidelity.replayer_share import LatenessCollector
 from replay.fidelity.sequences import RankSequences, SequenceCollector
 from replay.fidelity.similarity import factors
 from traces.measures.access_pattern import AccessPattern

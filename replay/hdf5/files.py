@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.hdf5.format import can_be_made
+from replay.hdf5.file_metadata import can_be_made
 from replay.hdf5.layout import Hdf5Layout, KnownDataset, NoLayout, layout_of
 from traces.schema import APIS, FORMATS, READ, WRITE, codes
 from traces.store.reader import Capture

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from profiler_merge.export.exported import Exported
     from profiler_merge.merge import MergeResult
     from replay.fidelity.compare import Comparison
-    from replay.fidelity.verdict import Thresholds
+    from replay.fidelity.workload_verdict import Thresholds
     from replay.interface.analyses import TABLES, findings, summary, table, tables, timeline
     from replay.interface.captures import open_capture, part
+    from replay.interface.charts import FIGURES, figure
     from replay.interface.comparisons import compare, regress
     from replay.interface.exports import FORMATS, Report, export, report
-    from replay.interface.figures import FIGURES, figure
     from replay.interface.merging import merge
     from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
     from replay.regression.comparison import Regression
@@ -60,12 +60,12 @@ _HOMES = {
     "profiler_merge.export.exported": ("Exported",),
     "profiler_merge.merge": ("MergeResult",),
     "replay.fidelity.compare": ("Comparison",),
-    "replay.fidelity.verdict": ("Thresholds",),
+    "replay.fidelity.workload_verdict": ("Thresholds",),
     "replay.interface.analyses": ("TABLES", "findings", "summary", "table", "tables", "timeline"),
     "replay.interface.captures": ("open_capture", "part"),
     "replay.interface.comparisons": ("compare", "regress"),
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
-    "replay.interface.figures": ("FIGURES", "figure"),
+    "replay.interface.charts": ("FIGURES", "figure"),
     "replay.interface.merging": ("merge",),
     "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
     "replay.regression.comparison": ("Regression",),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from replay.fidelity.compare import Comparison
-    from replay.fidelity.verdict import Thresholds
+    from replay.fidelity.workload_verdict import Thresholds
     from replay.ranks.comm import Communicator
     from replay.regression.comparison import Regression
     from replay.regression.experiment import Experiment
@@ -81,7 +81,7 @@ def regress(
     from replay.ranks.comm import connect, first_does, together
     from replay.ranks.stopping import unwind_on_signals
     from replay.regression import experiment as module
-    from replay.regression.verdict import Rule
+    from replay.regression.interval_verdict import Rule
 
     comm = comm or connect()
     keep = None if output is None else Path(output)

@@ -150,7 +150,7 @@ def export(
 
 def _fio(source: Capture, output: Path, target: PathLike, *, force: bool) -> Exported:
     from profiler_merge.export.fio import write_fio
-    from replay.plan.layers import choose_layers
+    from replay.plan.chosen_layers import choose_layers
     from replay.twin.containment import resolve_target
     from replay.twin.data_set import twin_data_set
     from replay.twin.manifest import load_manifest

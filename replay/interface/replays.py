@@ -223,7 +223,7 @@ def pacing_of(capture: CaptureOrPath, choices: RunChoices) -> Pacing:
 
     Raises: UsageError for choices that do not fit the capture or each other; TypeError for an unknown one.
     """
-    from replay.plan.layers import API_CHOICES
+    from replay.plan.chosen_layers import API_CHOICES
     from replay.plan.pacing import Pace, Pacing
 
     unknown = choices.keys() - RunChoices.__annotations__.keys()

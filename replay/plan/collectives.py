@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.plan.layers import MPIIO, LayerChoice
+from replay.plan.chosen_layers import MPIIO, LayerChoice
 from replay.plan.survey import RankSurvey
 from replay.ranks.comm import Communicator
 from traces.schema import APIS, READ, WRITE, codes

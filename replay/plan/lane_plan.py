@@ -114,7 +114,7 @@ def batch_items_of(lanes: int) -> int:
 
 
 class CausalLanes(Protocol):
-    """Makes the operations of a rank's lanes depend on its training loop (`replay.causal.items`)."""
+    """Makes the operations of a rank's lanes depend on its training loop (`replay.causal.causal_items`)."""
 
     def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Lane, items as `PLAN_ROW` and recorded durations, for the `PLAN_ROW`s of these operations."""

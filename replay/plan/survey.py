@@ -1,4 +1,4 @@
-"""Before the run: which lanes and files a rank has, and through which back ends (see `replay.plan.layers`)."""
+"""Before the run: which lanes and files a rank has, and through which back ends (see `replay.plan.chosen_layers`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.plan.layers import BACKENDS, LayerChoice
+from replay.plan.chosen_layers import BACKENDS, LayerChoice
 from traces.file_rows import check_file_ids
 from traces.schema import OPS, READ, WRITE, codes
 from traces.store.reader import Capture
@@ -18,7 +18,7 @@ RENAME = OPS.index("rename")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUse:
-    """One file of a rank through one back end (code of `replay.plan.layers.BACKENDS`), and its operations there."""
+    """One file of a rank through one back end (a code of `chosen_layers.BACKENDS`), and its operations there."""
 
     file_id: int
     backend: int

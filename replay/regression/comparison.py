@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from replay.regression.headline import headline
 from replay.regression.health import Health
+from replay.regression.interval_verdict import Judgement, Rule, Verdict, judge
+from replay.regression.result_sentence import headline
 from replay.regression.run_metrics import METRICS, MeasuredRun
 from replay.regression.signed_rank import PairedRatio, holm, least_pairs, paired_ratio
-from replay.regression.verdict import Judgement, Rule, Verdict, judge
 
 BASELINE, CANDIDATE = "baseline", "candidate"
 

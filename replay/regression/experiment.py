@@ -17,22 +17,22 @@ from pathlib import Path
 
 import numpy as np
 
-from replay.plan.layers import choose_layers
+from replay.plan.chosen_layers import choose_layers
 from replay.plan.pacing import Pace
 from replay.ranks.comm import Communicator, first_does
 from replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
 from replay.regression.health import examine
+from replay.regression.interval_verdict import Rule
 from replay.regression.run_metrics import METRICS, MeasuredRun, measure_run, primary_metric
 from replay.regression.signed_rank import MAX_PAIRS
-from replay.regression.verdict import Rule
 from replay.run.context import choose_layers_together, derive_context
 from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.result import RunResult
 from replay.run.runner import run_replay
 from replay.twin.containment import printable, refusal, resolve_target
+from replay.twin.file_writer import sync_file_system
 from replay.twin.stage import StagePlan, check_staged, plan_stage, stage
-from replay.twin.writer import sync_file_system
 from traces.errors import TargetError, UsageError
 from traces.output import check_output
 from traces.schema import SPAN_KINDS, codes

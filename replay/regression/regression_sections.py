@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from replay.regression.headline import change_text, interval_text
+from replay.regression.result_sentence import change_text, interval_text
 from replay.regression.run_metrics import METRICS
 from replay.show.cells import mib_s, microseconds, seconds
 from replay.show.section import Section, facts, prose

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from replay.causal.paced_ranks import Steps, derive_steps
+from replay.plan.chosen_layers import LayerChoice, choose_layers
 from replay.plan.collectives import Collectives, choose_collectives
-from replay.plan.layers import LayerChoice, choose_layers
 from replay.plan.pacing import Pace
 from replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
 from replay.ranks.comm import Communicator, share_of, together

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from replay.plan.layers import LayerChoice
+from replay.plan.chosen_layers import LayerChoice
 from replay.run.options import RunOptions
 from replay.run.process_files import check_io
 from replay.twin.placement import Placement

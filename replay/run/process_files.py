@@ -17,8 +17,8 @@ from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
 from replay.engine.items import READ_AT, Batch, LoopPace
+from replay.plan.chosen_layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, STDIO
 from replay.plan.lane_plan import ProcessSlots
-from replay.plan.layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, STDIO
 from traces.errors import UsageError
 from traces.store.reader import Capture
 from traces.units import format_count
@@ -71,7 +71,7 @@ class ProcessFiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The back ends in use, as in `replay.plan.layers.BACKENDS`."""
+        """The back ends in use, as in `replay.plan.chosen_layers.BACKENDS`."""
         return tuple(BACKENDS[code] for code in self._backends)
 
     @property

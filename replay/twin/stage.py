@@ -28,6 +28,7 @@ from replay.twin.containment import (
     unlink,
 )
 from replay.twin.data_set import CREATED_ROLE, LOOKED_AT_ROLE, MappedFile, TwinFile, fits, twin_data_set
+from replay.twin.file_writer import Progress, foreign, make_directories, temporary_name, write_files
 from replay.twin.manifest import (
     CREATED_BY_RUN,
     PLANNED,
@@ -39,7 +40,6 @@ from replay.twin.manifest import (
     write_manifest,
 )
 from replay.twin.placement import PathMap, Placement
-from replay.twin.writer import Progress, foreign, make_directories, temporary_name, write_files
 from traces.errors import TargetError
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration

@@ -16,9 +16,9 @@ import pytest
 
 from replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
 from replay.regression.health import examine
+from replay.regression.interval_verdict import Rule
 from replay.regression.regression_sections import regression_sections
 from replay.regression.run_metrics import MeasuredRun
-from replay.regression.verdict import Rule
 from replay.show.terminal import print_repeats, print_run, print_sections
 from tests.golden.golden_file import check_golden
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from profiler_merge.analysis.summary import summarise
-from replay.plan.layers import choose_layers
+from replay.plan.chosen_layers import choose_layers
 from tests.capture_builder import Op, build_capture, read
 from traces.layers import file_layers
 from traces.measures.operation_rows import operation_rows

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from profiler_merge.profiles.event_table import STATS, TEXT_STATS, Profile, ProfileLine
-from profiler_merge.profiles.xplane.format import (
+from profiler_merge.profiles.xplane.wire_format import (
     BYTES,
     DOUBLE,
     INT64,

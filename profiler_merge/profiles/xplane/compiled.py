@@ -8,7 +8,15 @@ from collections.abc import Callable
 import numpy as np
 
 from profiler_merge.profiles.xplane import _xplane
-from profiler_merge.profiles.xplane.format import BYTES, FIELDS, STR, RawEvents, RawPlane, check_single, stat_classes
+from profiler_merge.profiles.xplane.wire_format import (
+    BYTES,
+    FIELDS,
+    STR,
+    RawEvents,
+    RawPlane,
+    check_single,
+    stat_classes,
+)
 
 
 def _wires(message: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from profiler_merge.profiles.event_table import STATS, Profile, ProfileLine
 from profiler_merge.profiles.xplane.columns import assemble
-from profiler_merge.profiles.xplane.format import DamageError, Decoder
+from profiler_merge.profiles.xplane.wire_format import DamageError, Decoder
 from traces.errors import MissingDependencyError, ProfileError
 
 __all__ = ["Profile", "ProfileLine", "find_profiles", "read_profile"]

@@ -15,7 +15,7 @@ from replay.causal.explain import rank_model
 from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns, rank_batches
 from replay.engine.items import ADD, READ_AT
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from replay.plan.layers import choose_layers
+from replay.plan.chosen_layers import choose_layers
 from replay.plan.pacing import Pace, Pacing
 from replay.plan.plan_row import COUNTER_ROW, OPERATION_ROW, PLAN_ROW, Add, Wait, rows_of_each
 from replay.plan.survey import spans_by_rank, survey_rank

@@ -7,7 +7,7 @@ import pytest
 
 from replay.commands.main import main
 from replay.fidelity.compare import compare
-from replay.fidelity.verdict import Thresholds
+from replay.fidelity.workload_verdict import Thresholds
 from tests.capture_builder import Op, build_capture, read
 from traces.store.reader import Capture
 

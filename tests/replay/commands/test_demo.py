@@ -13,7 +13,7 @@ from profiler_merge.merge import merge
 from profiler_merge.profiles.xplane.decode import find_profiles
 from replay.commands.main import main
 from replay.fidelity.compare import compare
-from replay.fidelity.verdict import THRESHOLDS
+from replay.fidelity.workload_verdict import THRESHOLDS
 from replay.twin.stage import plan_stage, stage
 from tests.places import CAPTURES
 from traces.store.reader import open_capture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replay.fidelity.compare import compare
-from replay.fidelity.verdict import Thresholds
+from replay.fidelity.workload_verdict import Thresholds
 from tests.capture_builder import build_capture
 from tests.replay.fidelity.comparing import STEPS, flat, replay_of, replayed_ops, source_fixture, spans  # noqa: F401
 from traces.errors import CaptureError

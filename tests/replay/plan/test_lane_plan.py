@@ -17,6 +17,7 @@ from replay.engine.items import (
     SYNC,
     WRITE_AT,
 )
+from replay.plan.chosen_layers import POSIX, choose_layers
 from replay.plan.lane_plan import (
     PROCESS_ITEMS,
     RankSource,
@@ -25,7 +26,6 @@ from replay.plan.lane_plan import (
     compute_rows,
     process_file_slots,
 )
-from replay.plan.layers import POSIX, choose_layers
 from replay.plan.pacing import Pace, Pacing
 from replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW, batch_of
 from replay.plan.survey import spans_by_rank, survey_rank

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.plan.layers import POSIX, STDIO, choose_layers
+from replay.plan.chosen_layers import POSIX, STDIO, choose_layers
 from replay.plan.survey import spans_by_rank, survey_rank
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
 from traces.errors import CaptureError

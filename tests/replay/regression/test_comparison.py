@@ -7,9 +7,9 @@ import pytest
 
 from replay.regression.comparison import BASELINE, Regression, compare_sides
 from replay.regression.health import Health
+from replay.regression.interval_verdict import Rule, Verdict
 from replay.regression.regression_sections import regression_markdown, regression_sections
 from replay.regression.run_metrics import MeasuredRun
-from replay.regression.verdict import Rule, Verdict
 from tests.replay.regression.run_builder import pairs, run
 
 SETTING = {

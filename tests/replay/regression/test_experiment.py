@@ -24,8 +24,8 @@ from replay.regression.experiment import (
     schedule,
     stage_all,
 )
+from replay.regression.interval_verdict import Verdict
 from replay.regression.run_metrics import MeasuredRun
-from replay.regression.verdict import Verdict
 from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.result import RunResult

@@ -7,8 +7,8 @@ import pytest
 
 from replay.regression.comparison import compare_sides
 from replay.regression.health import Health
+from replay.regression.interval_verdict import Rule
 from replay.regression.junit import junit_document
-from replay.regression.verdict import Rule
 from tests.replay.regression.run_builder import run
 
 HOSTILE = "/data/<&\"'\x00\x1b[31m\udcff ]]> \ufffe é 字 \U0001f600"

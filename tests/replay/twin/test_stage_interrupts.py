@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from replay.twin.file_writer import temporary_name
 from replay.twin.manifest import PLANNED, WHOLE, load_manifest
 from replay.twin.placement import TWIN_ROOT
 from replay.twin.stage import plan_stage, stage, unstage
-from replay.twin.writer import temporary_name
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
 from tests.replay.twin.staging import capture_fixture, failing, staged, target_fixture, tree, twin  # noqa: F401

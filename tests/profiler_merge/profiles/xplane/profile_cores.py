@@ -8,7 +8,7 @@ import pytest
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.xplane import compiled
 from profiler_merge.profiles.xplane.decode import read_profile
-from profiler_merge.profiles.xplane.format import Decoder
+from profiler_merge.profiles.xplane.wire_format import Decoder
 from tests import xplane_oracle
 from tests import xplane_writer as writer
 from tests.xplane_writer import Event, Line

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler_merge.analysis.offsets import MOST_FILES, file_offsets
+from profiler_merge.analysis.offset_samples import MOST_FILES, file_offsets
 from profiler_merge.analysis.patterns import patterns
 from tests.capture_builder import build_capture, read, write
 from traces.store.reader import Capture

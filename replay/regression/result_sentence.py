@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from replay.regression.interval_verdict import Verdict
 from replay.regression.signed_rank import PairedRatio
-from replay.regression.verdict import Verdict
 from traces.units import format_signed
 
 MANY = 2.0

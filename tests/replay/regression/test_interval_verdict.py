@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from replay.regression.interval_verdict import Rule, Verdict, judge
 from replay.regression.signed_rank import PairedRatio, paired_ratio
-from replay.regression.verdict import Rule, Verdict, judge
 from traces.errors import UsageError
 
 EXPERIMENTS = 1000

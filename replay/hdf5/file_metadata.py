@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from replay.hdf5.chunks import largest_stored, smallest_stored
+from replay.hdf5.compressed_chunks import largest_stored, smallest_stored
 from replay.hdf5.layout import SUPERBLOCK_BYTES, DatasetLayout, Hdf5Layout
 
 _UNDEFINED = (1 << 64) - 1

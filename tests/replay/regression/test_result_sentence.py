@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replay.regression.headline import change_text, headline
+from replay.regression.interval_verdict import Verdict
+from replay.regression.result_sentence import change_text, headline
 from replay.regression.signed_rank import PairedRatio
-from replay.regression.verdict import Verdict
 
 
 def found(low: float, ratio: float, high: float) -> PairedRatio:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from replay.plan.layers import BACKENDS, choose_layers
+from replay.plan.chosen_layers import BACKENDS, choose_layers
 from tests.capture_builder import File, Op, build_capture, read, write
 from traces.errors import UsageError
 from traces.schema import codes
