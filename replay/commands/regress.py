@@ -136,8 +136,7 @@ def command(
         return
     _write(result, junit, markdown, inconclusive_fails=fail_inconclusive, force=force)
     _print(result, as_json=as_json)
-    failing = ("regression", "inconclusive") if fail_inconclusive else ("regression",)
-    if result.verdict.value in failing or result.setting["stopped"]:
+    if result.fails(inconclusive_fails=fail_inconclusive):
         raise SystemExit(1)
 
 

@@ -69,6 +69,11 @@ class Regression:
     health: Health
     setting: Mapping[str, Any]
 
+    def fails(self, *, inconclusive_fails: bool = False) -> bool:
+        """Whether `dxt-replay regress` exits 1: a regression, a stopped experiment, no verdict where that fails."""
+        failing = (Verdict.REGRESSION, Verdict.INCONCLUSIVE) if inconclusive_fails else (Verdict.REGRESSION,)
+        return self.verdict in failing or bool(self.setting.get("stopped"))
+
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay regress --json` prints. `order`: sides of the runs that count, as they ran."""
         return {

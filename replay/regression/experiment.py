@@ -161,10 +161,7 @@ def plan_staging(capture: Capture, experiment: Experiment) -> list[StagePlan]:
         target = resolve_target(options.target)
         if target not in plans and not _is_staged(capture, options):
             plans[target] = plan_stage(capture, options.target, maps=options.maps)
-    for plan in plans.values():
-        if plan.shortage:
-            raise TargetError(f"no room under {plan.target}: {plan.shortage}; choose another directory, or free space")
-    _check_room_for_both(list(plans.values()))
+    check_room(list(plans.values()))
     return list(plans.values())
 
 
@@ -183,7 +180,11 @@ def _is_staged(capture: Capture, options: RunOptions) -> bool:
     return True
 
 
-def _check_room_for_both(plans: Sequence[StagePlan]) -> None:
+def check_room(plans: Sequence[StagePlan]) -> None:
+    """Raises: TargetError where a plan does not fit, or two that share a file system do not fit together."""
+    for plan in plans:
+        if plan.shortage:
+            raise TargetError(f"no room under {plan.target}: {plan.shortage}; choose another directory, or free space")
     if len(plans) < 2 or len({_device(plan.target) for plan in plans}) > 1:
         return
     needed, free = sum(plan.bytes_on_disk for plan in plans), plans[0].free_bytes

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as xml
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from replay.regression.comparison import BASELINE, Regression, compare_sides
 from replay.regression.health import Health
 from replay.regression.interval_verdict import Rule, Verdict
+from replay.regression.junit import junit_document
 from replay.regression.regression_sections import regression_markdown, regression_sections
 from replay.regression.run_metrics import MeasuredRun
 from tests.replay.regression.run_builder import pairs, run
@@ -107,6 +110,35 @@ def test_a_stopped_experiment_has_no_verdict() -> None:
     nothing = compared([run(BASELINE, 1, elapsed_s=0.1, stopped=True)])
     assert nothing.metrics == {}
     assert regression_sections(nothing.as_json())
+
+
+@pytest.mark.parametrize(
+    ("factor", "obstacles", "stopped", "threshold_pct", "statuses"),
+    [
+        (1.5, (), False, 5.0, (True, True)),
+        (0.7, (), False, 5.0, (False, False)),
+        (1.0, (), False, 5.0, (False, False)),
+        (1.3, (), False, 50.0, (False, False)),
+        (1.5, ("other work",), False, 5.0, (False, True)),
+        (1.0, (), True, 5.0, (True, True)),
+    ],
+)
+def test_the_command_and_its_junit_document_fail_together(
+    factor: float, obstacles: tuple[str, ...], stopped: bool, threshold_pct: float, statuses: tuple[bool, bool]
+) -> None:
+    runs = slower(factor)
+    runs[-1] = replace(runs[-1], stopped=stopped)
+    found = compare_sides(
+        runs,
+        primary="elapsed_s",
+        rule=Rule(threshold_pct=threshold_pct),
+        health=Health(obstacles=obstacles),
+        setting={"stopped": stopped},
+    )
+    assert tuple(found.fails(inconclusive_fails=choice) for choice in (False, True)) == statuses
+    for choice, status in zip((False, True), statuses, strict=True):
+        document = xml.fromstring(junit_document(found.as_json(), name="n", inconclusive_fails=choice))
+        assert int(document.attrib["failures"]) == status
 
 
 def test_a_metric_that_a_run_lacks_is_not_compared() -> None:

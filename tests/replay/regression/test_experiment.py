@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import errno
+import mmap
+import re
 import signal
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ import pytest
 
 from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
-from replay.regression import experiment as experiment_module
 from replay.regression.comparison import BASELINE, CANDIDATE
 from replay.regression.experiment import (
     Experiment,
+    check_room,
     default_pace,
     plan_staging,
     run_experiment,
@@ -25,10 +25,8 @@ from replay.regression.experiment import (
     stage_all,
 )
 from replay.regression.interval_verdict import Verdict
-from replay.regression.run_metrics import MeasuredRun
 from replay.run.options import RunOptions
 from replay.run.process import Progress
-from replay.run.result import RunResult
 from replay.twin.stage import check_staged
 from tests.capture_builder import Span, build_capture, read, write
 from traces.errors import TargetError, UsageError
@@ -128,19 +126,14 @@ def test_what_is_staged_already_is_not_planned(tmp_path: Path) -> None:
         assert check_staged(source, tmp_path / name)
 
 
-def test_two_targets_of_one_file_system_must_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = source_of(tmp_path)
-    (one, *_) = plan_staging(source, experiment(tmp_path))
-    assert one.free_bytes is not None
-
-    class Space:
-        f_frsize, f_files = 4096, 0
-        f_blocks = f_bavail = one.bytes_on_disk * 3 // 2 // 4096
-
-    monkeypatch.setattr("replay.twin.stage._file_system", lambda path: Space)
+def test_two_targets_of_one_file_system_must_fit_together(tmp_path: Path) -> None:
+    plans = plan_staging(source_of(tmp_path), experiment(tmp_path))
+    one, other = (replace(plan, free_bytes=plan.bytes_on_disk * 3 // 2) for plan in plans)
     with pytest.raises(TargetError, match="share a file system"):
-        plan_staging(source, experiment(tmp_path))
-    assert plan_staging(source, experiment(tmp_path, "old", "old"))
+        check_room([one, other])
+    check_room([one])
+    with pytest.raises(TargetError, match="short"):
+        check_room([replace(one, free_bytes=one.bytes_on_disk - 1)])
     assert not (tmp_path / "old").exists()
 
 
@@ -149,33 +142,24 @@ def test_without_staging_a_target_that_lacks_the_twin_is_an_error(tmp_path: Path
         run_experiment(source_of(tmp_path), experiment(tmp_path), Solo())
 
 
-def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = experiment_module.measure_run
+def test_other_work_on_one_side_forbids_a_verdict(tmp_path: Path) -> None:
+    source, chosen = source_of(tmp_path), experiment(tmp_path, repeats=6, warmup=0)
+    stage_all(plan_staging(source, chosen))
+    blocked = tmp_path / "new/dxt-replay-twin/out"
 
-    def failing(*arguments: Any, **named: Any) -> MeasuredRun:
-        run = original(*arguments, **named)
-        return dataclasses.replace(run, failed=2 if run.side == CANDIDATE else 0)
+    class Blocking(Solo):
+        """A directory is in the place of the candidate's output from before its operations until after them."""
 
-    monkeypatch.setattr(experiment_module, "measure_run", failing)
-    found = ran(source_of(tmp_path), experiment(tmp_path, repeats=6, warmup=0))
+        def barrier(self) -> None:
+            blocked.rmdir() if blocked.is_dir() else blocked.mkdir()
+
+    blocked.mkdir()
+    found = run_experiment(source, chosen, Blocking())
+    assert found is not None
+    assert [run.failed for run in found.runs if run.side == CANDIDATE] == [1] * 6
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "not valid" in found.reason
-    assert any("failed operations from 0 to 2" in text for text in found.health.obstacles)
-
-
-def test_closes_that_fail_on_one_side_forbid_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = experiment_module.run_replay
-
-    def full(capture: Capture, output: Path, *arguments: Any) -> RunResult | None:
-        result = original(capture, output, *arguments)
-        if result is None or CANDIDATE not in output.name:
-            return result
-        return dataclasses.replace(result, tally=dataclasses.replace(result.tally, close_errors={errno.ENOSPC: 1}))
-
-    monkeypatch.setattr(experiment_module, "run_replay", full)
-    found = ran(source_of(tmp_path), experiment(tmp_path, repeats=6, warmup=0))
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert any("files whose close failed from 0 to 1" in text for text in found.health.obstacles)
+    assert any("failed operations from 0 to 1" in text for text in found.health.obstacles)
 
 
 def test_a_signal_ends_the_experiment_with_what_it_has(tmp_path: Path) -> None:
@@ -193,20 +177,40 @@ def test_a_signal_ends_the_experiment_with_what_it_has(tmp_path: Path) -> None:
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
-def test_the_storage_comes_to_rest_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
+def dirty_kib(path: Path) -> int:
+    """How much of a file is written to its pages and not to its disk."""
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as pages:
+        assert pages[0] == pages[-1] == 1
+        maps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+        (found,) = re.findall(
+            rf" {re.escape(str(path))}\n(?:.+\n)*?Shared_Dirty: +(\d+) kB\nPrivate_Clean.+\nPrivate_Dirty: +(\d+) kB",
+            maps,
+        )
+    return sum(map(int, found))
 
-    def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any) -> Any:
-            events.append(name)
-            return original(*arguments)
 
-        return called
+def test_the_storage_comes_to_rest_between_runs(tmp_path: Path) -> None:
+    """What is written to a target during a run is on its disk when the next run begins."""
+    source, chosen = source_of(tmp_path), experiment(tmp_path, repeats=2, warmup=0, cold=False)
+    stage_all(plan_staging(source, chosen))
+    written = []
 
-    for name in ("_sync_file_system", "run_replay"):
-        monkeypatch.setattr(experiment_module, name, noting(name, getattr(experiment_module, name)))
-    ran(source_of(tmp_path), experiment(tmp_path, repeats=1, warmup=0))
-    assert events == ["_sync_file_system", "_sync_file_system", "run_replay"] * 2
+    def leave() -> int:
+        """Write a new file to the target, without fsync; KiB of it that are not on the disk."""
+        written.append(tmp_path / f"new/left-{len(written)}")
+        written[-1].write_bytes(bytes([1]) * 8192)
+        return dirty_kib(written[-1])
+
+    if not leave():
+        pytest.skip("this file system writes at once")
+    found: list[tuple[int, int]] = []
+
+    def note(label: str, progress: Progress) -> None:
+        if label.startswith(f"run {len(found) + 1} "):
+            found.append((dirty_kib(written[-1]), leave()))
+
+    run_experiment(source, chosen, Solo(), note)
+    assert found == [(0, 8)] * 4
 
 
 @pytest.mark.parametrize("kind", ["step", "compute"])

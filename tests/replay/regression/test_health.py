@@ -26,6 +26,7 @@ def test_nothing_to_complain_of() -> None:
     [
         ({"operations": 99}, "operations from 99 to 100"),
         ({"failed": 3}, "failed operations from 0 to 3"),
+        ({"failed_closes": 1}, "files whose close failed from 0 to 1"),
         ({"short": 2}, "fewer bytes than recorded from 0 to 2"),
         ({"bytes_read": 8192}, "bytes read from 4,096 to 8,192"),
         ({"bytes_written": 1}, "bytes written from 0 to 1"),

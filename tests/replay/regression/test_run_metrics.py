@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import errno
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from replay.plan.pacing import Pace
-from replay.regression.run_metrics import METRICS, measure, primary_metric
+from replay.ranks.comm import Solo
+from replay.regression.run_metrics import METRICS, measure, measure_run, primary_metric
+from replay.run.options import RunOptions
 from replay.run.recording import Tally
+from replay.run.runner import run_replay
+from replay.twin.stage import plan_stage, stage
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.measures.distribution import Distribution
-from traces.store.reader import Capture
+from traces.store.reader import Capture, open_capture
 from traces.units import MIB
 
 MS = 1_000_000
@@ -58,6 +64,15 @@ def test_the_metrics_of_a_run_with_steps(tmp_path: Path) -> None:
         "bandwidth_mib_s": pytest.approx(4 / 0.007),
     }
     assert list(found) == list(METRICS)
+
+
+def test_closes_that_failed_are_counted(tmp_path: Path) -> None:
+    source = build_capture(tmp_path, ops=[write(0, length=9)], files=["/a"])
+    stage(plan_stage(source, tmp_path / "twin"))
+    result = run_replay(source, tmp_path / "r.capture", RunOptions(target=tmp_path / "twin"), Solo())
+    assert result is not None
+    refused = replace(result, tally=replace(result.tally, close_errors={errno.ENOSPC: 2, errno.EIO: 1}))
+    assert measure_run(open_capture(result.capture), refused, side="baseline", pair=1, kept=True).failed_closes == 3
 
 
 def test_without_steps_the_replay_ends_with_its_last_operation(tmp_path: Path) -> None:
