@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from replay.plan.chosen_layers import choose_layers
 from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
+from traces.results import is_refused
 from traces.schema import READ, WRITE, codes
 from traces.store.reader import Capture
 
@@ -60,7 +61,8 @@ def _replayed(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.ndarr
     if given.any():
         moved = np.where(given, np.maximum(result, 0), rows.length)
         rows = dataclasses.replace(rows, length=moved)
-    data, others, failed = mask & rows.data, mask & ~rows.data, given & (result < 0)
+    data, others = mask & rows.data, mask & ~rows.data
+    failed = given & (result < 0) & ~is_refused(rows.op, rows.origin, result)
     return ReplayedRows(
         rows=rows.where(data),
         due_ns=due_ns[data],

@@ -17,6 +17,7 @@ from replay.engine.items import ADD, MARK, READ_AT, SLEEP, SPIN, WRITE_AT, Compl
 from replay.plan.plan_row import EVENT_ROW, GAP_ROW, MARK_ROW, NO_EVENT, is_operation, recorded_operations
 from replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
 from traces.measures.distribution import Distribution, DistributionCollector
+from traces.results import is_refused
 from traces.schema import (
     OPS_SCHEMA,
     SPAN_KINDS,
@@ -56,6 +57,7 @@ class Tally:
     """Totals of a run so far; those of several lanes or processes add.
 
     errors: failed operations by errno.
+    refused: reconstructed operations that the storage refused, by errno; they are not failures (`traces.results`).
     close_errors: files by the errno of a close at the end of the run, after which written data may be lost.
     latency_by_op: by the code of the operation (OPS).
     """
@@ -68,6 +70,7 @@ class Tally:
     last_end_ns: int = 0
     starved_ns: int = 0
     errors: dict[int, int] = field(default_factory=dict)
+    refused: dict[int, int] = field(default_factory=dict)
     close_errors: dict[int, int] = field(default_factory=dict)
     lag_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
     latency_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
@@ -84,6 +87,7 @@ class Tally:
             last_end_ns=max(self.last_end_ns, other.last_end_ns),
             starved_ns=self.starved_ns + other.starved_ns,
             errors=_added(self.errors, other.errors),
+            refused=_added(self.refused, other.refused),
             close_errors=_added(self.close_errors, other.close_errors),
             lag_ns=self.lag_ns + other.lag_ns,
             latency_ns=self.latency_ns + other.latency_ns,
@@ -97,6 +101,10 @@ class Tally:
 
 def _added(counts: dict[int, int], others: dict[int, int]) -> dict[int, int]:
     return {code: counts.get(code, 0) + others.get(code, 0) for code in counts.keys() | others.keys()}
+
+
+def _by_errno(results: np.ndarray) -> dict[int, int]:
+    return {int(code): int(count) for code, count in zip(*np.unique(-results, return_counts=True), strict=True)}
 
 
 class TimeCollector:
@@ -156,7 +164,8 @@ class LaneRecorder:
             return
         tally, result = self._tally, rows["result"]
         moved = np.maximum(result, 0)
-        failed = result < 0
+        refused = is_refused(rows["op"], rows["origin"], result)
+        failed = (result < 0) & ~refused
         tally.operations += len(rows)
         tally.failed += int(failed.sum())
         data = operations["kind"] <= WRITE_AT
@@ -164,8 +173,8 @@ class LaneRecorder:
         tally.bytes_read += int(moved[operations["kind"] == READ_AT].sum())
         tally.bytes_written += int(moved[operations["kind"] == WRITE_AT].sum())
         tally.last_end_ns = max(tally.last_end_ns, int(rows["end_ns"].max()))
-        for code, count in zip(*np.unique(-result[failed], return_counts=True), strict=True):
-            tally.errors[int(code)] = tally.errors.get(int(code), 0) + int(count)
+        tally.errors = _added(tally.errors, _by_errno(result[failed]))
+        tally.refused = _added(tally.refused, _by_errno(result[refused]))
         self.times.add(rows)
 
     def tally(self, starved_ns: int = 0) -> Tally:

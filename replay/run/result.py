@@ -16,7 +16,7 @@ from traces.replay_record import ReplayRecord
 from traces.schema import OPS, CaptureInfo, Job, Source
 from traces.store.reader import Capture
 from traces.store.relation import as_source
-from traces.units import NS_PER_MS, NS_PER_US, ns_to_seconds
+from traces.units import NS_PER_MS, NS_PER_US, format_count, format_counted, ns_to_seconds
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
@@ -128,6 +128,13 @@ class RunResult:
             )
         if self.stopped:
             found.append("the replay was stopped before its end")
+        if self.tally.refused:
+            named = ", ".join(f"{name}: {format_count(count)}" for name, count in _by_name(self.tally.refused).items())
+            found.append(
+                f"{format_counted(sum(self.tally.refused.values()), 'operation')} reconstructed from counters (opens, "
+                f"stats, renames and the like) found no such file at their inferred moment ({named}): not counted as "
+                "failed"
+            )
         if self.tally.short:
             found.append(f"{self.tally.short} operations moved fewer bytes than recorded")
         return tuple(found)
@@ -145,6 +152,7 @@ class RunResult:
             "operations": tally.operations,
             "failed": tally.failed,
             "errors": _by_name(tally.errors),
+            "reconstructed_refused": _by_name(tally.refused),
             "close_errors": _by_name(tally.close_errors),
             "short": tally.short,
             "left_out": self.left_out,

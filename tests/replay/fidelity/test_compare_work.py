@@ -171,6 +171,8 @@ def test_operations_that_move_no_data_are_compared_in_number(tmp_path: Path) -> 
     fewer = compare(source, made("fewer", 2)).exact
     assert not fewer.operations
     assert fewer.differences == ("rank 0, /a: 3 operations open recorded, 2 operations open replayed",)
-    failed = compare(source, made("failed", 3, result=-2)).exact
+    failed = compare(source, made("failed", 3, result=-5)).exact
     assert (failed.failed, failed.bytes) == (3, False)
+    refused = compare(source, made("refused", 3, result=-2)).exact
+    assert (refused.failed, refused.bytes) == (0, True), "an inferred open that finds nothing is not a failure"
     assert compare(source, made("without", 0, reconstruct=False)).exact.operations

@@ -1,3 +1,5 @@
+import errno
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from replay.run.recording import (
     Tally,
     rank_rows,
 )
-from traces.schema import OPS, READ, SPAN_KINDS, WRITE, codes
+from traces.schema import OPS, READ, RECONSTRUCTED, SPAN_KINDS, TRACED, WRITE, codes
 
 
 def completed(rows, begin, end, result, due=None):
@@ -23,10 +25,10 @@ def completed(rows, begin, end, result, due=None):
     return Completed(batch=batch_of(rows), due_ns=times[0], begin_ns=times[1], end_ns=times[2], result=times[3])
 
 
-def operations(op, *, offset=0, length=0):
+def operations(op, *, offset=0, length=0, origin=0):
     zeros = np.zeros(len(op), dtype=np.int32)
     return operation_rows(
-        op=np.array(op), api=0, origin=0, slot=zeros, file_id=zeros, step=0, offset=offset, length=length
+        op=np.array(op), api=0, origin=origin, slot=zeros, file_id=zeros, step=0, offset=offset, length=length
     )
 
 
@@ -40,6 +42,18 @@ def test_totals_count_failures_short_counts_and_times():
     assert (tally.lag_ns.quantile(1.0), tally.latency_ns.quantile(1.0), tally.response_ns.quantile(1.0)) == (10, 10, 15)
     both = tally + tally
     assert (both.operations, both.errors, both.last_end_ns, both.lag_ns.count) == (8, {2: 2}, 61, 8)
+
+
+def test_a_reconstructed_operation_that_finds_nothing_is_no_failure():
+    recorder = LaneRecorder(0)
+    stat, rename = OPS.index("stat"), OPS.index("rename")
+    rows = operations([stat, rename, stat, READ, stat], origin=RECONSTRUCTED)
+    recorder.record(rows, completed(rows, [0] * 5, [1] * 5, [-errno.ENOENT, -errno.ENOTDIR, -errno.EIO, -2, 0]))
+    rows = operations([stat], origin=TRACED)
+    recorder.record(rows, completed(rows, [0], [1], [-errno.ENOENT]))
+    tally = recorder.tally() + Tally(refused={errno.ENOENT: 4})
+    assert (tally.failed, tally.errors) == (3, {errno.EIO: 1, errno.ENOENT: 2})
+    assert tally.refused == {errno.ENOENT: 5, errno.ENOTDIR: 1}
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 50)), min_size=1, max_size=6), max_size=5))

@@ -1,0 +1,23 @@
+"""Which results of replayed operations are failures. Pure."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+
+from traces.schema import READ, TRACED, WRITE
+
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBADF)
+"""What a path or a descriptor comes to that is not there, or is another kind of file, when an operation wants it."""
+
+
+def is_refused(op: np.ndarray, origin: np.ndarray, result: np.ndarray) -> np.ndarray:
+    """Mask of operations (n,) that are not failures although they returned an error (a negative errno).
+
+    The moments of reconstructed opens, closes, stats, seeks, syncs and renames are inferred, so one of them may find
+    nothing yet, or no longer, where the application's own call succeeded. Errors of the storage itself, such as EIO
+    and ENOSPC, are failures of any operation.
+    """
+    refused: np.ndarray = (origin != TRACED) & (op != READ) & (op != WRITE) & np.isin(-result, _ABSENT)
+    return refused
