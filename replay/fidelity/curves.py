@@ -9,18 +9,19 @@ from traces.units import NS_PER_MS
 
 BIN_NS = 100 * NS_PER_MS
 MAX_BINS = 1 << 22
-"""Almost five days; later times fall into the last bin."""
+"""Almost five days."""
 
 
 class CurveCollector:
-    """Collects both curves from `origin_ns` on.
+    """Collects both curves from `origin_ns` on; what lies beyond `max_bins` falls into the last bin.
 
     An operation begins a ramp in its first bin and ends it in its last; what lies between follows by summing up once
     at the end, so that a long operation costs no more than a short one.
     """
 
-    def __init__(self, origin_ns: int) -> None:
+    def __init__(self, origin_ns: int, max_bins: int = MAX_BINS) -> None:
         self._origin_ns = origin_ns
+        self._last_ns = max_bins * BIN_NS - 1
         # Rows: in flight and bytes, each the share of the bin in which it changes, and the level from the next bin on.
         self._changes = np.zeros((4, 0))
 
@@ -45,7 +46,7 @@ class CurveCollector:
 
     def _place(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bin of each time, and what is left of that bin (ns)."""
-        since = np.minimum(np.maximum(times - self._origin_ns, 0), MAX_BINS * BIN_NS - 1)
+        since = np.minimum(np.maximum(times - self._origin_ns, 0), self._last_ns)
         # Rounding may put an edge into the bin before it, of which then nothing is left: the same curve.
         place = (since * (1 / BIN_NS)).astype(np.int64)
         bins = int(place.max()) + 1

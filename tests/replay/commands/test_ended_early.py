@@ -17,16 +17,16 @@ SHELL_STATUS = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from profiler_merge import job_spans
 from replay.commands.main import main
+from tests.auditing import before
 
-def signalled(path, **options):
+def signalled(path):
     (working,) = Path(sys.argv[2]).iterdir()  # the merge is writing
     assert working.name.endswith(".dxt-replay")
     os.kill(os.getpid(), int(sys.argv[1]))
 
-job_spans.read_profile = signalled
-sys.exit(main(sys.argv[3:]))
+with before("os.rename", "*/capture.json", signalled):
+    sys.exit(main(sys.argv[3:]))
 """
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from profiler_merge import merge as merging
+from replay import interface
 from replay.commands.main import main
+from tests.auditing import before, captures_made
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from tests.places import SHARED
 from traces.samples import sample
@@ -140,18 +141,12 @@ def test_a_replay_names_the_log_as_its_source(log: Path, tmp_path: Path) -> None
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["r.capture"]
 
 
-def test_several_runs_share_one_merge(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_runs_share_one_merge(log: Path, tmp_path: Path) -> None:
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
-    merge, outputs = merging.merge, []
-
-    def noted(logs: Any, profiles: Any, output: Path) -> Any:
-        outputs.append(output)
-        return merge(logs, profiles, output)
-
-    monkeypatch.setattr(merging, "merge", noted)
-    assert main(run_command(log, tmp_path / "r.capture", "--repeat", "2")) == 0
-    (output,) = outputs
-    assert output.parent.parent == tmp_path, "beside the replay, which all nodes share"
+    with captures_made() as made:
+        assert main(run_command(log, tmp_path / "r.capture", "--repeat", "2")) == 0
+    (merged,) = (path for path in made if path.name.startswith(".job.capture"))
+    assert merged.parent.parent == tmp_path, "beside the replay, which all nodes share"
     assert {path.name for path in tmp_path.iterdir()} == {"job.darshan", "twin", "r.1.capture", "r.2.capture"}
 
 
@@ -160,11 +155,11 @@ def test_steps_of_a_bare_log_need_a_profile(
     log: Path,
     tmp_path: Path,
     more: list[str],
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(merging, "merge", lambda *arguments: pytest.fail("merged for nothing"))
-    assert main(run_command(log, tmp_path / "r.capture", *more)) == 2
+    with captures_made() as made:
+        assert main(run_command(log, tmp_path / "r.capture", *more)) == 2
+    assert not made, "merged for nothing"
     (line,) = capsys.readouterr().err.splitlines()
     assert f"dxt-replay merge {log} --profile DIR" in line
 
@@ -244,51 +239,37 @@ def test_a_signal_while_merging_leaves_nothing(
     status: int,
     tmp_path: Path,
     system_temporary: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arguments = {
         "run": run_command(log, tmp_path / "r.capture"),
         "stage": ["stage", str(log), "--target", str(tmp_path / "twin")],
         "summary": ["summary", str(log)],
     }[command]
-    made = []
+    working: list[Path] = []
 
-    def interrupted(logs: Any, profiles: Any, output: Path) -> None:
-        output.mkdir()
-        made.append(output)
+    def interrupt(path: Path) -> None:
+        working.extend(path.parent.parent.iterdir())
         signal.raise_signal(number)
 
-    monkeypatch.setattr(merging, "merge", interrupted)
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    assert main(arguments) == status
-    assert len(made) == 1
+    with before("os.rename", "*/capture.json", interrupt):
+        assert main(arguments) == status
+    assert len(working) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["job.darshan"]
     assert not list(system_temporary.iterdir())
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
 
 
-def test_a_stopped_run_keeps_its_part_and_leaves_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from replay.ranks.stopping import StopRelay
-
+def test_a_stopped_run_keeps_its_part_and_leaves_nothing_else(tmp_path: Path) -> None:
     reads = [(10 * i, 10, 60.0 * i, 60.0 * i + 0.001) for i in range(2)]
     job = JobSpec(nprocs=1, start_s=1000, end_s=1100)
     records = [DxtRecord(record_id=1, reads=reads)]
     slow = write_dxt_log(tmp_path / "slow.darshan", records, names={1: b"/a"}, job=job)
     assert main(["stage", str(slow), "--target", str(tmp_path / "twin")]) == 0
-    heed, sent = StopRelay.heed, []
-
-    def signalled(relay: StopRelay) -> None:
-        if not sent:
-            sent.append(signal.raise_signal(signal.SIGTERM))
-        heed(relay)
-
-    monkeypatch.setattr(StopRelay, "heed", signalled)
-    capsys.readouterr()
-    target, output = str(tmp_path / "twin"), str(tmp_path / "r.capture")
-    assert main(["run", str(slow), "--target", target, "-o", output, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["stopped"]
+    result = interface.run(
+        slow, tmp_path / "twin", tmp_path / "r.capture", on_progress=lambda _: signal.raise_signal(signal.SIGTERM)
+    )
+    assert result.stopped
     assert open_capture(tmp_path / "r.capture").info.partial
     assert {path.name for path in tmp_path.iterdir()} == {"slow.darshan", "twin", "r.capture"}
 
@@ -301,9 +282,9 @@ def under_mpi(arguments: list[str], processes: int, first: str = "") -> subproce
     program = f"""
 import os, signal, sys, tempfile, threading, time
 from pathlib import Path
-from profiler_merge import merge as merging
 from replay.commands.main import main
 from replay.ranks.comm import connect
+from tests.auditing import before
 rank = connect().rank
 {first}
 sys.exit(main({arguments!r}))
@@ -320,12 +301,8 @@ def test_one_process_merges_for_all(log: Path, tmp_path: Path, tmp_path_factory:
     first = f"""
 tempfile.tempdir = {str(nodes)!r} + f"/{{rank}}"
 os.mkdir(tempfile.tempdir)
-merge = merging.merge
-def noted(logs, profiles, output):
-    assert rank == 0
-    (Path(tempfile.gettempdir()) / "merged").touch()
-    return merge(logs, profiles, output)
-merging.merge = noted
+noting = before("os.mkdir", "*/.job.capture.*", lambda _: (Path(tempfile.gettempdir()) / "merged").touch())
+noting.__enter__()
 """
     done = under_mpi(run_command(log, tmp_path / "r.capture", "--json"), 3, first)
     assert done.returncode == 0, done.stderr
@@ -365,13 +342,13 @@ def test_under_mpiexec_a_signal_while_merging_leaves_nothing(
 ) -> None:
     first = f"""
 folder = Path({str(tmp_path)!r})
-def merge_without_end(logs, profiles, output):
-    output.mkdir()
+def without_end(path):
     while True:
         time.sleep(0.01)
-merging.merge = merge_without_end
+merging = before("os.rename", "*/capture.json", without_end)
+merging.__enter__()
 def send_when_merging():
-    while not list(folder.glob(".r.capture.*/job.capture")):
+    while not list(folder.glob(".r.capture.*/.job.capture.*/.capture.json.new")):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.{ending})
 if rank == {receiver}:
@@ -389,9 +366,9 @@ if rank == {receiver}:
 def test_under_mpiexec_a_bug_leaves_nothing(log: Path, tmp_path: Path, broken: int) -> None:
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     first = f"""
-from replay.run import context
 if rank == {broken}:
-    context.survey_rank = lambda *arguments: 1 / 0
+    bug = before("open", "*/job.capture/capture.json", lambda _: 1 / 0)
+    bug.__enter__()
 """
     done = under_mpi(run_command(log, tmp_path / "r.capture"), 2, first)
     assert done.returncode != 0
@@ -408,15 +385,11 @@ def test_a_process_that_ignores_hangups_goes_on_ignoring_them(log: Path, tmp_pat
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     program = f"""
 import signal, sys
-from profiler_merge import merge as merging
 from replay.commands.main import main
+from tests.auditing import before
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-merge = merging.merge
-def hung_up(*arguments):
-    signal.raise_signal(signal.SIGHUP)
-    return merge(*arguments)
-merging.merge = hung_up
-sys.exit(main({run_command(log, tmp_path / "r.capture")!r}))
+with before("os.rename", "*/capture.json", lambda _: signal.raise_signal(signal.SIGHUP)):
+    sys.exit(main({run_command(log, tmp_path / "r.capture")!r}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

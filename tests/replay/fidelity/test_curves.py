@@ -5,15 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fidelity import curves
 from replay.fidelity.curves import BIN_NS, CurveCollector, relative_difference_pct
 from traces.measures.operation_rows import OperationRows
 
 OPERATION = st.tuples(st.integers(0, 5 * BIN_NS), st.integers(0, 3 * BIN_NS), st.integers(0, 10_000))
 
 
-def collected(operations: list[tuple[int, int, int]], batch: int = 100, origin_ns: int = 0) -> CurveCollector:
-    collector = CurveCollector(origin_ns)
+def collected(
+    operations: list[tuple[int, int, int]], batch: int = 100, origin_ns: int = 0, **choices: int
+) -> CurveCollector:
+    collector = CurveCollector(origin_ns, **choices)
     for begin in range(0, len(operations), batch):
         start, duration, length = np.array(operations[begin : begin + batch], dtype=np.int64).T
         zeros = np.zeros(len(start), dtype=np.int64)
@@ -49,9 +50,8 @@ def test_curves_are_the_overlap_of_each_operation_with_each_bin(
     assert found.bytes_per_bin().sum() == pytest.approx(sum(length for *_, length in operations), abs=1e-3)
 
 
-def test_a_time_far_away_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "MAX_BINS", 8)
-    found = collected([(0, BIN_NS, 10), (2**62, 0, 5)])
+def test_a_time_far_away_costs_no_memory() -> None:
+    found = collected([(0, BIN_NS, 10), (2**62, 0, 5)], max_bins=8)
     assert len(found.bytes_per_bin()) == 8
     assert found.bytes_per_bin().sum() == pytest.approx(15)
 
