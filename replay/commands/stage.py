@@ -51,7 +51,7 @@ def command(
     from replay import interface
     from replay.commands.json_output import print_json
     from replay.commands.progress import byte_progress
-    from replay.twin.stage import describe, describe_done
+    from replay.twin.stage_lines import describe, describe_done
     from traces.units import format_counted
 
     if remove:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from replay.run.process import Progress
     from replay.run.repeat import Repeats
     from replay.run.result import RunResult
-    from replay.twin.stage import StagePlan
+    from replay.twin.stage_plan import StagePlan
 
 
 class RunChoices(TypedDict, total=False):
@@ -54,15 +54,15 @@ class Staged:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay stage --json` prints."""
-        from replay.twin import stage
+        from replay.twin.stage_lines import as_json
 
-        return {**stage.as_json(self.plan), "written": self.written}
+        return {**as_json(self.plan), "written": self.written}
 
     def carry_out(self, *, workers: int | None = None, on_progress: Callable[[int, int], None] | None = None) -> Staged:
         """Write what a dry run planned; arguments as of `stage`."""
-        from replay.twin import stage
+        from replay.twin.stage import stage as carry_out
 
-        stage.stage(self.plan, workers=workers, progress=on_progress)
+        carry_out(self.plan, workers=workers, progress=on_progress)
         return Staged(plan=self.plan, written=True)
 
 
@@ -85,12 +85,10 @@ def stage(
 
     Raises: TargetError when the twin does not fit, or a file that was not staged is in the way.
     """
-    from replay.twin import stage as module
+    from replay.twin.stage_plan import plan_stage
 
     with opened(capture) as source:
-        planned = Staged(
-            plan=module.plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse), written=False
-        )
+        planned = Staged(plan=plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse), written=False)
     return planned if dry_run else planned.carry_out(workers=workers, on_progress=on_progress)
 
 
@@ -101,9 +99,9 @@ def unstage(target: PathLike) -> int:
 
     Raises: TargetError when `target` was not staged.
     """
-    from replay.twin import stage as module
+    from replay.twin.stage import unstage as remove
 
-    return module.unstage(Path(target))
+    return remove(Path(target))
 
 
 def run(

@@ -32,7 +32,8 @@ from replay.run.result import RunResult
 from replay.run.runner import run_replay
 from replay.twin.containment import printable, refusal, resolve_target
 from replay.twin.file_writer import sync_file_system
-from replay.twin.stage import StagePlan, check_staged, plan_stage, stage
+from replay.twin.stage import check_staged, stage
+from replay.twin.stage_plan import StagePlan, plan_stage
 from traces.errors import TargetError, UsageError
 from traces.output import check_output
 from traces.schema import SPAN_KINDS, codes

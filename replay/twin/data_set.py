@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -165,30 +165,8 @@ def twin_data_set(
         MappedFile(file_id=p.file_id, path=p.path, size=int(use.size_bytes[p.file_id])) for p in used if p.mapped
     )
     base = os.fsencode(target / TWIN_ROOT).removesuffix(TWIN_ROOT.encode())
-    record_ids = capture.files["record_id"].to_numpy()
-    formats = codes(capture.files, "format")
-    files = []
-    for p in used:
-        if p.mapped:
-            continue
-        size, name, role = int(use.size_bytes[p.file_id]), FORMATS[formats[p.file_id]], _role(use, p.file_id)
-        layout = None if hdf5 is None else hdf5.layouts.get(p.file_id)
-        chunks = None if layout is None else Hdf5Stager(layout=layout, data_bytes=size)
-        files.append(
-            TwinFile(
-                file_id=p.file_id,
-                record_id=int(record_ids[p.file_id]),
-                path=p.path.removeprefix(base).decode("utf-8"),
-                size=size if chunks is None else chunks.file_bytes,
-                format=name,
-                role=role,
-                data_bytes=size,
-                layout=None if layout is None else layout.digest,
-                exact=hdf5 is not None or name != "hdf5" or role != READ_ROLE,
-                renamed=bool(use.renamed[p.file_id]),
-                stager=stager_of(name) if chunks is None else chunks,
-            )
-        )
+    ours = {p.file_id: p.path.removeprefix(base).decode("utf-8") for p in used if not p.mapped}
+    files = list(_twin_files(capture, use, ours, hdf5))
     identity = _identity(files)
     settled = _settle(files, f"{TWIN_ROOT}-{identity[:OWN_ROOT_ID_CHARS]}", manifest)
     for file in settled:
@@ -197,6 +175,29 @@ def twin_data_set(
     reasons = {} if hdf5 is None else hdf5.plain
     plain = {file.file_id: reasons[file.file_id] for file in settled if file.file_id in reasons}
     return TwinDataSet(identity=identity, files=settled, mapped=mapped, placements=tuple(placements), plain_hdf5=plain)
+
+
+def _twin_files(capture: Capture, use: FileUse, paths: Mapping[int, str], hdf5: Hdf5Files | None) -> Iterator[TwinFile]:
+    """The files of a twin; `paths`: below the target, by file id."""
+    record_ids = capture.files["record_id"].to_numpy()
+    formats = codes(capture.files, "format")
+    for file_id, path in paths.items():
+        size, name, role = int(use.size_bytes[file_id]), FORMATS[formats[file_id]], _role(use, file_id)
+        layout = None if hdf5 is None else hdf5.layouts.get(file_id)
+        chunks = None if layout is None else Hdf5Stager(layout=layout, data_bytes=size)
+        yield TwinFile(
+            file_id=file_id,
+            record_id=int(record_ids[file_id]),
+            path=path,
+            size=size if chunks is None else chunks.file_bytes,
+            format=name,
+            role=role,
+            data_bytes=size,
+            layout=None if layout is None else layout.digest,
+            exact=hdf5 is not None or name != "hdf5" or role != READ_ROLE,
+            renamed=bool(use.renamed[file_id]),
+            stager=stager_of(name) if chunks is None else chunks,
+        )
 
 
 def _role(use: FileUse, file_id: int) -> str:

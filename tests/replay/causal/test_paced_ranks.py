@@ -22,7 +22,8 @@ from replay.ranks.comm import Solo, share_of
 from replay.run.context import choose_layers_together, derive_context
 from replay.run.options import RunOptions
 from replay.run.runner import run_replay
-from replay.twin.stage import plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture
 from tests.places import ROOT
 from tests.simulated_application import FILES, MS, US, Application, Storage, run

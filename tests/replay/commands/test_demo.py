@@ -14,7 +14,8 @@ from profiler_merge.profiles.xplane.decode import find_profiles
 from replay.commands.main import main
 from replay.fidelity.compare import compare
 from replay.fidelity.workload_verdict import THRESHOLDS
-from replay.twin.stage import plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
 from tests.places import CAPTURES
 from traces.store.reader import open_capture
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from replay.engine.descriptors import require_descriptors
-from replay.twin.stage import plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read
 from traces.errors import ReplayError
 

@@ -21,7 +21,9 @@ from profiler_merge.merge import merge
 from replay.commands.main import cli
 from replay.engine.backends.hdf5 import Hdf5Backend
 from replay.hdf5.files import Hdf5Files, hdf5_files
-from replay.twin.stage import check_staged, describe, plan_stage, stage
+from replay.twin.stage import check_staged, stage
+from replay.twin.stage_lines import describe
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import File, Op, build_capture, read, write
 from tests.places import CAPTURES
 from traces.errors import TargetError

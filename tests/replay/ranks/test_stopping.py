@@ -16,7 +16,8 @@ import pytest
 from replay.engine.clock import StopFlag
 from replay.ranks.comm import Solo
 from replay.ranks.stopping import HEED_PERIOD_NS, StopRelay, Terminated, stop_on_signals, unwind_on_signals
-from replay.twin.stage import plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read
 from tests.fakes import FakeClock
 from traces.errors import ReplayError

@@ -13,7 +13,8 @@ from replay.regression.run_metrics import METRICS, measure, measure_run, primary
 from replay.run.options import RunOptions
 from replay.run.recording import Tally
 from replay.run.runner import run_replay
-from replay.twin.stage import plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.measures.distribution import Distribution
 from traces.store.reader import Capture, open_capture

@@ -18,7 +18,8 @@ from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.rank_lanes import FedLane, NoRecorder
 from replay.run.runner import run_replay
-from replay.twin.stage import plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read
 from traces.errors import ReplayError
 from traces.store.reader import Capture, open_capture

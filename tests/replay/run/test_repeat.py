@@ -13,7 +13,8 @@ from replay.ranks.comm import Solo
 from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.repeat import output_of, run_repeatedly
-from replay.twin.stage import plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read, write
 from traces.store.reader import Capture, open_capture
 

@@ -15,7 +15,8 @@ from replay.plan.pacing import Pace, Pacing
 from replay.ranks.comm import Solo
 from replay.run.options import RunOptions
 from replay.run.runner import run_replay
-from replay.twin.stage import plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import Span, build_capture, read, write
 from traces.errors import TargetError, UsageError
 from traces.store.reader import open_capture

@@ -18,7 +18,8 @@ from replay.run.options import RunOptions
 from replay.run.process import Progress
 from replay.run.runner import run_replay
 from replay.twin.containment import LOCK_NAME, locked_target
-from replay.twin.stage import plan_stage, stage, unstage
+from replay.twin.stage import stage, unstage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read, write
 from traces.errors import TargetError
 from traces.store.reader import Capture, open_capture

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from replay.twin.placement import TWIN_ROOT
-from replay.twin.stage import StagePlan, plan_stage, stage
+from replay.twin.stage import stage
+from replay.twin.stage_plan import StagePlan, plan_stage
 from tests.capture_builder import File, Op, build_capture, read, write
 from traces.store.reader import Capture
 

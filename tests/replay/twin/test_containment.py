@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from replay.twin.containment import Target, is_contained, make_target, open_target, refusal, resolve_target
 from replay.twin.manifest import MANIFEST_NAME
 from replay.twin.placement import TWIN_ROOT
-from replay.twin.stage import check_staged, plan_stage, prepare_run, stage, unstage
+from replay.twin.stage import check_staged, prepare_run, stage, unstage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read, write
 from traces.errors import TargetError
 from traces.store.reader import Capture

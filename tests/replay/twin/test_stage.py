@@ -12,7 +12,9 @@ import pytest
 from replay.twin.file_writer import SYNC_BYTES
 from replay.twin.manifest import CREATED_BY_RUN, MANIFEST_NAME, WHOLE, load_manifest
 from replay.twin.placement import TWIN_ROOT, parse_map
-from replay.twin.stage import as_json, check_staged, describe, plan_stage, stage, unstage
+from replay.twin.stage import check_staged, stage, unstage
+from replay.twin.stage_lines import as_json, describe
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import File, Op, build_capture, read, write
 from tests.replay.twin.staging import capture_fixture, free_space, staged, target_fixture, tree, twin  # noqa: F401
 from traces.errors import CaptureError, TargetError, UsageError

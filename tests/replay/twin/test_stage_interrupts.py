@@ -13,7 +13,8 @@ import pytest
 from replay.twin.file_writer import temporary_name
 from replay.twin.manifest import PLANNED, WHOLE, load_manifest
 from replay.twin.placement import TWIN_ROOT
-from replay.twin.stage import plan_stage, stage, unstage
+from replay.twin.stage import stage, unstage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
 from tests.replay.twin.staging import capture_fixture, failing, staged, target_fixture, tree, twin  # noqa: F401
@@ -38,7 +39,8 @@ class TestInterrupts:
             tmp_path, files=["/a", "/b", "/c"], ops=[read(0, length=5), read(1, length=9 * MIB), read(2, length=70_000)]
         )
         program = (
-            "import os, sys; from pathlib import Path; from replay.twin.stage import plan_stage, stage;"
+            "import os, sys; from pathlib import Path;"
+            "from replay.twin.stage import stage; from replay.twin.stage_plan import plan_stage;"
             "from traces.store.reader import open_capture;"
             "plan = plan_stage(open_capture(sys.argv[1]), Path(sys.argv[2]));"
             "stage(plan, workers=1, progress=lambda done, total: os._exit(9) if done > 3_000_000 else None)"

@@ -18,7 +18,9 @@ import pytest
 from replay.twin.containment import LOCK_NAME
 from replay.twin.manifest import WHOLE, load_manifest
 from replay.twin.placement import TWIN_ROOT
-from replay.twin.stage import StagePlan, describe, plan_stage, stage, unstage
+from replay.twin.stage import stage, unstage
+from replay.twin.stage_lines import describe
+from replay.twin.stage_plan import StagePlan, plan_stage
 from tests.capture_builder import File, build_capture, read
 from tests.replay.twin.staging import capture_fixture, failing, free_space, staged, target_fixture, twin  # noqa: F401
 from traces.errors import TargetError

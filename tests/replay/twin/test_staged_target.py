@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from replay.twin.placement import TWIN_ROOT, parse_map
-from replay.twin.stage import check_staged, plan_stage, prepare_run, unstage
+from replay.twin.stage import check_staged, prepare_run, unstage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read, write
 from tests.replay.twin.staging import capture_fixture, sizes, staged, target_fixture, tree, twin  # noqa: F401
 from traces.errors import TargetError

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from replay.twin.stage import plan_stage
+from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, ops_table, read
 from traces.errors import CaptureError, DxtReplayError, TargetError
 from traces.output import check_output

@@ -1,0 +1,74 @@
+"""What staging would do and what it did, as lines for people and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replay.twin.containment import printable
+from replay.twin.stage_plan import StagePlan
+from traces.units import NS_PER_S, format_bytes, format_count, format_counted, format_duration
+
+LARGEST_SHOWN = 5
+LEAST_MEASURED_S = 0.01
+
+
+def describe(plan: StagePlan, *, dry_run: bool = True) -> list[str]:
+    """What staging would write, or is about to write, one line for each fact; the largest files by name."""
+    holes = f", {format_count(len(plan.sparse))} of them as holes" if plan.sparse else ""
+    verb, place = "Would write" if dry_run else "Writing", f"under {printable(plan.target)}"
+    lines = [
+        f"{verb} {format_counted(len(plan.to_write), 'file')} {place}: {format_bytes(plan.bytes_to_write)}{holes}"
+        if plan.to_write
+        else f"Nothing to write {place}"
+    ]
+    largest = sorted(plan.to_write, key=lambda file: (-file.size, file.path))[:LARGEST_SHOWN]
+    lines += [f"  {format_bytes(file.size):>9}  {file.path}" for file in largest]
+    if len(plan.to_write) > len(largest):
+        lines.append(f"  and {format_count(len(plan.to_write) - len(largest))} more")
+    for files, text in (
+        (plan.already_staged, "there already"),
+        (plan.mapped, "read from mapped data"),
+    ):
+        if files:
+            size = format_bytes(sum(file.size for file in files))
+            lines.append(f"{format_counted(len(files), 'file')}, {size}: {text}")
+    if plan.created_by_run:
+        size = format_bytes(plan.bytes_created_by_run)
+        made = format_counted(len(plan.created_by_run), "file")
+        lines.append(f"{made}, {size}: only written by the program, so each replay makes them")
+    lines += [f"{path} gets plain bytes instead of HDF5: {reason}" for path, reason in plan.plain_hdf5[:LARGEST_SHOWN]]
+    if len(plan.plain_hdf5) > LARGEST_SHOWN:
+        lines.append(f"  and {format_counted(len(plan.plain_hdf5) - LARGEST_SHOWN, 'more HDF5 file')}")
+    if plan.shortage:
+        lines.append(f"Does not fit: {plan.shortage}")
+    elif plan.free_bytes is not None and dry_run:
+        lines.append(f"{format_bytes(plan.free_bytes)} are free")
+    return lines
+
+
+def describe_done(plan: StagePlan, seconds: float) -> str:
+    """What staging wrote, in one line; without a rate where hardly any time passed."""
+    if not plan.to_write:
+        return "The twin is complete."
+    files, size = format_counted(len(plan.to_write), "file"), format_bytes(plan.bytes_to_write)
+    rate = f", {format_bytes(plan.bytes_to_write / seconds)}/s" if seconds >= LEAST_MEASURED_S else ""
+    return f"Staged {files} under {printable(plan.target)}: {size} in {format_duration(seconds * NS_PER_S)}{rate}"
+
+
+def as_json(plan: StagePlan) -> dict[str, Any]:
+    """The plan as the object that `dxt-replay stage --json` prints; paths are below `target`."""
+    return {
+        "target": printable(plan.target),
+        "to_write": [
+            {"path": file.path, "size_bytes": file.size, "sparse": file.file_id in plan.sparse}
+            for file in plan.to_write
+        ],
+        "already_staged": {"files": len(plan.already_staged), "bytes": sum(file.size for file in plan.already_staged)},
+        "created_by_run": [file.path for file in plan.created_by_run],
+        "bytes_created_by_run": plan.bytes_created_by_run,
+        "plain_hdf5": [{"path": path, "reason": reason} for path, reason in plan.plain_hdf5],
+        "mapped": {"files": len(plan.mapped), "bytes": sum(file.size for file in plan.mapped)},
+        "bytes_to_write": plan.bytes_to_write,
+        "free_bytes": plan.free_bytes,
+        "fits": plan.shortage is None,
+    }
