@@ -26,6 +26,10 @@ class SizedAccesses:
         """Number of accesses."""
         return len(self.size)
 
+    def moved(self, streams: int) -> np.ndarray:
+        """Bytes by stream, int64 (streams,)."""
+        return _sums(self.stream, self.size, streams)
+
 
 def access_sizes(transfers: Transfers) -> SizedAccesses:
     """The sizes of all accesses of all streams."""

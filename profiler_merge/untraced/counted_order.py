@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiler_merge.untraced.access_sizes import SizedAccesses
+from profiler_merge.untraced.passes import whole_passes
 from profiler_merge.untraced.transfers import TOP
 
 _GOLDEN = 0.6180339887498949
@@ -60,14 +61,12 @@ class _Placement:
         self.patterns = patterns
         streams = len(patterns.apart)
         counts = np.bincount(accesses.stream, minlength=streams)
-        moved = np.zeros(streams, dtype=np.int64)
-        np.add.at(moved, accesses.stream, accesses.size)
+        moved = accesses.moved(streams)
         room = np.maximum(patterns.high - patterns.low, 1)
         runs = np.maximum(np.maximum(patterns.backward, np.minimum(-(-moved // room), patterns.apart)), 1)
         self.runs = np.where(counts > 0, np.minimum(runs, np.maximum(counts, 1)), 0)
         self.first_run = np.cumsum(self.runs) - self.runs
-        first = np.cumsum(counts) - counts
-        of_run = (np.arange(len(accesses)) - first[accesses.stream]) % np.maximum(self.runs, 1)[accesses.stream]
+        of_run = whole_passes(accesses, self.runs, np.where(patterns.apart == patterns.backward, room, 0))
         run = self.first_run[accesses.stream] + of_run
         order = _mixed(run, accesses.size)
         self.run, self.size, self.stream = run[order], accesses.size[order], accesses.stream[order]
