@@ -9,8 +9,7 @@ from typing import Any
 
 from profiler_merge.darshan.job_logs import JobLogs
 from profiler_merge.process_rows import ProcessRows
-from profiler_merge.profiles.reading import is_json
-from profiler_merge.recognise import KINETO, XPLANE
+from profiler_merge.profiles.reading import profile_kind
 from traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
 from traces.units import ns_to_seconds
 from traces.version import VERSION
@@ -72,16 +71,13 @@ def _job(job: JobLogs) -> Job:
 
 def _sources(job: JobLogs, profiles: Mapping[int, Sequence[Path]]) -> tuple[Source, ...]:
     return tuple(
-        [_source(process.log.path, "darshan") for process in job.processes]
-        + [
-            _source(path, KINETO if is_json(path) else XPLANE)
-            for _, files in sorted(profiles.items())
-            for path in files
-        ]
+        [source_of(process.log.path, "darshan") for process in job.processes]
+        + [source_of(path, profile_kind(path)) for _, files in sorted(profiles.items()) for path in files]
     )
 
 
-def _source(path: Path, kind: str) -> Source:
+def source_of(path: Path, kind: str) -> Source:
+    """A file that a capture is made from, with the hash of its bytes."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""Sources to one capture: Darshan log(s), and the framework's profiles where there are any.
+"""Sources to one capture: Darshan log(s) or another tool's traces, and the framework's profiles where there are any.
 
 Rank by rank: the rank's DXT segments, its profile, the offset between their clocks, then lanes, steps and rows. No more
 than one rank's segments and one profile are in memory at a time.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,16 @@ from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, open_job
 from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError
 from profiler_merge.file_table import FileTable, mapped_warnings
 from profiler_merge.gaps import gap_warnings, refuse_rubbish
+from profiler_merge.given_files import given_files
 from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.job_spans import JobSpans
 from profiler_merge.process_rows import ProcessRows, in_start_order
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import profile_files
 from profiler_merge.rank_sources import RankSources, left_out
-from profiler_merge.recognise import DARSHAN, KINETO, XPLANE, foreign
+from profiler_merge.recognise import DARSHAN
+from profiler_merge.trace_merge import READERS, merge_trace
 from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT
-from traces.errors import DxtReplayError, LogError, ProfileError
 from traces.schema import OPS_SCHEMA, CaptureInfo, RankClock, table_from_columns
 from traces.store.writer import (
     OpsWriter,
@@ -94,6 +96,7 @@ class MergeResult:
         """The object that `dxt-replay merge --json` prints."""
         return {
             "capture": str(self.capture),
+            "recorded_by": self.info.sources[0].kind,
             "ranks": len(self.info.ranks),
             "operations": {"traced": self.operations, "reconstructed": self.reconstructed},
             "files": self.files,
@@ -120,22 +123,24 @@ class MergeResult:
 def merge(
     logs: Sequence[Path], profiles: Sequence[Path], output: Path, options: MergeOptions = MergeOptions()
 ) -> MergeResult:
-    """Write the capture `output` from the logs of one job and the profiles of its ranks.
+    """Write the capture `output` from the logs or traces of one job and the profiles of its ranks.
 
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
-    _refuse_foreign(logs, LogError, DARSHAN)
-    _refuse_foreign(profiles, ProfileError, XPLANE, KINETO)
+    given = given_files(logs, profiles)
     method = parse_method(options.align)
     check_capture_output(output, force=options.force)
-    job = open_job(logs, skip_damaged=options.skip_damaged)
+    if given.tool == DARSHAN:
+        job = open_job(given.operations, skip_damaged=options.skip_damaged)
+        write = partial(_merge_logs, job, given.profiles, options, method)
+    else:
+        traced = READERS[given.tool](given.operations, options.exclude)
+        write = partial(
+            merge_trace, traced, given.profiles, method, skip_damaged=options.skip_damaged, options=_repeated(options)
+        )
     working = begin_capture(output, force=options.force)
     try:
-        try:
-            made = _merge_once(job, profiles, working, options, method, gather=False)
-        except RanksInterleavedError:
-            create_capture(working)
-            made = _merge_once(job, profiles, working, options, method, gather=True)
+        made = write(working)
         publish_capture(working, output, force=options.force)
     except BaseException:
         discard_capture(working)
@@ -153,11 +158,19 @@ def merge(
     )
 
 
-def _refuse_foreign(paths: Sequence[Path], error: type[DxtReplayError], *wanted: str) -> None:
-    """Raises: `error` for a file of another tool, or a file of ours of another kind."""
-    for path in paths:
-        if (text := foreign(path, *wanted)) is not None:
-            raise error(text)
+def _repeated(options: MergeOptions) -> dict[str, Any]:
+    """The options that capture.json repeats."""
+    return {"align": options.align, "exclude": list(options.exclude)}
+
+
+def _merge_logs(
+    job: JobLogs, profiles: Sequence[Path], options: MergeOptions, method: str | float, working: Path
+) -> tuple[CaptureInfo, pa.Table, int]:
+    try:
+        return _merge_once(job, profiles, working, options, method, gather=False)
+    except RanksInterleavedError:
+        create_capture(working)
+        return _merge_once(job, profiles, working, options, method, gather=True)
 
 
 def _merge_once(
@@ -236,7 +249,7 @@ class _Merger:
             clock=self._clock,
             coverage=coverage,
             warnings=self._warnings,
-            options={"align": self._options.align, "exclude": list(self._options.exclude)},
+            options=_repeated(self._options),
         )
         write_files(self._output, table)
         write_spans(self._output, spans)

@@ -46,13 +46,18 @@ def _source(kind: str, pattern: bytes, what: str, remedy: str) -> Source:
     return Source(kind=kind, pattern=re.compile(pattern, re.DOTALL), what=what, remedy=remedy)
 
 
-DARSHAN, XPLANE, KINETO = "darshan", "xplane", "kineto"
+DARSHAN, XPLANE, KINETO, STRACE = "darshan", "xplane", "kineto", "strace"
+PROFILES = (XPLANE, KINETO)
+"""Kinds from which the spans of a rank come."""
+TRACES = (STRACE,)
+"""Kinds other than Darshan's logs from which the operations come."""
+_AS_LOG = "give it to `dxt-replay merge` as LOG, not as a profile or a capture"
 SOURCES = (
     _source(
         DARSHAN,
         rb"\A\d\.\d\d\0{4}(75d\0{5}|\0{5}d57)",
         "a Darshan log",
-        "give it to `dxt-replay merge` as LOG, not as a profile or a capture",
+        _AS_LOG,
     ),
     _source("darshan text", rb"\A# darshan log version:|\A# \*+\n# DXT", "the text of darshan-parser",
             "its times lack digits. Give the .darshan log itself"),
@@ -86,7 +91,14 @@ SOURCES = (
         "it has no times of the training loop. Give the .pt.trace.json of torch.profiler instead",
     ),
     _source("chrome", rb'\A\s*[\[{].*"(traceEvents|ph)" ?:', "a trace in Chrome's JSON format", _WITHOUT),
-    _source("strace", rb"\A(\[pid +)?(\d+\]? +)?\d+\.\d{3,9} \w+\(.*\) += ", "the output of strace", _RECORD),
+    _source(
+        STRACE,
+        rb"\A(\[pid +\d+\] +|\d+ +)?("
+        rb"\d+\.\d{3,9} (\w+\(|<\.\.\. \w+ resumed>|\+\+\+ |--- )|"
+        rb"(\d\d:\d\d:\d\d(\.\d+)? )?(execve|openat|open|read|close|brk|mmap|newfstatat|fstat|access)\([^\n]*\) += )",
+        "the output of strace",
+        _AS_LOG,
+    ),
     _source("parquet", rb"\APAR1", "a Parquet file", "give the whole capture folder that it is a part of"),
 )  # fmt: skip
 """Kinds in order: the first whose pattern is found names the file."""

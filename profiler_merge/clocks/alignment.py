@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -16,13 +18,30 @@ from profiler_merge.clocks.offsets import (
     align_wall,
     line_ids_of_threads,
 )
-from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.rank_segments import RankSegments
 from profiler_merge.profiles.event_table import Profile
 from traces.errors import AlignmentError, UsageError
 
 AUTO, ANCHORS, NESTING, WALL = "auto", "anchors", "nesting", "wall"
 _LONGEST_S = 1e9
+
+
+class _StartTime(Protocol):
+    @property
+    def start_ns(self) -> int: ...
+
+    @property
+    def has_nsec(self) -> bool: ...
+
+
+class RecordingClock(Protocol):
+    """What is asked of a log, or of a trace in its place: when its times begin, and the path of each record id."""
+
+    @property
+    def job(self) -> _StartTime: ...
+
+    @property
+    def names(self) -> Mapping[int, bytes]: ...
 
 
 def parse_method(text: str) -> str | float:
@@ -42,7 +61,7 @@ def parse_method(text: str) -> str | float:
 
 
 def align_rank(
-    segments: RankSegments, log: DarshanLog, profile: Profile | None, method: str | float
+    segments: RankSegments, log: RecordingClock, profile: Profile | None, method: str | float
 ) -> tuple[Alignment, list[str]]:
     """The offset of one rank's log, and warnings about it.
 
@@ -75,7 +94,7 @@ def align_rank(
     return align_wall(start_ns, has_nsec), [f"clocks are related by the wall clock alone: {'; '.join(reasons)}"]
 
 
-def anchor_segments(segments: RankSegments, log: DarshanLog) -> np.ndarray:
+def anchor_segments(segments: RankSegments, log: RecordingClock) -> np.ndarray:
     """Rows of the segments that are an anchor's write."""
     files = [record for record in np.unique(segments.record_id).tolist() if is_anchor_file(log.names.get(record, b""))]
     mine = np.isin(segments.record_id, np.array(files, dtype=np.uint64))
@@ -83,7 +102,7 @@ def anchor_segments(segments: RankSegments, log: DarshanLog) -> np.ndarray:
     return np.flatnonzero(mine & segments.is_write & whole)
 
 
-def _by_anchors(segments: RankSegments, log: DarshanLog, profile: Profile) -> Alignment:
+def _by_anchors(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
     rows = anchor_segments(segments, log)
     marks = profile_anchors(profile)
     return align_anchors(
@@ -96,7 +115,7 @@ def _by_anchors(segments: RankSegments, log: DarshanLog, profile: Profile) -> Al
     )
 
 
-def _by_nesting(segments: RankSegments, log: DarshanLog, profile: Profile) -> Alignment:
+def _by_nesting(segments: RankSegments, log: RecordingClock, profile: Profile) -> Alignment:
     """The class of events whose answer has the least width; nothing but reads is looked at."""
     answers, reasons = [], []
     for events in nesting_events(profile):
@@ -109,7 +128,7 @@ def _by_nesting(segments: RankSegments, log: DarshanLog, profile: Profile) -> Al
     return min(answers, key=lambda answer: answer.residual_ns)
 
 
-def nest(segments: RankSegments, log: DarshanLog, profile: Profile, events: NestingEvents) -> Alignment:
+def nest(segments: RankSegments, log: RecordingClock, profile: Profile, events: NestingEvents) -> Alignment:
     """The offset that nests the reads of one rank in one class of events. Raises: AlignmentError when it is weak."""
     reads = ~segments.is_write
     threads = None
@@ -126,7 +145,7 @@ def nest(segments: RankSegments, log: DarshanLog, profile: Profile, events: Nest
     )
 
 
-def _window(log: DarshanLog) -> tuple[int, int]:
+def _window(log: RecordingClock) -> tuple[int, int]:
     """Offsets worth searching: a log with whole seconds may have started up to a second later than it says."""
     low, high = WINDOW_NS
     return (low, high) if log.job.has_nsec else (low, high + 1_000_000_000)

@@ -30,7 +30,8 @@ def contradictions(profile: Profile, job: JobLogs, hosts: frozenset[str], offset
     logged = _anchor_processes(job)
     if pids & logged:
         return []
-    return [*_process(profile, job, pids, logged), *_time(profile, job, offset_ns), *_host(profile, hosts)]
+    times = (job.start_ns + offset_ns, job.end_ns + offset_ns) if job.start_ns > 0 else (0, 0)
+    return [*_process(profile, job, pids, logged), *time_contradiction(profile, *times), *_host(profile, hosts)]
 
 
 def _anchor_processes(job: JobLogs) -> set[int]:
@@ -51,13 +52,13 @@ def _process(profile: Profile, job: JobLogs, pids: set[int], logged: set[int]) -
         yield f"its anchors are of rank {_listed(ranks)}, and the job has {job.nprocs} ranks"
 
 
-def _time(profile: Profile, job: JobLogs, offset_ns: int) -> Iterator[str]:
-    if profile.epoch_start_ns is None or job.start_ns <= 0 or not len(profile):
+def time_contradiction(profile: Profile, job_start: int, ended: int) -> Iterator[str]:
+    """The sentence for a profile of another time than a job that ran between these; 0 for a start that is not known."""
+    if profile.epoch_start_ns is None or job_start <= 0 or not len(profile):
         return
     start, end = int(profile.start_ns.min()), int(profile.end_ns.max())
-    job_start = job.start_ns + offset_ns
     # A killed process has no end.
-    job_end = job.end_ns + offset_ns if job.end_ns >= job.start_ns else None
+    job_end = ended if ended >= job_start else None
     if end < job_start - _SLACK_NS or (job_end is not None and start > job_end + _SLACK_NS):
         until = "" if job_end is None else f" to {_clock(job_end)}"
         yield f"it was recorded from {_clock(start)} to {_clock(end)}, and the job ran from {_clock(job_start)}{until}"

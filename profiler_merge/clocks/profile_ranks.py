@@ -92,6 +92,15 @@ def map_profiles(
     return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings), exports=tuple(sorted(exports)))
 
 
+def rank_in_path(path: Path, ranks: int) -> int | None:
+    """The number of `rank3`, `rank_3` or `rank-3` in the path, the innermost first; None without one below `ranks`."""
+    for part in reversed(path.resolve().parts):
+        found = _RANK_IN_PATH.search(part)
+        if found and int(found.group(1)) < ranks:
+            return int(found.group(1))
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traits:
     """The marks of a rank.
@@ -198,12 +207,7 @@ class _Mapper:
         return None
 
     def _by_path(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """`rank3`, `rank_3` or `rank-3` in the path, the innermost first."""
-        for part in reversed(path.resolve().parts):
-            found = _RANK_IN_PATH.search(part)
-            if found and int(found.group(1)) < self.job.nprocs:
-                return int(found.group(1))
-        return None
+        return rank_in_path(path, self.job.nprocs)
 
     def _by_nesting(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
         """The free rank whose reads nest in the profile's events, if it is alone or three times better."""

@@ -29,6 +29,11 @@ def is_json(path: Path) -> bool:
     return _JSON.match(head) is not None
 
 
+def profile_kind(path: Path) -> str:
+    """What `recognise` calls a file that is a profile: `kineto` or `xplane`."""
+    return "kineto" if is_json(path) else "xplane"
+
+
 def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
     """The files of each profile: PyTorch's profiler writes one a cycle of its schedule, TensorFlow's one in all."""
     kineto = [path for path in paths if is_json(path)]

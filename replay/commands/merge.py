@@ -1,4 +1,4 @@
-"""`dxt-replay merge`: Darshan log(s) and profiles to a capture."""
+"""`dxt-replay merge`: Darshan log(s) or traces, and profiles, to a capture."""
 
 from __future__ import annotations
 
@@ -80,9 +80,10 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Merge Darshan logs with DXT, and profiles, into a capture.
+    """Merge Darshan logs with DXT, or strace's output, and profiles, into a capture.
 
     LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
+    Instead of logs, files that `strace -f -ttt -T -y` wrote can be given. What a file is, its content says.
     """
     from replay import interface
     from replay.commands.json_output import print_json

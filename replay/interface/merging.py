@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.errors import LogError, ProfileError, UsageError
+from traces.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
     from profiler_merge.merge import MergeResult
@@ -35,7 +35,7 @@ def merge(
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    A folder of `logs` stands for all logs in it; `profiles` are log directories of the profiler, or single files:
+    In place of logs, strace's output can be given. A folder of `logs` stands for all logs in it; `profiles` are log directories of the profiler, or single files:
     `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting, wall or
     seconds; `exclude` has globs over recorded paths. `keep_profiler_files`: also what PyTorch's profiler itself wrote.
     `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
@@ -82,14 +82,10 @@ def _several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def _logs_of(path: Path) -> list[Path]:
-    """The logs that a path stands for. Raises: LogError for a folder without any, with what it holds instead."""
-    from profiler_merge.darshan.job_logs import find_logs
-    from profiler_merge.recognise import DARSHAN, foreign
+    """The logs or traces that a path stands for. Raises: LogError for a folder without any, with what it holds."""
+    from profiler_merge.given_files import find_recordings
 
-    try:
-        return find_logs(path)
-    except LogError as error:
-        raise LogError(foreign(path, DARSHAN) or str(error)) from error
+    return find_recordings(path)
 
 
 def _profiles_of(directory: Path) -> list[Path]:

@@ -54,7 +54,9 @@ def _headline(merged: Mapping[str, Any]) -> str:
     said = [f"Merged {ranks}, {format_counted(operations['traced'], 'operation')}"]
     known = [share for share in (coverage["bytes"], coverage["operations"]) if share is not None]
     if not known:
-        said.append("trace coverage unknown, as the log has no counters")
+        traced = merged.get("recorded_by", "darshan") != "darshan"
+        why = "a trace has no counters to be held against" if traced else "the log has no counters"
+        said.append(f"trace coverage unknown, as {why}")
     elif min(known) >= _WHOLE:
         said.append("trace coverage 100 %")
     else:

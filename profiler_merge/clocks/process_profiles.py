@@ -1,0 +1,64 @@
+"""Which rank each profile belongs to where the ranks' process ids are known, as in the traces of system calls."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from profiler_merge.clocks.anchors import anchor_rank
+from profiler_merge.clocks.other_runs import time_contradiction
+from profiler_merge.clocks.profile_ranks import ProfileRanks, rank_in_path
+from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.kineto.names import host_and_pid
+from profiler_merge.profiles.reading import read_profile
+from traces.errors import ProfileError
+
+
+def profiles_of_processes(
+    profiles: Sequence[tuple[Path, ...]],
+    pids: Sequence[Collection[int]],
+    times_ns: tuple[int, int],
+    *,
+    skip_damaged: bool,
+) -> ProfileRanks:
+    """Give each profile its rank, by process id, torch.distributed's rank or path. `pids`: of each rank's processes.
+
+    `times_ns`: CLOCK_REALTIME of the trace's first and last instant. A profile that no rule places is left out, with a
+    warning. Raises: ProfileError when a profile cannot be read, is of another time, or several are of the same rank.
+    """
+    by_rank: dict[int, tuple[Path, ...]] = {}
+    warnings = []
+    for files in profiles:
+        profile = read_profile(files, skip_damaged=skip_damaged)
+        other = list(time_contradiction(profile, *times_ns))
+        if other:
+            raise ProfileError(
+                f"{files[0]} is the profile of another run: {'; '.join(other)}. Give the profile of this run, or leave "
+                "--profile out"
+            )
+        rank = 0 if len(pids) == len(profiles) == 1 else _rank_of(files[0], profile, pids)
+        if rank is None:
+            warnings.append(
+                f"no rank was found for the profile {files[0]}: it is left out; name its folder rank0, rank1 ..."
+            )
+        elif rank in by_rank:
+            raise ProfileError(
+                f"{by_rank[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
+            )
+        else:
+            by_rank[rank] = files
+    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings))
+
+
+def _rank_of(path: Path, profile: Profile, pids: Sequence[Collection[int]]) -> int | None:
+    known = set() if profile.torch is None else set(profile.torch.pids)
+    named, anchored = host_and_pid(path), anchor_rank(profile)
+    known |= {named[1]} if named else set()
+    known |= {anchored[1]} if anchored else set()
+    found = [rank for rank, own in enumerate(pids) if known & set(own)]
+    if len(found) == 1:
+        return found[0]
+    rank = None if profile.torch is None else profile.torch.rank
+    if rank is None:
+        rank = rank_in_path(path, len(pids))
+    return rank if rank is not None and rank < len(pids) else None

@@ -1,0 +1,84 @@
+"""What a merge is given, sorted by content: Darshan logs, traces, profiles; all else is refused by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiler_merge.darshan.job_logs import find_logs
+from profiler_merge.recognise import DARSHAN, KINETO, PROFILES, STRACE, TRACES, foreign, recognise
+from profiler_merge.tracers.strace.strace_job import is_thread_file
+from traces.errors import LogError, ProfileError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenFiles:
+    """The sources of a merge. `tool`: which tool recorded the `operations`. `profiles`: of the ranks."""
+
+    tool: str
+    operations: tuple[Path, ...]
+    profiles: tuple[Path, ...]
+
+
+def find_recordings(path: Path) -> list[Path]:
+    """The recordings of operations that a path stands for: a folder for the Darshan logs in it, else for its traces.
+
+    Raises: LogError for a folder without any, with what it holds instead.
+    """
+    try:
+        return find_logs(path)
+    except LogError as error:
+        traces = [file for file in files_below(path) if _kind(file) in TRACES]
+        if not traces:
+            raise LogError(foreign(path, DARSHAN) or str(error)) from error
+        empty = [file for file in files_below(path) if file not in traces and _is_empty_thread(file, traces)]
+        return sorted([*traces, *empty])
+
+
+def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
+    """Sort what was given; a profile among `files` counts as one of the `profiles`.
+
+    Raises: LogError, ProfileError for what cannot be used here, or operations that two tools recorded.
+    """
+    for path in profiles:
+        if (text := foreign(path, *PROFILES)) is not None:
+            raise ProfileError(text)
+    kinds = {path: _kind(path) for path in files}
+    own = [path for path in files if kinds[path] in PROFILES]
+    traces = [path for path in files if kinds[path] in TRACES]
+    for path in files:
+        if kinds[path] is None and _is_empty_thread(path, traces):
+            kinds[path] = STRACE
+        elif (text := foreign(path, DARSHAN, *PROFILES, *TRACES)) is not None:
+            raise LogError(text)
+    operations = [path for path in files if path not in own]
+    tools = {kinds[path] or DARSHAN: path for path in operations}
+    if not operations:
+        raise LogError(str(foreign(files[0], DARSHAN, *TRACES)))
+    if len(tools) > 1:
+        (one, first), (other, second), *_ = tools.items()
+        raise LogError(
+            f"{first} was recorded by {_NAMES[one]} and {second} by {_NAMES[other]}: a capture has the operations of "
+            "one of them. Leave the other out"
+        )
+    return GivenFiles(tool=next(iter(tools)), operations=tuple(operations), profiles=(*profiles, *own))
+
+
+_NAMES = {DARSHAN: "Darshan", STRACE: "strace", KINETO: "PyTorch"}
+
+
+def _kind(path: Path) -> str | None:
+    found = recognise(path)
+    return None if found is None else found.kind
+
+
+def _is_empty_thread(path: Path, traces: Sequence[Path]) -> bool:
+    """Whether a file is of a thread, under `strace -ff`, that made no call."""
+    return path.is_file() and path.stat().st_size < 100 and is_thread_file(path, traces)
+
+
+def files_below(path: Path) -> list[Path]:
+    """Every file below a folder, sorted."""
+    return sorted(Path(parent) / name for parent, _, names in os.walk(path) for name in names)

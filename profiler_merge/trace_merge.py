@@ -1,0 +1,231 @@
+"""A job that a tracer recorded, and the profiles of its ranks, to a capture.
+
+Every operation was traced, with its thread and its time in CLOCK_REALTIME: nothing is rebuilt, and only a profile
+without a date has to be placed. No more than one rank's operations and one profile are in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.capture_info import source_of
+from profiler_merge.clocks.alignment import align_rank
+from profiler_merge.clocks.offsets import Alignment, align_seconds
+from profiler_merge.clocks.process_profiles import profiles_of_processes
+from profiler_merge.darshan.rank_segments import RankSegments
+from profiler_merge.job_spans import JobSpans
+from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.reading import profile_files, profile_kind
+from profiler_merge.recognise import STRACE
+from profiler_merge.traced_files import TracedFiles
+from profiler_merge.tracers.strace.strace_job import read_strace
+from profiler_merge.tracers.traced_job import TracedJob
+from profiler_merge.untraced.rebuilt import Rebuilt
+from traces.errors import LogError
+from traces.schema import (
+    HDF5_SCHEMA,
+    OPS,
+    OPS_SCHEMA,
+    READ,
+    TRACED,
+    WRITE,
+    CaptureInfo,
+    Coverage,
+    Job,
+    RankClock,
+    table_from_columns,
+)
+from traces.store.writer import OpsWriter, write_capture_info, write_files, write_hdf5, write_spans
+from traces.units import ns_to_seconds
+from traces.version import VERSION
+
+_RENAME = OPS.index("rename")
+READERS: Mapping[str, Callable[[Sequence[Path], Sequence[str]], TracedJob]] = {STRACE: read_strace}
+"""Kind of source -> what reads its files, leaving out paths that match a glob."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LogTime:
+    """When the times of a trace begin, in the form of a Darshan log's job record."""
+
+    start_ns: int
+    has_nsec: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TraceClock:
+    """A trace as `clocks.alignment` sees a log. `names`: path by number of the file."""
+
+    job: _LogTime
+    names: Mapping[int, bytes]
+
+
+def merge_trace(
+    job: TracedJob,
+    profiles: Sequence[Path],
+    method: str | float,
+    output: Path,
+    *,
+    skip_damaged: bool,
+    options: Mapping[str, Any],
+) -> tuple[CaptureInfo, pa.Table, int]:
+    """Write the capture's parts. Returns the contents of capture.json, the files table and the number of spans.
+
+    `method`: as `clocks.alignment.parse_method` returns it; `options`: those that `made_by` repeats.
+    Raises: LogError for a trace without operations; ProfileError, AlignmentError for profiles that cannot be used.
+    """
+    pids = [frozenset(process.pid for process in rank.processes) for rank in job.ranks]
+    mapped = profiles_of_processes(profile_files(profiles), pids, (job.start_ns, job.end_ns), skip_damaged=skip_damaged)
+    merger = _TraceMerger(job, mapped.by_rank, method, skip_damaged=skip_damaged)
+    with OpsWriter(output) as writer:
+        for rank in range(job.nprocs):
+            table = merger.rank_table(rank)
+            writer.write(table)
+    if not writer.rows:
+        raise LogError(
+            f"{job.files[0]} holds no operation on a file of the job: {'; '.join(job.warnings) or 'nothing was opened'}"
+        )
+    warnings = [*job.warnings, *mapped.warnings, *merger.warnings, *merger.spans.add_rest(), *_mapped(job)]
+    table = merger.files.table(complete=job.complete)
+    spans = merger.spans.table()
+    share = 1.0 if job.complete and writer.rows else None
+    info = CaptureInfo(
+        job=_job(job),
+        ranks=tuple(range(job.nprocs)),
+        sources=(
+            *(source_of(path, job.tool) for path in job.files),
+            *(source_of(path, profile_kind(path)) for _, files in sorted(mapped.by_rank.items()) for path in files),
+        ),
+        clock=tuple(merger.clock),
+        coverage=Coverage(bytes=share, operations=share, ranks=dict.fromkeys(range(job.nprocs), (share, share))),
+        lanes="pthread_id",
+        warnings=tuple(warnings),
+        made_by={
+            "program": "dxt-replay",
+            "version": VERSION,
+            "command": "merge",
+            "operations_stored": writer.rows,
+            "operations_reconstructed": 0,
+            "rebuilt": Rebuilt().as_json(),
+            **options,
+        },
+    )
+    write_files(output, table)
+    write_spans(output, spans)
+    write_hdf5(output, HDF5_SCHEMA.empty_table())
+    write_capture_info(output, info)
+    return info, table, spans.num_rows
+
+
+class _TraceMerger:
+    """One pass over the ranks of a traced job."""
+
+    def __init__(
+        self, job: TracedJob, profiles: Mapping[int, tuple[Path, ...]], method: str | float, *, skip_damaged: bool
+    ) -> None:
+        self._job, self._method = job, method
+        self.files = TracedFiles(job.paths, job.sizes, job.suspect)
+        self.spans = JobSpans(profiles=profiles, start_ns=job.start_ns, ranks=job.nprocs, skip_damaged=skip_damaged)
+        self.clock: list[RankClock] = []
+        self.warnings: list[str] = []
+
+    def rank_table(self, rank: int) -> pa.Table:
+        """The rank's operations as `OPS_SCHEMA`; its spans and clock are noted on the way."""
+        rows = self._job.of_rank(rank)
+        profile = self.spans.profile(rank)
+        alignment = self._align(rank, rows, profile)
+        undated = profile is not None and profile.epoch_start_ns is None
+        if profile is not None:
+            # A profile without a date is moved to the trace's clock.
+            self.warnings += self.spans.add(rank, profile, -alignment.offset_ns if undated else 0)
+        if undated:
+            alignment = replace(alignment, offset_ns=0)
+        self.clock.append(
+            RankClock(
+                rank=rank,
+                method=alignment.method,
+                offset_ns=alignment.offset_ns,
+                residual_ns=alignment.residual_ns,
+                interval_ns=alignment.interval_ns,
+            )
+        )
+        return self._table(rank, rows, alignment)
+
+    def _table(self, rank: int, rows: np.ndarray, alignment: Alignment) -> pa.Table:
+        start_ns, end_ns = (alignment.realtime_ns(rows[name]) - self._job.start_ns for name in ("start_ns", "end_ns"))
+        renamed = rows["op"] == _RENAME
+        offset = rows["offset"].copy()
+        columns = {
+            "rank": np.full(len(rows), rank, dtype=np.int32),
+            "lane": rows["thread"],
+            "op": rows["op"],
+            "api": rows["api"],
+            "file_id": self.files.number(rows["file"]),
+            "offset": offset,
+            "length": rows["length"],
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "step": self.spans.step_of(rank, start_ns),
+            "origin": np.full(len(rows), TRACED, dtype=np.int8),
+        }
+        offset[renamed] = self.files.number(offset[renamed])
+        self.files.note(columns)
+        return table_from_columns(columns, OPS_SCHEMA)
+
+    def _align(self, rank: int, rows: np.ndarray, profile: Profile | None) -> Alignment:
+        """The offset of the trace's clock; it is the profile's own unless that has no date or a method is asked for."""
+        if isinstance(self._method, float):
+            return align_seconds(self._method)
+        dated = profile is None or profile.epoch_start_ns is not None
+        low, high = self._job.clock_ns
+        if self._method == "wall" or (self._method == "auto" and dated):
+            return Alignment(method="wall", offset_ns=0, residual_ns=max(-low, high), interval_ns=(low, high))
+        clock = _TraceClock(job=_LogTime(start_ns=self._job.start_ns), names=dict(enumerate(self._job.paths)))
+        alignment, notes = align_rank(self._segments(rank, rows), clock, profile, self._method)
+        self.warnings += [f"rank {rank}: {note}" for note in notes]
+        return alignment
+
+    def _segments(self, rank: int, rows: np.ndarray) -> RankSegments:
+        """The reads and writes of the rank's own process in the form of a log's segments."""
+        data = rows[((rows["op"] == READ) | (rows["op"] == WRITE))]
+        data = data[data["process"] == self._job.ranks[rank].own.number]
+        return RankSegments(
+            rank=rank,
+            hostname="",
+            record_id=data["file"].astype(np.uint64),
+            api=data["api"],
+            is_write=data["op"] == WRITE,
+            offset=data["offset"],
+            length=data["length"],
+            start_ns=data["start_ns"] - self._job.start_ns,
+            end_ns=data["end_ns"] - self._job.start_ns,
+            thread=None,
+        )
+
+
+def _job(job: TracedJob) -> Job:
+    return Job(
+        nprocs=job.nprocs,
+        run_time_s=ns_to_seconds(max(job.end_ns - job.start_ns, 0)),
+        start_ns=job.start_ns,
+        end_ns=job.end_ns,
+        zero_ns=job.start_ns,
+        exe=job.ranks[0].own.exe,
+    )
+
+
+def _mapped(job: TracedJob) -> list[str]:
+    names = sorted(job.paths[file].decode("utf-8", "backslashreplace") for file in job.mapped)
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return [
+        f"mapped into memory: {', '.join(names[:3])}{more}. No tracer sees page faults: what was read through the "
+        "mapping is not in the capture, coverage does not count it, and a replay does not issue it"
+    ]

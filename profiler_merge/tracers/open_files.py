@@ -1,0 +1,88 @@
+"""Where each descriptor of each process stands: what a trace of reads without offsets lacks.
+
+A position belongs to the open file description: dup and fork share it, each open makes a new one (open(2), fork(2)).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+UNKNOWN = -1
+
+
+@dataclass(slots=True, eq=False)
+class OpenFile:
+    """An open file description.
+
+    file: its number. position: the next byte, UNKNOWN until a seek says it.
+    owner: number of the process that opened it. descriptors: how many the owner has of it.
+    """
+
+    file: int
+    position: int
+    owner: int
+    append: bool = False
+    descriptors: int = 1
+
+    def closed_by(self, process: int) -> bool:
+        """Note that a process closed a descriptor; whether its owner has none any more."""
+        if process != self.owner:
+            return False
+        self.descriptors -= 1
+        return self.descriptors == 0
+
+
+Descriptors = dict[int, OpenFile]
+"""The table of a process: open file description by descriptor."""
+
+
+@dataclass(slots=True)
+class Positions:
+    """Positions and sizes of all files of a trace.
+
+    checks, misses: seeks that only ask for the position, and those of them whose result was not the position here.
+    suspect: file -> operations whose offset may be wrong.
+    """
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    checks: int = 0
+    misses: int = 0
+    suspect: Counter[int] = field(default_factory=Counter)
+    _seen: dict[int, int] = field(default_factory=dict)
+
+    def moved(self, opened: OpenFile, length: int, *, is_write: bool) -> int:
+        """The offset of a read or write of `length` bytes at the position, which it moves on."""
+        if opened.append and is_write:
+            opened.position = self.sizes.get(opened.file, 0)
+        offset = opened.position
+        if offset == UNKNOWN:
+            self.suspect[opened.file] += 1
+            return offset
+        opened.position = offset + length
+        if is_write:
+            self.grow(opened.file, opened.position)
+        return offset
+
+    def grow(self, file: int, end: int) -> None:
+        """The file is at least `end` bytes long."""
+        if end > self.sizes.get(file, 0):
+            self.sizes[file] = end
+        if end > self._seen.get(file, 0):
+            self._seen[file] = end
+
+    def truncate(self, file: int, size: int = 0) -> None:
+        """The file has this size now."""
+        self.sizes[file] = size
+        self._seen[file] = max(size, self._seen.get(file, 0))
+
+    def seek(self, opened: OpenFile, position: int, *, only_asked: bool) -> None:
+        """The result of a seek, which is the truth; where it `only_asked`, also a check."""
+        if only_asked and opened.position != UNKNOWN:
+            self.checks += 1
+            self.misses += opened.position != position
+        opened.position = position
+
+    def greatest_sizes(self) -> dict[int, int]:
+        """File -> the greatest size that it was seen to have."""
+        return dict(self._seen)

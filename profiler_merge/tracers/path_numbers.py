@@ -1,0 +1,65 @@
+"""Numbers for the paths in a trace, and which of them are files of the job: neither devices nor the software itself."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from traces.units import format_counted
+
+NOT_KEPT = -1
+
+_SYSTEM = re.compile(rb"/(bin|boot|dev|etc|lib|lib32|lib64|opt|proc|sbin|sys|usr|var)(/|\Z)")
+"""Where Darshan does not look either, unless it is configured to (`darshan-core.c`, its default exclusions)."""
+_SOFTWARE = re.compile(
+    rb"\.(py|pyc|pyi|pyd|pth|so|egg-link)\Z|\.so\.[\d.]+\Z|/(site|dist)-packages(/|\Z)|/lib/python\d[\d.]*(/|\Z)"
+    rb"|/__pycache__(/|\Z)|/pyvenv\.cfg\Z|-info/[^/]+\Z"
+)
+
+
+class PathNumbers:
+    """Numbers paths in order of appearance; NOT_KEPT for what is no file of the job, or matches a glob of `exclude`.
+
+    paths: by number. dropped: calls on files that are not kept, by why.
+    """
+
+    def __init__(self, exclude: Sequence[str] = ()) -> None:
+        self.paths: list[bytes] = []
+        self.dropped: Counter[str] = Counter()
+        self._exclude = tuple(exclude)
+        self._numbers: dict[bytes, int] = {}
+        self._reasons: dict[bytes, str] = {}
+
+    def number(self, path: bytes) -> int:
+        """The number of an absolute path, NOT_KEPT for one that is left out."""
+        known = self._numbers.get(path)
+        if known is None:
+            known = self._add(path)
+        if known == NOT_KEPT and path in self._reasons:
+            self.dropped[self._reasons[path]] += 1
+        return known
+
+    def _add(self, path: bytes) -> int:
+        number = NOT_KEPT
+        if not path.startswith(b"/") or path.startswith((b"/dev/", b"/proc/", b"/memfd:", b"/anon_hugepage")):
+            pass  # A pipe, a socket, a device: not a file.
+        elif _SYSTEM.match(path):
+            self._reasons[path] = "system"
+        elif _SOFTWARE.search(path):
+            self._reasons[path] = "software"
+        elif not any(fnmatchcase(path.decode("utf-8", "backslashreplace"), glob) for glob in self._exclude):
+            number = len(self.paths)
+            self.paths.append(path)
+        self._numbers[path] = number
+        return number
+
+    def warnings(self) -> list[str]:
+        """What was left out, where it was anything."""
+        said = [
+            (self.dropped["system"], "files of the system (/usr, /etc, /opt, /var and their like)"),
+            (self.dropped["software"], "Python code and libraries"),
+        ]
+        parts = [f"{format_counted(calls, 'operation')} on {what}" for calls, what in said if calls]
+        return [f"left out, as Darshan leaves them out or as they load programs: {'; '.join(parts)}"] if parts else []

@@ -1,0 +1,111 @@
+"""Which processes of a trace are the ranks of the job: a trace does not say so, but it has the tree of processes.
+
+Each traced command is a rank with all that it started. Where the command starts ranks itself (mpiexec, torchrun), the
+programs below the launcher are the ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from profiler_merge.tracers.traced_job import TracedProcess, TracedRank
+
+_LAUNCHER = re.compile(
+    r"(mpiexec|mpirun|orterun|orted|prterun|prted|prun|srun|jsrun|aprun|hydra_\w+|pmi_proxy|slurmstepd|palsd|torchrun"
+    r"|horovodrun|accelerate|deepspeed)([.\-]\w+)?"
+)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+
+
+def rank_processes(
+    processes: Sequence[TracedProcess], names: Sequence[Path]
+) -> tuple[tuple[TracedRank, ...], list[str]]:
+    """The ranks in order, and warnings. `names`: the (first) file of each trace, by `TracedProcess.trace`.
+
+    The order is that of `rank0`, `rank1` ... in the names where they have them, else that of the starts.
+    """
+    children: dict[int, list[TracedProcess]] = {process.number: [] for process in processes}
+    for process in processes:
+        if process.parent is not None:
+            children[process.parent.number].append(process)
+    firsts: list[TracedProcess] = []
+    for root in (process for process in processes if process.parent is None):
+        below = _below_launchers(root, children)
+        firsts += [root] if below is None else below
+    firsts.sort(key=lambda process: (process.started_ns, process.pid))
+    numbers = [_named_rank(names[process.trace]) for process in firsts]
+    named = None not in numbers and sorted(number or 0 for number in numbers) == list(range(len(firsts)))
+    if named:
+        firsts = [first for _, first in sorted(zip(numbers, firsts, strict=True), key=lambda pair: pair[0] or 0)]
+    ranks = tuple(TracedRank(processes=tuple(_tree(first, children))) for first in firsts)
+    return ranks, _warnings(processes, ranks, named)
+
+
+def _below_launchers(root: TracedProcess, children: dict[int, list[TracedProcess]]) -> list[TracedProcess] | None:
+    """The ranks below the launchers of a tree; None where it has none."""
+    tree = _tree(root, children)
+    if not any(_launches(process) for process in tree):
+        return None
+    found = [
+        process
+        for process in tree
+        if process.executed
+        and not _launches(process)
+        and any(_launches(parent) for parent in _parents(process))
+        and not any(parent.executed and not _launches(parent) for parent in _parents_below_launcher(process))
+    ]
+    work: Counter[str] = Counter()
+    for process in found:
+        work[process.exe] += 1 + sum(each.operations for each in _tree(process, children))
+    return [process for process in found if process.exe == work.most_common(1)[0][0]]
+
+
+def _launches(process: TracedProcess) -> bool:
+    return process.executed and _LAUNCHER.fullmatch(PurePosixPath(process.exe).name) is not None
+
+
+def _parents(process: TracedProcess) -> list[TracedProcess]:
+    found = []
+    while process.parent is not None:
+        process = process.parent
+        found.append(process)
+    return found
+
+
+def _parents_below_launcher(process: TracedProcess) -> list[TracedProcess]:
+    """The parents up to the nearest launcher."""
+    parents = _parents(process)
+    nearest = next(place for place, parent in enumerate(parents) if _launches(parent))
+    return parents[:nearest]
+
+
+def _tree(first: TracedProcess, children: dict[int, list[TracedProcess]]) -> list[TracedProcess]:
+    """A process and all below it, by start."""
+    found, waiting = [], [first]
+    while waiting:
+        process = waiting.pop()
+        found.append(process)
+        waiting += children[process.number]
+    return [first, *sorted(found[1:], key=lambda process: (process.started_ns, process.number))]
+
+
+def _named_rank(path: Path) -> int | None:
+    found = _RANK_IN_NAME.search(path.name)
+    return int(found[1]) if found else None
+
+
+def _warnings(processes: Sequence[TracedProcess], ranks: Sequence[TracedRank], named: bool) -> list[str]:
+    warnings = []
+    kept = {process.number for rank in ranks for process in rank.processes}
+    lost = sum(process.operations for process in processes if process.number not in kept)
+    if lost:
+        warnings.append(f"{lost} operations of launchers, and of programs beside the ranks, are left out")
+    if len(ranks) > 1 and not named:
+        warnings.append(
+            "a trace does not number its ranks: they are in the order of their starts. Put rank0, rank1 ... into the "
+            "names of the files to number them"
+        )
+    return warnings

@@ -1,0 +1,194 @@
+"""strace's output as a source of operations: `-f -ttt -T -y` in one file, or `-ff` in a file for each thread."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+
+from profiler_merge.tracers.path_numbers import PathNumbers
+from profiler_merge.tracers.rank_processes import rank_processes
+from profiler_merge.tracers.strace.strace_lines import ANY_CALL, LINE, Call, LineReader
+from profiler_merge.tracers.strace.system_calls import HIDDEN, SystemCalls
+from profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks, births_of
+from profiler_merge.tracers.text_lines import Damage, text_lines
+from profiler_merge.tracers.traced_job import TracedJob, TracedProcess
+from profiler_merge.tracers.traced_rows import TracedRows
+from traces.errors import LogError
+from traces.units import format_counted
+
+CLOCK_NS = (-1_000_000, 0)
+"""strace reads the clock when the thread has stopped for it: 4 to 33 us after the call (measured), at times more."""
+_HEAD_LINES = 200
+_THREAD_FILE = re.compile(r"(.*?)\.(\d+)(\.gz)?")
+_WITH_PATH = re.compile(rb"(AT_FDCWD|[( ]\d+)<")
+_WITHOUT_PATH = re.compile(rb"AT_FDCWD, |(read|write|close|fstat|lseek|pread64)\(\d+[,)]")
+_MOVES = (b"read", b"write", b"readv", b"writev")
+_RECORD = "record with `strace -f -ttt -T -y -s 0 --seccomp-bpf -o run.strace COMMAND`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """The files of one run of strace: one, or with -ff one for each thread. `tids`: of each file, 0 where lines say."""
+
+    files: tuple[Path, ...]
+    tids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Span:
+    """First and last instant of the traces, and whether durations were recorded."""
+
+    first_ns: int = 0
+    last_ns: int = 0
+    timed: bool = False
+
+    def note(self, reader: LineReader) -> None:
+        if reader.first_ns:
+            self.first_ns = min(self.first_ns or reader.first_ns, reader.first_ns)
+            self.last_ns = max(self.last_ns, reader.last_ns)
+
+
+def is_thread_file(path: Path, others: Sequence[Path]) -> bool:
+    """Whether a file is named as the file of a thread of the same `strace -ff` as one of `others`."""
+    name = _THREAD_FILE.fullmatch(path.name)
+    prefixes = {(other.parent, found[1]) for other in others if (found := _THREAD_FILE.fullmatch(other.name))}
+    return name is not None and (path.parent, name[1]) in prefixes
+
+
+def read_strace(files: Sequence[Path], exclude: Sequence[str] = ()) -> TracedJob:
+    """The job whose processes these files trace. Memory: one block of rows, and what is open.
+
+    `exclude`: globs over paths. Raises: LogError for output that lacks what a replay needs, or that cannot be read.
+    """
+    damage, span = Damage(), _Span()
+    rows, paths = TracedRows(), PathNumbers(exclude)
+    calls = SystemCalls(rows, paths)
+    processes: list[TracedProcess] = []
+    threads: list[Task] = []
+    traces = _traces(files)
+    unfollowed = 0
+    for number, trace in enumerate(traces):
+        births = births_of(_calls(trace, BIRTHS.__contains__, Damage(), _Span()))
+        made = sum(len(several) for several in births.values())
+        tasks = Tasks(births, number, processes, threads)
+        for call in _calls(trace, calls.wanted, damage, span):
+            if isinstance(call, int):
+                tasks.ended(call)
+            else:
+                span.timed = span.timed or call.timed
+                calls.apply(call, tasks)
+        unfollowed += 0 if tasks.followed else made
+    if not processes:
+        raise LogError(f"{files[0]} holds no system call that could be used: {_RECORD}")
+    ranks, notes = rank_processes(processes, [trace.files[0] for trace in traces])
+    return TracedJob(
+        tool="strace",
+        files=tuple(files),
+        ranks=ranks,
+        start_ns=span.first_ns,
+        end_ns=span.last_ns,
+        clock_ns=CLOCK_NS,
+        rows=rows,
+        paths=paths.paths,
+        complete=not (damage or unfollowed or calls.mapped or any(calls.left_out[what] for what in HIDDEN.values())),
+        sizes=calls.positions.greatest_sizes(),
+        mapped=frozenset(calls.mapped),
+        suspect=dict(calls.positions.suspect),
+        warnings=(*damage.warnings(), *notes, *paths.warnings(), *_warnings(calls, span, unfollowed)),
+    )
+
+
+def _traces(files: Sequence[Path]) -> list[_Trace]:
+    """The files by run of strace. Raises: LogError where one lacks times or paths, or no file has a line."""
+    alone: list[_Trace] = []
+    by_prefix: dict[tuple[Path, str], list[tuple[int, Path]]] = {}
+    empty = 0
+    for path in files:
+        has_ids = _checked(path)
+        name = _THREAD_FILE.fullmatch(path.name)
+        empty += has_ids is None
+        if has_ids or name is None:
+            alone.append(_Trace((path,), (0,)))
+        else:
+            by_prefix.setdefault((path.parent, name[1]), []).append((int(name[2]), path))
+    if empty == len(files):
+        raise LogError(f"{files[0]} holds no line of strace: {_RECORD}")
+    for _, members in sorted(by_prefix.items()):
+        members.sort()
+        alone.append(_Trace(tuple(path for _, path in members), tuple(tid for tid, _ in members)))
+    return alone
+
+
+def _checked(path: Path) -> bool | None:
+    """Whether the lines of a file name their threads; None where it has no lines.
+
+    Raises: LogError where its lines lack times (-ttt) or the paths of descriptors (-y).
+    """
+    found: bool | None = None
+    shown = hidden = False
+    for line in islice(text_lines(path, Damage()), _HEAD_LINES):
+        match = LINE.fullmatch(line)
+        if match is None:
+            if found is None and ANY_CALL.fullmatch(line) is not None:
+                raise LogError(f"{path} has no times since the epoch, so it was recorded without -ttt: {_RECORD}")
+            continue
+        found = bool(match[1] or match[2]) if found is None else found
+        shown = shown or _WITH_PATH.search(line) is not None
+        hidden = hidden or _WITHOUT_PATH.search(line) is not None
+    if hidden and not shown:
+        raise LogError(f"{path} does not show the paths of descriptors, so it was recorded without -y: {_RECORD}")
+    return found
+
+
+def _calls(trace: _Trace, wanted: Callable[[bytes], bool], damage: Damage, span: _Span) -> Iterator[Call | int]:
+    """The calls of a trace in the order in which they returned, and ids of threads that ended."""
+    readers = [LineReader(wanted, tid) for tid in trace.tids]
+    streams = [_of_file(path, reader, damage) for path, reader in zip(trace.files, readers, strict=True)]
+    if len(streams) == 1:
+        yield from streams[0]
+    else:
+        yield from heapq.merge(*map(_only_calls, streams), key=attrgetter("end_ns"))
+    for reader in readers:
+        damage.lines += reader.damaged
+        span.note(reader)
+
+
+def _of_file(path: Path, reader: LineReader, damage: Damage) -> Iterator[Call | int]:
+    for line in text_lines(path, damage):
+        call = reader.call(line)
+        if call is not None:
+            yield call
+
+
+def _only_calls(found: Iterator[Call | int]) -> Iterator[Call]:
+    return (call for call in found if isinstance(call, Call))
+
+
+def _warnings(calls: SystemCalls, span: _Span, unfollowed: int) -> list[str]:
+    found = []
+    if not span.timed:
+        found.append("recorded without -T: every operation takes no time")
+    if unfollowed:
+        found.append(
+            f"{format_counted(unfollowed, 'thread')} or processes were started and not traced, so it was recorded "
+            "without -f: what they read and wrote is missing"
+        )
+    positions = calls.positions
+    if not any(calls.seen[name] for name in (b"lseek", b"_llseek")) and any(calls.seen[name] for name in _MOVES):
+        found.append("the trace has no lseek: if -e trace= left it out, offsets are wrong behind each seek")
+    if positions.misses:
+        found.append(
+            f"{positions.misses} of {positions.checks} seeks that asked for the position had another one than the "
+            "reads and writes before them: calls are missing from the trace"
+        )
+    for what, count in sorted(calls.left_out.items()):
+        if what in HIDDEN.values():
+            found.append(f"{count} calls moved data through {what}: strace does not show it, and a replay lacks it")
+        else:
+            found.append(f"{format_counted(count, what)} left out: a capture has no such operation")
+    return found

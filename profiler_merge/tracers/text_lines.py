@@ -1,0 +1,89 @@
+"""The lines of a text file that a tracer wrote, plain or gzipped, in bounded memory, whole or cut off."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from traces.errors import LogError
+
+_BLOCK_BYTES = 1 << 20
+_GZIP = 16 + zlib.MAX_WBITS
+LONGEST_LINE = 1 << 20
+
+
+@dataclass(slots=True)
+class Damage:
+    """What of the files could not be used. `lines`: damaged ones. `cut`: names of the files that end too early."""
+
+    lines: int = 0
+    cut: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is damaged."""
+        return bool(self.lines or self.cut)
+
+    def warnings(self) -> list[str]:
+        """One sentence for each kind of damage."""
+        found = []
+        if self.cut:
+            found.append(f"cut off: {', '.join(self.cut)}: what comes after is not in the capture")
+        if self.lines:
+            found.append(f"{self.lines} damaged line{'s' * (self.lines > 1)} left out")
+        return found
+
+
+def text_lines(path: Path, damage: Damage) -> Iterator[bytes]:
+    """Each line without its end. An incomplete last line and a cut gzip member are noted in `damage`, not raised.
+
+    Raises: LogError where the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from _split(_unpacked(file, path, damage), damage)
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _unpacked(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
+    """The bytes in blocks; of gzip, all members, and of a cut one what is there."""
+    blocks = iter(partial(file.read, _BLOCK_BYTES), b"")
+    first = next(blocks, b"")
+    if not first.startswith(b"\x1f\x8b"):
+        yield first
+        yield from blocks
+        return
+    member = zlib.decompressobj(_GZIP)
+    try:
+        for block in chain((first,), blocks):
+            rest = block
+            while rest:
+                if member.eof:
+                    member = zlib.decompressobj(_GZIP)
+                yield member.decompress(rest, _BLOCK_BYTES)
+                while member.unconsumed_tail:
+                    yield member.decompress(member.unconsumed_tail, _BLOCK_BYTES)
+                rest = member.unused_data
+    except zlib.error:
+        damage.cut = (*damage.cut, path.name)
+        return
+    if not member.eof:
+        damage.cut = (*damage.cut, path.name)
+
+
+def _split(blocks: Iterable[bytes], damage: Damage) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        yield from lines
+        if len(rest) > LONGEST_LINE:
+            damage.lines += 1
+            rest = b""
+    if rest:
+        yield rest

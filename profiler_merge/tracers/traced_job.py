@@ -1,0 +1,92 @@
+"""What a merge needs from a tracer that recorded the operations: the interface of all sources of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from profiler_merge.tracers.traced_rows import TracedRows
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TracedProcess:
+    """A process in a trace.
+
+    number: its place among all processes. pid: as the trace has it.
+    trace: which of the traces of a job it is in, where each has processes of its own.
+    parent: the process that forked it, None where that was not traced.
+    exe: the program that it ran last, "" where no exec was traced.
+    executed: whether it ran a program of its own. operations: on files that are kept.
+    """
+
+    number: int
+    pid: int
+    trace: int
+    started_ns: int
+    parent: TracedProcess | None = None
+    exe: str = ""
+    executed: bool = False
+    operations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TracedRank:
+    """A rank: its own process first, then its workers and other children, by start."""
+
+    processes: tuple[TracedProcess, ...]
+
+    @property
+    def own(self) -> TracedProcess:
+        return self.processes[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TracedJob:
+    """A job as a tracer saw it.
+
+    tool: the kind of source (`strace`, `dftracer`).
+    files: the traces themselves.
+    start_ns, end_ns: CLOCK_REALTIME of the first and the last instant in the trace.
+    clock_ns: what has to be added to its times to get CLOCK_REALTIME, as (least, most).
+    paths: exact path by number of the file. sizes: the greatest size seen, by number.
+    mapped: files of which parts were mapped into memory, whose reads are page faults and in no trace.
+    suspect: file -> operations whose offset may be wrong.
+    complete: whether it is certain that all that was read and written is in the trace.
+    """
+
+    tool: str
+    files: tuple[Path, ...]
+    ranks: tuple[TracedRank, ...]
+    start_ns: int
+    end_ns: int
+    clock_ns: tuple[int, int]
+    rows: TracedRows
+    paths: Sequence[bytes]
+    complete: bool
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    mapped: frozenset[int] = frozenset()
+    suspect: Mapping[int, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def nprocs(self) -> int:
+        return len(self.ranks)
+
+    def of_rank(self, rank: int) -> np.ndarray:
+        """The operations of a rank and its workers, as `TRACED_ROW` in order of start; `thread` counts from 0.
+
+        The threads of the rank's own process come first, then those of its workers, each by first appearance.
+        """
+        processes = self.ranks[rank].processes
+        rows = self.rows.of_processes([process.number for process in processes])
+        place = {process.number: place for place, process in enumerate(processes)}
+        process = np.array([place[number] for number in rows["process"].tolist()], dtype=np.int32)
+        threads, first, of_row = np.unique(rows["thread"], return_index=True, return_inverse=True)
+        order = np.lexsort((first, process[first])) if len(threads) else first
+        lane = np.empty(len(threads), dtype=np.int32)
+        lane[order] = np.arange(len(threads), dtype=np.int32)
+        rows["thread"] = lane[of_row.reshape(-1)]
+        return rows

@@ -1,0 +1,71 @@
+"""Operations in the order in which a trace holds them, kept outside of memory until a rank is asked for."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Collection
+from itertools import pairwise
+
+import numpy as np
+
+TRACED_ROW = np.dtype(
+    [
+        ("process", np.int32),
+        ("thread", np.int32),
+        ("file", np.int32),
+        ("op", np.int8),
+        ("api", np.int8),
+        ("offset", np.int64),
+        ("length", np.int64),
+        ("start_ns", np.int64),
+        ("end_ns", np.int64),
+    ]
+)
+"""One operation. `process`, `thread`, `file`: numbers that the reader gives. Times are CLOCK_REALTIME; the rest is as
+in `traces.schema.OPS_SCHEMA`."""
+
+BLOCK_ROWS = 1 << 16
+
+
+class TracedRows:
+    """Takes operations one at a time and gives them back by process. In memory is one block of BLOCK_ROWS.
+
+    The blocks lie in a temporary file without a name, which ends with the object.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the object)
+        self._pending: list[tuple[int, ...]] = []
+        self._pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._bytes = 0
+
+    def add(self, row: tuple[int, ...]) -> None:
+        """Keep one operation, its values in the order of TRACED_ROW."""
+        self._pending.append(row)
+        if len(self._pending) >= BLOCK_ROWS:
+            self._flush()
+
+    def of_processes(self, processes: Collection[int]) -> np.ndarray:
+        """All operations of these processes as TRACED_ROW (n,), by start, the longest first where several start."""
+        self._flush()
+        places = sorted(place for process in processes for place in self._pieces.get(process, ()))
+        parts = [np.frombuffer(os.pread(self._file.fileno(), size, at), dtype=TRACED_ROW) for at, size in places]
+        rows = np.concatenate(parts) if parts else np.empty(0, dtype=TRACED_ROW)
+        # Rows that agree in both times stay in the order of the trace: the sort is stable.
+        return rows[np.lexsort((-rows["end_ns"], rows["start_ns"]))]
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        rows = np.array(self._pending, dtype=TRACED_ROW)
+        self._pending.clear()
+        rows = rows[np.argsort(rows["process"], kind="stable")]
+        self._file.write(rows.tobytes())
+        self._file.flush()
+        cuts = [0, *(np.flatnonzero(np.diff(rows["process"])) + 1).tolist(), len(rows)]
+        for first, last in pairwise(cuts):
+            size = (last - first) * TRACED_ROW.itemsize
+            self._pieces[int(rows["process"][first])].append((self._bytes + first * TRACED_ROW.itemsize, size))
+        self._bytes += len(rows) * TRACED_ROW.itemsize
