@@ -35,9 +35,9 @@ def merge(
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    In place of logs, strace's output can be given. A folder of `logs` stands for all logs in it; `profiles` are log directories of the profiler, or single files:
-    `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting, wall or
-    seconds; `exclude` has globs over recorded paths. `keep_profiler_files`: also what PyTorch's profiler itself wrote.
+    `logs` can also be strace's output; a folder stands for all in it. `profiles` are log directories of the profiler,
+    or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting,
+    wall or seconds; `exclude` has globs over recorded paths. `keep_profiler_files`: also what PyTorch's profiler wrote.
     `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
     `force` replaces an earlier capture.
