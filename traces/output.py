@@ -38,6 +38,9 @@ _AT_FDCWD = -100
 _NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 """Errors of renameat2 where the kernel or the file system lacks it."""
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Errors for which there is not enough room: a full disk, a used-up quota, a limit on the size of a file."""
+
 _locks: dict[Path, int] = {}
 """Working copies of this process -> descriptor that holds the lock."""
 
@@ -149,7 +152,13 @@ def discard_directory(working: Path) -> None:
 
 def refusal(error: OSError, path: Path) -> TargetError:
     """The error for a refusal of the operating system while `path` was written."""
-    return TargetError(f"cannot write {path}: {error.strerror or error}; choose another --output or free space there")
+    if error.errno in _FULL:
+        remedy = "free space there, or choose another place for the output"
+    elif error.errno == errno.ENOENT:  # its directory was there before
+        return TargetError(f"cannot write {path}: no new file can be made there; choose another place for the output")
+    else:
+        remedy = "choose another place for the output"
+    return TargetError(f"cannot write {path}: {error.strerror or error}; {remedy}")
 
 
 def _lstat(path: Path) -> os.stat_result | None:

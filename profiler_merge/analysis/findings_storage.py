@@ -77,9 +77,10 @@ def partial_trace(found: Analysis) -> Iterator[Finding]:
 
 def small_requests(found: Analysis) -> Iterator[Finding]:
     """Reads, or writes, below the stripe of their file, or below 1 MiB where files have no stripes."""
-    files, stake = _program_files(found), _storage(found)
+    files = _program_files(found)
     striped = LUSTRE in found.setting.file_systems
     for name in ("reads", "writes"):
+        stake = _storage(found, files, files[name] > 0)
         total, small = int(files[name].sum()), int(files[f"small_{name}"].sum())
         share = 100 * small / total if total else 0.0
         if small < LEAST_REQUESTS or share <= SMALL_REQUEST_PCT or not stake.matters:
@@ -170,7 +171,7 @@ def rereads(found: Analysis) -> Iterator[Finding]:
             evidence=f"{format_bytes(again)} of {format_bytes(total)} ({percent(100 * again / total)}) had been read "
             f"by the same rank before; {format_bytes(unique)} are different bytes.",
             threshold=f"at least {REREAD_PCT:g} %",
-            remedy=f"{remedy('keep what was read', found.setting.framework)} It takes {format_bytes(unique)}.",
+            remedy=f"{remedy('keep what was read', found.setting.framework)} That takes {format_bytes(unique)}.",
             values={"reread_bytes": again, "reread_pct": 100 * again / total, "unique_bytes": unique},
             files=_worst(files, files["reread_bytes"]),
             **stake.columns(),
@@ -249,12 +250,18 @@ RULES = (no_trace, partial_trace, small_requests, small_chunks, random_shared, r
 RUN = "run"
 
 
-def _storage(found: Analysis) -> Stake:
-    """The most that any remedy for the reads and writes could gain: of the loop where it is known, else of the run."""
+def _storage(found: Analysis, files: dict[str, Any] | None = None, chosen: np.ndarray | None = None) -> Stake:
+    """The most that any remedy for the reads and writes could gain: of the loop where it is known, else of the run.
+
+    `chosen` (files,): the files that the remedy is for. It cannot gain more than the I/O time of these.
+    """
     loop, summary = found.summary.loop, found.summary
+    most_s = float("inf")
+    if files is not None and not files["reconstructed_bytes"][chosen].any():
+        most_s = float(files["io_ns"][chosen].sum()) / NS_PER_S
     if loop is not None:
-        return Stake(seconds=loop.storage_gain_s, whole_s=loop.loop_s, of=LOOP)
-    return Stake(seconds=summary.in_flight_s, whole_s=summary.job.run_time_s, of=RUN)
+        return Stake(seconds=min(loop.storage_gain_s, most_s), whole_s=loop.loop_s, of=LOOP)
+    return Stake(seconds=min(summary.in_flight_s, most_s), whole_s=summary.job.run_time_s, of=RUN)
 
 
 def _reader(found: Analysis, files: dict[str, Any], small: str) -> Framework:

@@ -46,12 +46,13 @@ _REMEDIES: Mapping[str, Mapping[Framework, str]] = {
         "were 1.25 to 1.32 times as fast in the DLIO paper.",
     },
     "write more at once": {
-        _UNKNOWN: "Collect what is written in a buffer of some MiB, and write it at once; log less often.",
+        _UNKNOWN: "Collect the data in a buffer of some MiB before they are written; log less often.",
     },
     "keep what was read": {
-        _TENSORFLOW: "Keep them: dataset.cache() in memory, dataset.cache('/local/disk/file') beside it.",
-        _PYTORCH: "Keep them: hold the samples in memory, or copy the data set to a local disk first.",
-        _UNKNOWN: "Keep them in memory, or copy them to a local disk first.",
+        _TENSORFLOW: "Keep the samples in memory, dataset.cache(), or on a local disk, "
+        "dataset.cache('/local/disk/file').",
+        _PYTORCH: "Hold the samples in memory, or copy the data set to a local disk first.",
+        _UNKNOWN: "Keep the data in memory, or copy the files to a local disk first.",
     },
     "save aside": {
         _TENSORFLOW: "Write checkpoints in the background, tf.train.CheckpointOptions(enable_async=True), from all "

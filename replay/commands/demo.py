@@ -23,8 +23,8 @@ OUTPUT = Path("dxt-replay-demo")
 
 NEXT_STEPS = """
 Next, your own job:
-  1. Record it with Darshan's trace (DXT) and a profile of TensorFlow or JAX:
-     the README has the settings of both, under "Your own job".
+  1. Record it with Darshan's trace (DXT) and a profile of PyTorch, TensorFlow
+     or JAX: the README has the settings, under "Your own job".
   2. Merge both:
      dxt-replay merge LOG.darshan --profile LOGDIR -o run.capture
   3. Write a stand-in for its data on the storage to test:

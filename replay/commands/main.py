@@ -62,6 +62,19 @@ class _Commands(click.Group):
         command: click.Command = importlib.import_module(f"replay.commands.{cmd_name}").command
         return add_common_options(command)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = next((word for word in words if word in COMMANDS), None)
+            command = self.get_command(ctx, name) if name is not None else None
+            if command is None or not _has_option(command, error.option_name):
+                raise
+            more = f"`{PROGRAM} {name} ... {error.option_name}`"
+            message = f"{error.option_name} is an option of {name}: give it after the command, as in {more}"
+            raise click.UsageError(message, ctx) from error
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -82,6 +95,10 @@ class _Commands(click.Group):
         except BrokenPipeError as error:
             raise _OutputClosed from error
         return result
+
+
+def _has_option(command: click.Command, name: str) -> bool:
+    return any(name in (*option.opts, *option.secondary_opts) for option in command.params)
 
 
 @click.group(

@@ -87,6 +87,7 @@ def command(
     """
     from replay import interface
     from replay.commands.json_output import print_json
+    from replay.commands.next_command import print_next
     from replay.commands.progress import status
     from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_merge
@@ -110,3 +111,4 @@ def command(
         print_json(result.as_json())
     else:
         print_merge(result.as_json())
+        print_next("summary", output)

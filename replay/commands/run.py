@@ -76,22 +76,28 @@ def command(
                 capture, target, output, repeat, on_progress=progress, comm=comm, **choices
             )
     if comm.rank == 0:
-        _print(result, as_json=as_json)
+        _print(result, capture.path, as_json=as_json)
         if not result.succeeded:
             raise SystemExit(1)
 
 
-def _print(result: RunResult | Repeats, *, as_json: bool) -> None:
+def _print(result: RunResult | Repeats, source: Path, *, as_json: bool) -> None:
     from replay import interface
     from replay.commands.json_output import print_json
+    from replay.commands.next_command import print_next
     from replay.show.terminal import print_repeats, print_run
 
     if as_json:
         print_json(result.as_json())
-    elif isinstance(result, interface.Repeats):
+        return
+    if isinstance(result, interface.Repeats):
         print_repeats(result.as_json())
+        replay = result.runs[0].capture
     else:
         print_run(result.as_json())
+        replay = result.capture
+    if result.succeeded:
+        print_next("compare", source, replay)
 
 
 def _explain(capture: NamedPart, choices: Mapping[str, Any], *, as_json: bool) -> None:

@@ -50,6 +50,7 @@ def command(
     """
     from replay import interface
     from replay.commands.json_output import print_json
+    from replay.commands.next_command import given_options, print_next
     from replay.commands.progress import byte_progress
     from replay.twin.stage_lines import describe, describe_done
     from traces.units import format_counted
@@ -71,5 +72,7 @@ def command(
             planned = planned.carry_out(workers=workers, on_progress=progress)
         if not as_json:
             click.echo(describe_done(planned.plan, time.monotonic() - began))
+            again = given_options({"maps", "ranks", "begin", "until", "steps"})
+            print_next("run", capture.path, "--target", target, *again, "-o", "replay.capture")
     if as_json:
         print_json(planned.as_json())

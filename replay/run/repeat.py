@@ -30,9 +30,13 @@ class Repeats:
         return all(run.succeeded for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `dxt-replay run --repeat N --json` prints: `runs` are what a single run prints."""
+        """The object that `dxt-replay run --repeat N --json` prints: `runs` are what a single run prints.
+
+        `elapsed_s` leaves out a run that was stopped, unless it is the only one.
+        """
         documents = [run.as_json() for run in self.runs]
-        elapsed = [document["elapsed_s"] for document in documents]
+        whole = [document["elapsed_s"] for document in documents if not document["stopped"]]
+        elapsed = whole or [document["elapsed_s"] for document in documents]
         return {
             "repeats": len(documents),
             "elapsed_s": {"median": statistics.median(elapsed), "min": min(elapsed), "max": max(elapsed)},

@@ -24,19 +24,25 @@ def finding_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
             rows=(
                 (f"{format_counted(len(rows), 'finding')}: {', '.join(f'{n} {name}' for name, n in counts.items())}",),
             ),
-            notes=("At stake: the most that a perfect remedy could gain; remedies of one cause do not add up.",),
+            notes=("At stake: the most that a perfect remedy could gain.",),
             prose=True,
         ),
-        *(_finding(row) for row in rows),
+        *(_finding(row, repeated=_same_stake(row, rows[:place])) for place, row in enumerate(rows)),
     ]
 
 
-def _finding(row: Mapping[str, Any]) -> Section:
+def _same_stake(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a finding before has the same time at stake: that time can be gained once only."""
+    stake = row.get("at_stake_s")
+    return stake is not None and any(other.get("at_stake_s") == stake for other in before)
+
+
+def _finding(row: Mapping[str, Any], *, repeated: bool) -> Section:
     return Section(
         title=f"{row['severity']}: {row['title']}",
         rows=(
             ("evidence", row["evidence"]),
-            *((("at stake", _stake(row)),) if row.get("at_stake_s") is not None else ()),
+            *((("at stake", _stake(row, repeated=repeated)),) if row.get("at_stake_s") is not None else ()),
             ("threshold", row["threshold"]),
             ("remedy", row["remedy"]),
             *(("file", path) for path in row["files"][:SHOWN_FILES]),
@@ -45,7 +51,9 @@ def _finding(row: Mapping[str, Any]) -> Section:
     )
 
 
-def _stake(row: Mapping[str, Any]) -> str:
-    share = row.get("at_stake_pct")
+def _stake(row: Mapping[str, Any], *, repeated: bool) -> str:
+    time, share = format_duration(row["at_stake_s"] * NS_PER_S), row.get("at_stake_pct")
+    if repeated:
+        return f"the same {time} as above, not {time} more"
     of = "" if share is None else f", {share:.1f} % of the {row['at_stake_of']}"
-    return f"at most {format_duration(row['at_stake_s'] * NS_PER_S)}{of}"
+    return f"at most {time}{of}"

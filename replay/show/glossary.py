@@ -17,6 +17,8 @@ WORDS = {
     "coverage": "Trace coverage: the share of the bytes, or operations, that Darshan counted and DXT traced.",
     "drift": "How much faster or slower than the source a replay's schedule runs, in parts per million.",
     "DXT": "Darshan's extended tracing: start, end, offset and length of every read and write.",
+    "elapsed": "How long the operations lasted: from the first to the last. `run` includes opens and closes; `compare` "
+    "starts and ends with a read, a write or a span of the profile. The run time is that of the whole job.",
     "exposed I/O": "I/O outside compute; hidden I/O is inside compute.",
     "failed": "Operations that returned an error or fewer bytes than recorded.",
     "in flight": "Begun and not ended yet. As a number: how many operations are in flight at once, on average.",
@@ -35,7 +37,9 @@ WORDS = {
     "random": "An access whose place does not follow from the two before.",
     "reconstructed": "Operations that were not traced but follow from counters. They are in no total of "
     "traced operations.",
+    "rest": "Time of a step in none of compute, input wait, I/O, collective and checkpoint.",
     "response": "How long after it was due an operation ended: end - due, that is lag and latency together.",
+    "run time": "How long the whole job ran, by Darshan: it includes the start of the program.",
     "sequential": "An access at a higher offset than the previous one of the same rank and file.",
     "step": "One iteration of the training loop, as the profile marks it.",
     "stripe": "On Lustre: the piece of a file that lies on one storage target.",

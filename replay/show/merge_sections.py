@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from replay.show.cells import share
-from replay.show.section import MAX_GROUPS, Section, facts, prose
+from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
 from traces.units import format_bytes, format_count, format_counted, format_duration
 
 _WHOLE = 0.99995
@@ -62,9 +62,17 @@ def _headline(merged: Mapping[str, Any]) -> str:
     else:
         said.append(f"but the trace is partial: coverage {share(min(known))}")
     if merged["spans"] and merged["clock"]:
-        width = max(_width(found) for found in merged["clock"])
-        said.append(f"clocks known within {format_duration(width)}")
+        said.append(f"clocks known within {_known_within(merged['clock'])}")
     return ", ".join(said)
+
+
+def _known_within(clocks: Sequence[Mapping[str, Any]]) -> str:
+    """The widest interval of the ranks' clocks, and that of their workers' clocks, which are known less well."""
+    ranks = [_width(found) for found in clocks if not found.get("worker")]
+    workers = [_width(found) for found in clocks if found.get("worker")]
+    if not ranks or not workers or max(workers) <= max(ranks):
+        return format_duration(max([*ranks, *workers]))
+    return f"{format_duration(max(ranks))}, of worker processes within {format_duration(max(workers))}"
 
 
 def _clocks(merged: Mapping[str, Any]) -> Section:
@@ -80,7 +88,13 @@ def _clocks(merged: Mapping[str, Any]) -> Section:
         notes.append("There is no profile to align with: the offsets only matter between these processes.")
     return Section(
         title="Clocks",
-        columns=("rank", *(("worker",) if workers else ()), "method", "offset", "known within"),
+        columns=(
+            "rank",
+            *((Column(head="process", kind=Kind.TEXT),) if workers else ()),
+            "method",
+            "offset",
+            "known within",
+        ),
         rows=tuple(
             (
                 _ranges(found["rank"] for found in members),
@@ -101,10 +115,11 @@ def _width(clock: Mapping[str, Any]) -> int:
 
 
 def _workers(members: Sequence[Mapping[str, Any]]) -> str:
-    """The numbers of the workers; "-" is the rank's own process."""
+    """Which processes of a rank share a clock: its own, or workers, by their numbers."""
     numbers = {found.get("worker") or 0 for found in members}
-    own = ["-"] if 0 in numbers else []
-    return ", ".join([*own, *([_ranges(numbers - {0})] if numbers - {0} else [])])
+    workers = sorted(numbers - {0})
+    named = [f"{'worker' if len(workers) == 1 else 'workers'} {_ranges(workers)}"] if workers else []
+    return ", ".join([*(["its own"] if 0 in numbers else []), *named])
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -8,14 +8,15 @@ from typing import Any
 from replay.show.cells import microseconds, or_dash, percent, seconds
 from replay.show.section import Section, facts, prose
 from traces.lateness import allowed_lag_us
-from traces.units import format_bytes, format_count, format_counted
+from traces.units import format_bytes, format_count, format_counted, format_signed
 
-_LATENESS = {"lag_us": "lag (begin - due)", "jitter_us": "this machine's jitter"}
-
-_TIMES_NOTE = (
-    "Lag: how late an operation began. Jitter: how late an idle thread of this machine wakes. Latency: how long the "
-    "storage took. Response: lag and latency together."
-)
+_TIMES = {
+    "lag_us": ("lag (begin - due)", "Lag: how late an operation began."),
+    "jitter_us": ("this machine's jitter", "Jitter: how late an idle thread of this machine wakes."),
+    "latency_us": ("latency (end - begin)", "Latency: how long the storage took."),
+    "response_us": ("response (end - due)", "Response: lag and latency together."),
+}
+"""Key of a run's JSON object -> label of its row, and the sentence that explains it."""
 
 STOPPED = "STOPPED before the end: the figures cover the part that was replayed until then"
 """Title of a run that was stopped."""
@@ -39,13 +40,14 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
         ),
         ("replayer's own work", or_dash((run.get("overhead") or {}).get("fraction_pct"), _at_most_percent)),
     ]
-    times = {**_LATENESS, "latency_us": "latency (end - begin)", "response_us": "response (end - due)"}
+    times = {name: label for name, (label, _) in _TIMES.items()}
+    explained = " ".join(sentence for name, (_, sentence) in _TIMES.items() if run.get(name))
     by_operation = run.get("latency_by_operation_us") or {}
     several = {name: name for name in by_operation} if len(by_operation) > 1 else {}
     sections = [
         prose(STOPPED if run.get("stopped") else "", [run_headline(run)]),
         facts("Run", rows),
-        _shares("Times of an operation", run, times, notes=(_TIMES_NOTE,)),
+        _shares("Times of an operation", run, times, notes=(explained,)),
         _shares("Latency by operation", by_operation, several),
         prose("Warnings", run.get("warnings", ())),
     ]
@@ -63,6 +65,8 @@ def run_headline(run: Mapping[str, Any]) -> str:
         problems.append(f"{format_counted(sum(closes.values()), 'file')} failed to close{_by_name(closes)}")
     if problems:
         return f"FAILED: r{done}; {', '.join(problems)}."
+    if run.get("stopped"):
+        return f"R{done}; up to then none failed."
     return f"R{done}, none failed{_punctuality(run)}."
 
 
@@ -78,9 +82,15 @@ def _punctuality(run: Mapping[str, Any]) -> str:
         return ""
     limit_us = allowed_lag_us(run.get("jitter_us"))
     lag = f"; lag p99 {microseconds(late_us)}"
-    if late_us <= limit_us:
+    if not _is_late(run):
         return f"{lag}, on time for this machine (limit {microseconds(limit_us)})"
     return f"{lag}, LATE (limit {microseconds(limit_us)}): `dxt-replay compare` says whether the storage was the cause"
+
+
+def _is_late(run: Mapping[str, Any]) -> bool:
+    """Whether 1 % of the operations began later than this machine explains; False where none had a due time."""
+    late_us = (run.get("lag_us") or {}).get("p99")
+    return late_us is not None and late_us > allowed_lag_us(run.get("jitter_us"))
 
 
 def _recorded(run: Mapping[str, Any]) -> str:
@@ -109,7 +119,7 @@ def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
         (
             str(number),
             seconds(run["elapsed_s"]),
-            f"{100 * (run['elapsed_s'] / elapsed['median'] - 1):+.2f} %" if elapsed["median"] else "-",
+            _from_median(run, elapsed["median"]),
             or_dash((run["lag_us"] or {}).get("p99"), microseconds),
             or_dash((run["latency_us"] or {}).get("p50"), microseconds),
             format_count(run["failed"]),
@@ -117,19 +127,48 @@ def repeat_sections(repeats: Mapping[str, Any]) -> list[Section]:
         )
         for number, run in enumerate(repeats["runs"], start=1)
     ]
-    summary = f"median {seconds(elapsed['median'])}, {seconds(elapsed['min'])} to {seconds(elapsed['max'])}"
     stopped = any(run.get("stopped") for run in repeats["runs"])
     warnings = dict.fromkeys(text for run in repeats["runs"] for text in run.get("warnings", ()))
     sections = [
+        prose(f"STOPPED in run {len(rows)}: its figures end there" if stopped else "", [repeat_headline(repeats)]),
         Section(
-            title=STOPPED if stopped else "Runs",
-            columns=("run", "elapsed", "of median", "lag p99", "latency p50", "failed", "cached before"),
+            title="Runs",
+            columns=("run", "elapsed", "from the median", "lag p99", "latency p50", "failed", "cached before"),
             rows=tuple(rows),
-            notes=(summary,),
+            notes=("Lag: how late an operation began. Latency: how long the storage took.",),
         ),
         prose("Warnings", tuple(warnings)),
     ]
     return [section for section in sections if section.rows]
+
+
+def repeat_headline(repeats: Mapping[str, Any]) -> str:
+    """How many runs came to their end, how long they took, and whether any failed or was late, in one line."""
+    elapsed, runs = repeats["elapsed_s"], repeats["runs"]
+    whole = [run for run in runs if not run.get("stopped")]
+    if not whole:
+        return run_headline(runs[0])
+    times = "once" if len(whole) == 1 else f"{len(whole)} times"
+    spread = f"{seconds(elapsed['min'])} to {seconds(elapsed['max'])}"
+    done = f"eplayed {times} in a median of {seconds(elapsed['median'])} ({spread}; {_recorded(runs[0])})"
+    of_runs = f"of {format_counted(len(runs), 'run')}"
+    failed = sum(1 for run in runs if run["failed"] or run.get("close_errors"))
+    if failed:
+        return f"FAILED: r{done}; operations or closes failed in {failed} {of_runs}."
+    late = sum(1 for run in whole if _is_late(run))
+    if late:
+        return (
+            f"R{done}, none failed, {late} {of_runs} LATE: `dxt-replay compare` says whether the storage was the cause."
+        )
+    known = all((run.get("lag_us") or {}).get("p99") is not None for run in whole)
+    return f"R{done}, none failed{', all on time for this machine' if known else ''}."
+
+
+def _from_median(run: Mapping[str, Any], median_s: float) -> str:
+    """How much longer a run took than the median of the runs that came to their end."""
+    if run.get("stopped"):
+        return "stopped"
+    return f"{format_signed(100 * (run['elapsed_s'] / median_s - 1), 2)} %" if median_s else "-"
 
 
 def _shares(title: str, values: Mapping[str, Any], labels: Mapping[str, str], notes: tuple[str, ...] = ()) -> Section:

@@ -80,7 +80,8 @@ def _mapped(files: int) -> str:
 def _what_ran(summary: Mapping[str, Any]) -> str:
     job, steps = summary["job"], summary["steps"]["count"]
     ranks, time = format_counted(job["nprocs"], "rank"), seconds(job["run_time_s"])
-    return f"Training of {format_counted(steps, 'step')} on {ranks}, {time}." if steps else f"A run on {ranks}, {time}."
+    training = f"Training of {format_counted(steps, 'step')}" if steps else "A run"
+    return f"{training} on {ranks}; the whole job took {time}."
 
 
 def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
@@ -116,7 +117,7 @@ def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if job.get("exe"):
         yield "command", job["exe"]
     yield "ranks", format_count(job["nprocs"])
-    yield "run time", seconds(job["run_time_s"])
+    yield "run time of the job", seconds(job["run_time_s"])
     yield "trace coverage, bytes", share(coverage["bytes"])
     yield "trace coverage, operations", share(coverage["operations"])
     if summary["partial"]:
@@ -208,9 +209,21 @@ def _interfaces(interfaces: Mapping[str, Mapping[str, Any]]) -> Section:
             )
             for name, found in interfaces.items()
         ),
-        notes=("HDF5 and MPI-IO requests are carried out as POSIX requests: the rows do not add up.",)
-        if layered
-        else (),
+        notes=(*((_LAYERED,) if layered else ()), *_streams(interfaces.get("STDIO"))),
+    )
+
+
+_LAYERED = "HDF5 and MPI-IO requests are carried out as POSIX requests: the rows do not add up."
+
+
+def _streams(found: Mapping[str, Any] | None) -> Iterable[str]:
+    """A note where operations on C streams are in the counters alone."""
+    if found is None or found["source"] != "counters" or found["reconstructed"] >= found["operations"]:
+        return
+    left = format_count(found["operations"] - found["reconstructed"])
+    yield (
+        f"STDIO: {left} of {format_counted(found['operations'], 'operation')} are in this table alone. DXT does not "
+        "trace C streams, and standard output and the files of profilers are not replayed."
     )
 
 
@@ -229,7 +242,7 @@ def _breakdown(groups: Sequence[Mapping[str, Any]], by: str) -> Section:
         ),
         rows=tuple(
             (
-                str(group["group"]),
+                "none" if by == "step" and str(group["group"]) == "-1" else str(group["group"]),
                 format_count(group["reads"]),
                 format_count(group["writes"]),
                 format_bytes(group["bytes_read"] + group["bytes_written"]),

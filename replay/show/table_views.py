@@ -26,8 +26,8 @@ SLOWEST_STEPS = 10
 Rows = Sequence[Mapping[str, Any]]
 
 _SHARES = {
-    "io_of_run_pct": "I/O, of the run time",
-    "pipeline_of_run_pct": "I/O and preprocessing, of the run time",
+    "io_of_run_pct": "I/O, of the job's run time",
+    "pipeline_of_run_pct": "I/O and preprocessing, of the job's run time",
     "io_hidden_pct": "I/O inside compute, of the I/O time",
     "io_of_loop_pct": "I/O, of the training loop",
     "compute_pct": "compute, of the training loop",
@@ -96,7 +96,7 @@ def _shares(shares: Mapping[str, float | None]) -> list[Section]:
         for name, label in _SHARES.items()
         if shares[name] is not None
     ]
-    return [Section(title="Shares", rows=tuple(rows), columns=("", "share", BAR))]
+    return [Section(title="Shares, the first step included", rows=tuple(rows), columns=("", "share", BAR))]
 
 
 def _moved(row: Mapping[str, Any]) -> float:

@@ -250,3 +250,10 @@ def test_captures_of_older_versions_are_replaced_too(tmp_path: Path) -> None:
     (capture.path / "usage").rmdir()
     write_capture(capture.path, force=True)
     assert open_capture(capture.path).operation_count() == 0
+
+
+@pytest.mark.parametrize("name", ["x.html", "x.capture"])
+def test_a_place_that_takes_no_new_files_is_named_so(name: str) -> None:
+    refused = f"^cannot write /proc/{name}: no new file can be made there; choose another place"
+    with pytest.raises(TargetError, match=refused), new_file(Path("/proc") / name):
+        pass

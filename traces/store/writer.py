@@ -282,7 +282,9 @@ def _write_table(path: Path, table: pa.Table) -> None:
     try:
         pq.write_table(table, path, compression="zstd")
     except (OSError, pa.ArrowException) as error:
-        raise TargetError(f"cannot write {path}: {error}; free space there or choose another --output") from error
+        raise TargetError(
+            f"cannot write {path}: {error}; free space there, or choose another place for the output"
+        ) from error
 
 
 def _make_directory(path: Path) -> None:

@@ -51,7 +51,10 @@ def read_profile(paths: Sequence[Path], *, skip_damaged: bool = False, chunk_byt
             dropped += bad
             columns.add(events)
         if chunks.damage is not None:
-            problem = f"{path} is damaged after {len(columns) - before} events: {chunks.damage}"
+            wrong = (
+                f"damaged after {len(columns) - before} events" if chunks.head else "damaged or not a PyTorch profile"
+            )
+            problem = f"{path} is {wrong}: {chunks.damage}"
             if not skip_damaged or not chunks.head:
                 raise ProfileError(
                     f"{problem}. Copy or record it again" + "; --skip-damaged reads the rest" * bool(chunks.head)

@@ -35,7 +35,10 @@ def find_profiles(directory: Path) -> list[Path]:
     if directory.is_file():
         return [directory]
     if not directory.is_dir():
-        raise ProfileError(f"{directory} does not exist: give the profiler's log directory or an .xplane.pb file")
+        raise ProfileError(
+            f"{directory} does not exist: give the profiler's log directory, an .xplane.pb file of TensorFlow or JAX, "
+            "or a .pt.trace.json file of PyTorch"
+        )
     found = {
         Path(parent) / name
         for parent, _, names in os.walk(directory, onerror=_refuse)

@@ -295,6 +295,21 @@ def test_what_could_gain_less_than_a_hundredth_is_not_a_finding(tmp_path: Path) 
             assert (stake.at_stake_s, stake.at_stake_pct, stake.at_stake_of) == (0.001, pytest.approx(1.0), "run")
 
 
+def test_a_remedy_for_some_files_cannot_gain_more_than_their_io_time(tmp_path: Path) -> None:
+    """200 small reads of 1 ms, and as many small writes to another file of 10 us: 2 ms in all."""
+    ops = [read(0, offset=n * KIB, length=KIB, start_ns=n * 2 * MS, end_ns=(n * 2 + 1) * MS) for n in range(200)]
+    ops += [
+        write(1, offset=n * KIB, length=KIB, start_ns=(n * 2 + 1) * MS, end_ns=(n * 2 + 1) * MS + 10_000)
+        for n in range(200)
+    ]
+    for run_s, found in ((0.4, False), (0.2, True)):
+        result = codes(tmp_path / str(run_s), files=["/a", "/log"], ops=ops, info=info(run_s=run_s))
+        assert result["small-reads"].at_stake_s == pytest.approx(0.2)
+        assert ("small-writes" in result) == found
+        if found:
+            assert result["small-writes"].at_stake_s == pytest.approx(0.002)
+
+
 def test_findings_are_in_the_order_of_what_is_at_stake(tmp_path: Path) -> None:
     spans = steps(10, 100 * MS, input_wait=(0, 15 * MS), compute=(15 * MS, 100 * MS))
     ops = [read(0, offset=KIB * n, length=KIB, start_ns=n * 10 * MS, end_ns=n * 10 * MS + MS) for n in range(100)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,33 @@ def test_a_dry_run_says_what_it_would_do_and_a_run_what_it_did(
     assert "staged" not in printed
     assert not target.exists()
     assert main(options) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
+    *_, last, empty, following = capsys.readouterr().out.splitlines()
     assert last.startswith(f"Staged 2 files under {target}: 8.00 KiB in ")
+    assert (empty, following) == (
+        "",
+        f"next: dxt-replay run {capture.path} --target {target} -o replay.capture",
+    )
     assert main(options) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "The twin is complete."
+    assert capsys.readouterr().out.splitlines()[-3] == "The twin is complete."
     assert main(["stage", str(capture.path), "--target", str(target), "--remove"]) == 0
     assert capsys.readouterr().out == f"Removed 2 files from {target}\n"
+
+
+def test_the_next_command_has_the_same_options(
+    capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, real = tmp_path / "the target", tmp_path / "real"
+    real.mkdir()
+    (real / "b").write_bytes(bytes(4096))
+    chosen = ["--map", f"/d/b={real / 'b'}", "--ranks", "0"]
+    assert main(["stage", str(capture.path), "--target", str(target), *chosen]) == 0
+    following = capsys.readouterr().out.splitlines()[-1].removeprefix("next: dxt-replay ")
+    argv = shlex.split(following)
+    assert argv[:4] == ["run", str(capture.path), "--target", str(target)]
+    assert argv[-2:] == ["-o", "replay.capture"]
+    assert argv[4:-2] == chosen
+
+
+def test_quiet_names_no_next_command(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stage", str(capture.path), "--target", str(tmp_path / "target"), "--quiet"]) == 0
+    assert "next:" not in capsys.readouterr().out

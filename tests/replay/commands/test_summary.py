@@ -238,7 +238,7 @@ def test_the_first_lines_say_what_the_run_was(tmp_path: Path, capsys: pytest.Cap
     capture = build_capture(tmp_path, files=["/a"], ops=ops, spans=spans)
     assert main(["summary", str(capture.path)]) == 0
     first = " ".join(capsys.readouterr().out.split("Job")[0].split())
-    assert first.startswith("Training of 4 steps on 1 rank, ")
+    assert first.startswith("Training of 4 steps on 1 rank; the whole job took ")
     assert "waits for input 40.0 % of the loop and computes 60.0 % of it." in first
     assert "at most 1.200 s, 30.0 % of the loop: storage limits this run." in first
 
@@ -246,7 +246,7 @@ def test_the_first_lines_say_what_the_run_was(tmp_path: Path, capsys: pytest.Cap
 def test_without_a_profile_only_the_run_is_judged(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", str(capture.path)]) == 0
     first = " ".join(capsys.readouterr().out.split("Job")[0].split())
-    assert first.startswith("A run on 2 ranks, ")
+    assert first.startswith("A run on 2 ranks; the whole job took ")
     assert "of the run" in first
     assert "Without a profile it is not known whether training waited" in first
 

@@ -57,7 +57,16 @@ def test_ranks_that_are_alike_share_a_row():
     assert found["Clocks"].rows == (("0-2047", "wall", "0 ns", "60.0 ms"),)
     workers = [clock(0), clock(0, worker=1), clock(0, worker=2), clock(3, offset_ns=5)]
     found = {section.title: section for section in merge_sections(merged(clock=workers))}
-    assert found["Clocks"].rows == (("0", "-, 1-2", "wall", "0 ns", "60.0 ms"), ("3", "-", "wall", "5 ns", "60.0 ms"))
+    assert found["Clocks"].rows == (
+        ("0", "its own, workers 1-2", "wall", "0 ns", "60.0 ms"),
+        ("3", "its own", "wall", "5 ns", "60.0 ms"),
+    )
+
+
+def test_clocks_of_workers_are_known_apart_from_those_of_ranks():
+    workers = [clock(0, interval_ns=[0, 5_000]), clock(0, worker=1), clock(0, worker=2)]
+    headline = merge_sections(merged(clock=workers))[0].title
+    assert headline.endswith("clocks known within 5.00 us, of worker processes within 60.0 ms")
 
 
 def test_without_a_trace_there_is_no_clock_to_speak_of():

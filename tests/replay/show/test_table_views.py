@@ -86,7 +86,7 @@ def test_breakdowns_fit_80_columns(capture: Capture, capsys: pytest.CaptureFixtu
 def test_shares_are_printed_once_before_the_first_that_explains_them(capture: Capture) -> None:
     found = views(capture, ["overlap", "steps"]).as_json()
     titles = [section.title for section in view_sections(found["tables"], found["overlap"])]
-    assert titles == ["Shares", "Compute and I/O by rank", "Slowest steps"]
+    assert titles == ["Shares, the first step included", "Compute and I/O by rank", "Slowest steps"]
 
 
 def test_findings_say_so_when_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,9 @@ def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[s
     assert text_of(capsys).startswith("STOPPED before the end")
     one = {**RUN, "failed": 0}
     print_repeats({"repeats": 1, "elapsed_s": {"median": 1, "min": 1, "max": 1}, "runs": [{**one, "stopped": True}]})
-    assert text_of(capsys).startswith("STOPPED before the end")
+    assert text_of(capsys).startswith(
+        "STOPPED in run 1: its figures end there\nReplayed 1,234,567 operations in 1.500 s"
+    )
 
 
 @pytest.mark.parametrize(
