@@ -7,14 +7,14 @@ import shlex
 from collections.abc import Iterable
 
 import click
-from click.core import ParameterSource
 
 from replay.commands.session import current
-from traces.text import printable
 
 
 def print_next(*words: str | os.PathLike[str]) -> None:
     """Print `next: dxt-replay WORDS`, quoted for a shell, below an empty line; nothing under --quiet."""
+    from traces.text import printable
+
     if not current().quiet:
         click.echo(f"\nnext: dxt-replay {printable(shlex.join(os.fspath(word) for word in words))}")
 
@@ -24,7 +24,7 @@ def given_options(names: Iterable[str]) -> list[str]:
     context = click.get_current_context()
     words: list[str] = []
     for option in context.command.params:
-        given = context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT
+        given = context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT
         if option.name in names and given:
             value = context.params[option.name]
             words += [word for one in (value if option.multiple else [value]) for word in (option.opts[-1], str(one))]
