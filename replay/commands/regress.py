@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,19 +107,18 @@ def command(
     from replay import interface
     from replay.commands.processes import ending_together
     from replay.commands.progress import byte_progress, experiment_progress
-    from replay.ranks.comm import connect, first_does, together
+    from replay.ranks.comm import connect, first_does
     from replay.regression.interval_verdict import Rule
 
     comm = connect()
-    runs = 2 * (repeats + warmup)
     with (
         comm.watched(),
         ending_together(comm),
         byte_progress("staging") as staging,
-        experiment_progress(comm.rank == 0, runs) as running,
+        experiment_progress(comm.rank == 0, 2 * (repeats + warmup)) as running,
     ):
-        rule = together(comm, lambda: Rule(threshold_pct=threshold, alpha=choices["alpha"]))
-        first_does(comm, lambda: _check([junit, markdown], repeats, rule, force=force))
+        rule = partial(Rule, threshold_pct=threshold, alpha=choices["alpha"])
+        first_does(comm, lambda: _check([junit, markdown], repeats, rule(), force=force))
         result = interface.regress(
             capture,
             repeats=repeats,

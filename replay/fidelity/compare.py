@@ -179,47 +179,19 @@ def _comparison(
 ) -> Comparison:
     """The result, from the measures of all ranks. Pairs: source and replay; `record`: the replay's own."""
     recorded, replayed = measures
-    pace, speed = (record.pace, record.speed) if record is not None else (None, 1.0)
-    other_speed = None if record is None else _other_speed(record)
     alike = similarity(recorded.factors(), replayed.factors())
     timing = _timing(captures, measures, record)
-    own_lag_us = _p99_us(replayed.lateness.own_ns())
-    times = Times(
-        pace=pace,
-        other_speed=other_speed,
-        elapsed_error_pct=timing.elapsed_error_pct,
-        drift_ppm=timing.drift_ppm,
-        drift_interval_ppm=timing.drift_interval_ppm,
-        recorded_elapsed_s=timing.source_elapsed_s,
-        lag_p99_us=(timing.lag_us or {}).get("p99"),
-        own_lag_p99_us=own_lag_us,
-        jitter_us=timing.jitter_us,
-    )
+    times = _times(timing, replayed, record)
     verdict = judge(alike, exact, times, thresholds, relation)
-    workload = Workload(
-        verdict=SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL,
-        pace=pace,
-        operations={"source": recorded.operations, "replay": replayed.operations},
-        bytes={"source": recorded.totals.bytes_moved, "replay": replayed.totals.bytes_moved},
-        reconstructed=_reconstructed(recorded),
-        failed=exact.failed,
-        lag_p99_us=(timing.lag_us or {}).get("p99"),
-        own_lag_p99_us=own_lag_us,
-        allowed_lag_us=allowed_lag_us(timing.jitter_us),
-    )
-    paced_by_storage = pace in CLOSED_LOOP and other_speed is None
-    storage = _storage(
-        recorded,
-        replayed,
-        thresholds,
-        timing if paced_by_storage or relation is Relation.DIFFERENT else None,
-        record.cache.resident_before_pct if record is not None and record.cache is not None else None,
-    )
+    outcome = SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL
+    workload = _workload(outcome, measures, exact, times)
+    paced_by_storage = relation is Relation.DIFFERENT or (times.pace in CLOSED_LOOP and times.other_speed is None)
+    storage = _storage(recorded, replayed, thresholds, timing if paced_by_storage else None, record)
     return Comparison(
         headline=headline(verdict, workload, storage, exact, thresholds, relation, stopped=captures[1].info.partial),
         relation=relation.value,
-        pace=pace,
-        speed=speed,
+        pace=times.pace,
+        speed=1.0 if record is None else record.speed,
         workload=workload,
         storage=storage,
         similarity=alike,
@@ -235,6 +207,36 @@ def _comparison(
         thresholds=thresholds,
         verdict=verdict,
         passed=verdict.passed,
+    )
+
+
+def _times(timing: Timing, replayed: Measures, record: ReplayRecord | None) -> Times:
+    own_lag_ns = replayed.lateness.own_ns()
+    return Times(
+        pace=None if record is None else record.pace,
+        other_speed=None if record is None else _other_speed(record),
+        elapsed_error_pct=timing.elapsed_error_pct,
+        drift_ppm=timing.drift_ppm,
+        drift_interval_ppm=timing.drift_interval_ppm,
+        recorded_elapsed_s=timing.source_elapsed_s,
+        lag_p99_us=(timing.lag_us or {}).get("p99"),
+        own_lag_p99_us=own_lag_ns.quantile(0.99) / NS_PER_US if own_lag_ns.count else None,
+        jitter_us=timing.jitter_us,
+    )
+
+
+def _workload(outcome: str, measures: tuple[Measures, Measures], exact: Exactness, times: Times) -> Workload:
+    recorded, replayed = measures
+    return Workload(
+        verdict=outcome,
+        pace=times.pace,
+        operations={"source": recorded.operations, "replay": replayed.operations},
+        bytes={"source": recorded.totals.bytes_moved, "replay": replayed.totals.bytes_moved},
+        reconstructed=_reconstructed(recorded),
+        failed=exact.failed,
+        lag_p99_us=times.lag_p99_us,
+        own_lag_p99_us=times.own_lag_p99_us,
+        allowed_lag_us=allowed_lag_us(times.jitter_us),
     )
 
 
@@ -256,7 +258,7 @@ def _storage(
     replayed: Measures,
     thresholds: Thresholds,
     whole_run: Timing | None,
-    resident_before_pct: float | None,
+    record: ReplayRecord | None,
 ) -> Storage:
     """What the storage did. `whole_run`: the times of the run, None where the storage does not decide them."""
     io_time, here = (measures.factors()["io_time_s"] for measures in (recorded, replayed))
@@ -275,12 +277,8 @@ def _storage(
         latency_p99_us=latencies[1],
         bandwidth_mib_s=Change.between(*bandwidth) if all(bandwidth) else None,
         elapsed_s=None if whole_run is None else Change.between(whole_run.source_elapsed_s, whole_run.replay_elapsed_s),
-        resident_before_pct=resident_before_pct,
+        resident_before_pct=None if record is None or record.cache is None else record.cache.resident_before_pct,
     )
-
-
-def _p99_us(distribution: Distribution) -> float | None:
-    return distribution.quantile(0.99) / NS_PER_US if distribution.count else None
 
 
 def _choices(record: ReplayRecord | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from replay.regression.comparison import Regression
     from replay.regression.experiment import Experiment
     from replay.run.process import Progress
-    from traces.store.reader import Capture
 
 
 def compare(
@@ -88,11 +88,12 @@ def regress(
     if choices.get("pace") is None:
         choices.pop("pace", None)
 
-    def experiment_on(source: Capture) -> Experiment:
+    def prepared() -> Experiment:
         chosen: RunChoices = {"pace": module.default_pace(source).value, **choices}
-        return module.Experiment(
-            baseline=run_options(source, baseline, cold=cold, maps=baseline_maps, force=force, **chosen),
-            candidate=run_options(source, candidate, cold=cold, maps=candidate_maps, force=force, **chosen),
+        options = partial(run_options, source, cold=cold, force=force, **chosen)
+        experiment = module.Experiment(
+            baseline=options(baseline, maps=baseline_maps),
+            candidate=options(candidate, maps=candidate_maps),
             repeats=repeats,
             warmup=warmup,
             seed=secrets.randbits(32) if seed is None else seed,
@@ -100,17 +101,15 @@ def regress(
             metric=metric,
             keep=keep,
         )
-
-    def prepare() -> None:
         module.check_outputs(experiment)
         if stage:
             module.stage_all(module.plan_staging(source, experiment), on_staging)
+        return experiment
 
     undecided: RunChoices = {"pace": "think"}  # whose options are those of every pace
     together(comm, lambda: pacing_of(capture, {**undecided, **choices}))
     with unwind_on_signals(), opened(capture, comm, keep) as source:
-        experiment = first_does(comm, lambda: experiment_on(source))
-        first_does(comm, prepare)
+        experiment = first_does(comm, prepared)
         result = module.run_experiment(source, experiment, comm, on_progress or _silent)
     everywhere: Regression = comm.broadcast(result)
     return everywhere
