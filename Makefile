@@ -28,6 +28,9 @@ bench:  ## speed of each hot path as ratios against peers, a table and benchmark
 bench-prediction:  ## pace steps against a real application on throttled storage; needs root, 5 minutes
 	$(PYTHON) -m benchmarks.prediction
 
+survey-logs:  ## merge every Darshan log below LOGS=DIR, and say what was traced, rebuilt and met
+	$(PYTHON) -m benchmarks.log_survey $(LOGS)
+
 commands:  ## docs/commands.md, from the commands' own help
 	PYTHONPATH=. $(PYTHON) docs/write_commands.py > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
@@ -37,4 +40,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow lint bench bench-prediction demo clean
+.PHONY: help install build commands test test-slow lint bench bench-prediction survey-logs demo clean

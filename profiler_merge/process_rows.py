@@ -18,10 +18,10 @@ from profiler_merge.file_table import REPAIRED, SUSPECT, FileTable
 from profiler_merge.untraced.access_times import Activity
 from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
 from profiler_merge.untraced.offset_repair import examine_offsets, opened_together
-from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles, RankCounters
+from profiler_merge.untraced.rank_counters import COUNTED_TIMES, MODULES, NOT_SEEN, CountedFiles, RankCounters
 from profiler_merge.untraced.rank_data import RankData
 from profiler_merge.untraced.rebuilt import Rebuilt
-from profiler_merge.untraced.reconstruct import ReconstructedRows, TracedRows, operations_of, reconstruct
+from profiler_merge.untraced.reconstruct import CountedModule, ReconstructedRows, TracedRows, operations_of, reconstruct
 from traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
 
 _COUNTED_API = APIS.index("POSIX")
@@ -55,7 +55,7 @@ class ProcessRows:
     limit: int = RECONSTRUCT_LIMIT
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
     _counters: dict[str, RankCounters] = field(default_factory=dict)
-    _data: dict[str, RankData] = field(default_factory=dict)
+    _data: dict[tuple[str, str], RankData] = field(default_factory=dict)
 
     def counters(self, process: ProcessLog) -> RankCounters:
         """The counters of a process's log, read once. Raises: LogError when they are damaged or of a new version."""
@@ -76,9 +76,9 @@ class ProcessRows:
         order = np.lexsort((-end_ns, start_ns))
         segments, file_id, start_ns, end_ns = segments.select(order), file_id[order], start_ns[order], end_ns[order]
         counted = self.counters(process)
-        posix, stdio = (
-            self._on_capture_clock(counted.of_rank(rank, module), log_start, alignment) for module in ("POSIX", "STDIO")
-        )
+        files = {
+            module: self._on_capture_clock(counted.of_rank(rank, module), log_start, alignment) for module in MODULES
+        }
         rows = TracedRows(
             record_id=segments.record_id,
             api=segments.api,
@@ -89,7 +89,7 @@ class ProcessRows:
             end_ns=end_ns,
             lane=self._lanes(segments, start_ns, end_ns),
         )
-        rows = self._examined(rows, posix, segments.thread)
+        rows = self._examined(rows, files["POSIX"], segments.thread)
         at_counted = segments.api == _COUNTED_API
         self.files.note_sizes(file_id, rows.offset, segments.length)
         self.files.note_traced(rank, file_id[at_counted], segments.length[at_counted])
@@ -107,25 +107,34 @@ class ProcessRows:
         }
         if not self.reconstruct:
             return traced
-        counted_data = self._counted_data(rank, process, posix, alignment)
-        found = reconstruct(rows, posix, stdio, process.log.names, counted_data, self.limit)
-        if found.again is not None and counted_data is not None:
-            self.rebuilt.note(str(process.log.path), found, counted_data, posix)
+        modules = [
+            CountedModule(
+                module=module, files=of_module, data=self._counted_data(rank, process, module, of_module, alignment)
+            )
+            for module, of_module in files.items()
+        ]
+        found = reconstruct(rows, modules, process.log.names, self.limit)
+        for each in modules:
+            if each.data is not None:
+                self.rebuilt.note(
+                    str(process.log.path), rank, each.module, found, each.data, each.files, process.log.names
+                )
         made = self._made(found)
         return {name: np.concatenate([traced[name], made[name]]).astype(dtype) for name, dtype in _COLUMNS.items()}
 
     def _counted_data(
-        self, rank: int, process: ProcessLog, posix: CountedFiles, alignment: Alignment
+        self, rank: int, process: ProcessLog, module: str, files: CountedFiles, alignment: Alignment
     ) -> CountedData | None:
-        """What the rank read and wrote at POSIX by its counters; its HEATMAP is looked up where it is needed."""
-        key = str(process.log.path)
+        """What the rank read and wrote at a module by its counters; its HEATMAP is looked up where it is needed."""
+        key = str(process.log.path), module
         if key not in self._data:
-            self._data[key] = RankData(process.log, self.ranks, fixed_rank=process.rank, excluded=self.excluded)
+            self._data[key] = RankData(
+                process.log, self.ranks, module, limit=self.limit, fixed_rank=process.rank, excluded=self.excluded
+            )
         data = self._data[key]
-        counted = data.of_rank(rank, posix.opens)
+        counted = data.of_rank(rank, files.opens)
         if counted is None:
             return None
-        self.rebuilt.expect_shared(key, data.shared_counted)
 
         def activity() -> Activity | None:
             found = data.activity(rank)

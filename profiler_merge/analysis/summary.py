@@ -65,13 +65,17 @@ class ByteCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstructed:
-    """Rows that come from counters and not from the trace: in no other total of a summary."""
+    """Rows that come from counters and not from the trace: in no other total of a summary.
+
+    `pct`: their share of the reads and writes, or of the bytes of these where that is more; None without any.
+    """
 
     read: int
     write: int
     other: int
     bytes_read: int
     bytes_written: int
+    pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,16 +278,15 @@ class SummaryCollector:
         info, io, phase = self._capture.info, self._io.totals(), self._phase
         counters = self._counters()
         pattern, source = _pattern(counters, self._pattern.counts)
-        rebuilt = self._reconstructed.tolist()
+        operations = OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other)
+        moved = ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written"))
         in_flight_s = ns_to_seconds(io.busy.length_ns)
         return Summary(
             job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s, exe=info.job.exe),
-            operations=OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other),
-            bytes=ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written")),
+            operations=operations,
+            bytes=moved,
             files=int(io.files_used.sum()),
-            reconstructed=Reconstructed(
-                read=rebuilt[0], write=rebuilt[1], other=rebuilt[2], bytes_read=rebuilt[3], bytes_written=rebuilt[4]
-            ),
+            reconstructed=_rebuilt(self._reconstructed.tolist(), operations, moved),
             io_time_s=_io_time(io, self._rank_count()),
             in_flight_s=in_flight_s,
             transfer_size_bytes=Spread.of(io.size_bytes),
@@ -320,6 +323,23 @@ class SummaryCollector:
         ranks = self._capture.ranks
         whole = ranks == self._capture.whole.ranks
         return max(self._capture.info.job.nprocs, len(ranks)) if whole else len(ranks)
+
+
+def _rebuilt(rebuilt: list[int], operations: OperationCounts, moved: ByteCounts) -> Reconstructed:
+    read, write, other, bytes_read, bytes_written = rebuilt
+    pairs = (
+        (read + write, operations.read + operations.write),
+        (bytes_read + bytes_written, moved.read + moved.written),
+    )
+    shares = [100 * ours / (ours + traced) for ours, traced in pairs if ours + traced]
+    return Reconstructed(
+        read=read,
+        write=write,
+        other=other,
+        bytes_read=bytes_read,
+        bytes_written=bytes_written,
+        pct=max(shares, default=None),
+    )
 
 
 def _pattern(counters: pa.Table | None, operations: AccessCounts) -> tuple[AccessCounts, str]:

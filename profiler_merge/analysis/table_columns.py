@@ -144,7 +144,8 @@ JSON_KEYS: Mapping[str, str] = {
     "operations": "read, write and other, traced",
     "partial": "whether the source is marked as incomplete",
     "probably_mapped": "files that were opened and positioned, but neither read nor written: probably memory-mapped",
-    "reconstructed": "operations and bytes from counters, which are in no other total",
+    "reconstructed": "operations and bytes from counters, which are in no other total; `pct`: their share of the reads "
+    "and writes, or of the bytes of these where that is more",
     "sequential_pct": "accesses at a higher offset than the previous one",
     "steps": "training steps of the rank with the most, and their mean duration",
     "transfer_size_bytes": "min, median, mean and max over operations",

@@ -1,4 +1,4 @@
-"""Reads and writes of files that no trace holds, from the counters of POSIX: the parts of this, put together. Pure."""
+"""Reads and writes of files that no trace holds, from the counters of one interface: the parts, put together. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from profiler_merge.untraced.access_times import Activity, access_times
 from profiler_merge.untraced.counted_order import Patterns, PlacedAccesses, place_accesses
 from profiler_merge.untraced.metadata_rows import FileOperations, MadeRows, made_rows, no_rows
 from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
-from profiler_merge.untraced.transfers import Transfers, counted_again
+from profiler_merge.untraced.transfers import Transfers, counted_again, joined_transfers
 from traces.errors import LogError
 from traces.schema import OPS, READ, WRITE
 
@@ -24,25 +24,34 @@ _OPEN = OPS.index("open")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedData:
-    """What the counters of one rank say of its reads and writes.
+    """What the counters of one rank say of its reads and writes at one interface.
 
     `own`: of its own records, the first files of its `CountedFiles`. `shared`: its accesses of the reduced records,
     which follow there (None without any), with their `patterns`; streams count from the first of these records.
+    `reduced`: the counters of these records, over all ranks.
     `activity`: looks up its HEATMAP, which may be None, on the clock of the counters.
     """
 
     own: Transfers
     shared: SizedAccesses | None
     patterns: Patterns | None
+    reduced: Transfers | None = None
     activity: Callable[[], Activity | None] = lambda: None
+
+    @property
+    def wanted(self) -> Transfers:
+        """The counters of all files, own and then reduced."""
+        return self.own if self.reduced is None else joined_transfers(self.own, self.reduced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataRows:
-    """The rows by stream and in their order, and by row `begins`: the file may have been opened before it."""
+    """The rows by stream and in their order; bool by row: `begins`, the file may have been opened before it, and
+    `collective`, all ranks made the call together."""
 
     rows: MadeRows
     begins: np.ndarray
+    collective: np.ndarray
 
 
 def untraced_part(transfers: Transfers, operations: FileOperations) -> Transfers:
@@ -63,14 +72,11 @@ def untraced_part(transfers: Transfers, operations: FileOperations) -> Transfers
             operations.offset[mine],
             length,
             np.zeros(len(file), np.int64),
-            len(transfers),
+            transfers,
         )
         for name in ("moved", "consec", "seq", "sizes"):
             left[name] = np.where(left[name] < 0, left[name], np.maximum(left[name] - getattr(known, name), 0))
-        for place in range(transfers.access.shape[1]):
-            alike = length == transfers.access[file, place]
-            used = np.bincount(file[alike], minlength=len(transfers))
-            left["access_count"][:, place] = np.maximum(left["access_count"][:, place] - used, 0)
+        left["access_count"] = np.maximum(left["access_count"] - known.access_count, 0)
     nothing = missing == 0
     for name in ("moved", "consec", "seq"):
         left[name] = np.where(nothing, 0, left[name])
@@ -78,14 +84,15 @@ def untraced_part(transfers: Transfers, operations: FileOperations) -> Transfers
     changed = np.repeat(partial.reshape(-1, 2).any(axis=1), transfers.stride.shape[1]).reshape(transfers.stride.shape)
     stride_count = np.where(changed, 0, transfers.stride_count)
     return Transfers(
-        count=missing, end=transfers.end, access=transfers.access, stride=transfers.stride, stride_count=stride_count,
+        count=missing, collective=transfers.collective, end=transfers.end, access=transfers.access,
+        stride=transfers.stride, stride_count=stride_count,
         **left,
     )  # fmt: skip
 
 
 def no_data() -> DataRows:
     """No reads or writes."""
-    return DataRows(rows=no_rows(), begins=np.empty(0, dtype=bool))
+    return DataRows(rows=no_rows(), begins=np.empty(0, dtype=bool), collective=np.empty(0, dtype=bool))
 
 
 def with_rebuilt(operations: FileOperations, made: DataRows) -> FileOperations:
@@ -105,8 +112,8 @@ def with_rebuilt(operations: FileOperations, made: DataRows) -> FileOperations:
     return FileOperations(**{name: values[order] for name, values in columns.items()})
 
 
-def recounted(files: CountedFiles, operations: FileOperations, metadata: MadeRows) -> Transfers:
-    """The counters of `operations`, between the opens among the rows of `metadata`, in the order of their end."""
+def recounted(wanted: Transfers, operations: FileOperations, metadata: MadeRows) -> Transfers:
+    """The counters of `wanted` for `operations`, between the opens among `metadata`, in the order of their end."""
     opens = metadata.op == _OPEN
     none = np.zeros(int(opens.sum()), dtype=np.int64)
     file = np.concatenate((operations.file, metadata.file[opens]))
@@ -120,7 +127,7 @@ def recounted(files: CountedFiles, operations: FileOperations, metadata: MadeRow
         for values in (operations.file, operations.is_write, operations.offset, operations.length)
     ]
     return counted_again(
-        columns[0], columns[1].astype(bool), columns[2], columns[3], opened[~is_open], len(files)
+        columns[0], columns[1].astype(bool), columns[2], columns[3], opened[~is_open], wanted
     )  # fmt: skip
 
 
@@ -156,19 +163,35 @@ def data_rows(
             }
         )
     placed = place_accesses(accesses, patterns)
+    wanted = counted.wanted
+    offset = np.minimum(placed.offset, np.maximum(patterns.high[placed.stream] - placed.size, 0))
+    offset = np.where(wanted.consec[placed.stream] < 0, offset, placed.offset)
     start, end = _times(files, placed, counted.activity(), operations, unknown_ns)
     rows = made_rows(
         np.where(placed.stream % 2, WRITE, READ), placed.stream // 2, start, end,
-        offset=placed.offset, length=placed.size,
+        offset=offset, length=placed.size,
     )  # fmt: skip
-    return DataRows(rows=rows, begins=placed.begins)
+    return DataRows(rows=rows, begins=placed.begins, collective=_collective(placed.stream, wanted))
+
+
+def _collective(stream: np.ndarray, wanted: Transfers) -> np.ndarray:
+    """bool: which accesses, sorted by stream, all ranks made together: as large a share as counted, evenly."""
+    if not wanted.collective.any():
+        return np.zeros(len(stream), dtype=bool)
+    number = np.arange(len(stream)) - np.searchsorted(stream, stream)
+    share = np.minimum(wanted.collective, wanted.count)[stream] / np.maximum(wanted.count, 1)[stream]
+    return np.asarray(np.floor(np.round((number + 1) * share, 6)) > np.floor(np.round(number * share, 6)))
 
 
 def own_patterns(left: Transfers, opens: np.ndarray) -> Patterns:
-    """What the counters of a rank's own records fix; where the order is not counted, each open reads from the start."""
-    opens = np.repeat(opens, 2)
-    passes = np.clip(np.minimum(opens, -(-left.moved // np.maximum(left.end, 1))), 1, np.maximum(left.count, 1))
+    """What the counters of a rank's own records fix.
+
+    Where the order is not counted, the file is gone through from its start, again and again where more was moved than
+    it holds. What moved less ended at the highest offset: it was appended.
+    """
     ordered = left.consec >= 0
+    passes = np.clip(-(-left.moved // np.maximum(left.end, 1)), 1, np.maximum(left.count, 1))
+    opens = np.where(ordered, np.repeat(opens, 2), passes)
     backward = np.where(ordered, np.maximum(left.count - left.seq, 0), passes)
     apart = np.where(ordered, np.maximum(left.count - left.consec, backward), passes)
     gaps = np.maximum(apart - backward, 0).reshape(-1, 2)
@@ -178,7 +201,7 @@ def own_patterns(left: Transfers, opens: np.ndarray) -> Patterns:
     return Patterns(
         backward=backward,
         apart=apart,
-        low=np.zeros_like(left.end),
+        low=np.where(ordered, 0, np.maximum(left.end - left.moved, 0)),
         high=left.end,
         opens=opens,
         gap=np.repeat(left.stride, 2, axis=0),

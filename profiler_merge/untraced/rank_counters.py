@@ -21,6 +21,9 @@ from traces.units import seconds_to_ns
 NOT_SEEN = int(np.iinfo(np.int64).min)
 """A time of `CountedFiles` that never came, or that this version of Darshan does not record."""
 
+MODULES = ("POSIX", "STDIO", "MPI-IO")
+"""Modules whose operations are made."""
+
 _MOST_COUNTED = 1 << 40
 _LATEST_S = 1e9
 _LONGEST_S = 1e8
@@ -35,8 +38,6 @@ class CountedFiles:
     own: the record is of this rank alone, so that its times are exact; otherwise they are the first start and the last
         end over all ranks.
     syncs: fsync and fdatasync, or flushes of a stream.
-    max_byte_*: the last byte moved, counted from 0.
-    base: offset of the rank's first byte where the ranks wrote a file in turns.
     *_ns: time spent.
     *_start, *_end: the first start and the last end in ns, or NOT_SEEN.
     """
@@ -48,13 +49,7 @@ class CountedFiles:
     stats: np.ndarray
     seeks: np.ndarray
     syncs: np.ndarray
-    reads: np.ndarray
     writes: np.ndarray
-    bytes_read: np.ndarray
-    bytes_written: np.ndarray
-    max_byte_read: np.ndarray
-    max_byte_written: np.ndarray
-    base: np.ndarray
     meta_ns: np.ndarray
     read_ns: np.ndarray
     write_ns: np.ndarray
@@ -78,8 +73,7 @@ class CountedFiles:
 
 COUNTED_TIMES = ("open_start", "open_end", "close_start", "close_end", "read_start", "read_end", "write_start",
                  "write_end")  # fmt: skip
-_SHARED_OUT = ("opens", "stats", "seeks", "syncs", "reads", "writes", "bytes_read", "bytes_written",
-               "meta_ns", "read_ns", "write_ns")  # fmt: skip
+_SHARED_OUT = ("opens", "stats", "seeks", "syncs", "writes", "meta_ns", "read_ns", "write_ns")  # fmt: skip
 
 _PER_OPEN = ("opens", "stats", "meta_ns")
 _ROUNDS = 16
@@ -92,7 +86,7 @@ def is_application_file(path: bytes) -> bool:
 
 
 def counted_files(log: DarshanLog, module: str, excluded: Collection[int] = ()) -> tuple[np.ndarray, CountedFiles]:
-    """Ranks int64 and files of all records of POSIX or STDIO that are of the application; times on the log's clock.
+    """Ranks int64 and files of all records of POSIX, MPI-IO or STDIO that are of the application; log's clock.
 
     `opens` are those that opened a file: Darshan adds fileno() and dup() to POSIX_OPENS, and fdopen() to STDIO_OPENS.
     Raises: LogError as `read_counters`.
@@ -113,24 +107,26 @@ def application_records(log: DarshanLog, table: CounterTable, excluded: Collecti
 
 
 def _counted(table: CounterTable, module: str, kept: np.ndarray) -> CountedFiles:
+    prefix = module.replace("-", "")
+
     def count(*names: str) -> np.ndarray:
-        known = [table.counters[f"{module}_{name}"][kept] for name in names if f"{module}_{name}" in table.counters]
+        known = [table.counters[f"{prefix}_{name}"][kept] for name in names if f"{prefix}_{name}" in table.counters]
         return sum((np.clip(values, 0, _MOST_COUNTED) for values in known), np.zeros(int(kept.sum()), dtype=np.int64))
 
     def time(name: str) -> np.ndarray:
-        seconds = table.fcounters[f"{module}_F_{name}_TIMESTAMP"][kept]
+        seconds = table.fcounters[f"{prefix}_F_{name}_TIMESTAMP"][kept]
         seen = np.isfinite(seconds) & (seconds > 0) & (seconds < _LATEST_S)
         return np.where(seen, seconds_to_ns(np.where(seen, seconds, 0.0)), NOT_SEEN)
 
     def spent(name: str) -> np.ndarray:
-        seconds = table.fcounters[f"{module}_F_{name}_TIME"][kept]
+        seconds = table.fcounters[f"{prefix}_F_{name}_TIME"][kept]
         return seconds_to_ns(np.where((seconds > 0) & (seconds < _LONGEST_S), seconds, 0.0))
 
     times = {name: time(name.upper()) for name in COUNTED_TIMES}
     # Old versions lack the inner ends of the two windows.
     times["open_end"] = np.where(times["open_end"] == NOT_SEEN, times["open_start"], times["open_end"])
     times["close_start"] = np.where(times["close_start"] == NOT_SEEN, times["close_end"], times["close_start"])
-    opens = count("OPENS") - count("FILENOS", "DUPS", "FDOPENS")
+    opens = count("OPENS", "INDEP_OPENS") - count("FILENOS", "DUPS", "FDOPENS")
     return CountedFiles(
         record_id=table.record_ids[kept].astype(np.uint64),
         renamed_from=_renamed_from(table, kept),
@@ -139,13 +135,7 @@ def _counted(table: CounterTable, module: str, kept: np.ndarray) -> CountedFiles
         stats=count("STATS"),
         seeks=count("SEEKS"),
         syncs=count("FSYNCS", "FDSYNCS", "FLUSHES"),
-        reads=count("READS"),
         writes=count("WRITES"),
-        bytes_read=count("BYTES_READ"),
-        bytes_written=count("BYTES_WRITTEN"),
-        max_byte_read=count("MAX_BYTE_READ"),
-        max_byte_written=count("MAX_BYTE_WRITTEN"),
-        base=np.zeros(int(kept.sum()), dtype=np.int64),
         meta_ns=spent("META"),
         read_ns=spent("READ"),
         write_ns=spent("WRITE"),
@@ -240,8 +230,6 @@ class SharedFiles:
             part = np.minimum(self._reached[kind] / self._whole[kind], 1.0)
             share[kind] = part if rank < self._ranks - 1 else np.ones(len(self._files))
         columns = {each.name: getattr(self._files, each.name) for each in fields(CountedFiles)}
-        in_turns = columns["bytes_written"] <= columns["max_byte_written"] + 1
-        columns["base"] = np.where(in_turns, self._given["bytes_written"], 0)
         if rank:
             columns["renamed_from"] = np.zeros_like(columns["renamed_from"])
         for name in _SHARED_OUT:
@@ -279,7 +267,7 @@ def traced_uses(log: DarshanLog, record_ids: np.ndarray) -> dict[int, tuple[np.n
 
 
 class RankCounters:
-    """POSIX and STDIO counters of one log, by rank. Ask for the ranks in ascending order, once each.
+    """Counters of the MODULES of one log, by rank. Ask for the ranks in ascending order, once each.
 
     `fixed_rank`: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
     """
@@ -289,7 +277,7 @@ class RankCounters:
     ) -> None:
         self._own: dict[str, tuple[np.ndarray, CountedFiles]] = {}
         self._shared: dict[str, SharedFiles] = {}
-        for module in ("POSIX", "STDIO"):
+        for module in MODULES:
             of_rank, files = counted_files(log, module, excluded)
             shared = ~files.own & (fixed_rank is None)
             if fixed_rank is not None:

@@ -1,8 +1,9 @@
-"""Reads and writes in the counters of one log, by rank, with what HEATMAP says of their times."""
+"""Reads and writes in the counters of one log and one interface, by rank, with what HEATMAP says of their times."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -17,23 +18,36 @@ from profiler_merge.untraced.metadata_rows import FileOperations
 from profiler_merge.untraced.rank_counters import application_records
 from profiler_merge.untraced.shared_transfers import RankWeights, SharedTransfers
 from profiler_merge.untraced.transfers import Transfers, transfers_of
+from traces.errors import LogError
 from traces.units import NS_PER_S
 
-_HEATMAP = b"heatmap:POSIX"
+_HEATMAPS = {"POSIX": b"heatmap:POSIX", "MPI-IO": b"heatmap:MPIIO", "STDIO": b"heatmap:STDIO"}
+_TRACES = {"POSIX": "DXT_POSIX", "MPI-IO": "DXT_MPIIO"}
+
+SHARED_PER_PROCESS = 4
+"""Reads and writes of reduced records that are dealt out at most, as a multiple of the limit of one process."""
 
 
 class RankData:
-    """The reads and writes at POSIX of one log. Files are in the order of `rank_counters.RankCounters`.
+    """The reads and writes at one `module` of one log. Files are in the order of `rank_counters.RankCounters`.
 
     `fixed_rank`: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
+    `limit`: the most operations of one process that are made.
     Raises: LogError as `read_counters`.
     """
 
     def __init__(
-        self, log: DarshanLog, ranks: int, *, fixed_rank: int | None = None, excluded: Collection[int] = ()
+        self,
+        log: DarshanLog,
+        ranks: int,
+        module: str,
+        *,
+        limit: int,
+        fixed_rank: int | None = None,
+        excluded: Collection[int] = (),
     ) -> None:
-        self._log, self._ranks, self._fixed_rank = log, ranks, fixed_rank
-        table = read_counters(log, "POSIX")
+        self._log, self._ranks, self._fixed_rank, self._module, self._limit = log, ranks, fixed_rank, module, limit
+        table = read_counters(log, module)
         self._table = table
         if table is None:
             return
@@ -43,13 +57,15 @@ class RankData:
         if fixed_rank is not None:
             of_rank = np.full(len(of_rank), fixed_rank)
         order = np.flatnonzero(~shared)[np.argsort(of_rank[~shared], kind="stable")]
-        whole = transfers_of(table, "POSIX", kept)
+        whole = transfers_of(table, module, kept)
+        if module == "MPI-IO":
+            whole = replace(whole, end=_ends_at_posix(log, table, kept, whole))
         self._own_ranks, self._own = of_rank[order], whole.select(order)
         self._shared_rows = np.flatnonzero(kept)[shared]
         self._shared_transfers = whole.select(np.flatnonzero(shared))
 
     def of_rank(self, rank: int, opens: np.ndarray) -> CountedData | None:
-        """What one rank read and wrote; None without POSIX counters. `opens`: of its files, own and then shared."""
+        """What one rank read and wrote; None without the module. `opens`: of its files, own and then shared."""
         if self._table is None:
             return None
         first, last = np.searchsorted(self._own_ranks, [rank, rank + 1])
@@ -57,22 +73,17 @@ class RankData:
         accesses = patterns = None
         if self._shared is not None:
             accesses, patterns = self._shared.of_rank(rank, opens[len(own) :])
-        return CountedData(own=own, shared=accesses, patterns=patterns)
+        return CountedData(own=own, shared=accesses, patterns=patterns, reduced=self._shared_transfers)
 
     def activity(self, rank: int) -> Activity | None:
         """HEATMAP of one rank, its edges in ns on the log's clock; None where the log has none."""
         return self._activities.get(rank if self._fixed_rank is None else 0)
 
-    @property
-    def shared_counted(self) -> Transfers | None:
-        """The counters of the reduced records; None where the trace holds all of them."""
-        return self._shared_transfers if self._shared is not None else None
-
     @cached_property
     def _activities(self) -> dict[int, Activity]:
         found = {}
         for record in read_heatmap(self._log):
-            if self._log.names.get(record.record_id) != _HEATMAP or not len(record.read_bins):
+            if self._log.names.get(record.record_id) != _HEATMAPS[self._module] or not len(record.read_bins):
                 continue
             edges = np.arange(len(record.read_bins) + 1) * (record.bin_width_s * NS_PER_S)
             found[record.rank] = Activity(
@@ -87,18 +98,28 @@ class RankData:
         if not self._missing.count.any():
             return None
         assert self._table is not None
-        return SharedTransfers(self._missing, self._ranks, _weights(self._table, self._shared_rows, self._measured()))
+        total = int(self._missing.count.sum())
+        if total > SHARED_PER_PROCESS * self._limit:
+            raise LogError(
+                f"{self._log.path} has {total} {self._module} reads and writes that no trace holds in records that "
+                f"are sums over all ranks; at most {SHARED_PER_PROCESS} times --reconstruct-limit ({self._limit}) are "
+                "dealt to ranks: raise it (each takes some 60 bytes of memory), or leave them out with --no-reconstruct"
+            )
+        return SharedTransfers(
+            self._missing, self._ranks, _weights(self._table, self._module, self._shared_rows, self._measured())
+        )
 
     @cached_property
     def _missing(self) -> Transfers:
         assert self._table is not None
         counted = self._shared_transfers
-        if not len(counted) or "DXT_POSIX" not in self._log.modules:
+        trace = _TRACES.get(self._module)
+        if trace is None or not len(counted) or trace not in self._log.modules:
             return counted
-        return untraced_part(counted, _traced(self._log, self._table.record_ids[self._shared_rows]))
+        return untraced_part(counted, _traced(self._log, trace, self._table.record_ids[self._shared_rows]))
 
     def _measured(self) -> np.ndarray | None:
-        """Bytes (2, ranks) that each rank read and wrote of reduced records, where HEATMAP tells."""
+        """Bytes (2, ranks) that each rank read and wrote of reduced records, where HEATMAP has that."""
         if not self._activities or self._ranks <= 0 or max(self._activities) >= self._ranks:
             return None
         moved = np.zeros((2, self._ranks))
@@ -109,9 +130,23 @@ class RankData:
         return np.maximum(moved, 0)
 
 
-def _weights(table: CounterTable, rows: np.ndarray, measured: np.ndarray | None) -> RankWeights:
+def _ends_at_posix(log: DarshanLog, table: CounterTable, kept: np.ndarray, whole: Transfers) -> np.ndarray:
+    """The `end` of MPI-IO streams, which POSIX knows where it has the same record."""
+    posix = read_counters(log, "POSIX")
+    if posix is None:
+        return whole.end
+    ends = transfers_of(posix, "POSIX", np.ones(len(posix.ranks), dtype=bool)).end.reshape(-1, 2)
+    row_of = {key: row for row, key in enumerate(zip(posix.ranks.tolist(), posix.record_ids.tolist(), strict=True))}
+    wanted = zip(table.ranks[kept].tolist(), table.record_ids[kept].tolist(), strict=True)
+    rows = np.fromiter((row_of.get(key, -1) for key in wanted), dtype=np.int64)
+    known = ends[rows].reshape(-1) if len(ends) else np.zeros_like(whole.end)
+    found: np.ndarray = np.where(np.repeat(rows >= 0, 2) & (known > 0), known, whole.end)
+    return found
+
+
+def _weights(table: CounterTable, module: str, rows: np.ndarray, measured: np.ndarray | None) -> RankWeights:
     def column(name: str) -> np.ndarray:
-        return table.counters[f"POSIX_{name}"][rows]
+        return table.counters[f"{module.replace('-', '')}_{name}"][rows]
 
     return RankWeights(
         fastest=column("FASTEST_RANK"),
@@ -122,14 +157,14 @@ def _weights(table: CounterTable, rows: np.ndarray, measured: np.ndarray | None)
     )
 
 
-def _traced(log: DarshanLog, record_ids: np.ndarray) -> FileOperations:
+def _traced(log: DarshanLog, module: str, record_ids: np.ndarray) -> FileOperations:
     """The traced operations of these files, of all ranks, by file; their times are left out.
 
     Raises: LogError when the log is damaged.
     """
     by_id = np.argsort(record_ids)
     parts = []
-    for block in read_dxt(log, "DXT_POSIX"):
+    for block in read_dxt(log, module):
         place = np.minimum(np.searchsorted(record_ids[by_id], block.record_ids), len(by_id) - 1)
         mine = (record_ids[by_id[place]] == block.record_ids)[block.record]
         file = by_id[place[block.record[mine]]]

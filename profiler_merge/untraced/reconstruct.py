@@ -1,4 +1,4 @@
-"""The rows that no trace holds: metadata operations and C streams of one process, from its counters. Pure.
+"""The rows that no trace holds: reads, writes and metadata operations of one process, from its counters. Pure.
 
 Numbers and bytes are the counters', times lie in the windows that the counters give, and the rest is inferred. All rows
 are marked as reconstructed.
@@ -6,25 +6,27 @@ are marked as reconstructed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profiler_merge.darshan.lanes import lanes_beside
+from profiler_merge.darshan.lanes import lanes_beside, lanes_from_overlap
 from profiler_merge.darshan.record_id import record_id
-from profiler_merge.untraced.data_rows import CountedData, data_rows, no_data, recounted, with_rebuilt
-from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, FileOperations, MadeRows, metadata_rows
+from profiler_merge.untraced.data_rows import CountedData, DataRows, data_rows, no_data, recounted, with_rebuilt
+from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, FileOperations, MadeRows, metadata_rows, no_rows
 from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from profiler_merge.untraced.renames import Rename, WrittenFile, checkpoint_renames, final_name, merged_shard
-from profiler_merge.untraced.stdio_rows import stream_operations, stream_rows
 from profiler_merge.untraced.transfers import Transfers
 from traces.schema import APIS, OPS
 
 MOST_ROWS = 1 << 24
 """Most rows made for one process: files with the most rows are left out before memory runs out."""
 
-_POSIX, _STDIO = APIS.index("POSIX"), APIS.index("STDIO")
+_POSIX, _MPIIO, _COLLECTIVE = (APIS.index(name) for name in ("POSIX", "MPIIO", "MPIIO_COLL"))
+APIS_OF_MODULE = {"POSIX": (_POSIX,), "STDIO": (APIS.index("STDIO"),), "MPI-IO": (_MPIIO, _COLLECTIVE)}
+"""Codes of the interfaces whose operations a module counts."""
+
 _RENAME = OPS.index("rename")
 _AFTER_ALL = 1 << 62
 
@@ -48,8 +50,8 @@ class ReconstructedRows:
     """Rows (n,) in start order, columns as in `traces.schema.OPS_SCHEMA` but for `record_id` and `target_id` (uint64).
 
     `target_id`: record id of the new name for a rename, else 0. `tie` orders rows that start together.
-    `names`: record id -> path of new names that the log does not know. `left_out`: rows beyond MOST_ROWS. `again`: the
-    counters of traced and made reads and writes together, None where none was made.
+    `names`: record id -> path of new names that the log does not know. `left_out`: rows beyond MOST_ROWS. `again`: by
+    module, the counters of traced and made reads and writes together, where any was made.
     """
 
     op: np.ndarray
@@ -64,72 +66,111 @@ class ReconstructedRows:
     lane: np.ndarray
     names: Mapping[int, bytes]
     left_out: int
-    again: Transfers | None = None
+    again: Mapping[str, Transfers]
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.op)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CountedModule:
+    """What the counters of one module hold of a process: its files, and their reads and writes (None to make none)."""
+
+    module: str
+    files: CountedFiles
+    data: CountedData | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _MadeOfModule:
+    """The rows made for one module; `operations`: its traced reads and writes, `rows` which of the traced rows."""
+
+    counted: CountedModule
+    operations: FileOperations
+    rows: np.ndarray
+    data: DataRows
+    metadata: MadeRows
+
+    @property
+    def again(self) -> Transfers | None:
+        """The counters of traced and made reads and writes; None where none was made."""
+        if not len(self.data.rows) or self.counted.data is None:
+            return None
+        together = with_rebuilt(self.operations, self.data)
+        return recounted(self.counted.data.wanted, together, self.metadata)
+
+
 def reconstruct(
-    traced: TracedRows,
-    posix: CountedFiles,
-    stdio: CountedFiles,
-    names: Mapping[int, bytes],
-    counted: CountedData | None = None,
-    limit: int = MOST_ROWS,
+    traced: TracedRows, modules: Sequence[CountedModule], names: Mapping[int, bytes], limit: int = MOST_ROWS
 ) -> ReconstructedRows:
     """The rows of one process. All times on the clock of `traced`; `names`: paths of the log's record ids.
 
-    `counted`: what the counters say of the reads and writes of `posix`, None to make none.
-    Raises: LogError when more than `limit` of these are in no trace.
+    `modules`: POSIX, STDIO and, for reads and writes alone, MPI-IO.
+    Raises: LogError when more than `limit` reads and writes of a module are in no trace.
     """
-    files = len(posix)
-    (posix, stdio), left_out = _bounded(posix, stdio)
-    if len(posix) < files:
-        counted = None
-    begin_ns = _first_time(traced, posix, stdio)
+    modules, left_out = _bounded(modules)
+    posix, stdio = (next(each.files for each in modules if each.module == name) for name in ("POSIX", "STDIO"))
+    begin_ns = _first_time(traced, *(each.files for each in modules))
     renames = _renames(posix, stdio, names, begin_ns)
-    operations, rows = operations_of(traced, posix)
-    lane = traced.lane[rows]
-    undated = _undated(posix, stdio, renames, begin_ns)
-    moved = no_data() if counted is None else data_rows(posix, counted, operations, undated, limit)
-    together = with_rebuilt(operations, moved)
-    posix_rows = metadata_rows(posix, together, undated)
-    unknown_ns = np.full(len(stdio), begin_ns, dtype=np.int64)
-    data = stream_rows(stdio, unknown_ns)
-    stream = metadata_rows(stdio, stream_operations(data), unknown_ns)
-    columns = _columns(
-        [(_POSIX, posix, moved.rows), (_POSIX, posix, posix_rows), (_STDIO, stdio, data), (_STDIO, stdio, stream)],
-        renames,
-    )
-    wanted = _wanted_lanes(columns, posix, operations, lane)
+    undated = {"POSIX": _undated(posix, stdio, renames, begin_ns)}
+    made = [_made(each, traced, undated.get(each.module, begin_ns), limit) for each in modules]
+    columns = _columns(made, renames)
+    operations = next(each for each in made if each.counted.module == "POSIX")
+    wanted = _wanted_lanes(columns, posix, operations.operations, traced.lane[operations.rows])
     _follow_renames(columns["record_id"], wanted, renames, names)
     if len(traced.lane) and not traced.lane.any():
         # One thread did all that was traced: what it did untraced stays in order with that.
         wanted[wanted < 0] = 0
-    lanes = lanes_beside(
-        wanted, columns["start_ns"], columns["end_ns"], traced.lane, traced.start_ns, traced.end_ns
+    again = {each.counted.module: found for each in made if (found := each.again) is not None}
+    lane = _lanes(columns, wanted, traced)
+    return ReconstructedRows(**columns, lane=lane, names=renames.names, left_out=left_out, again=again)
+
+
+def _made(counted: CountedModule, traced: TracedRows, unknown_ns: np.ndarray | int, limit: int) -> _MadeOfModule:
+    """The rows of one module. `unknown_ns` (files,): where what has no time at all is placed."""
+    files = counted.files
+    operations, rows = operations_of(traced, files, counted.module)
+    unknown_ns = np.broadcast_to(np.int64(unknown_ns), len(files))
+    data = no_data() if counted.data is None else data_rows(files, counted.data, operations, unknown_ns, limit)
+    # MPI-IO opens and closes through POSIX.
+    metadata = (
+        no_rows()
+        if counted.module == "MPI-IO"
+        else metadata_rows(files, with_rebuilt(operations, data), unknown_ns)
     )  # fmt: skip
-    again = None
-    if len(moved.rows) and counted is not None:
-        again = recounted(posix, together, posix_rows)
-    return ReconstructedRows(**columns, lane=lanes, names=renames.names, left_out=left_out, again=again)
+    return _MadeOfModule(counted=counted, operations=operations, rows=rows, data=data, metadata=metadata)
 
 
-def _columns(parts: list[tuple[int, CountedFiles, MadeRows]], renames: _Renames) -> dict[str, np.ndarray]:
-    """The columns of rows of (api, files, rows) and of renames, in start order."""
+def _lanes(columns: Mapping[str, np.ndarray], wanted: np.ndarray, traced: TracedRows) -> np.ndarray:
+    """int32 lane of each row. MPI-IO has lanes of its own: its calls last as long as the POSIX calls in them."""
+    start, end = columns["start_ns"], columns["end_ns"]
+    above = np.isin(columns["api"], (_MPIIO, _COLLECTIVE))
+    lane = np.empty(len(start), dtype=np.int32)
+    lane[~above] = lanes_beside(
+        wanted[~above], start[~above], end[~above], traced.lane, traced.start_ns, traced.end_ns
+    )  # fmt: skip
+    first = max(lane[~above].max(initial=-1), traced.lane.max(initial=-1)) + 1
+    lane[above] = lanes_from_overlap(start[above], end[above]) + np.int32(first)
+    return lane
+
+
+def _columns(made: Sequence[_MadeOfModule], renames: _Renames) -> dict[str, np.ndarray]:
+    """The columns of the rows of all modules and of renames, in start order."""
+    parts = [(each.counted.files, rows) for each in made for rows in (each.data.rows, each.metadata)]
+    apis = [values for each in made for values in _apis(each)]
+    count = sum(len(rows) for _, rows in parts)
     columns = {
-        "op": np.concatenate([rows.op for _, _, rows in parts] + [np.full(len(renames), _RENAME, dtype=np.int8)]),
-        "api": np.repeat([*(api for api, _, _ in parts), _POSIX], [*(len(r) for _, _, r in parts), len(renames)]),
-        "record_id": np.concatenate([files.record_id[rows.file] for _, files, rows in parts] + [renames.source]),
-        "target_id": np.concatenate([np.zeros(sum(len(r) for _, _, r in parts), dtype=np.uint64), renames.target]),
-        "start_ns": np.concatenate([rows.start for _, _, rows in parts] + [renames.at_ns]),
-        "end_ns": np.concatenate([rows.end for _, _, rows in parts] + [renames.at_ns]),
+        "op": np.concatenate([rows.op for _, rows in parts] + [np.full(len(renames), _RENAME, dtype=np.int8)]),
+        "api": np.concatenate([*apis, np.full(len(renames), _POSIX)]),
+        "record_id": np.concatenate([files.record_id[rows.file] for files, rows in parts] + [renames.source]),
+        "target_id": np.concatenate([np.zeros(count, dtype=np.uint64), renames.target]),
+        "start_ns": np.concatenate([rows.start for _, rows in parts] + [renames.at_ns]),
+        "end_ns": np.concatenate([rows.end for _, rows in parts] + [renames.at_ns]),
     }
     for name, of_rename in (("offset", 0), ("length", 0), ("tie", _AFTER_ALL)):
         of_renames = np.full(len(renames), of_rename, dtype=np.int64)
-        columns[name] = np.concatenate([getattr(rows, name) for _, _, rows in parts] + [of_renames])
+        columns[name] = np.concatenate([getattr(rows, name) for _, rows in parts] + [of_renames])
     # Of what starts together, what takes no time comes first: it must not follow an operation that ends later.
     lasts = columns["end_ns"] > columns["start_ns"]
     order = np.lexsort((columns["tie"], -columns["end_ns"], lasts, columns["start_ns"]))
@@ -138,16 +179,28 @@ def _columns(parts: list[tuple[int, CountedFiles, MadeRows]], renames: _Renames)
     return columns
 
 
-def _bounded(posix: CountedFiles, stdio: CountedFiles) -> tuple[tuple[CountedFiles, CountedFiles], int]:
-    """Without the files that have the most rows, where there are more than MOST_ROWS in all."""
-    rows = np.concatenate([2 * f.opens + f.stats + f.seeks + f.syncs for f in (posix, stdio)])
-    rows[len(posix) :] += stdio.reads + stdio.writes
-    if rows.sum() <= MOST_ROWS:
-        return (posix, stdio), 0
-    order = np.argsort(rows, kind="stable")
-    kept = np.zeros(len(rows), dtype=bool)
-    kept[order[np.cumsum(rows[order].astype(np.float64)) <= MOST_ROWS]] = True
-    return (posix.select(kept[: len(posix)]), stdio.select(kept[len(posix) :])), int(rows[~kept].sum())
+def _apis(made: _MadeOfModule) -> tuple[np.ndarray, np.ndarray]:
+    """Code of the interface of each row of data, and of each other row."""
+    own, *collective = APIS_OF_MODULE[made.counted.module]
+    of_data = np.where(made.data.collective, collective[0] if collective else own, own)
+    return of_data, np.full(len(made.metadata), own)
+
+
+def _bounded(modules: Sequence[CountedModule]) -> tuple[list[CountedModule], int]:
+    """Without the files that have the most opens and the like, where there are more than MOST_ROWS of these in all."""
+    rows = [2 * each.files.opens + each.files.stats + each.files.seeks + each.files.syncs for each in modules]
+    of_all = np.concatenate(rows)
+    if of_all.sum() <= MOST_ROWS:
+        return list(modules), 0
+    order = np.argsort(of_all, kind="stable")
+    kept = np.zeros(len(of_all), dtype=bool)
+    kept[order[np.cumsum(of_all[order].astype(np.float64)) <= MOST_ROWS]] = True
+    of_module = np.split(kept, np.cumsum([len(each) for each in rows])[:-1])
+    bounded = [
+        each if mask.all() else replace(each, files=each.files.select(mask), data=None)
+        for each, mask in zip(modules, of_module, strict=True)
+    ]
+    return bounded, int(of_all[~kept].sum())
 
 
 def _first_time(traced: TracedRows, *counted: CountedFiles) -> int:
@@ -227,12 +280,13 @@ def _undated(posix: CountedFiles, stdio: CountedFiles, renames: _Renames, begin_
     return np.array([known.get(record, begin_ns) for record in posix.record_id.tolist()], dtype=np.int64)
 
 
-def operations_of(traced: TracedRows, files: CountedFiles) -> tuple[FileOperations, np.ndarray]:
-    """The traced POSIX operations of counted files, by file and start, and which rows of `traced` they are."""
+def operations_of(traced: TracedRows, files: CountedFiles, module: str = "POSIX") -> tuple[FileOperations, np.ndarray]:
+    """The traced operations of counted files of a module, by file and start, and which rows of `traced` they are."""
     by_id = np.argsort(files.record_id)
     known = files.record_id[by_id]
     place = np.minimum(np.searchsorted(known, traced.record_id), max(len(known) - 1, 0))
-    mine = (traced.api == _POSIX) & (known[place] == traced.record_id) if len(known) else np.zeros(len(place), bool)
+    own = np.isin(traced.api, APIS_OF_MODULE[module])
+    mine = own & (known[place] == traced.record_id) if len(known) else np.zeros(len(place), bool)
     rows = np.flatnonzero(mine)
     file = by_id[place[rows]]
     # Stable, and the rows are in the order of their start.

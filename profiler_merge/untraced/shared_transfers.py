@@ -12,6 +12,7 @@ import numpy as np
 
 from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
 from profiler_merge.untraced.counted_order import Patterns
+from profiler_merge.untraced.timeline_slots import numbered
 from profiler_merge.untraced.transfers import Transfers
 
 _GOLDEN = 0.6180339887498949
@@ -37,13 +38,21 @@ class SharedTransfers:
         self._transfers, self._ranks, self._weights = transfers, ranks, weights
         self.measured = weights.measured is not None
         accesses = access_sizes(transfers)
-        number = np.arange(len(accesses))
-        # A slice of this order has a like share of each size.
-        order = np.lexsort((np.modf(number * _GOLDEN)[0], accesses.stream))
+        new = np.ones(len(accesses), dtype=bool)
+        new[1:] = (np.diff(accesses.stream) != 0) | (np.diff(accesses.size) != 0)
+        begin = np.flatnonzero(new)
+        count = np.diff(np.append(begin, len(accesses)))
+        # A size that is as frequent as there are ranks is dealt by itself: each rank has its share of it.
+        alone = count >= ranks
+        self._alike = SizedAccesses(stream=accesses.stream[begin[alone]], size=accesses.size[begin[alone]])
+        self._alike_count = count[alone]
+        rest = np.repeat(~alone, count)
+        accesses = SizedAccesses(stream=accesses.stream[rest], size=accesses.size[rest])
+        # A slice of this order has a like share of each other size.
+        order = np.lexsort((np.modf(np.arange(len(accesses)) * _GOLDEN)[0], accesses.stream))
         self._size = accesses.size[order]
-        counts = np.bincount(accesses.stream, minlength=2 * len(transfers))
-        self._first = np.cumsum(counts) - counts
-        self._counts = counts
+        self._counts = np.bincount(accesses.stream, minlength=2 * len(transfers))
+        self._first = np.cumsum(self._counts) - self._counts
         self._before = np.append(0, np.cumsum(self._size))
         self._cumulated = None
         if weights.measured is not None:
@@ -68,15 +77,31 @@ class SharedTransfers:
         part = rest * below / others + quick * (of.fastest < rank) + slow * (of.slowest < rank)
         return np.repeat(np.clip(part, 0.0, 1.0), 2)
 
+    def _alike_until(self, part: np.ndarray) -> np.ndarray:
+        """How many of each frequent size the ranks have that together have `part` of each stream (2 n,)."""
+        phase = np.modf(np.arange(len(self._alike)) * _GOLDEN)[0]
+        until: np.ndarray = np.floor(np.round(self._alike_count * part[self._alike.stream] + phase, 6)).astype(np.int64)
+        return np.minimum(until, self._alike_count)
+
+    def _bytes_until(self, part: np.ndarray) -> np.ndarray:
+        """The bytes that these ranks have, by stream."""
+        until = np.rint(self._counts * part).astype(np.int64)
+        moved = self._before[self._first + until] - self._before[self._first]
+        np.add.at(moved, self._alike.stream, self._alike.size * self._alike_until(part))
+        return moved
+
     def of_rank(self, rank: int, opens: np.ndarray) -> tuple[SizedAccesses, Patterns]:
         """Accesses and patterns of one rank, by stream of the n records. `opens` (n,): the rank's own."""
         whole, (low_part, high_part) = self._transfers, (self._part(rank), self._part(rank + 1))
         begin, end = (np.rint(self._counts * part).astype(np.int64) for part in (low_part, high_part))
-        count = np.maximum(end - begin, 0)
-        stream = np.repeat(np.arange(len(count)), count)
-        place = np.arange(len(stream)) - np.repeat(np.cumsum(count) - count, count)
+        stream, place = numbered(np.maximum(end - begin, 0))
         size = self._size[(self._first + begin)[stream] + place]
+        alike_begin, alike_end = self._alike_until(low_part), self._alike_until(high_part)
+        cell, _ = numbered(np.maximum(alike_end - alike_begin, 0))
+        stream = np.concatenate((stream, self._alike.stream[cell]))
+        size = np.concatenate((size, self._alike.size[cell]))
         order = np.lexsort((-size, stream))
+        count = np.bincount(stream, minlength=len(whole.count))
 
         def share(total: np.ndarray) -> np.ndarray:
             """Cumulated, rounded up: the first ranks come first."""
@@ -90,13 +115,17 @@ class SharedTransfers:
         gap, gap_count = np.repeat(whole.stride, 2, axis=0), np.repeat(whole.stride_count, 2, axis=0)
         gap_count = gap_count * (whole.count > 0)[:, None]
         gaps = (gap * gap_count).sum(axis=1)
-        low, high = self._regions(backward_all, gaps, (begin, end), (low_part, high_part), rank)
+        low, high = self._regions(backward_all, gaps, (low_part, high_part), rank)
+        # Where the order is not counted, a rank goes through its region, again and again where it moved more.
+        moved = SizedAccesses(stream=stream, size=size).moved(len(count))
+        passes = np.clip(-(-moved // np.maximum(high - low, 1)), np.minimum(count, 1), np.maximum(count, 1))
+        ordered = whole.consec >= 0
         patterns = Patterns(
-            backward=np.minimum(share(backward_all), apart),
-            apart=apart,
+            backward=np.where(ordered, np.minimum(share(backward_all), apart), passes),
+            apart=np.where(ordered, apart, passes),
             low=low,
             high=high,
-            opens=np.repeat(opens, 2),
+            opens=np.where(ordered, np.repeat(opens, 2), passes),
             gap=gap,
             gap_count=share(gap_count),
         )
@@ -106,7 +135,6 @@ class SharedTransfers:
         self,
         backward: np.ndarray,
         gaps: np.ndarray,
-        slices: tuple[np.ndarray, np.ndarray],
         parts: tuple[np.ndarray, np.ndarray],
         rank: int,
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -116,11 +144,8 @@ class SharedTransfers:
         own = (backward < self._ranks) & (free >= 0)
         in_turns = (backward < self._ranks) & (free < 0) & (whole.moved <= whole.end)
         low, high = (
-            self._before[self._first + of]
-            - self._before[self._first]
-            + np.floor(np.maximum(free, 0) * part).astype(np.int64)
-            for of, part in zip(slices, parts, strict=True)
-        )
+            self._bytes_until(part) + np.floor(np.maximum(free, 0) * part).astype(np.int64) for part in parts
+        )  # fmt: skip
         # A region holds the gaps of its rank too.
         low, high = (
             value + np.floor(gaps * part).astype(np.int64) for value, part in zip((low, high), parts, strict=True)

@@ -20,8 +20,8 @@ LOWEST = np.append(0, BOUNDS + 1)
 BINS = len(LOWEST)
 TOP = 4
 
-_SIZES = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
-_WAYS = (("READ", "READS", "READ"), ("WRITE", "WRITES", "WRITTEN"))
+SIZES = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
+WAYS = (("READ", "READS", "READ"), ("WRITE", "WRITES", "WRITTEN"))
 _MPIIO_KINDS = ("INDEP", "COLL", "SPLIT", "NB")
 _MOST = 1 << 56
 UNORDERED = -1
@@ -30,12 +30,15 @@ UNORDERED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Transfers:
-    """Counters of n files; int64. By stream (2 n,): `count`, `moved` bytes, `end` (one past the highest byte),
-    `consec` and `seq` (or UNORDERED), `sizes` (2 n, BINS). By file (n, TOP): `access` and `access_count`,
-    `stride` and `stride_count`, of both directions together.
+    """Counters of n files; int64.
+
+    By stream (2 n,): `count`, `collective` ones of them, `moved` bytes, `end` (one past the highest byte), `consec` and
+    `seq` (or UNORDERED), `sizes` (2 n, BINS). By file (n, TOP), of both directions together: `access` and
+    `access_count`, `stride` and `stride_count`.
     """
 
     count: np.ndarray
+    collective: np.ndarray
     moved: np.ndarray
     end: np.ndarray
     consec: np.ndarray
@@ -64,14 +67,22 @@ class Transfers:
 _BY_FILE = ("access", "access_count", "stride", "stride_count")
 
 
+def joined_transfers(first: Transfers, second: Transfers) -> Transfers:
+    """The files of both, one after the other."""
+    pairs = {each.name: (getattr(first, each.name), getattr(second, each.name)) for each in fields(Transfers)}
+    return Transfers(**{name: np.concatenate(pair) for name, pair in pairs.items()})
+
+
 def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfers:
-    """The transfers of the `kept` records (bool mask) of POSIX or MPI-IO."""
+    """The transfers of the `kept` records (bool mask) of POSIX, MPI-IO or STDIO.
+
+    Only POSIX counts the order of accesses, and STDIO no sizes. MPI-IO counts no offsets: `end` is what was moved.
+    """
     prefix = module.replace("-", "")
-    ordered = module == "POSIX"
+    rows = int(kept.sum())
 
     def column(name: str) -> np.ndarray:
         values = table.counters.get(f"{prefix}_{name}")
-        rows = int(kept.sum())
         return np.zeros(rows, dtype=np.int64) if values is None else np.clip(values[kept], 0, _MOST)
 
     def by_stream(*names: list[str]) -> np.ndarray:
@@ -81,18 +92,19 @@ def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfer
     def top(name: str, what: str) -> np.ndarray:
         return np.stack([column(f"{name}{place + 1}_{what}") for place in range(TOP)], axis=1)
 
-    infix = "" if ordered else "_AGG"
-    sizes = np.stack([column(f"SIZE_{way}{infix}_{size}") for way, *_ in _WAYS for size in _SIZES], axis=1)
-    counts = [[ways] if ordered else [f"{kind}_{ways}" for kind in _MPIIO_KINDS] for _, ways, _ in _WAYS]
-    moved = by_stream(*([f"BYTES_{done}"] for *_, done in _WAYS))
-    last = by_stream(*([f"MAX_BYTE_{done}"] for *_, done in _WAYS))
+    infix = "_AGG" if module == "MPI-IO" else ""
+    sizes = np.stack([column(f"SIZE_{way}{infix}_{size}") for way, *_ in WAYS for size in SIZES], axis=1)
+    kinds = [f"{kind}_" for kind in _MPIIO_KINDS] if module == "MPI-IO" else [""]
+    moved = by_stream(*([f"BYTES_{done}"] for *_, done in WAYS))
+    last = by_stream(*([f"MAX_BYTE_{done}"] for *_, done in WAYS))
     unordered = np.full(len(moved), UNORDERED)
     return Transfers(
-        count=by_stream(*counts),
+        count=by_stream(*([f"{kind}{ways}" for kind in kinds] for _, ways, _ in WAYS)),
+        collective=by_stream(*([f"COLL_{ways}"] for _, ways, _ in WAYS)),
         moved=moved,
-        end=np.where(moved > 0, last + 1, 0) if ordered else moved,
-        consec=by_stream(*([f"CONSEC_{ways}"] for _, ways, _ in _WAYS)) if ordered else unordered,
-        seq=by_stream(*([f"SEQ_{ways}"] for _, ways, _ in _WAYS)) if ordered else unordered,
+        end=moved if module == "MPI-IO" else np.where(moved > 0, last + 1, 0),
+        consec=by_stream(*([f"CONSEC_{ways}"] for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
+        seq=by_stream(*([f"SEQ_{ways}"] for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
         sizes=sizes.reshape(-1, BINS),
         access=top("ACCESS", "ACCESS"),
         access_count=top("ACCESS", "COUNT"),
@@ -102,35 +114,47 @@ def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfer
 
 
 def counted_again(
-    file: np.ndarray, is_write: np.ndarray, offset: np.ndarray, length: np.ndarray, opened: np.ndarray, files: int
+    file: np.ndarray,
+    is_write: np.ndarray,
+    offset: np.ndarray,
+    length: np.ndarray,
+    opened: np.ndarray,
+    wanted: Transfers,
 ) -> Transfers:
-    """The same counters of known accesses (n,), sorted by file and in their order; without ACCESS and STRIDE.
+    """The same counters of known accesses (n,) to the files of `wanted`, sorted by file and in their order.
 
-    `opened`: how many opens came before each access; Darshan forgets its position at each.
+    `opened`: how many opens came before each access; Darshan forgets its position at each. ACCESS and STRIDE are
+    counted for the values of `wanted`.
     """
+    streams = 2 * len(wanted)
     stream = 2 * file + is_write
     order = np.argsort(stream, kind="stable")
-    opened = opened[order]
+    opened, file = opened[order], file[order]
     stream, offset, length = stream[order], offset[order], length[order]
     before = np.zeros(len(stream), dtype=np.int64)
     same = (stream[1:] == stream[:-1]) & (opened[1:] == opened[:-1])
     before[1:] = np.where(same, offset[:-1] + length[:-1] - 1, 0)
-    streams = 2 * files
-    end = np.zeros(streams, dtype=np.int64)
+    end, moved = np.zeros(streams, dtype=np.int64), np.zeros(streams, dtype=np.int64)
     np.maximum.at(end, stream, np.where(length > 0, offset + length, 0))
-    moved = np.zeros(streams, dtype=np.int64)
     np.add.at(moved, stream, length)
     bins = np.bincount(stream * BINS + np.searchsorted(BOUNDS, length), minlength=streams * BINS)
-    nothing = np.zeros((files, TOP), dtype=np.int64)
+    jumped = offset - before - 1
     return Transfers(
         count=np.bincount(stream, minlength=streams),
+        collective=np.zeros(streams, dtype=np.int64),
         moved=moved,
         end=end,
-        consec=np.bincount(stream[offset == before + 1], minlength=streams),
-        seq=np.bincount(stream[offset > before], minlength=streams),
+        consec=np.bincount(stream[jumped == 0], minlength=streams),
+        seq=np.bincount(stream[jumped >= 0], minlength=streams),
         sizes=bins.reshape(streams, BINS),
-        access=nothing,
-        access_count=nothing,
-        stride=nothing,
-        stride_count=nothing,
+        access=wanted.access,
+        access_count=_having(wanted.access, file, length),
+        stride=wanted.stride,
+        stride_count=_having(wanted.stride, file, jumped),
     )
+
+
+def _having(values: np.ndarray, file: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """How many of `found` (n,) have each of the values (files, TOP) of their file; 0 for a value that is 0."""
+    counts = [np.bincount(file[found == values[file, place]], minlength=len(values)) for place in range(TOP)]
+    return np.where(values > 0, np.stack(counts, axis=1), 0)

@@ -65,6 +65,12 @@ class DataColumn:
         return _KINDS.get(self.unit, Kind.NUMBER)
 
 
+REBUILT = "from counters"
+"""Head of the columns of what was rebuilt from counters."""
+
+REBUILT_NOTE = "From counters: rebuilt, not traced. Their times and order are estimates, in no other column."
+
+
 def used_columns(columns: Sequence[DataColumn], rows: Sequence[Row]) -> list[DataColumn]:
     """The first column, and those in which any row has a value that is not 0."""
     return [column for column in columns if column is columns[0] or any(column.value(row) for row in rows)]
@@ -98,7 +104,10 @@ def data_section(
             *((BAR,) if most else ()),
         ),
         rows=tuple(cells(row) for row in shown),
-        notes=left_out((len(rows) if rows_in_all is None else rows_in_all) - len(shown)),
+        notes=(
+            *left_out((len(rows) if rows_in_all is None else rows_in_all) - len(shown)),
+            *([REBUILT_NOTE] if any(column.head == REBUILT for column in used) else []),
+        ),
     )
 
 
@@ -151,7 +160,7 @@ FILES = (
     _share("read again", "reread_bytes", "bytes_read", page=False),
     _bytes("read again", "reread_bytes", terminal=False),
     _bytes("read by several ranks", "read_by_several_bytes", terminal=False),
-    _bytes("from counters", "reconstructed_bytes", terminal=False),
+    _bytes(REBUILT, "reconstructed_bytes"),
 )
 """Columns of `patterns.FILES_SCHEMA`. The numbers of ranks do not add up: files share ranks."""
 
@@ -177,7 +186,7 @@ RANKS = (
     _time("input wait", "input_wait_ns", terminal=False),
     _time("metadata", "metadata_ns"),
     _bytes("read again", "reread_bytes", terminal=False),
-    _bytes("from counters", "reconstructed_bytes", terminal=False),
+    _bytes(REBUILT, "reconstructed_bytes"),
 )
 """Columns of `patterns.RANKS_SCHEMA`; on the page with those of `overlap.RANKS_SCHEMA`, whose `io_ns` is `union_ns`."""
 

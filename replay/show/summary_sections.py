@@ -18,6 +18,9 @@ LONG_WAIT_PCT = 10.0
 LEAST_COVERAGE = 0.99
 """Trace coverage of the bytes below which the trace cannot show what storage cost."""
 
+LEAST_REBUILT_PCT = 1.0
+"""Share of the reads and writes, per cent, from which on it is said that they were rebuilt from counters."""
+
 _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operations"}
 
 
@@ -46,9 +49,27 @@ def has_trace(summary: Mapping[str, Any]) -> bool:
 
 
 def headline(summary: Mapping[str, Any]) -> list[str]:
-    """What ran, and what storage can have cost it, in sentences; only what the capture shows."""
-    cost, ran = storage_cost(summary), _what_ran(summary)
-    return [ran, *cost] if has_trace(summary) else [*cost, ran]
+    """What ran, what storage can have cost it and what that rests on, in sentences; only what the capture shows."""
+    cost, ran, rest = storage_cost(summary), _what_ran(summary), rests_on_counters(summary)
+    return [ran, *cost, *rest] if has_trace(summary) else [*rest, *cost, ran]
+
+
+def rests_on_counters(summary: Mapping[str, Any]) -> list[str]:
+    """How many of the reads and writes were rebuilt from counters, in a sentence; none where next to nothing was."""
+    rebuilt = summary["reconstructed"]
+    pct, count = rebuilt.get("pct") or 0.0, rebuilt["read"] + rebuilt["write"]
+    if pct < LEAST_REBUILT_PCT:
+        return []
+    size = format_bytes(rebuilt["bytes_read"] + rebuilt["bytes_written"])
+    if not has_trace(summary):
+        return [
+            f"Rebuilt from counters, not traced: {format_count(count)} reads and writes, {size}. Number and bytes are "
+            "counted; times and order are estimates."
+        ]
+    return [
+        f"{pct:.0f} % of the I/O ({format_count(count)} reads and writes, {size}) is rebuilt from counters: its times "
+        "and order are estimates, and the traced figures leave it out."
+    ]
 
 
 def storage_cost(summary: Mapping[str, Any]) -> list[str]:
@@ -57,7 +78,7 @@ def storage_cost(summary: Mapping[str, Any]) -> list[str]:
     Of a capture with training steps it is `storage_gain_s` of the summary's loop, which the findings use too.
     """
     if not has_trace(summary):
-        return ["No DXT trace: nothing is known about when the I/O happened. The totals are Darshan's counters."]
+        return ["No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."]
     if not summary["operations"]["read"] and not summary["operations"]["write"]:
         none = "The capture holds no reads and no writes: what storage cost this run is not known."
         return [none, *_waits(summary)]

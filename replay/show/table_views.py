@@ -100,11 +100,13 @@ def _shares(shares: Mapping[str, float | None]) -> list[Section]:
 
 
 def _moved(row: Mapping[str, Any]) -> float:
-    return float(row["bytes_read"] + row["bytes_written"])
+    return float(row["bytes_read"] + row["bytes_written"] + row["reconstructed_bytes"])
 
 
-def _io_time(row: Mapping[str, Any]) -> float:
-    return float(row["io_ns"])
+def _cost(rows: Rows) -> Callable[[Mapping[str, Any]], float]:
+    """I/O time, or bytes from counters where nothing was traced."""
+    name = "io_ns" if any(row["io_ns"] for row in rows) else "reconstructed_bytes"
+    return lambda row: float(row[name])
 
 
 def _overlap(rows: Rows) -> list[Section]:
@@ -140,7 +142,7 @@ def _size_sections(rows: Rows, label: Callable[[Mapping[str, Any]], str]) -> lis
     for (interface, op, origin), found in groupby(rows, key=lambda row: (row["interface"], row["op"], row["origin"])):
         part = list(found)
         total = sum(row["operations"] for row in part)
-        marked = "" if origin == "traced" else f", {origin}"
+        marked = "" if origin == "traced" else f", {origin} from counters"
         sections.append(
             Section(
                 title=f"Sizes: {interface} {op}s{marked}",
@@ -167,8 +169,8 @@ _SECTIONS: Mapping[str, Callable[[Rows], list[Section]]] = {
     "sizes": _sizes,
     "darshan-sizes": _sizes,
     "exact-sizes": _exact_sizes,
-    "files": lambda rows: [data_section("Files", FILES, rows, cost=_io_time)],
-    "ranks": lambda rows: [data_section("Ranks", RANKS, rows, cost=_io_time)],
+    "files": lambda rows: [data_section("Files", FILES, rows, cost=_cost(rows))],
+    "ranks": lambda rows: [data_section("Ranks", RANKS, rows, cost=_cost(rows))],
     "timeline": lambda rows: [timeline_section(rows)],
     "tfrecords": lambda rows: [data_section("TFRecord files", TFRECORDS, rows)],
     "datasets": lambda rows: [data_section("HDF5 datasets", DATASETS, rows)],

@@ -34,8 +34,16 @@ def timeline_section(rows: Rows) -> Section:
         rows=tuple(lines),
         notes=(
             "in flight: operations at once, the mean over the bin and the most at any instant. The bar shows MiB/s.",
+            *_not_shown(sum(row["reconstructed"] for row in rows)),
         ),
     )
+
+
+def _not_shown(reconstructed: int) -> tuple[str, ...]:
+    if not reconstructed:
+        return ()
+    count = format_count(reconstructed)
+    return (f"Not in this table: {count} operations rebuilt from counters, whose times are estimates.",)
 
 
 def _line(row: Mapping[str, Any], digits: int, fastest: float) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from replay.show.cells import seconds
 from replay.show.page.html_tables import html_text
-from replay.show.summary_sections import storage_cost
+from replay.show.summary_sections import has_trace, rests_on_counters, storage_cost
 from traces.replay_record import replay_record
 from traces.units import NS_PER_S, format_bytes, format_counted, format_duration
 
@@ -40,10 +40,17 @@ def what_ran(overview: Overview) -> str:
     words += f" on {format_counted(summary.job.nprocs, 'rank')} for {seconds(summary.job.run_time_s)}"
     if summary.steps.count:
         words += f", with {format_counted(summary.steps.count, 'training step')}"
-    words += (
-        f". It read {format_bytes(summary.bytes.read)} and wrote {format_bytes(summary.bytes.written)} "
-        f"in {format_counted(summary.files, 'file')}."
-    )
+    if has_trace(summary.as_json()):
+        words += (
+            f". It read {format_bytes(summary.bytes.read)} and wrote {format_bytes(summary.bytes.written)} "
+            f"in {format_counted(summary.files, 'file')}."
+        )
+    else:
+        rebuilt = summary.reconstructed
+        words += (
+            f". By its counters it read {format_bytes(rebuilt.bytes_read)} and wrote "
+            f"{format_bytes(rebuilt.bytes_written)}."
+        )
     return f"{words} It began at {date(info.job.start_ns)}." if info.job.start_ns > 0 else words
 
 
@@ -61,8 +68,9 @@ def verdict(overview: Overview) -> tuple[str, str]:
             "At this pace no operation waits for another: the replay shows how long the storage took, not what "
             "training would wait for."
         )
-    cost, *reasons = storage_cost(overview.analysis.summary.as_json()) or ["What storage cost this run is not known."]
-    return cost, " ".join(reasons)
+    summary = overview.analysis.summary.as_json()
+    cost, *reasons = storage_cost(summary) or ["What storage cost this run is not known."]
+    return cost, " ".join([*reasons, *rests_on_counters(summary)])
 
 
 def _counts(found: Sequence[Finding]) -> str:
@@ -88,14 +96,18 @@ def tiles(overview: Overview, elapsed_s: float | None = None) -> str:
 
 def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
     summary, shares = overview.analysis.summary, overview.analysis.overlap
-    ranks = format_counted(summary.job.nprocs, "rank")
+    ranks, rebuilt = format_counted(summary.job.nprocs, "rank"), summary.reconstructed
     if elapsed_s is None:
         found = [("run time", seconds(summary.job.run_time_s), ranks)]
     else:
         found = [("elapsed", seconds(elapsed_s), f"first to last operation, {ranks}")]
     found += [
-        ("read", format_bytes(summary.bytes.read), format_counted(summary.operations.read, "read")),
-        ("written", format_bytes(summary.bytes.written), format_counted(summary.operations.write, "write")),
+        ("read", format_bytes(summary.bytes.read), _operations(summary.operations.read, "read", rebuilt.bytes_read)),
+        (
+            "written",
+            format_bytes(summary.bytes.written),
+            _operations(summary.operations.write, "write", rebuilt.bytes_written),
+        ),
     ]
     if elapsed_s is None:
         found.append(("I/O in flight", percent(shares.io_of_run_pct), "of the run time, mean of the ranks (union)"))
@@ -112,6 +124,12 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
     if summary.aggregate_bandwidth_mib_s is not None:
         found.append(("bandwidth", f"{summary.aggregate_bandwidth_mib_s:,.4g} MiB/s", "while any I/O was in flight"))
     return found
+
+
+def _operations(count: int, noun: str, rebuilt_bytes: int) -> str:
+    """How many were traced, and what the counters have besides."""
+    besides = f"; and {format_bytes(rebuilt_bytes)} by counters alone" if rebuilt_bytes else ""
+    return f"{format_counted(count, noun)}{besides}"
 
 
 def percent(value: float | None) -> str:

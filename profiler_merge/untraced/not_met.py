@@ -1,0 +1,59 @@
+"""The list of counters that rebuilt operations do not meet, by file: bounded, with how many more there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from profiler_merge.untraced.transfers import SIZES, TOP, WAYS
+
+MOST_LISTED = 1000
+"""Entries of the list; the others are counted."""
+
+
+def counter_names(module: str, name: str, way: int) -> tuple[str, ...]:
+    """Darshan's counters behind a field of `Transfers`; `way`: 0 for reads, 1 for writes."""
+    prefix = module.replace("-", "")
+    direction, ways, done = WAYS[way]
+    infix = "_AGG" if module == "MPI-IO" else ""
+    found = {
+        "count": (ways,),
+        "moved": (f"BYTES_{done}",),
+        "sizes": tuple(f"SIZE_{direction}{infix}_{size}" for size in SIZES),
+        "end": (f"MAX_BYTE_{done}",),
+        "seq": (f"SEQ_{ways}",),
+        "consec": (f"CONSEC_{ways}",),
+        "access_count": tuple(f"ACCESS{place + 1}_COUNT" for place in range(TOP)),
+        "stride_count": tuple(f"STRIDE{place + 1}_COUNT" for place in range(TOP)),
+    }
+    return tuple(f"{prefix}_{each}" for each in found[name])
+
+
+@dataclass(slots=True)
+class NotMet:
+    """Counters with the value that was counted and the one that the rebuilt operations have."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    left_out: int = 0
+
+    def room(self, wanted: int) -> int:
+        """How many of `wanted` further entries are listed; the others are counted here."""
+        kept = min(wanted, MOST_LISTED - len(self.entries))
+        self.left_out += wanted - kept
+        return kept
+
+    def add(self, path: str, rank: int | None, counter: str, counted: int, rebuilt: int) -> None:
+        """List one. `rank`: None for the sum over all ranks."""
+        self.entries.append(
+            {"file": path, "rank": rank, "counter": counter, "counted": counted, "rebuilt": rebuilt}
+        )  # fmt: skip
+
+    def example(self) -> str:
+        """The first entry in words."""
+        first = self.entries[0]
+        whose = "of all ranks" if first["rank"] is None else f"of rank {first['rank']}"
+        return f"{first['counter']} {whose} for {first['file']}: {first['counted']} counted, {first['rebuilt']} rebuilt"
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys `not_met` and `not_met_left_out` of `rebuilt` in capture.json."""
+        return {"not_met": list(self.entries), "not_met_left_out": self.left_out}
