@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler_merge.darshan.job_logs import find_logs
-from profiler_merge.recognise import DARSHAN, KINETO, PROFILES, STRACE, TRACES, foreign, recognise
+from profiler_merge.recognise import DARSHAN, DFTRACER, PROFILES, STRACE, TRACES, foreign, recognise
 from profiler_merge.tracers.strace.strace_job import is_thread_file
 from traces.errors import LogError, ProfileError
 
@@ -66,7 +66,7 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
     return GivenFiles(tool=next(iter(tools)), operations=tuple(operations), profiles=(*profiles, *own))
 
 
-_NAMES = {DARSHAN: "Darshan", STRACE: "strace", KINETO: "PyTorch"}
+_NAMES = {DARSHAN: "Darshan", STRACE: "strace", DFTRACER: "DFTracer"}
 
 
 def _kind(path: Path) -> str | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import read_profile
-from profiler_merge.profiles.spans import profile_spans
+from profiler_merge.profiles.spans import SpanColumns, profile_spans
 from traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
 from traces.steps import step_at
 
@@ -57,6 +57,10 @@ class JobSpans:
         self._tables[rank] = _table(rank, profile, undated_offset_ns - self.start_ns)
         self._note_template(rank, profile)
         return warnings + [f"rank {rank}: {text}" for text in profile.warnings]
+
+    def add_columns(self, rank: int, spans: SpanColumns) -> None:
+        """Note spans of a rank, in CLOCK_REALTIME, from another source than its profile, which replaces them."""
+        self._tables[rank] = _spans_table(rank, spans, -self.start_ns)
 
     def add_rest(self) -> list[str]:
         """Note the profiles of ranks without operations, and the copies for ranks without one. Returns warnings."""
@@ -116,7 +120,10 @@ class JobSpans:
 
 def _table(rank: int, profile: Profile, shift_ns: int) -> pa.Table:
     """The spans of a profile, their times moved by `shift_ns`."""
-    spans = profile_spans(profile)
+    return _spans_table(rank, profile_spans(profile), shift_ns)
+
+
+def _spans_table(rank: int, spans: SpanColumns, shift_ns: int) -> pa.Table:
     columns = {
         "rank": np.full(len(spans.start_ns), rank, dtype=np.int32),
         "thread": spans.thread,

@@ -22,7 +22,6 @@ _WITHOUT = (
     "dxt-replay does not read it yet. Merge the Darshan logs without --profile: the paces timed and think then work, "
     "steps needs a profile of TensorFlow or PyTorch"
 )
-_RECORD = "dxt-replay does not read it. Record the job with Darshan and DXT (DXT_ENABLE_IO_TRACE=1)"
 _GZIP = b"\x1f\x8b"
 
 
@@ -46,10 +45,10 @@ def _source(kind: str, pattern: bytes, what: str, remedy: str) -> Source:
     return Source(kind=kind, pattern=re.compile(pattern, re.DOTALL), what=what, remedy=remedy)
 
 
-DARSHAN, XPLANE, KINETO, STRACE = "darshan", "xplane", "kineto", "strace"
+DARSHAN, XPLANE, KINETO, STRACE, DFTRACER = "darshan", "xplane", "kineto", "strace", "dftracer"
 PROFILES = (XPLANE, KINETO)
 """Kinds from which the spans of a rank come."""
-TRACES = (STRACE,)
+TRACES = (STRACE, DFTRACER)
 """Kinds other than Darshan's logs from which the operations come."""
 _AS_LOG = "give it to `dxt-replay merge` as LOG, not as a profile or a capture"
 SOURCES = (
@@ -72,8 +71,8 @@ SOURCES = (
     _source("overview", rb"type\.googleapis\.com/tensorflow\.profiler",
             "a summary that TensorFlow's profiler made (such as .input_pipeline.pb)",
             "it holds times per step and no events. Give the .xplane.pb file that it was made of, or leave it out"),
-    _source("dftracer", rb'\A[\s\[]*\{"(id|name)".*"cat": ?"(dftracer|POSIX|STDIO|ai_framework)"', "a DFTracer trace",
-            _RECORD),
+    _source(DFTRACER, rb'\A[\s\[]*\{"(id|name)".*"cat": ?"(dftracer|POSIX|STDIO|ai_framework)"', "a DFTracer trace",
+            _AS_LOG),
     _source("horovod", rb"\A\s*\[.*(CYCLE_START|NEGOTIATE_ALL|Horovod(All|Broad))", "a Horovod timeline", _WITHOUT),
     _source("tensorflow trace", rb'\A\s*[\[{].*"/(host|device):[A-Z]', "a trace.json of TensorFlow's profiler",
             "its times have no date. Give the .xplane.pb file beside it (TensorFlow 2.3 and later write one)"),

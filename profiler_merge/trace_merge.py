@@ -22,8 +22,9 @@ from profiler_merge.darshan.rank_segments import RankSegments
 from profiler_merge.job_spans import JobSpans
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import profile_files, profile_kind
-from profiler_merge.recognise import STRACE
+from profiler_merge.recognise import DFTRACER, STRACE
 from profiler_merge.traced_files import TracedFiles
+from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
 from profiler_merge.tracers.strace.strace_job import read_strace
 from profiler_merge.tracers.traced_job import TracedJob
 from profiler_merge.untraced.rebuilt import Rebuilt
@@ -46,7 +47,10 @@ from traces.units import ns_to_seconds
 from traces.version import VERSION
 
 _RENAME = OPS.index("rename")
-READERS: Mapping[str, Callable[[Sequence[Path], Sequence[str]], TracedJob]] = {STRACE: read_strace}
+READERS: Mapping[str, Callable[[Sequence[Path], Sequence[str]], TracedJob]] = {
+    STRACE: read_strace,
+    DFTRACER: read_dftracer,
+}
 """Kind of source -> what reads its files, leaving out paths that match a glob."""
 
 
@@ -138,6 +142,8 @@ class _TraceMerger:
     def rank_table(self, rank: int) -> pa.Table:
         """The rank's operations as `OPS_SCHEMA`; its spans and clock are noted on the way."""
         rows = self._job.of_rank(rank)
+        if rank in self._job.spans:
+            self.spans.add_columns(rank, self._job.spans[rank])
         profile = self.spans.profile(rank)
         alignment = self._align(rank, rows, profile)
         undated = profile is not None and profile.epoch_start_ns is None

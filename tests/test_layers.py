@@ -55,12 +55,20 @@ MAY_IMPORT = {
         "profiler_merge.profiles.reading",
         "profiler_merge.profiles.xplane",
         "profiler_merge.tracers",
+        "profiler_merge.tracers.dftracer",
         "profiler_merge.tracers.strace",
         "profiler_merge.untraced",
         "traces",
         "traces.store",
     },
-    "profiler_merge.tracers": {"profiler_merge.tracers", "traces"},
+    "profiler_merge.tracers": {"profiler_merge.tracers", "profiler_merge.profiles", "traces"},
+    "profiler_merge.tracers.dftracer": {
+        "profiler_merge.tracers.dftracer",
+        "profiler_merge.profiles",
+        "profiler_merge.tracers",
+        "traces",
+        "traces.measures",
+    },
     "profiler_merge.tracers.strace": {"profiler_merge.tracers.strace", "profiler_merge.tracers", "traces"},
     "profiler_merge.analysis": {
         "profiler_merge.analysis",
@@ -174,7 +182,10 @@ HOMES = {
 }
 """Heavy package -> the modules that may import it, inside a function."""
 
-LIGHT_HOMES = {"profiler_merge.profiles.kineto.events": {"msgspec"}}
+LIGHT_HOMES = {
+    "profiler_merge.profiles.kineto.events": {"msgspec"},
+    "profiler_merge.tracers.dftracer.pfw_events": {"msgspec"},
+}
 """Module -> the light packages that it alone may import."""
 
 PURE = {

@@ -55,6 +55,16 @@ class PathNumbers:
         self._numbers[path] = number
         return number
 
+    def folders(self) -> frozenset[int]:
+        """The numbers of paths that are folders of other ones."""
+        parents: set[bytes] = set()
+        for path in self.paths:
+            folder = path.rpartition(b"/")[0]
+            while folder and folder not in parents:
+                parents.add(folder)
+                folder = folder.rpartition(b"/")[0]
+        return frozenset(number for number, path in enumerate(self.paths) if path in parents)
+
     def warnings(self) -> list[str]:
         """What was left out, where it was anything."""
         said = [

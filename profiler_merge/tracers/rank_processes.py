@@ -17,7 +17,7 @@ _LAUNCHER = re.compile(
     r"(mpiexec|mpirun|orterun|orted|prterun|prted|prun|srun|jsrun|aprun|hydra_\w+|pmi_proxy|slurmstepd|palsd|torchrun"
     r"|horovodrun|accelerate|deepspeed)([.\-]\w+)?"
 )
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)|[-_.](\d+)[-_]of[-_]\d+", re.IGNORECASE)
 
 
 def rank_processes(
@@ -25,7 +25,7 @@ def rank_processes(
 ) -> tuple[tuple[TracedRank, ...], list[str]]:
     """The ranks in order, and warnings. `names`: the (first) file of each trace, by `TracedProcess.trace`.
 
-    The order is that of `rank0`, `rank1` ... in the names where they have them, else that of the starts.
+    The order is that of the ranks in the trace, else of `rank0`, `0-of-8` ... in the names, else of the starts.
     """
     children: dict[int, list[TracedProcess]] = {process.number: [] for process in processes}
     for process in processes:
@@ -36,12 +36,14 @@ def rank_processes(
         below = _below_launchers(root, children)
         firsts += [root] if below is None else below
     firsts.sort(key=lambda process: (process.started_ns, process.pid))
-    numbers = [_named_rank(names[process.trace]) for process in firsts]
-    named = None not in numbers and sorted(number or 0 for number in numbers) == list(range(len(firsts)))
+    numbers = [process.rank for process in firsts]
+    if None in numbers:
+        numbers = [_named_rank(names[process.trace]) for process in firsts]
+    named = None not in numbers and len(set(numbers)) == len(firsts)
     if named:
         firsts = [first for _, first in sorted(zip(numbers, firsts, strict=True), key=lambda pair: pair[0] or 0)]
     ranks = tuple(TracedRank(processes=tuple(_tree(first, children))) for first in firsts)
-    return ranks, _warnings(processes, ranks, named)
+    return ranks, _warnings(processes, ranks, sorted(number or 0 for number in numbers) if named else None)
 
 
 def _below_launchers(root: TracedProcess, children: dict[int, list[TracedProcess]]) -> list[TracedProcess] | None:
@@ -94,16 +96,24 @@ def _tree(first: TracedProcess, children: dict[int, list[TracedProcess]]) -> lis
 
 def _named_rank(path: Path) -> int | None:
     found = _RANK_IN_NAME.search(path.name)
-    return int(found[1]) if found else None
+    return int(found[1] or found[2]) if found else None
 
 
-def _warnings(processes: Sequence[TracedProcess], ranks: Sequence[TracedRank], named: bool) -> list[str]:
+def _warnings(
+    processes: Sequence[TracedProcess], ranks: Sequence[TracedRank], numbers: Sequence[int] | None
+) -> list[str]:
     warnings = []
     kept = {process.number for rank in ranks for process in rank.processes}
     lost = sum(process.operations for process in processes if process.number not in kept)
     if lost:
         warnings.append(f"{lost} operations of launchers, and of programs beside the ranks, are left out")
-    if len(ranks) > 1 and not named:
+    if numbers is not None and list(numbers) != list(range(len(ranks))):
+        shown = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
+        warnings.append(
+            f"the files are of rank {shown} alone: they are ranks 0 to {len(ranks) - 1} of the capture, and the traces "
+            "of the others are missing"
+        )
+    if len(ranks) > 1 and numbers is None:
         warnings.append(
             "a trace does not number its ranks: they are in the order of their starts. Put rank0, rank1 ... into the "
             "names of the files to number them"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from profiler_merge.profiles.span_parts import SpanColumns
 from profiler_merge.tracers.traced_rows import TracedRows
 
 
@@ -20,6 +21,7 @@ class TracedProcess:
     parent: the process that forked it, None where that was not traced.
     exe: the program that it ran last, "" where no exec was traced.
     executed: whether it ran a program of its own. operations: on files that are kept.
+    rank: as the trace says, None where it does not.
     """
 
     number: int
@@ -30,6 +32,7 @@ class TracedProcess:
     exe: str = ""
     executed: bool = False
     operations: int = 0
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,6 +57,8 @@ class TracedJob:
     paths: exact path by number of the file. sizes: the greatest size seen, by number.
     mapped: files of which parts were mapped into memory, whose reads are page faults and in no trace.
     suspect: file -> operations whose offset may be wrong.
+    folders: files of `paths` that are folders of others, on which no operation is kept.
+    spans: of a rank, in CLOCK_REALTIME, where the program was annotated.
     complete: whether it is certain that all that was read and written is in the trace.
     """
 
@@ -69,6 +74,8 @@ class TracedJob:
     sizes: Mapping[int, int] = field(default_factory=dict)
     mapped: frozenset[int] = frozenset()
     suspect: Mapping[int, int] = field(default_factory=dict)
+    folders: frozenset[int] = frozenset()
+    spans: Mapping[int, SpanColumns] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -82,6 +89,8 @@ class TracedJob:
         """
         processes = self.ranks[rank].processes
         rows = self.rows.of_processes([process.number for process in processes])
+        if self.folders:
+            rows = rows[~np.isin(rows["file"], list(self.folders))]
         place = {process.number: place for place, process in enumerate(processes)}
         process = np.array([place[number] for number in rows["process"].tolist()], dtype=np.int32)
         threads, first, of_row = np.unique(rows["thread"], return_index=True, return_inverse=True)

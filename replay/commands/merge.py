@@ -80,10 +80,10 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Merge Darshan logs with DXT, or strace's output, and profiles, into a capture.
+    """Merge Darshan logs with DXT, or other traces, and profiles, into a capture.
 
     LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
-    Instead of logs, files that `strace -f -ttt -T -y` wrote can be given. What a file is, its content says.
+    Instead of logs, files of DFTracer or of `strace -f -ttt -T -y` can be given. What a file is, its content says.
     """
     from replay import interface
     from replay.commands.json_output import print_json

@@ -35,7 +35,7 @@ def merge(
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    `logs` can also be strace's output; a folder stands for all in it. `profiles` are log directories of the profiler,
+    `logs` can also be traces of strace or DFTracer; a folder stands for all in it. `profiles` are log directories,
     or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting,
     wall or seconds; `exclude` has globs over recorded paths. `keep_profiler_files`: also what PyTorch's profiler wrote.
     `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.

@@ -28,7 +28,7 @@ _THREAD_FILE = re.compile(r"(.*?)\.(\d+)(\.gz)?")
 _WITH_PATH = re.compile(rb"(AT_FDCWD|[( ]\d+)<")
 _WITHOUT_PATH = re.compile(rb"AT_FDCWD, |(read|write|close|fstat|lseek|pread64)\(\d+[,)]")
 _MOVES = (b"read", b"write", b"readv", b"writev")
-_RECORD = "record with `strace -f -ttt -T -y -s 0 --seccomp-bpf -o run.strace COMMAND`"
+_RECORD = "record with `strace -f -ttt -T -y -s 0 -o run.strace COMMAND`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = ()) -> TracedJob
         clock_ns=CLOCK_NS,
         rows=rows,
         paths=paths.paths,
+        folders=paths.folders(),
         complete=not (damage or unfollowed or calls.mapped or any(calls.left_out[what] for what in HIDDEN.values())),
         sizes=calls.positions.greatest_sizes(),
         mapped=frozenset(calls.mapped),

@@ -1,0 +1,1 @@
+"""DFTracer's traces as a source of operations and of spans."""

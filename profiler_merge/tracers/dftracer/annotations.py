@@ -1,0 +1,165 @@
+"""Spans from the events that a program annotated for DFTracer: the `ai` interface of pydftracer, and DLIO's own names.
+
+Arguments such as `step` and `epoch` are stale or wrong in several releases: steps are numbered by their order.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+
+import numpy as np
+
+from profiler_merge.profiles.span_parts import (
+    CHECKPOINT,
+    COLLECTIVE,
+    COMPUTE,
+    INPUT_WAIT,
+    MOST_PER_STEP,
+    OTHER,
+    STEP,
+    SpanColumns,
+    SpanPart,
+    cut,
+    span_columns,
+    union_part,
+)
+from profiler_merge.tracers.dftracer.pfw_events import PfwEvent
+from traces.measures.intervals import Intervals
+from traces.schema import READING_WAITS
+
+MOST_EVENTS = 1 << 16
+"""Events of one name that are kept where the name means nothing here: more are details of the code."""
+
+_ROLES = {
+    "wait": re.compile(r"data_?loader/fetch|data_?loader/loop\.iter"),
+    "compute": re.compile(r"compute/.*|ai_framework/\w*Framework\.compute"),
+    "checkpoint": re.compile(
+        r"checkpoint/(capture|restart)|checkpoint/\w+\.(save|load)_\w+|ai_framework/\w+\.checkpoint"
+    ),
+    "collective": re.compile(r"comm/.*"),
+    "epoch": re.compile(r"pipeline/epoch\.block|dlio_benchmark/\w+\._train"),
+    "": re.compile(r"(storage|reader|config)/.*|.*\.__\w+__|data_?loader/.*|pipeline/.*|.*\.(trace_object|get_loader)"),
+}
+"""What an event is, by category/name; "" is what is never a span."""
+
+
+class Annotations:
+    """The annotated events of all processes, as columns. `names`: category/name of each, by number."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._roles: list[str | None] = []
+        self._counts: Counter[int] = Counter()
+        self._columns = tuple(array("q") for _ in range(5))
+
+    def add(self, event: PfwEvent, process: int, tid: int, start_ns: int, end_ns: int) -> None:
+        """Keep one event."""
+        name = f"{event.cat}/{event.name}"
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self.names)
+            self.names.append(name)
+            self._roles.append(next((role for role, is_it in _ROLES.items() if is_it.fullmatch(name)), None))
+        role = self._roles[number]
+        self._counts[number] += 1
+        if role == "" or (role is None and self._counts[number] > MOST_EVENTS):
+            return
+        for column, value in zip(self._columns, (process, tid, number, start_ns, end_ns), strict=True):
+            column.append(value)
+
+    def of_process(self, process: int) -> dict[str, np.ndarray]:
+        """int64 columns `tid`, `name`, `start`, `end` of a process's events, by start."""
+        columns = [
+            np.frombuffer(column, dtype=np.int64) if column else np.empty(0, np.int64) for column in self._columns
+        ]
+        mine = np.flatnonzero(columns[0] == process)
+        mine = mine[np.lexsort((-columns[4][mine], columns[3][mine]))]
+        return dict(zip(("tid", "name", "start", "end"), (column[mine] for column in columns[1:]), strict=True))
+
+    def is_role(self, role: str | None) -> np.ndarray:
+        """bool by name: what its events are."""
+        return np.array([own == role for own in self._roles], dtype=bool)
+
+
+def annotated_spans(annotations: Annotations, process: int, *, reads_itself: bool) -> SpanColumns | None:
+    """The spans of a process in CLOCK_REALTIME; None where nothing in it was annotated as a part of a training loop.
+
+    A step lasts from one wait for a batch to the next, and under DLIO, whose last batches have no wait, until its
+    compute ends; there what comes before compute is taken for the wait. `reads_itself`: whether the process, and not
+    its workers, reads the batches.
+    """
+    events = annotations.of_process(process)
+
+    def times(role: str | None) -> Intervals:
+        mine = annotations.is_role(role)[events["name"]]
+        return Intervals.union_of(events["start"][mine], events["end"][mine])
+
+    waits, compute, epochs = times("wait"), times("compute"), times("epoch")
+    if not len(waits) and not len(compute):
+        return None
+    is_dlio = any(name.startswith("ai_framework/") for name in annotations.names) and len(compute) > 0
+    starts, ends = _until_compute_ends(compute, epochs) if is_dlio else _from_wait_to_wait(waits, compute, epochs)
+    if is_dlio:
+        unmarked = waits.covered_within(starts, ends) == 0
+        before = Intervals.union_of(starts[unmarked], ends[unmarked]).minus(compute)
+        waits = Intervals.union_of(np.append(waits.starts, before.starts), np.append(waits.ends, before.ends))
+    numbers = np.arange(len(starts), dtype=np.int32)
+    texts = ["step", READING_WAITS[0] if reads_itself else "wait for a batch", "compute", "checkpoint", "collective"]
+    steps = union_part(STEP, starts, ends, 0)
+    phases = [
+        union_part(kind, found.starts, found.ends, name)
+        for kind, found, name in (
+            (INPUT_WAIT, waits, 1),
+            (CHECKPOINT, times("checkpoint"), 3),
+            (COLLECTIVE, times("collective"), 4),
+        )
+    ]
+    busy = compute
+    for part in phases:
+        busy = busy.minus(part.intervals)
+    pieces = cut(busy, np.unique(np.concatenate([starts, ends])))
+    others = _others(annotations, events, len(starts), len(texts))
+    parts = [steps, *phases, union_part(COMPUTE, *pieces, 2), others]
+    return span_columns(parts, [*texts, *(name.partition("/")[2] for name in annotations.names)], steps, numbers)
+
+
+def _until_compute_ends(compute: Intervals, epochs: Intervals) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of the steps: from the compute before, or the begin of the epoch, to the end of compute."""
+    starts = np.append(compute.starts[:1], compute.ends[:-1])
+    if len(epochs):
+        epoch = np.searchsorted(epochs.starts, compute.starts, side="right") - 1
+        starts = np.where(epoch >= 0, np.maximum(starts, epochs.starts[epoch]), starts)
+        first = epochs.starts[max(int(epoch[0]), 0)]
+        starts[0] = min(int(first), int(compute.starts[0]))
+    return starts, compute.ends
+
+
+def _from_wait_to_wait(waits: Intervals, compute: Intervals, epochs: Intervals) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of the steps: from a wait to the next one, or to the end of its epoch, or of all compute."""
+    if not len(waits):
+        return compute.starts, compute.ends
+    last = max(int(waits.ends[-1]), int(compute.ends[-1]) if len(compute) else 0)
+    ends = np.append(waits.starts[1:], last)
+    if len(epochs):
+        epoch = np.searchsorted(epochs.ends, waits.starts, side="right")
+        inside = epoch < len(epochs)
+        bound = epochs.ends[np.minimum(epoch, len(epochs) - 1)]
+        ends = np.where(inside, np.minimum(ends, bound), ends)
+    return waits.starts, np.maximum(ends, waits.ends)
+
+
+def _others(annotations: Annotations, events: dict[str, np.ndarray], steps: int, first_text: int) -> SpanPart:
+    """Events that the program annotated itself, where they are rare enough to be phases of the loop."""
+    mine = annotations.is_role(None)[events["name"]]
+    counts = np.bincount(events["name"], minlength=len(annotations.names))
+    rows = np.flatnonzero(mine & (counts[events["name"]] <= max(64, MOST_PER_STEP * steps)))
+    return SpanPart(
+        kind=OTHER,
+        start=events["start"][rows],
+        end=events["end"][rows],
+        thread=events["tid"][rows],
+        name=events["name"][rows] + first_text,
+    )
