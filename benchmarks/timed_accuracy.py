@@ -28,6 +28,7 @@ from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_files, make_lane
 from replay.engine.items import BATCH_ITEMS, READ_AT, Batch, Completed, LoopPace
 from replay.engine.jitter import JitterProbe
+from traces.lateness import percentiles_us
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20
@@ -82,7 +83,7 @@ def _round(data: Path, due_ns: np.ndarray, offsets: np.ndarray) -> dict[str, Any
     lag_us = (begin_ns - due) / 1e3
     drift, last = _drift_ppm(due, begin_ns - due), float(begin_ns[-1] - due[-1]) / float(due[-1]) * 1e6
     lag = _percentiles(lag_us)
-    jitter = probe.result()
+    jitter = percentiles_us(probe.lateness_ns()) or {}
     return {
         "drift_ppm": drift,
         "last_drift_ppm": last,
@@ -102,7 +103,7 @@ def _of_lanes(data: Path, due_ns: np.ndarray, offsets: np.ndarray, lanes: int) -
     lag_us = np.concatenate([done.begin_ns - done.due_ns for lane in completed for done in lane]) / 1e3
     if len(lag_us) != len(due_ns):
         raise RuntimeError(f"{len(lag_us)} of {len(due_ns)} operations were done")
-    return {"lag_us": _percentiles(lag_us), "jitter_us": probe.result(), "starved_ns": starved_ns}
+    return {"lag_us": _percentiles(lag_us), "jitter_us": percentiles_us(probe.lateness_ns()), "starved_ns": starved_ns}
 
 
 def _percentiles(values: np.ndarray) -> dict[str, float]:

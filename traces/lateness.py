@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from traces.replay_record import PERCENTILES
+from traces.units import NS_PER_US
+
+if TYPE_CHECKING:
+    from traces.measures.distribution import Distribution
 
 LATE_RATIO, LATE_US = 10.0, 1_000.0
 """The p99 of a lag counts as late beyond this many times the p99 of the machine's jitter, and beyond this."""
@@ -14,3 +21,11 @@ def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
     `jitter_us`: percentiles of the lag of an idle thread on the same machine; None where it was not measured.
     """
     return max(LATE_US, LATE_RATIO * (jitter_us or {}).get("p99", 0.0))
+
+
+def percentiles_us(nanoseconds: Distribution) -> dict[str, float] | None:
+    """p50, p90, p99 and max in us; None for an empty distribution."""
+    if not nanoseconds.count:
+        return None
+    shares = zip(PERCENTILES, (0.5, 0.9, 0.99, 1.0), strict=True)
+    return {name: nanoseconds.quantile(share) / NS_PER_US for name, share in shares}

@@ -28,12 +28,10 @@ class Hdf5Facts:
     """The datasets of a job.
 
     table: rows of `HDF5_SCHEMA`.
-    inspected: file_ids whose chunk index the table holds.
     warnings: the files that could not be opened.
     """
 
     table: pa.Table
-    inspected: tuple[int, ...]
     warnings: tuple[str, ...]
 
 
@@ -45,7 +43,7 @@ def hdf5_facts(
     Raises: LogError for damaged records; MissingDependencyError when a file is to be opened without h5py.
     """
     rows: list[dict[str, Any]] = []
-    inspected: list[int] = []
+    inspected: set[int] = set()
     warnings: list[str] = []
     is_hdf5 = codes(files, "format") == FORMATS.index("hdf5")
     for file in is_hdf5.nonzero()[0].tolist() if inspect else []:
@@ -56,16 +54,14 @@ def hdf5_facts(
             warnings.append(f"--inspect: {error}; its chunks are inferred from the trace")
             continue
         rows += [_inspected_row(file, dataset) for dataset in found]
-        inspected.append(file)
+        inspected.add(file)
     numbers = {record: file for file, record in enumerate(files["record_id"].to_pylist())}
     recorded: dict[tuple[int, str], dict[str, Any]] = {}
     for log in logs:
         _add_records(log, numbers, recorded)
     rows += [row for (file, _), row in recorded.items() if file not in inspected]
     rows.sort(key=lambda row: row["file_id"])
-    return Hdf5Facts(
-        table=pa.Table.from_pylist(rows, schema=HDF5_SCHEMA), inspected=tuple(inspected), warnings=tuple(warnings)
-    )
+    return Hdf5Facts(table=pa.Table.from_pylist(rows, schema=HDF5_SCHEMA), warnings=tuple(warnings))
 
 
 def mapped_path(path: bytes, maps: Iterable[MapRule]) -> bytes:

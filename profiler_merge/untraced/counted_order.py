@@ -13,7 +13,6 @@ import numpy as np
 
 from profiler_merge.untraced.access_sizes import SizedAccesses
 from profiler_merge.untraced.passes import whole_passes
-from profiler_merge.untraced.transfers import TOP
 
 _GOLDEN = 0.6180339887498949
 
@@ -226,8 +225,3 @@ def _mixed(run: np.ndarray, size: np.ndarray) -> np.ndarray:
     key[np.repeat(tail, count)] = 1.0
     key[of_size == 0] = 2.0
     return by_size[np.lexsort((np.arange(len(run)), key, of_run))]
-
-
-def no_gaps(streams: int) -> np.ndarray:
-    """`gap` or `gap_count` where nothing is known of them."""
-    return np.zeros((streams, TOP), dtype=np.int64)

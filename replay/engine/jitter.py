@@ -16,7 +16,7 @@ from replay.engine.clock import STOPPED, Clock, MonotonicClock, StopFlag, fine_t
 from replay.engine.issue import choose_core
 from traces.errors import UsageError
 from traces.measures.distribution import Distribution
-from traces.units import NS_PER_S, NS_PER_US
+from traces.units import NS_PER_S
 
 DEFAULT_RATE_PER_S = 500
 
@@ -85,12 +85,6 @@ class JitterProbe:
             maximum=float(self._max_ns),
             exact=False,
         )
-
-    def result(self) -> dict[str, float]:
-        """Lateness in microseconds: p50, p90, p99, max. After `stop`."""
-        lateness = self.lateness_ns()
-        shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-        return {name: lateness.quantile(share) / NS_PER_US for name, share in shares.items()}
 
     def _run(self) -> None:
         if self._compiled:

@@ -35,7 +35,7 @@ from replay.fidelity.workload_verdict import (
     headline,
     judge,
 )
-from traces.lateness import allowed_lag_us
+from traces.lateness import allowed_lag_us, percentiles_us
 from traces.measures.distribution import Distribution
 from traces.measures.lane_times import matched_starts
 from traces.replay_record import ReplayRecord, replay_record
@@ -43,8 +43,6 @@ from traces.store.part_capture import part_replayed
 from traces.store.reader import Capture
 from traces.store.relation import Relation
 from traces.units import NS_PER_S, NS_PER_US
-
-_LAG_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +209,7 @@ def _comparison(
 
 
 def _times(timing: Timing, replayed: Measures, record: ReplayRecord | None) -> Times:
-    own_lag_ns = replayed.lateness.own_ns()
+    own_lag_us = percentiles_us(replayed.lateness.own_ns())
     return Times(
         pace=None if record is None else record.pace,
         other_speed=None if record is None else _other_speed(record),
@@ -220,7 +218,7 @@ def _times(timing: Timing, replayed: Measures, record: ReplayRecord | None) -> T
         drift_interval_ppm=timing.drift_interval_ppm,
         recorded_elapsed_s=timing.source_elapsed_s,
         lag_p99_us=(timing.lag_us or {}).get("p99"),
-        own_lag_p99_us=own_lag_ns.quantile(0.99) / NS_PER_US if own_lag_ns.count else None,
+        own_lag_p99_us=(own_lag_us or {}).get("p99"),
         jitter_us=timing.jitter_us,
     )
 
@@ -316,7 +314,6 @@ def _timing(
     )
     kept = pace in (None, KEEPS_TIMES, *CLOSED_LOOP)
     slope = drift(*matched_starts(recorded.lanes.starts(), replayed.lanes.starts()), speed) if kept else None
-    lag = replayed.lateness.lag_ns()
     return Timing(
         source_elapsed_s=source_ns / NS_PER_S,
         replay_elapsed_s=replay_ns / NS_PER_S,
@@ -324,7 +321,7 @@ def _timing(
         drift_ppm=slope.ppm if slope else None,
         drift_interval_ppm=(slope.low_ppm, slope.high_ppm) if slope else None,
         step_error_pct=step_error(source.spans, replay.spans, speed),
-        lag_us={name: lag.quantile(share) / NS_PER_US for name, share in _LAG_SHARES.items()} if lag.count else None,
+        lag_us=percentiles_us(replayed.lateness.lag_ns()),
         jitter_us=record.jitter_us if record is not None else None,
     )
 

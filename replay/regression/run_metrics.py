@@ -9,7 +9,8 @@ from typing import Any
 
 from replay.plan.pacing import Pace
 from replay.run.recording import Tally
-from replay.run.result import RunResult, percentiles_us
+from replay.run.result import RunResult
+from traces.lateness import percentiles_us
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.intervals import StreamingUnion
 from traces.measures.io_totals import IoCollector, IoTotals

@@ -11,14 +11,12 @@ from typing import Any
 from replay.engine.issue import Core
 from replay.plan.pacing import Pace, Pacing
 from replay.run.recording import Tally
-from traces.measures.distribution import Distribution
+from traces.lateness import percentiles_us
 from traces.replay_record import ReplayRecord
 from traces.schema import OPS, CaptureInfo, Job, Source
 from traces.store.reader import Capture
 from traces.store.relation import as_source
-from traces.units import NS_PER_MS, NS_PER_US, format_count, format_counted, ns_to_seconds
-
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+from traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +185,6 @@ class RunResult:
 def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
     """Counts by errno as counts by its name (ENOENT)."""
     return {errno.errorcode.get(code, str(code)): count for code, count in sorted(counts.items())}
-
-
-def percentiles_us(nanoseconds: Distribution) -> dict[str, float] | None:
-    """p50, p90, p99 and max in us; None for an empty distribution."""
-    if not nanoseconds.count:
-        return None
-    return {name: nanoseconds.quantile(share) / NS_PER_US for name, share in PERCENTILES.items()}
 
 
 def replay_info(

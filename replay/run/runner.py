@@ -21,9 +21,10 @@ from replay.run.options import RunOptions
 from replay.run.prepared import Prepared, prepare
 from replay.run.process import Progress, ReplayProcess
 from replay.run.recording import Tally
-from replay.run.result import CacheState, IoResult, Overhead, RunResult, percentiles_us, replay_info
+from replay.run.result import CacheState, IoResult, Overhead, RunResult, replay_info
 from replay.twin import page_cache
 from replay.twin.containment import locked_target
+from traces.lateness import percentiles_us
 from traces.measures.distribution import Distribution
 from traces.schema import COUNTERS, FILES_SCHEMA
 from traces.store.reader import Capture
@@ -171,8 +172,6 @@ class _Run:
 
     def _result(self, parts: Sequence[_Part], process: ReplayProcess) -> RunResult:
         options = self.options
-        total_bytes = sum(part.residency.total_bytes for part in parts)
-        resident_bytes = sum(part.residency.resident_bytes for part in parts)
         drops = [part.dropped for part in parts if part.dropped is not None]
         return RunResult(
             capture=self.output,
@@ -183,7 +182,7 @@ class _Run:
             jitter_us=percentiles_us(sum((part.jitter_ns for part in parts), Distribution())),
             cache=CacheState(
                 policy="cold" if options.cold else "as found",
-                resident_before_pct=100.0 * resident_bytes / total_bytes if total_bytes else None,
+                resident_before_pct=sum((part.residency for part in parts), page_cache.Residency()).percent,
                 warnings=tuple(dict.fromkeys(text for found in drops for text in found.warnings)),
                 keeps_pages=any(found.kept for found in drops),
             ),

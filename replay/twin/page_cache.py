@@ -13,6 +13,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,11 +62,16 @@ class DropResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residency:
-    """Bytes of `total_bytes` in the page cache. `unknown_bytes`, not in the total: the kernel does not say."""
+    """Bytes of `total_bytes` in the page cache; files of which the kernel does not say it are in neither."""
 
-    resident_bytes: int
-    total_bytes: int
-    unknown_bytes: int = 0
+    resident_bytes: int = 0
+    total_bytes: int = 0
+
+    def __add__(self, other: Residency) -> Residency:
+        """That of both sets of files."""
+        return Residency(
+            resident_bytes=self.resident_bytes + other.resident_bytes, total_bytes=self.total_bytes + other.total_bytes
+        )
 
     @property
     def percent(self) -> float | None:
@@ -107,10 +113,10 @@ def drop(paths: Iterable[bytes]) -> DropResult:
 def resident(paths: Iterable[bytes]) -> Residency:
     """How much of these files the page cache holds, from mincore(2) on mappings that are never read.
 
-    Files that this user neither owns nor may write count as unknown: for those the kernel says "all resident"
-    (since Linux 5.2, commit 134fca9063ad). Files that cannot be opened count nowhere. Never raises for a single file.
+    Files that this user neither owns nor may write do not count: for those the kernel says "all resident"
+    (since Linux 5.2, commit 134fca9063ad). Nor do files that cannot be opened. Never raises for a single file.
     """
-    found = total = unknown = 0
+    found = total = 0
     for path in paths:
         try:
             fd = _open_file(path)
@@ -118,17 +124,13 @@ def resident(paths: Iterable[bytes]) -> Residency:
             continue
         try:
             status = os.fstat(fd)
-            if not _answers_truly(status, path):
-                unknown += status.st_size
-                continue
-            try:
-                found += _resident_bytes(fd, status.st_size)
-                total += status.st_size
-            except (OSError, ValueError):  # no mapping on this file system, or the file shrank meanwhile
-                unknown += status.st_size
+            if _answers_truly(status, path):
+                with suppress(OSError, ValueError):  # no mapping on this file system, or the file shrank meanwhile
+                    found += _resident_bytes(fd, status.st_size)
+                    total += status.st_size
         finally:
             os.close(fd)
-    return Residency(resident_bytes=found, total_bytes=total, unknown_bytes=unknown)
+    return Residency(resident_bytes=found, total_bytes=total)
 
 
 def _open_file(path: bytes) -> int:

@@ -59,29 +59,11 @@ class StdioBackend:
 
     def read(self, handle: Stream, offset: int, length: int, buffer: memoryview) -> int:
         """One fread. Raises: OSError."""
-        libc = _libc()
-        with handle.lock:
-            _go_to(handle, offset, write=False)
-            place = (ctypes.c_char * len(buffer)).from_buffer(buffer) if length else None
-            ctypes.set_errno(0)
-            count = int(libc.fread(place, 1, length, handle.file))
-            handle.position += count
-            if count < length:
-                _check_stream(handle, count)
-            return count
+        return _move(handle, offset, length, buffer, write=False)
 
     def write(self, handle: Stream, offset: int, length: int, data: memoryview) -> int:
         """One fwrite; what it returns may still be in the stream's buffer. Raises: OSError."""
-        libc = _libc()
-        with handle.lock:
-            _go_to(handle, offset, write=True)
-            place = (ctypes.c_char * len(data)).from_buffer(data) if length else None
-            ctypes.set_errno(0)
-            count = int(libc.fwrite(place, 1, length, handle.file))
-            handle.position += count
-            if count < length:
-                _check_stream(handle, count)
-            return count
+        return _move(handle, offset, length, data, write=True)
 
     def close(self, handle: Stream) -> None:
         """One fclose, which writes what the stream kept. Raises: OSError."""
@@ -119,10 +101,20 @@ class StdioBackend:
         os.rename(path, new_path)
 
 
-def _go_to(handle: Stream, offset: int, *, write: bool) -> None:
-    if handle.position != offset or handle.wrote != write:
-        _seek(handle, offset)
-    handle.wrote = write
+def _move(handle: Stream, offset: int, length: int, memory: memoryview, *, write: bool) -> int:
+    """One fread or fwrite of so many bytes; how many it moved. Raises: OSError."""
+    libc = _libc()
+    with handle.lock:
+        if handle.position != offset or handle.wrote != write:
+            _seek(handle, offset)
+        handle.wrote = write
+        place = (ctypes.c_char * len(memory)).from_buffer(memory) if length else None
+        ctypes.set_errno(0)
+        count = int((libc.fwrite if write else libc.fread)(place, 1, length, handle.file))
+        handle.position += count
+        if count < length:
+            _check_stream(handle, count)
+        return count
 
 
 def _seek(handle: Stream, offset: int) -> None:

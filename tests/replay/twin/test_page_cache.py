@@ -113,7 +113,7 @@ def test_files_the_kernel_does_not_tell_about_are_unknown(tmp_path: Path, monkey
     mine = make(tmp_path / "b", PAGE)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(path).st_uid + 1)
     monkeypatch.setattr(os, "access", lambda name, mode, effective_ids: name == mine)
-    assert resident([path, mine]) == Residency(resident_bytes=PAGE, total_bytes=PAGE, unknown_bytes=2 * PAGE)
+    assert resident([path, mine]) == Residency(resident_bytes=PAGE, total_bytes=PAGE)
 
 
 def test_a_file_that_cannot_be_mapped_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,4 +121,4 @@ def test_a_file_that_cannot_be_mapped_is_unknown(tmp_path: Path, monkeypatch: py
         raise OSError(19, "No such device")
 
     monkeypatch.setattr(mmap, "mmap", refused)
-    assert resident([make(tmp_path / "a", PAGE)]) == Residency(resident_bytes=0, total_bytes=0, unknown_bytes=PAGE)
+    assert resident([make(tmp_path / "a", PAGE)]) == Residency(resident_bytes=0, total_bytes=0)
