@@ -28,9 +28,10 @@ def capture_info(
     clock: Sequence[RankClock],
     coverage: Coverage,
     warnings: Sequence[str],
+    extended: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> CaptureInfo:
-    """The contents of capture.json. `stored`: rows of the op stream; `options`: those that `made_by` repeats."""
+    """The contents of capture.json. `stored`: rows of the op stream; `extended`, `options`: what `made_by` repeats."""
     ranks = set(range(job.nprocs)) if job.nprocs <= MAX_RANKS else set()
     return CaptureInfo(
         job=_job(job),
@@ -47,6 +48,7 @@ def capture_info(
             "operations_stored": stored,
             "operations_reconstructed": rows.reconstructed,
             "rebuilt": rows.rebuilt.as_json(),
+            **({"extended": dict(extended)} if extended else {}),
             **options,
         },
     )

@@ -90,6 +90,7 @@ class FileTable:
     logs: Sequence[DarshanLog]
     excluded: Collection[int] = ()
     _ids: dict[int, int] = field(default_factory=dict)
+    _records: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
     _traced: dict[tuple[int, int], _Traced] = field(default_factory=dict)
     _new_names: dict[int, bytes] = field(default_factory=dict)
@@ -106,8 +107,15 @@ class FileTable:
     def _number_one(self, record_id: int) -> int:
         if record_id not in self._ids:
             self._ids[record_id] = len(self._ids)
+            self._records.append(record_id)
             self._sizes.append(0)
         return self._ids[record_id]
+
+    def name(self, file_id: int) -> str:
+        """The recorded path of a file, as far as a log has it."""
+        record = self._records[file_id]
+        path = next((log.names[record] for log in self.logs if record in log.names), self._new_names.get(record, b""))
+        return path.decode("utf-8", "backslashreplace")
 
     def note_names(self, names: Mapping[int, bytes]) -> None:
         """Paths of record ids that no log has."""

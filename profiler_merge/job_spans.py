@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import read_profile
 from profiler_merge.profiles.spans import SpanColumns, profile_spans
+from profiler_merge.unprofiled.extend import Extended, extended_spans, text_of
 from traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
 from traces.steps import step_at
 
@@ -26,12 +27,16 @@ class JobSpans:
     start_ns: where the capture's time begins (CLOCK_REALTIME).
     ranks: number of ranks of the job.
     skip_damaged: whether the readable rest of a damaged profile is used.
+    extend: whether steps that were not profiled are added, from the reads.
     """
 
     profiles: Mapping[int, Sequence[Path]]
     start_ns: int
     ranks: int
     skip_damaged: bool
+    extend: bool = True
+    _extended: dict[int, Extended] = field(default_factory=dict)
+    _not_extended: dict[int, str] = field(default_factory=dict)
     _tables: dict[int, pa.Table] = field(default_factory=dict)
     _template: pa.Table | None = None
     _template_known: bool = False
@@ -61,6 +66,46 @@ class JobSpans:
     def add_columns(self, rank: int, spans: SpanColumns) -> None:
         """Note spans of a rank, in CLOCK_REALTIME, from another source than its profile, which replaces them."""
         self._tables[rank] = _spans_table(rank, spans, -self.start_ns)
+
+    def extend_over(
+        self, rank: int, operations: dict[str, np.ndarray], process: np.ndarray, path: Callable[[int], str]
+    ) -> None:
+        """Extend the spans of a profiled rank over its reads outside of the profile.
+
+        `operations`, `process`, `path`: as for `unprofiled.extend`. Ranks train together: the first one that shows how
+        many steps there are shows it for all.
+        """
+        if not self.extend or rank not in self.profiles or rank not in self._tables:
+            return
+        limits = next(((each.first, each.last) for each in self._extended.values()), None)
+        found = extended_spans(self._tables[rank], operations, process, path, limits)
+        if isinstance(found, str):
+            self._not_extended[rank] = found
+        elif found is not None:
+            self._extended[rank] = found
+            if self._template is self._tables[rank]:
+                self._template = found.spans
+            self._tables[rank] = found.spans
+
+    def extension_warnings(self) -> list[str]:
+        """What a user should know of the steps that were not profiled."""
+        if self._extended:
+            rank, most = self._most_extended()
+            return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < self.ranks else text_of(most)]
+        return [
+            f"rank {rank}: the profile does not show all training steps, and is not extended over the others: {reason}"
+            for rank, reason in sorted(self._not_extended.items())[:1]
+        ]
+
+    def extended_json(self) -> dict[str, int]:
+        """The object `extended` of capture.json, of the rank with most extended steps; empty where there are none."""
+        if not self._extended:
+            return {}
+        _, most = self._most_extended()
+        return {"steps": most.steps, "profiled": most.profiled, "first": most.first, "last": most.last}
+
+    def _most_extended(self) -> tuple[int, Extended]:
+        return max(self._extended.items(), key=lambda each: (each[1].steps - each[1].profiled, -each[0]))
 
     def add_rest(self) -> list[str]:
         """Note the profiles of ranks without operations, and the copies for ranks without one. Returns warnings."""

@@ -62,6 +62,7 @@ class MergeOptions:
     inspect: open the recorded HDF5 files and store where their chunks lie.
     inspect_maps: (recorded prefix, directory) pairs that say where those files are now.
     keep_profiler_files: keep the operations on the files that PyTorch's profiler wrote while it was recorded.
+    extend: extend a profile of some steps over the reads of the others (`profiler_merge.unprofiled`).
     force: replace an earlier capture.
     """
 
@@ -73,6 +74,7 @@ class MergeOptions:
     inspect: bool = False
     inspect_maps: tuple[tuple[bytes, bytes], ...] = ()
     keep_profiler_files: bool = False
+    extend: bool = True
     force: bool = False
 
 
@@ -116,6 +118,7 @@ class MergeResult:
                 for clock in self.info.clock
             ],
             "rebuilt": dict(self.info.made_by["rebuilt"]),
+            "extended": dict(self.info.made_by.get("extended", {})),
             "warnings": list(self.info.warnings),
         }
 
@@ -215,7 +218,11 @@ class _Merger:
             job=job, rows=self._rows, left_out=dropped.records, gather=gather, skip_damaged=options.skip_damaged
         )
         self._spans = JobSpans(
-            profiles=profiles, start_ns=job.start_ns, ranks=job.nprocs, skip_damaged=options.skip_damaged
+            profiles=profiles,
+            start_ns=job.start_ns,
+            ranks=job.nprocs,
+            skip_damaged=options.skip_damaged,
+            extend=options.extend,
         )
         self._clock: list[RankClock] = []
 
@@ -228,6 +235,7 @@ class _Merger:
                 seen.add(rank)
                 writer.write(self._rank_table(rank, parts))
         self._warnings += self._spans.add_rest()
+        self._warnings += self._spans.extension_warnings()
         self._rows.rebuilt.finish()
         table, coverage = self._files.finish([process.rank for process in self._job.processes])
         if self._options.skip_damaged:
@@ -249,6 +257,7 @@ class _Merger:
             clock=self._clock,
             coverage=coverage,
             warnings=self._warnings,
+            extended=self._spans.extended_json(),
             options=_repeated(self._options),
         )
         write_files(self._output, table)
@@ -262,6 +271,7 @@ class _Merger:
         profile = self._spans.profile(rank)
         columns = []
         lanes = undated_offset_ns = 0
+        process_of_lane: list[int] = []
         for process, segments in parts:
             # Only the rank's own process is in the profile; its workers' logs are placed by their wall clock.
             own = profile if process.worker == 0 else None
@@ -275,10 +285,14 @@ class _Merger:
                 self._clock.append(_rank_clock(rank, process.worker, alignment))
                 made["lane"] = made["lane"] + np.int32(lanes)
                 lanes = int(made["lane"].max()) + 1
+            process_of_lane += [process.worker] * (lanes - len(process_of_lane))
             columns.append(made)
         if profile is not None:
             self._warnings += self._spans.add(rank, profile, undated_offset_ns)
         joined = in_start_order({name: np.concatenate([part[name] for part in columns]) for name in columns[0]})
+        self._spans.extend_over(
+            rank, joined, np.array(process_of_lane, dtype=np.int64)[joined["lane"]], self._files.name
+        )
         joined["step"] = self._spans.step_of(rank, joined["start_ns"])
         joined["rank"] = np.full(len(joined["lane"]), rank, dtype=np.int32)
         return table_from_columns(joined, OPS_SCHEMA)

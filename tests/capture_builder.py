@@ -110,6 +110,7 @@ class Span:
     rank: int = 0
     thread: int = UNION_THREAD
     step: int = NO_STEP
+    origin: str = "traced"
 
 
 def build_capture(
@@ -201,6 +202,7 @@ def spans_table(spans: Iterable[Span]) -> pa.Table:
         name: [getattr(row, name) for row in rows] for name in ("rank", "thread", "name", "step", "start_ns", "end_ns")
     }
     columns["kind"] = _codes([row.kind for row in rows], SPAN_KINDS)
+    columns["origin"] = _codes([row.origin for row in rows], ORIGINS)
     return table_from_columns(columns, SPANS_SCHEMA)
 
 

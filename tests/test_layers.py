@@ -46,6 +46,7 @@ MAY_IMPORT = {
     },
     "profiler_merge.hdf5": {"profiler_merge.hdf5", "profiler_merge.darshan", "traces"},
     "profiler_merge.untraced": {"profiler_merge.untraced", "profiler_merge.darshan", "traces"},
+    "profiler_merge.unprofiled": {"profiler_merge.unprofiled", "traces", "traces.measures"},
     "profiler_merge": {
         "profiler_merge",
         "profiler_merge.clocks",
@@ -57,6 +58,7 @@ MAY_IMPORT = {
         "profiler_merge.tracers",
         "profiler_merge.tracers.dftracer",
         "profiler_merge.tracers.strace",
+        "profiler_merge.unprofiled",
         "profiler_merge.untraced",
         "traces",
         "traces.store",

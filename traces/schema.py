@@ -117,11 +117,13 @@ SPANS_SCHEMA = pa.schema(
         pa.field("step", pa.int32(), nullable=False),
         pa.field("start_ns", pa.int64(), nullable=False),
         pa.field("end_ns", pa.int64(), nullable=False),
+        pa.field("origin", _ENUM),
     ]
 )
 """One row per span, sorted by (rank, start_ns). `step` spans of one rank do not overlap. `compute` spans are a
 union over threads (thread UNION_THREAD) and disjoint. The others may nest. A `step` span without a number is a piece of
-a step, in a part of a capture whose window cuts it."""
+a step, in a part of a capture whose window cuts it. `origin`: `reconstructed` for spans of steps that no profile
+shows; null or `traced` for all others."""
 
 HDF5_SCHEMA = pa.schema(
     [

@@ -8,16 +8,22 @@ import numpy as np
 import pyarrow as pa
 
 from traces.measures.intervals import Intervals
-from traces.measures.span_times import spans_by_rank, union_by_rank, whole_steps
+from traces.measures.span_times import extended_steps, spans_by_rank, union_by_rank, whole_steps
 from traces.units import ns_to_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Training steps. `count`: of the rank with the most; `mean_s`: over the steps of all ranks, None without any."""
+    """Training steps.
+
+    count: of the rank with the most.
+    mean_s: over the steps of all ranks, None without any.
+    extended: how many were not profiled but extended from the profiled ones, of the rank with the most.
+    """
 
     count: int
     mean_s: float | None
+    extended: int = 0
 
 
 def steps(spans: pa.Table) -> Steps:
@@ -26,7 +32,11 @@ def steps(spans: pa.Table) -> Steps:
     for _, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
         counts.append(len(starts))
         total_ns += int((ends - starts).sum())
-    return Steps(count=max(counts, default=0), mean_s=ns_to_seconds(total_ns) / sum(counts) if counts else None)
+    return Steps(
+        count=max(counts, default=0),
+        mean_s=ns_to_seconds(total_ns) / sum(counts) if counts else None,
+        extended=extended_steps(spans)[0],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

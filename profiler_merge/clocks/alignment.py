@@ -132,7 +132,7 @@ def nest(segments: RankSegments, log: RecordingClock, profile: Profile, events: 
     """The offset that nests the reads of one rank in one class of events. Raises: AlignmentError when it is weak."""
     reads = ~segments.is_write
     threads = None
-    if segments.thread is not None:
+    if segments.thread is not None and profile.torch is None:  # PyTorch's thread ids are the operating system's
         threads = line_ids_of_threads(segments.thread[reads], profile.line_ids)
     return align_nesting(
         segments.start_ns[reads] + log.job.start_ns,
@@ -142,6 +142,7 @@ def nest(segments: RankSegments, log: RecordingClock, profile: Profile, events: 
         segment_thread=threads,
         event_thread=events.line_id,
         window_ns=None if profile.epoch_start_ns is None else _window(log),
+        exclusive=events.exclusive,
     )
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from profiler_merge.clocks.offsets import QUANTUM_NS, Alignment
-from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.event_table import GPU_LAUNCH, Profile
 from profiler_merge.profiles.spans import main_line
 from traces.errors import AlignmentError
 from traces.measures.intervals import Intervals
@@ -22,6 +22,10 @@ WINDOW_NS = (-2 * NS_PER_S, 50 * NS_PER_MS)
 """Offsets to search when the profile has an epoch: the delta of a log is above 0, and 61 ms was the largest seen."""
 MIN_RATIO = 3.0
 MIN_SHARE = 0.8
+EXCLUSIVE_RATIO = 1.25
+EXCLUSIVE_SHARE = 0.98
+"""The same two limits where the profiled thread is the only one that reads, so that every read must nest. The steps of
+a loop resemble each other: an offset that is wrong by one of them fits many reads, but not all."""
 MIN_SEGMENTS = 5
 MAX_WIDTH_NS = 10 * NS_PER_MS
 """A wider interval constrains the offset less than the wall clocks do."""
@@ -48,11 +52,18 @@ _LOOP = {
 and most of their reads nest in it by chance."""
 
 
+_TORCH_LOADER = r"enumerate\(DataLoader\)#.*SingleProcess.*__next__|next_batch"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NestingEvents:
-    """Events of one class (int64 columns), sorted by (line_id, start): its thread, start and end."""
+    """Events of one class (int64 columns), sorted by (line_id, start): its thread, start and end.
+
+    exclusive: whether every read of the process must lie in one of them.
+    """
 
     event_class: str
+    exclusive: bool = False
     line_id: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
@@ -65,8 +76,11 @@ class NestingEvents:
 def nesting_events(profile: Profile) -> tuple[NestingEvents, ...]:
     """The classes of events in which this profile's process can have read files, the strongest evidence first.
 
-    Operations of the input pipeline, or, in a profile without any, those of the training loop on the main thread.
+    Operations of the input pipeline, or, in a profile without any, those of the training loop on the main thread. In
+    PyTorch's profiles the main thread alone: where it asks the loader for a batch, else anywhere between its operators.
     """
+    if profile.torch is not None:
+        return _torch_events(profile)
     readers = [_class_events(profile, name, pattern) for name, pattern in _READERS.items()]
     found = [events for events in readers if len(events)]
     if not found:
@@ -74,6 +88,23 @@ def nesting_events(profile: Profile) -> tuple[NestingEvents, ...]:
         loop = [_class_events(profile, name, pattern, only_line_id=int(main)) for name, pattern in _LOOP.items()]
         found = [events for events in loop if len(events)]
     return tuple(found)
+
+
+def _torch_events(profile: Profile) -> tuple[NestingEvents, ...]:
+    main = main_line(profile)
+    mine = profile.line == main
+    assert profile.torch is not None
+    asked = np.flatnonzero(mine & profile.names_matching(_TORCH_LOADER)[profile.name])
+    if len(asked):
+        name, free = "loader", Intervals.union_of(profile.start_ns[asked], profile.end_ns[asked])
+    else:
+        work = np.flatnonzero(mine & profile.torch.in_categories("cpu_op", *GPU_LAUNCH))
+        busy = Intervals.union_of(profile.start_ns[work], profile.end_ns[work])
+        name, free = "between operators", Intervals(starts=busy.ends[:-1], ends=busy.starts[1:])
+    if not len(free):
+        return ()
+    line_id = np.full(len(free), profile.line_ids[main])
+    return (NestingEvents(event_class=name, exclusive=True, line_id=line_id, start_ns=free.starts, end_ns=free.ends),)
 
 
 def _class_events(profile: Profile, name: str, pattern: str, only_line_id: int | None = None) -> NestingEvents:
@@ -94,12 +125,14 @@ def align_nesting(
     segment_thread: np.ndarray | None = None,
     event_thread: np.ndarray | None = None,
     window_ns: tuple[int, int] | None = WINDOW_NS,
+    exclusive: bool = False,
 ) -> Alignment:
     """The offset that nests most segments (log clock) in events (CLOCK_REALTIME), all arrays int64, in any order.
 
     Threads, when both sides have them (`line_ids_of_threads`), must agree. `window_ns` bounds the offset; None, for
-    a profile without an epoch, tries all. `evidence`: segments, nested, share (of those inside the events' time),
-    ratio (to the best offset elsewhere), second. Raises: AlignmentError when the answer is weak, with the reason.
+    a profile without an epoch, tries all. `exclusive`: every segment must lie in an event. `evidence`: segments,
+    nested, share (of those inside the events' time), ratio (to the best offset elsewhere), second.
+    Raises: AlignmentError when the answer is weak, with the reason.
     """
     if len(segment_start_ns) == 0 or len(event_start_ns) == 0:
         raise AlignmentError(
@@ -136,7 +169,7 @@ def align_nesting(
         "ratio": peak / max(second, 1),
         "threads": int(threaded),
     }
-    _refuse_weak(evidence, high - low)
+    _refuse_weak(evidence, high - low, exclusive=exclusive)
     return Alignment(
         method="nesting",
         offset_ns=offset,
@@ -146,13 +179,14 @@ def align_nesting(
     )
 
 
-def _refuse_weak(evidence: dict[str, float | int], width_ns: int) -> None:
+def _refuse_weak(evidence: dict[str, float | int], width_ns: int, *, exclusive: bool) -> None:
+    least_ratio, least_share = (EXCLUSIVE_RATIO, EXCLUSIVE_SHARE) if exclusive else (MIN_RATIO, MIN_SHARE)
     reason = None
     if evidence["nested"] < MIN_SEGMENTS:
         reason = f"only {evidence['nested']} of {evidence['segments']} reads lie in an event at any one offset"
-    elif evidence["ratio"] < MIN_RATIO:
+    elif evidence["ratio"] < least_ratio:
         reason = f"the best offset fits only {evidence['ratio']:.2f} times as many reads as the second best"
-    elif evidence["share"] < MIN_SHARE:
+    elif evidence["share"] < least_share:
         reason = f"only {evidence['share']:.0%} of the reads during the profile lie in an event"
     elif width_ns > MAX_WIDTH_NS:
         reason = f"the reads fix the offset only to within {format_duration(width_ns)}"

@@ -63,6 +63,11 @@ from replay.commands.shared_options import force_option, json_option
     is_flag=True,
     help="Keep the operations on files that PyTorch's profiler itself wrote; they are not the job's.",
 )
+@click.option(
+    "--no-extend",
+    is_flag=True,
+    help="Keep to the profiled steps: do not extend them over the reads of a job that was profiled for some steps.",
+)
 @force_option
 @json_option
 def command(
@@ -77,6 +82,7 @@ def command(
     inspect: bool,
     maps: tuple[str, ...],
     keep_profiler_files: bool,
+    no_extend: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -105,6 +111,7 @@ def command(
             inspect=inspect,
             maps=maps,
             keep_profiler_files=keep_profiler_files,
+            extend=not no_extend,
             force=force,
         )
     if as_json:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from replay.fidelity.curves import BIN_NS, relative_difference_pct
 from replay.fidelity.exactness import Exactness, ExactnessCollector, FileNumbers
 from replay.fidelity.replayed_rows import ReplayedCapture
@@ -38,6 +40,7 @@ from replay.fidelity.workload_verdict import (
 from traces.lateness import allowed_lag_us, percentiles_us
 from traces.measures.distribution import Distribution
 from traces.measures.lane_times import matched_starts
+from traces.measures.span_times import extended_steps
 from traces.replay_record import ReplayRecord, replay_record
 from traces.store.part_capture import part_replayed
 from traces.store.reader import Capture
@@ -182,7 +185,7 @@ def _comparison(
     times = _times(timing, replayed, record)
     verdict = judge(alike, exact, times, thresholds, relation)
     outcome = SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL
-    workload = _workload(outcome, measures, exact, times)
+    workload = _workload(outcome, measures, exact, times, captures[0].spans)
     paced_by_storage = relation is Relation.DIFFERENT or (times.pace in CLOSED_LOOP and times.other_speed is None)
     storage = _storage(recorded, replayed, thresholds, timing if paced_by_storage else None, record)
     return Comparison(
@@ -223,7 +226,10 @@ def _times(timing: Timing, replayed: Measures, record: ReplayRecord | None) -> T
     )
 
 
-def _workload(outcome: str, measures: tuple[Measures, Measures], exact: Exactness, times: Times) -> Workload:
+def _workload(
+    outcome: str, measures: tuple[Measures, Measures], exact: Exactness, times: Times, spans: pa.Table
+) -> Workload:
+    """`spans`: of the source."""
     recorded, replayed = measures
     return Workload(
         verdict=outcome,
@@ -231,6 +237,7 @@ def _workload(outcome: str, measures: tuple[Measures, Measures], exact: Exactnes
         operations={"source": recorded.operations, "replay": replayed.operations},
         bytes={"source": recorded.totals.bytes_moved, "replay": replayed.totals.bytes_moved},
         reconstructed=_reconstructed(recorded),
+        extended_steps_pct=_extended_steps_pct(spans),
         failed=exact.failed,
         lag_p99_us=times.lag_p99_us,
         own_lag_p99_us=times.own_lag_p99_us,
@@ -249,6 +256,11 @@ def _reconstructed(recorded: Measures) -> dict[str, float]:
         "bytes": recorded.reconstructed_bytes,
         "pct": max(100 * part / whole if whole else 0.0 for part, whole in shares),
     }
+
+
+def _extended_steps_pct(spans: pa.Table) -> float:
+    extended, steps = extended_steps(spans)
+    return 100 * extended / steps if steps else 0.0
 
 
 def _storage(

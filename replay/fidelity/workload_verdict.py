@@ -65,6 +65,7 @@ class Workload:
     `operations`, `bytes`: by side, `source` and `replay`.
     `reconstructed`: of the source, `operations` and `bytes` of reads and writes that were rebuilt from counters, and
     `pct`, the larger share of both, in per cent.
+    `extended_steps_pct`: share of the source's training steps that no profile shows, in per cent.
     `lag_p99_us`: how late the slowest hundredth began; None where nothing was due.
     `own_lag_p99_us`: the part of that lag that was not waiting for the operation before on the same thread.
     `allowed_lag_us`: the largest own lag that counts as on time on this machine.
@@ -75,6 +76,7 @@ class Workload:
     operations: Mapping[str, int]
     bytes: Mapping[str, int]
     reconstructed: Mapping[str, float]
+    extended_steps_pct: float
     failed: int
     lag_p99_us: float | None
     own_lag_p99_us: float | None
@@ -230,7 +232,7 @@ def headline(
         return "FAILED: neither capture has operations, so nothing was compared."
     counts = " of ".join(format_count(workload.operations[side]) for side in ("replay", "source"))
     work = f"he replay did the same work: {counts} operations, same bytes, same order"
-    basis = _basis(workload.reconstructed["pct"])
+    basis = _basis(workload.reconstructed["pct"]) + _steps_basis(workload.extended_steps_pct)
     if verdict.passed:
         return f"T{work}. {measured}{basis}"
     return f"FAILED: t{work}; but {'; '.join(verdict.reasons)}. {measured}{basis}"
@@ -243,6 +245,16 @@ def _basis(reconstructed_pct: float) -> str:
     return (
         f" {reconstructed_pct:.0f} % of the recorded reads and writes were rebuilt from counters, not traced: their "
         "number and bytes are counted, while their order, places and single times are inferred."
+    )
+
+
+def _steps_basis(extended_pct: float) -> str:
+    """How many of the steps no profile shows; empty where all were profiled."""
+    if not extended_pct:
+        return ""
+    return (
+        f" {min(extended_pct, 99.9):.3g} % of the training steps were not profiled: when they began was inferred from "
+        "the reads, how long they computed from the profiled steps."
     )
 
 

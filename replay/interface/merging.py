@@ -31,6 +31,7 @@ def merge(
     inspect: bool = False,
     maps: PathMaps | None = None,
     keep_profiler_files: bool = False,
+    extend: bool = True,
     force: bool = False,
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
@@ -40,6 +41,7 @@ def merge(
     wall or seconds; `exclude` has globs over recorded paths. `keep_profiler_files`: also what PyTorch's profiler wrote.
     `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
+    `extend`: extend a profile that covers only some steps over the reads of the others, marked as reconstructed.
     `force` replaces an earlier capture.
 
         merged = dxt_replay.merge("logs", "run.capture", profiles="profile")
@@ -60,6 +62,7 @@ def merge(
         inspect=inspect,
         inspect_maps=tuple((b"/" + b"/".join(rule.prefix), rule.directory) for rule in path_maps(maps)),
         keep_profiler_files=keep_profiler_files,
+        extend=extend,
         force=force,
     )
     found = [log for path in _several(logs) for log in _logs_of(path)]

@@ -149,6 +149,11 @@ def _loop_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     steps, compute, loop = summary["steps"], summary["compute"], summary.get("loop")
     if steps["count"]:
         yield "steps", f"{format_count(steps['count'])}, mean {seconds(steps['mean_s'])}"
+        if steps["extended"]:
+            yield (
+                "extended steps",
+                f"{format_count(steps['extended'])} of {format_count(steps['count'])}: not profiled, see the warnings",
+            )
     if loop is not None:
         if loop["warm_up_s"]:
             yield "first step, above the usual", f"{seconds(loop['warm_up_s'])}, not part of the next three lines"

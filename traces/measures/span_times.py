@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, SPAN_KINDS, codes
+from traces.schema import NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
 
 
 def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:
@@ -21,6 +21,20 @@ def whole_steps(spans: pa.Table) -> pa.Table:
     none (`traces.part`): it would look fast."""
     step = spans["step"].to_numpy()
     return spans.filter(pa.array((codes(spans, "kind") == SPAN_KINDS.index("step")) & (step != NO_STEP)))
+
+
+def extended_steps(spans: pa.Table) -> tuple[int, int]:
+    """(extended, all) steps of the rank with most extended ones: those were not profiled, but inferred from the reads
+    and from the profiled steps."""
+    table = whole_steps(spans)
+    valid = table["origin"].is_valid()
+    known = table.filter(valid)
+    ranks = known["rank"].to_numpy()[codes(known, "origin") == RECONSTRUCTED]
+    if not len(ranks):
+        return 0, 0
+    counts = np.bincount(ranks)
+    most = int(np.argmax(counts))
+    return int(counts[most]), int((table["rank"].to_numpy() == most).sum())
 
 
 def spans_by_rank(spans: pa.Table, kind: str) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:

@@ -15,6 +15,14 @@ def test_steps_are_those_of_the_rank_with_the_most() -> None:
     assert (found.count, found.mean_s) == (3, 2.0)
 
 
+def test_steps_that_no_profile_shows_are_counted_apart() -> None:
+    spans = [
+        Span("step", start_ns=k * S, end_ns=(k + 1) * S, step=k, origin="traced" if k == 1 else "reconstructed")
+        for k in range(3)
+    ]
+    assert (steps(spans_table(spans)).count, steps(spans_table(spans)).extended) == (3, 2)
+
+
 def test_without_spans_nothing_is_known() -> None:
     table = spans_table([])
     assert (steps(table).count, steps(table).mean_s) == (0, None)

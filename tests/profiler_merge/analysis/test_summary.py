@@ -63,6 +63,7 @@ def test_every_number_of_a_small_capture(tmp_path: Path) -> None:
     assert found["operations"] == {"read": 3, "write": 1, "other": 1}
     assert found["bytes"] == {"read": 4 * MIB, "written": MIB}
     assert found["files"] == 2
+    assert found["reconstructed"].pop("pct") == pytest.approx(100 / 3)
     assert found["reconstructed"] == {"read": 0, "write": 2, "other": 0, "bytes_read": 0, "bytes_written": 1000}
     assert found["io_time_s"] == {
         "union_per_rank_mean": pytest.approx((3 + 5) / 3 / 1000),
@@ -76,7 +77,7 @@ def test_every_number_of_a_small_capture(tmp_path: Path) -> None:
     assert found["bandwidth_per_op_mib_s"] == pytest.approx({"min": 500, "median": 500, "mean": 625, "max": 1000})
     assert found["access_pattern_source"] == "operations"
     assert found["sequential_pct"] == found["consecutive_pct"] == 25
-    assert found["steps"] == {"count": 2, "mean_s": pytest.approx(0.008)}
+    assert found["steps"] == {"count": 2, "mean_s": pytest.approx(0.008), "extended": 0}
     assert found["compute"] == {
         "busy_s_per_rank_mean": pytest.approx(0.006),
         "io_hidden_pct": pytest.approx(100 / 3),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from replay.fidelity.compare import compare
-from tests.capture_builder import build_capture, read
+from tests.capture_builder import Span, build_capture, read
 from traces.store.reader import open_capture
 from traces.store.writer import write_capture_info
 
@@ -34,3 +34,17 @@ def test_a_replay_that_was_stopped_is_named_so(tmp_path: Path) -> None:
     write_capture_info(whole.path, replace(whole.info, partial=True))
     cut = compare(source, open_capture(whole.path))
     assert cut.headline.startswith("FAILED: the replay was stopped before its end and so did not do the same work")
+
+
+@pytest.mark.parametrize("extended", [0, 3])
+def test_the_share_of_steps_without_a_profile_is_in_the_headline(extended: int, tmp_path: Path) -> None:
+    ops = [read(0, offset=100 * i, length=100, start_ns=i * MS, end_ns=i * MS + MS // 2) for i in range(4)]
+    spans = [
+        Span("step", i * MS, (i + 1) * MS, step=i, origin="reconstructed" if i < extended else "traced")
+        for i in range(4)
+    ]
+    source = build_capture(tmp_path, files=["/data"], ops=ops, spans=spans, name="source")
+    replay = build_capture(tmp_path, files=["/data"], ops=ops, spans=spans, name="replay", replay_of=source)
+    found = compare(source, replay)
+    assert found.workload.extended_steps_pct == 25.0 * extended
+    assert ("75 % of the training steps were not profiled" in found.headline) is bool(extended)

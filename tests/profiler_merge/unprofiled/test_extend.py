@@ -1,0 +1,250 @@
+"""Steps that no profile shows: of made loops with known truth, and of recorded ones that are cut to some steps."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from profiler_merge.merge import MergeOptions, merge
+from profiler_merge.recognise import find_profiles
+from profiler_merge.unprofiled.extend import Extended, extended_spans
+from tests.capture_builder import Span, spans_table
+from tests.places import CAPTURES
+from traces.measures.span_times import extended_steps, whole_steps
+from traces.schema import APIS, ORIGINS, READ, SPAN_KINDS, TRACED, WRITE, codes
+from traces.store.reader import open_capture
+
+MS = 1_000_000
+WAIT_NAME = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def operations(rows):
+    """Columns of rows (start, end, op, file_id, offset, length, lane), in start order."""
+    rows = sorted(rows)
+    names = ("start_ns", "end_ns", "op", "file_id", "offset", "length", "lane")
+    columns = {
+        name: np.array(values, dtype=np.int64) for name, values in zip(names, zip(*rows, strict=True), strict=True)
+    }
+    columns["op"] = columns["op"].astype(np.int8)
+    columns["api"] = np.full(len(rows), APIS.index("POSIX"), np.int8)
+    columns["origin"] = np.full(len(rows), TRACED, np.int8)
+    return columns
+
+
+def loader_job(steps=200, batch=8, workers=2, read_ms=1.0, step_ms=30.0, seed=1):
+    """A loop whose workers read `batch` files a step and may be two batches each ahead; (operations, fetches, busy)."""
+    random = np.random.default_rng(seed)
+    busy = (step_ms * MS * random.uniform(0.95, 1.05, steps)).astype(np.int64)
+    rows, fetch, ready = [], np.zeros(steps, np.int64), np.zeros(steps, np.int64)
+    free, ahead, file = [0] * workers, 2 * workers, 0
+    for step in range(steps + ahead):
+        if step >= ahead:
+            number = step - ahead
+            before = fetch[number - 1] + busy[number - 1] if number else 0
+            fetch[number] = max(before + MS // 5, ready[number])
+        if step < steps:
+            worker = step % workers
+            now = max(free[worker], int(fetch[step - ahead]) if step >= ahead else 0) + MS // 10
+            for _ in range(batch):
+                end = now + int(read_ms * MS * random.uniform(0.5, 1.5))
+                rows.append((now, end, READ, file, 0, 4096 + file % 7, 1 + worker))
+                now, file = end + MS // 20, file + 1
+            free[worker] = ready[step] = now + MS // 2
+    return operations(rows), fetch, busy
+
+
+def own_reads_job(steps=120, batch=6, compute_ms=20.0, seed=2):
+    """A loop whose training thread reads `batch` blocks itself, and now and then a block of labels."""
+    random = np.random.default_rng(seed)
+    rows, fetch, now = [], [], 0
+    for step in range(steps):
+        for block in range(batch + (step % 17 == 3)):
+            end = now + int(MS * random.uniform(0.2, 0.4))
+            rows.append((now, end, READ, 0, 4096 * (step * batch + block), 4096, 0))
+            now = end + 10_000
+        fetch.append(now)
+        now += int(compute_ms * MS * random.uniform(0.9, 1.1))
+    return operations(rows), np.array(fetch), np.append(np.diff(fetch), int(compute_ms * MS))
+
+
+def profile_of(fetch, busy, shown, wait_ns):
+    """Spans of the steps `shown` (numbers): a wait of `wait_ns` before the fetch, then compute and a collective."""
+    spans = []
+    for step in shown:
+        begin, had = int(fetch[step]) - wait_ns, int(fetch[step])
+        end = int(fetch[step + 1]) - wait_ns if step + 1 < len(fetch) else had + int(busy[step])
+        spans += [
+            Span(kind="step", start_ns=begin, end_ns=end, name="ProfilerStep", thread=9, step=step),
+            Span(kind="input_wait", start_ns=begin, end_ns=had, name=WAIT_NAME, thread=9, step=step),
+            Span(kind="compute", start_ns=had, end_ns=had + int(0.8 * busy[step]), name="compute", step=step),
+            Span(kind="collective", start_ns=end - 2 * MS, end_ns=end - MS, name="allreduce", thread=9, step=step),
+        ]
+    return spans_table(spans)
+
+
+def fetches(spans):
+    """Step -> end of its input wait."""
+    wait = codes(spans, "kind") == SPAN_KINDS.index("input_wait")
+    return dict(zip(spans["step"].to_numpy()[wait].tolist(), spans["end_ns"].to_numpy()[wait].tolist(), strict=True))
+
+
+def extended(job, shown, *, wait_ns=MS // 5, own=False, limits=None):
+    ops, fetch, busy = job
+    process = np.zeros(len(ops["lane"]), np.int64) if own else ops["lane"]
+    return extended_spans(profile_of(fetch, busy, shown, wait_ns), ops, process, lambda file: f"/d/{file}.jpg", limits)
+
+
+@pytest.mark.parametrize("shown", [range(2, 5), range(60, 65), [*range(20, 23), *range(120, 123)], range(150, 155)])
+@pytest.mark.parametrize(("read_ms", "worst_ms"), [(1.0, 12.0), (12.0, 100.0)])
+def test_steps_of_a_loader_with_workers_lie_where_they_were(shown, read_ms, worst_ms):
+    job = loader_job(read_ms=read_ms)
+    found = extended(job, shown)
+    assert isinstance(found, Extended)
+    assert (found.first, found.last, found.steps, found.profiled, found.unsure) == (0, 199, 200, len(shown), 0.0)
+    errors = np.array([time - job[1][step] for step, time in fetches(found.spans).items()])
+    assert np.abs(errors).max() < worst_ms * MS
+
+
+@pytest.mark.parametrize("shown", [range(10, 13), range(50, 58)])
+def test_steps_of_a_thread_that_reads_itself_are_exact(shown):
+    job = own_reads_job()
+    found = extended(job, shown, wait_ns=3 * MS, own=True)
+    assert (found.first, found.last) == (0, 119)
+    errors = np.array([time - job[1][step] for step, time in fetches(found.spans).items()])
+    assert np.abs(errors).max() < 0.5 * MS
+
+
+def test_profiled_spans_stay_and_the_others_are_marked():
+    job = loader_job()
+    shown = range(60, 65)
+    spans = profile_of(job[1], job[2], shown, MS // 5)
+    found = extended(job, shown).spans
+    assert found.slice(0, spans.num_rows).drop(["origin"]).equals(spans.drop(["origin"]))
+    origin = [ORIGINS[code] for code in codes(found, "origin")]
+    assert origin == ["traced"] * spans.num_rows + ["reconstructed"] * (found.num_rows - spans.num_rows)
+    assert extended_steps(found) == (195, 200)
+    steps = whole_steps(found).sort_by("start_ns")
+    begin, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    assert (begin[1:] >= end[:-1]).all()
+    assert (begin < end).all()
+    assert steps["step"].to_pylist() == list(range(200))
+    for kind in ("compute", "collective", "input_wait"):
+        assert (codes(found, "kind") == SPAN_KINDS.index(kind)).sum() == 200
+
+
+def test_the_same_input_gives_the_same_steps():
+    job = loader_job()
+    assert extended(job, range(60, 65)).spans.equals(extended(job, range(60, 65)).spans)
+
+
+def test_a_profile_of_all_steps_is_left_alone():
+    assert extended(loader_job(), range(200)) is None
+    assert extended(own_reads_job(), range(120), wait_ns=3 * MS, own=True) is None
+
+
+def test_another_rank_says_how_many_steps_there_are():
+    found = extended(loader_job(), range(60, 65), limits=(0, 209))
+    assert (found.first, found.last) == (0, 209)
+    assert whole_steps(found.spans).num_rows == 210
+
+
+def test_reads_without_a_rhythm_early_in_the_job_are_not_extended():
+    ops, fetch, busy = loader_job()
+    ops["lane"] = np.zeros_like(ops["lane"])  # threads of the process itself, which may read any number of steps ahead
+    found = extended((ops, fetch, busy), range(12, 15), own=True)
+    assert found == "the profiled steps are too few, or too early in the job, to show how much one step reads"
+
+
+def test_checkpoints_of_other_steps_are_spans():
+    ops, fetch, busy = own_reads_job()
+    at = int(fetch[30]) + 3 * MS
+    rows = list(
+        zip(
+            *(ops[n].tolist() for n in ("start_ns", "end_ns", "op", "file_id", "offset", "length", "lane")), strict=True
+        )
+    )
+    rows += [(at, at + 4 * MS, WRITE, 5, 0, 1 << 20, 0), (at + 60 * MS, at + 61 * MS, WRITE, 6, 0, 100, 0)]
+    found = extended((operations(rows), fetch, busy), range(50, 58), wait_ns=3 * MS, own=True).spans
+    saved = found.filter(pa.array(codes(found, "kind") == SPAN_KINDS.index("checkpoint")))
+    assert saved.select(["step", "start_ns", "end_ns"]).to_pylist() == [
+        {"step": 30, "start_ns": at, "end_ns": at + 4 * MS}
+    ]
+
+
+RECORDED = {  # capture -> (ranks, steps that are found, largest median error of a fetch in ms)
+    "torch_images": (1, 100, 15.0), "torch_eval": (1, 184, 10.0), "torch_hdf5": (2, 126, 0.5),
+    "torch_mmap/pread": (1, 100, 0.5),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not (CAPTURES / "torch_images").is_dir(), reason="no recorded captures beside this checkout")
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_jobs_of_which_five_steps_are_known(tmp_path, name):
+    ranks, steps, worst_ms = RECORDED[name]
+    folder = CAPTURES / name
+    result = merge(
+        sorted((folder / "logs").glob("*.darshan")), find_profiles(folder / "profile"), tmp_path / "a.capture"
+    )
+    capture = open_capture(result.capture)
+    assert "extended" not in result.info.made_by
+    limits = None
+    for rank in range(ranks):
+        ops = pa.Table.from_batches(list(capture.operations(rank)))
+        columns = {c: ops[c].to_numpy() for c in ("lane", "file_id", "offset", "length", "start_ns", "end_ns")}
+        columns |= {c: codes(ops, c) for c in ("op", "api", "origin")}
+        whole = capture.spans.filter(pa.array(capture.spans["rank"].to_numpy() == rank))
+        number = whole["step"].to_numpy()
+        workers = any(clock.worker for clock in result.info.clock)
+        process = columns["lane"] if workers else np.zeros_like(columns["lane"])
+        found = extended_spans(
+            whole.filter(pa.array((number >= 40) & (number < 45))),
+            columns,
+            process,
+            capture.paths().__getitem__,
+            limits,
+        )
+        assert isinstance(found, Extended)
+        limits = found.first, found.last
+        assert (found.first, found.steps, found.profiled) == (0, steps, 5)
+        truth = dict(zip(*(whole_steps(whole)[c].to_pylist() for c in ("step", "start_ns")), strict=True))
+        made = dict(zip(*(whole_steps(found.spans)[c].to_pylist() for c in ("step", "start_ns")), strict=True))
+        errors = [abs(made[step] - truth[step]) for step in truth]
+        assert np.median(errors) < worst_ms * MS
+        assert max(errors) < 400 * MS
+
+
+def test_merge_extends_unless_it_is_asked_not_to(tmp_path):
+    folder = CAPTURES / "torch_mmap/pread"
+    if not folder.is_dir():
+        pytest.skip("no recorded captures beside this checkout")
+    profile = cut_profile(folder / "profile", tmp_path, 40, 45)
+    logs = sorted((folder / "logs").glob("*.darshan"))
+    result = merge(logs, [profile], tmp_path / "a.capture")
+    assert result.as_json()["extended"] == {"steps": 100, "profiled": 5, "first": 0, "last": 99}
+    (text,) = [text for text in result.info.warnings if "training steps" in text]
+    assert text.startswith("the profile shows 5 training steps; the other 95 of steps 0 to 99 (95 %) are extended")
+    capture = open_capture(result.capture)
+    reads = pa.Table.from_batches(list(capture.operations(columns=["length", "step"])))
+    assert set(reads["step"].to_numpy()[reads["length"].to_numpy() == 2050].tolist()) == set(range(100))
+    result = merge(logs, [profile], tmp_path / "b.capture", MergeOptions(extend=False))
+    assert result.as_json()["extended"] == {}
+    assert whole_steps(open_capture(result.capture).spans).num_rows == 5
+
+
+def cut_profile(folder, tmp_path, first, stop):
+    """A profile with the steps [first, stop) and the anchors of a whole one."""
+    import gzip
+    import json
+
+    (path,) = find_profiles(folder)
+    with gzip.open(path) as file:
+        trace = json.load(file)
+    marks = {e["name"]: e for e in trace["traceEvents"] if e.get("name", "").startswith("ProfilerStep#")}
+    begin, end = marks[f"ProfilerStep#{first}"]["ts"], marks[f"ProfilerStep#{stop}"]["ts"]
+    trace["traceEvents"] = [
+        e
+        for e in trace["traceEvents"]
+        if e["ph"] == "M" or "dxt_anchor" in e["name"] or (e.get("cat") != "Trace" and begin <= e["ts"] < end)
+    ]
+    made = tmp_path / path.name
+    made.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    return made
