@@ -21,7 +21,16 @@ ANCHOR_FILE = re.compile(r"(?:.*/)?dxt-anchor\.(?P<host>.+)\.(?P<pid>\d+)\.bin",
 """Matches (`fullmatch`) the recorded path of an anchor file; the groups are the host name and the process id."""
 
 _RECORD = struct.Struct("<8sQQQIi24x")  # magic, i, wall clock in ns (read just before the write), pthread id, pid, rank
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "HOROVOD_RANK", "RANK")
+RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "HOROVOD_RANK",
+    "RANK",
+    "SLURM_PROCID",
+)
+"""Variables in which launchers give a process its rank. The batch script of Slurm has one too, so it comes last."""
 
 
 class _Files:
@@ -63,7 +72,7 @@ def anchor(i: int | None = None, *, rank: int | None = None, directory: str | os
     """
     if i is not None and i < 0:
         raise ValueError(f"an anchor's number cannot be negative, and {i} is")
-    rank = _launcher_rank() if rank is None else rank
+    rank = launcher_rank() if rank is None else rank
     pid = os.getpid()
     descriptor, number = _files.take(os.path.abspath(directory), i)
     with _annotations(number, rank, pid):
@@ -72,9 +81,11 @@ def anchor(i: int | None = None, *, rank: int | None = None, directory: str | os
     return number
 
 
-def _launcher_rank() -> int:
-    """This process's rank as the MPI or torch launcher sets it, -1 when none does."""
-    for variable in _RANK_VARIABLES:
+def launcher_rank() -> int:
+    """This process's rank as torchrun, the MPI launcher or Slurm sets it, -1 when none does."""
+    # torchrun under srun: the inner launcher's word counts.
+    variables = ("RANK", *RANK_VARIABLES) if "TORCHELASTIC_RUN_ID" in os.environ else RANK_VARIABLES
+    for variable in variables:
         value = os.environ.get(variable, "")
         if value.isascii() and value.isdigit():
             return int(value)

@@ -40,6 +40,10 @@ class ReplayError(DxtReplayError):
     """A replay that could not be carried through."""
 
 
+class RecordingError(DxtReplayError):
+    """A job that cannot be recorded: no tracer works here, or the tracer left no log of it."""
+
+
 class MissingDependencyError(DxtReplayError):
     """A package that this feature needs is not installed."""
 

@@ -23,6 +23,10 @@ from traces.units import NS_PER_S, format_duration
 _SPAWNED = re.compile(r"multiprocessing\.spawn")
 _PID_IN_NAME = re.compile(r"_id\d+-(\d+)_")
 _RANK_OPTION = re.compile(r"\s--?(local|node|global)?[-_]?rank[= ]\d+", re.IGNORECASE)
+_RANK_FOLDER = re.compile(r"rank(\d{1,7})")
+_FOLDERS_ABOVE = 4
+"""A log may lie in folders year/month/day below that of its rank."""
+
 _SLACK_NS = 2 * NS_PER_S
 """Old logs have whole seconds, and Darshan starts a moment after the process."""
 
@@ -184,6 +188,24 @@ def _of_one_command(processes: Sequence[ProcessFacts]) -> Iterator[tuple[Process
         for one, other in pairwise(mine):
             if one.runs_at(other.start_ns) and other.start_ns - one.start_ns <= _STARTED_TOGETHER_NS:
                 yield one, other
+
+
+def rank_folders(
+    processes: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]
+) -> Mapping[int, Sequence[ProcessFacts]] | None:
+    """The processes of each rank, where all logs lie in folders `rank<r>` with one of `firsts` in each; else None.
+
+    `dxt-replay record` gives each rank of an MPI job such a folder, for itself and the workers that it starts.
+    """
+    folders: dict[int, list[ProcessFacts]] = {}
+    for each in processes:
+        above = each.log.path.absolute().parent.parts[-_FOLDERS_ABOVE:]
+        named = [found for part in above if (found := _RANK_FOLDER.fullmatch(part)) is not None]
+        if not named:
+            return None
+        folders.setdefault(int(named[-1].group(1)), []).append(each)
+    alone = all(sum(each in firsts for each in inside) == 1 for inside in folders.values())
+    return folders if alone and len(folders) > 1 else None
 
 
 def several_jobs(jobs: Sequence[Sequence[ProcessFacts]], given: Sequence[Path]) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler_merge.darshan.job_groups import ProcessFacts, jobs_of, launchers, parent_of, several_jobs
+from profiler_merge.darshan.job_groups import ProcessFacts, jobs_of, launchers, parent_of, rank_folders, several_jobs
 from profiler_merge.darshan.log import DarshanLog, open_log
 from profiler_merge.darshan.process_count import process_count
 from traces.errors import LogError
@@ -156,6 +156,9 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
 
 def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) -> tuple[list[ProcessLog], list[str]]:
     """Each process as rank or worker; `firsts` become the ranks, and so does a worker whose rank cannot be found."""
+    folders = rank_folders(job, firsts)
+    if folders is not None:
+        return _in_rank_folders(folders, firsts)
     processes = [ProcessLog(log=each.log, rank=rank) for rank, each in enumerate(firsts)]
     rank_of = {id(each): rank for rank, each in enumerate(firsts)}
     workers = dict.fromkeys(range(len(firsts)), 0)
@@ -179,6 +182,22 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
         f"{extra - len(firsts)} worker processes became ranks {len(firsts)} to {extra - 1}: their logs do not say "
         "which rank started them"
     ]
+
+
+def _in_rank_folders(
+    folders: Mapping[int, Sequence[ProcessFacts]], firsts: Sequence[ProcessFacts]
+) -> tuple[list[ProcessLog], list[str]]:
+    """The ranks as the folders name them, each with its workers, and a warning for those without a log."""
+    processes = []
+    for rank, inside in sorted(folders.items()):
+        (own,) = (each for each in inside if each in firsts)
+        ordered = [own, *(each for each in inside if each is not own)]
+        processes += [ProcessLog(log=each.log, rank=rank, worker=worker) for worker, each in enumerate(ordered)]
+    missing = sorted(set(range(max(folders))) - set(folders))
+    if not missing:
+        return processes, []
+    names = ", ".join(map(str, missing))
+    return processes, [f"no log of these ranks, whose I/O is not in the capture: {names}"]
 
 
 def _refuse_twice(paths: Sequence[Path]) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from profiler_merge.anchor import anchor
     from profiler_merge.export.exported import Exported
     from profiler_merge.merge import MergeResult
+    from profiler_merge.recording import keras_recording, lightning_recording, recording
     from replay.fidelity.compare import Comparison
     from replay.fidelity.workload_verdict import Thresholds
     from replay.interface.analyses import TABLES, findings, summary, table, tables, timeline
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from replay.interface.comparisons import compare, regress
     from replay.interface.exports import FORMATS, Report, export, report
     from replay.interface.merging import merge
+    from replay.interface.recordings import Recorded, record
     from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
     from replay.regression.comparison import Regression
     from replay.run.repeat import Repeats
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         LogError,
         MissingDependencyError,
         ProfileError,
+        RecordingError,
         ReplayError,
         TargetError,
         UsageError,
@@ -59,6 +62,7 @@ _HOMES = {
     "profiler_merge.anchor": ("anchor",),
     "profiler_merge.export.exported": ("Exported",),
     "profiler_merge.merge": ("MergeResult",),
+    "profiler_merge.recording": ("keras_recording", "lightning_recording", "recording"),
     "replay.fidelity.compare": ("Comparison",),
     "replay.fidelity.workload_verdict": ("Thresholds",),
     "replay.interface.analyses": ("TABLES", "findings", "summary", "table", "tables", "timeline"),
@@ -67,6 +71,7 @@ _HOMES = {
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
     "replay.interface.charts": ("FIGURES", "figure"),
     "replay.interface.merging": ("merge",),
+    "replay.interface.recordings": ("Recorded", "record"),
     "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
     "replay.regression.comparison": ("Regression",),
     "replay.run.repeat": ("Repeats",),
@@ -78,6 +83,7 @@ _HOMES = {
         "LogError",
         "MissingDependencyError",
         "ProfileError",
+        "RecordingError",
         "ReplayError",
         "TargetError",
         "UsageError",
@@ -107,6 +113,8 @@ __all__ = [
     "MergeResult",
     "MissingDependencyError",
     "ProfileError",
+    "Recorded",
+    "RecordingError",
     "Regression",
     "Repeats",
     "ReplayError",
@@ -127,9 +135,13 @@ __all__ = [
     "export",
     "figure",
     "findings",
+    "keras_recording",
+    "lightning_recording",
     "merge",
     "open_capture",
     "part",
+    "record",
+    "recording",
     "regress",
     "report",
     "run",

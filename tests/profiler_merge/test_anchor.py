@@ -48,7 +48,7 @@ def parse_anchor_record(data: bytes) -> AnchorRecord | None:
 def _fresh(monkeypatch):
     """No files open from another test, no launcher's rank, no framework."""
     anchor_module._files.reset()
-    for name in anchor_module._RANK_VARIABLES:
+    for name in anchor_module.RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name in ("tensorflow", "jax", "torch"):
         monkeypatch.delitem(sys.modules, name, raising=False)

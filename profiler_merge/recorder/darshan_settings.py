@@ -1,0 +1,114 @@
+"""Darshan's settings for a Python training job: its configuration file and its variables. Pure.
+
+The file is read by Darshan 3.4.0 and later; older releases know the variables alone. A release ignores what it does not
+know, so every job gets both. Sources: darshan-runtime/lib/darshan-config.c and the guide of darshan-runtime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MIB = 1 << 20
+LEAST_DXT_MIB, MOST_DXT_MIB = 32, 256
+SHARE_OF_MEMORY = 64
+"""DXT gets this part of the free memory in each process, as all its processes may end at one time."""
+
+NAME_MEMORY_MIB = 32
+RECORDS = 65536
+"""Files of a process in the counters' modules: importing TensorFlow alone opens more than Darshan's default of 1024."""
+
+EXCLUDED_ROOTS = ("etc", "dev", "usr", "bin", "boot", "lib", "opt", "sbin", "sys", "proc", "var")
+"""Top-level folders whose files Darshan leaves out by itself."""
+
+_NOT_DATA = (
+    r"\.py$",
+    r"\.pyc(\.[0-9]+)?$",
+    r"\.so($|\.)",
+    r"/site-packages/",
+    r"/dist-packages/",
+    r"/lib/python[0-9.]+/",
+    r"/pyvenv\.cfg$",
+    r"^/proc/",
+    r"^/sys/",
+)
+"""Python's own files, and what describes the machine."""
+
+_NOT_THE_JOB = (
+    "uname|sh|bash|dash|env|mkdir|date|git|gcc|cc|g\\+\\+|c\\+\\+|ld|collect2|as|cc1|cc1plus|ldconfig|nvcc|ptxas|cicc|"
+    "nvidia-smi|rocm-smi|lscpu|lspci|hostname|cat|grep|sed|awk|ls|which|ssh|mpiexec|mpirun|srun|hydra_pmi_proxy|"
+    "orted|prted|orterun|prterun|timeout|nice|nohup|numactl|taskset|stdbuf|setsid|time"
+)
+"""Programs that frameworks and launchers start, which do not train."""
+
+
+def dxt_memory_mib(available_bytes: int | None) -> int:
+    """MiB of DXT for each process: a part of the free memory between 32 and 256, in steps of 32."""
+    if available_bytes is None:
+        return LEAST_DXT_MIB * 2
+    wanted = available_bytes // SHARE_OF_MEMORY // MIB // LEAST_DXT_MIB * LEAST_DXT_MIB
+    return int(min(max(wanted, LEAST_DXT_MIB), MOST_DXT_MIB))
+
+
+def module_memory_mib(dxt_mib: int) -> int:
+    """MiB for the modules' records, which must also hold the compressed DXT: 8 bytes of a segment of 40."""
+    return 64 + dxt_mib // 2
+
+
+def config_text(dxt_mib: int, include: Iterable[str] = ()) -> str:
+    """The text of DARSHAN_CONFIG_PATH. `include`: folders to trace though they lie where Darshan leaves files out."""
+    lines = [
+        "# Written by dxt-replay record. Read by Darshan 3.4.0 and later.",
+        f"MAX_RECORDS {dxt_mib * 1024} DXT_POSIX,DXT_MPIIO",
+        f"MAX_RECORDS {RECORDS} POSIX,STDIO",
+        f"MODMEM {module_memory_mib(dxt_mib)}",
+        f"NAMEMEM {NAME_MEMORY_MIB}",
+        f"NAME_EXCLUDE {','.join(_NOT_DATA)} *",
+        f"APP_EXCLUDE (^|/)({_NOT_THE_JOB})$",
+    ]
+    lines += [f"NAME_INCLUDE ^{_pattern(folder)}/ *" for folder in include]
+    return "\n".join(lines) + "\n"
+
+
+def variables(*, config: str, logs: str, job: int, dxt_mib: int) -> dict[str, str]:
+    """The environment of each process: a log for each of them, under one job id.
+
+    `logs`: the folder for logs; `mmap` in it takes what a killed process leaves.
+    """
+    return {
+        "DARSHAN_ENABLE_NONMPI": "1",
+        "DXT_ENABLE_IO_TRACE": "1",
+        "DARSHAN_DISABLE_SHARED_REDUCTION": "1",
+        "DARSHAN_CONFIG_PATH": config,
+        "DARSHAN_LOGPATH": logs,
+        "DARSHAN_JOBID": "DXT_RECORDING_JOB",
+        "DXT_RECORDING_JOB": str(job),
+        "DARSHAN_MODMEM": str(module_memory_mib(dxt_mib)),
+        "DARSHAN_NAMEMEM": str(NAME_MEMORY_MIB),
+    }
+
+
+UNSET = (
+    "DARSHAN_DISABLE",
+    "DARSHAN_LOGFILE",
+    "DARSHAN_MOD_DISABLE",
+    "DARSHAN_MOD_ENABLE",
+    "DARSHAN_APP_EXCLUDE",
+    "DARSHAN_APP_INCLUDE",
+    "DARSHAN_RANK_EXCLUDE",
+    "DARSHAN_RANK_INCLUDE",
+    "DARSHAN_DXT_SMALL_IO_TRIGGER",
+    "DARSHAN_DXT_UNALIGNED_IO_TRIGGER",
+    "DXT_TRIGGER_CONF_PATH",
+)
+"""Variables that would turn the recording off, thin it out, or give all processes one log."""
+
+
+def needs_include(path: str) -> bool:
+    """Whether Darshan leaves out the files below an absolute path."""
+    return path.split("/")[1:2] != [""] and path.split("/")[1] in EXCLUDED_ROOTS
+
+
+def _pattern(path: str) -> str:
+    """A regular expression of C's library for a path. Blanks and commas divide the file's words: any character fits."""
+    return re.sub(r"[\s,]", ".", re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", path.rstrip("/")))

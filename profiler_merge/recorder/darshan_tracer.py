@@ -1,0 +1,136 @@
+"""Darshan as the tracer of a job: its library, set up, and tried on one small process before the job is started."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from profiler_merge.recorder import darshan_settings as settings
+from profiler_merge.recorder.darshan_library import Library, is_darshan
+from profiler_merge.recorder.job_script import script_text
+from profiler_merge.recorder.recording_folder import CHECK, CONFIG, find_below, write_script
+from profiler_merge.recorder.tracer import DARSHAN, LOGS, Tracer
+from traces.errors import LogError, RecordingError
+
+_CHECKED = "checked-file"
+_CHECK = f"open('{_CHECKED}', 'rb').read()"
+PATIENCE_S = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DarshanTracer:
+    """A tracer that works here, and where its logs go.
+
+    job: the job id that all logs carry. dated: the logs lie in folders year/month/day.
+    """
+
+    tracer: Tracer
+    job: int
+    dated: bool
+
+
+def set_up(
+    library: Library, folder: Path, command: Sequence[str], *, dxt_mib: int, include: Sequence[str]
+) -> DarshanTracer:
+    """Write Darshan's configuration into the recording's folder, and trace one small process with it.
+
+    Raises: RecordingError when the library cannot be loaded, writes no log, or was built without DXT.
+    """
+    config = folder / CONFIG
+    wanted = [*include, *_data_folders(command), str(folder)]
+    named = dict.fromkeys(path for path in wanted if settings.needs_include(path))
+    config.write_text(settings.config_text(dxt_mib, named), encoding="utf-8", errors="surrogateescape")
+    job = secrets.randbelow(2**31 - 1) + 1  # Darshan keeps 32 bits with a sign
+    tracer = Tracer(
+        name=DARSHAN,
+        program=library.path,
+        origin=library.origin,
+        variables=settings.variables(config=str(config), logs=LOGS, job=job, dxt_mib=dxt_mib),
+        unset=settings.UNSET,
+        preload=(library.path,),
+        patterns=("*.darshan",),
+    )
+    printed, log = _try(tracer, folder)
+    if log is None and "undefined symbol: H5" in printed:
+        tracer = replace(tracer, preload=(library.path, *_hdf5_libraries(command)))
+        printed, log = _try(tracer, folder)
+    if log is None:
+        raise RecordingError(
+            f"{library.path} ({library.origin}) wrote no log of a small test process, so it would write none of the "
+            f"job: {_last_line(printed)}. Name another library with --library, or record with --with strace"
+        )
+    version, has_dxt, dated = _facts(log, folder / CHECK)
+    shutil.rmtree(folder / CHECK)
+    if not has_dxt:
+        raise RecordingError(
+            f"{library.path} ({library.origin}) traced nothing: it was built without DXT, or is older than 3.1.3. Name "
+            "another library with --library, or record with --with strace"
+        )
+    return DarshanTracer(tracer=replace(tracer, version=version), job=job, dated=dated)
+
+
+def without_darshan(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with Darshan taken out of LD_PRELOAD: this process's children are not of the job."""
+    words = [word for word in environment.get("LD_PRELOAD", "").replace(":", " ").split() if not is_darshan(word)]
+    kept = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
+    return {**kept, "LD_PRELOAD": ":".join(words)} if words else kept
+
+
+def _try(tracer: Tracer, folder: Path) -> tuple[str, Path | None]:
+    """What a small process under the tracer prints, and its log."""
+    place = folder / CHECK
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    (place / _CHECKED).write_bytes(b"x" * 4096)
+    text = script_text(tracer, logs=place, profiles=place, by_rank=False, dated=True)
+    script = write_script(place / "check.sh", text)
+    try:
+        done = subprocess.run(
+            [str(script), sys.executable, "-I", "-S", "-c", _CHECK],
+            cwd=place, env=without_darshan(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error), None
+    logs = find_below(place, tracer.patterns)
+    return done.stderr + done.stdout, logs[0] if logs else None
+
+
+def _facts(path: Path, place: Path) -> tuple[str, bool, bool]:
+    """Version of the library, whether it traced the process, and whether its logs go into dated folders."""
+    from profiler_merge.darshan.log import open_log  # here: NumPy's threads would take the signals of the job
+
+    try:
+        log = open_log(path)
+    except LogError as error:
+        raise RecordingError(f"the log of a small test process cannot be read: {error}") from error
+    return log.job.metadata.get("lib_ver", ""), "DXT_POSIX" in log.modules, path.parent != place
+
+
+def _data_folders(command: Sequence[str]) -> list[str]:
+    """Folders that the command names, also behind `=`: data that lie where Darshan leaves files out are wanted."""
+    words = [word.rpartition("=")[2] for word in command]
+    return [word for word in words if word.startswith("/") and len(Path(word).parts) > 2 and os.path.isdir(word)]
+
+
+def _hdf5_libraries(command: Sequence[str]) -> list[Path]:
+    """The HDF5 library that the job's Python uses, which a Darshan with HDF5 modules needs loaded beside it."""
+    python = next((found for word in command if (found := _python(word)) is not None), sys.executable)
+    prefix = Path(python).parent.parent
+    bundled = prefix.glob("lib/python3*/site-packages/h5py.libs/libhdf5-*.so*")
+    return [*bundled, *prefix.glob("lib/libhdf5.so")][:1]
+
+
+def _python(word: str) -> str | None:
+    return shutil.which(word) if Path(word).name.startswith("python") else None
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"

@@ -1,0 +1,176 @@
+"""One job, run under a tracer: its logs in a folder of its own, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiler_merge.anchor import RANK_VARIABLES
+from profiler_merge.recorder import recording_folder as places
+from profiler_merge.recorder.darshan_library import Library, find_library
+from profiler_merge.recorder.darshan_settings import dxt_memory_mib
+from profiler_merge.recorder.darshan_tracer import set_up, without_darshan
+from profiler_merge.recorder.foreground import Ended, run_in_foreground
+from profiler_merge.recorder.job_script import script_text
+from profiler_merge.recorder.launch_line import is_launched, with_prefix
+from profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace
+from profiler_merge.recorder.tracer import DARSHAN, DFTRACER, STRACE, Tracer
+from traces.errors import RecordingError, UsageError
+
+HOW_TO_GET = """\
+Install Darshan's runtime, without root:   conda install -c conda-forge darshan-runtime
+  or:                                      spack install darshan-runtime
+  or, on many clusters:                    module load darshan-runtime (then this command again)
+  or name the library:                     --library /path/to/libdarshan.so
+Record with strace (slower calls):         apt install strace, then --with strace
+Record with DFTracer (coarser times):      pip install dftracer, then --with dftracer"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """How a job is recorded.
+
+    folder: new folder for logs and profiles.
+    tracer: one of TRACERS; None for Darshan.
+    library: Darshan's runtime library; None to look for it.
+    dxt_mib: memory of a process for its trace, in MiB; None for a part of what is free.
+    include: folders to trace though Darshan leaves them out by itself, such as /opt/data.
+    force: replace an earlier recording.
+    output: descriptor for the job's standard output; None for this process's own.
+    """
+
+    folder: Path
+    tracer: str | None = None
+    library: Path | None = None
+    dxt_mib: int | None = None
+    include: tuple[str, ...] = ()
+    force: bool = False
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedJob:
+    """What a run of a job left.
+
+    ended: its exit status and the signals that came. tracer: what recorded it. logs: the tracer's files, sorted.
+    profiles: the folder for profiles. warnings: what is missing, one sentence each.
+    """
+
+    ended: Ended
+    tracer: Tracer
+    logs: tuple[Path, ...]
+    profiles: Path
+    warnings: tuple[str, ...]
+
+
+def find_tracer(
+    command: Sequence[str], options: JobOptions, environment: Mapping[str, str] = os.environ
+) -> Library | Tracer:
+    """The tracer to record a command with: Darshan's library, or one of the others, ready.
+
+    Raises: RecordingError when there is none; UsageError for a command that cannot be recorded.
+    """
+    check_command(command, environment)
+    if options.tracer == STRACE:
+        return find_strace(environment)
+    if options.tracer == DFTRACER:
+        return find_dftracer(environment, command)
+    return _library(options, environment)
+
+
+def record_job(
+    command: Sequence[str],
+    found: Library | Tracer,
+    options: JobOptions,
+    mask: set[int],
+    environment: Mapping[str, str] = os.environ,
+) -> RecordedJob:
+    """Run a command under a tracer, with this process's input, output and signals, until it ends.
+
+    `mask`: as for `run_in_foreground`. Raises: RecordingError when Darshan does not work here; UsageError for a
+    command that cannot be started; TargetError for the folder.
+    """
+    folder = options.folder.absolute()
+    places.make_folder(folder, command, force=options.force)
+    job, dated = 0, False
+    if isinstance(found, Library):
+        memory = options.dxt_mib or dxt_memory_mib(_free_bytes())
+        include = [str(Path(path).absolute()) for path in options.include]
+        darshan = set_up(found, folder, command, dxt_mib=memory, include=include)
+        tracer, job, dated = darshan.tracer, darshan.job, darshan.dated
+    else:
+        tracer = found
+    logs, profiles = folder / places.LOGS, folder / places.PROFILES
+    text = script_text(tracer, logs=logs, profiles=profiles, by_rank=is_launched(command), dated=dated)
+    script = places.write_script(folder / places.SCRIPT, text)
+    words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
+    ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output)
+    return _collect(folder, tracer, ended, job)
+
+
+def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Raises: UsageError for an empty command, or in a process that a launcher started as one of several ranks."""
+    if not command:
+        raise UsageError("no command to record: give it after --, as in `dxt-replay record -- python train.py`")
+    if not _is_program(command[0], environment):
+        raise UsageError(f"{command[0]} was not found: give the command as you would type it, after --")
+    size = next((environment[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if environment.get(name)), "1")
+    if size != "1" and any(environment.get(name) for name in RANK_VARIABLES):
+        raise UsageError(
+            f"this is one of {size} processes of an MPI launcher, and each would record: put record in front, as in "
+            f"`dxt-replay record -- mpiexec -n {size} {' '.join(command)}`"
+        )
+
+
+def _library(options: JobOptions, environment: Mapping[str, str]) -> Library:
+    if options.library is not None:
+        if not options.library.is_file():
+            raise RecordingError(f"{options.library} does not exist: --library names Darshan's libdarshan.so")
+        return Library(path=options.library.absolute(), origin="--library")
+    found = find_library(environment)
+    if found is None:
+        raise RecordingError(f"Darshan's runtime library (libdarshan.so) was not found on this machine.\n{HOW_TO_GET}")
+    return found
+
+
+def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJob:
+    logs = folder / places.LOGS
+    warnings = []
+    if tracer.name == STRACE:
+        await_flush(places.find_below(logs, tracer.patterns))
+    if tracer.name == DARSHAN:
+        places.remove_empty(logs)
+        killed = places.collect_killed(folder, job, Path(tempfile.gettempdir()))
+        if killed:
+            warnings.append(
+                f"{killed} processes were killed before Darshan wrote their traces: their I/O is not in the capture; "
+                f"their counters are in {folder / places.KILLED}"
+            )
+        if places.find_below(logs, ("*.darshan_partial",)):
+            warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
+    return RecordedJob(
+        ended=ended,
+        tracer=tracer,
+        logs=tuple(places.find_below(logs, tracer.patterns)),
+        profiles=folder / places.PROFILES,
+        warnings=tuple(warnings),
+    )
+
+
+def _is_program(word: str, environment: Mapping[str, str]) -> bool:
+    return shutil.which(word, path=environment.get("PATH")) is not None
+
+
+def _free_bytes() -> int | None:
+    """Memory that processes can have without swapping, as Linux counts it; None elsewhere."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None

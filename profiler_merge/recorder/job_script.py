@@ -1,0 +1,64 @@
+"""The script that starts one process of the job under its tracer: text of the shell. Pure.
+
+A launcher starts it in each rank, on whichever node: it sets everything itself, so nothing depends on what the launcher
+passes on.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from profiler_merge.anchor import RANK_VARIABLES
+from profiler_merge.recorder.tracer import LOGS, Tracer
+from profiler_merge.recording import FOLDER_VARIABLE
+
+DAYS_AHEAD = 8
+"""Dated folders are made for so many days: a process that starts later leaves no log."""
+
+
+def script_text(tracer: Tracer, *, logs: Path, profiles: Path, by_rank: bool, dated: bool) -> str:
+    """The text of a script that is called with the program and its arguments.
+
+    logs: folder for logs. by_rank: each rank has its own folder in it, `rank<r>`, for itself and its workers.
+    profiles: folder that `recording` writes into. dated: the logs go into folders year/month/day.
+    """
+    lines = [
+        "#!/bin/sh",
+        "# Written by dxt-replay record: starts one process of the job under its tracer.",
+        f"logs={shlex.quote(str(logs))}",
+    ]
+    if not by_rank:
+        lines.append("rank=")
+    else:
+        rank = _first_of(("FLUX_TASK_RANK", "ALPS_APP_PE", *RANK_VARIABLES))
+        lines += [f'rank="{rank}"', 'if [ -n "$rank" ]; then logs="$logs/rank$rank"; fi']
+    lines.append('mkdir -p "$logs"')
+    if dated:
+        days = " ".join(str(day) for day in range(DAYS_AHEAD))
+        lines.append(f'for day in {days}; do mkdir -p "$logs/$(date -d "+$day days" +%Y/%-m/%-d)"; done')
+    if tracer.unset:
+        lines.append(f"unset {' '.join(tracer.unset)}")
+    lines += [f"export {name}={_with_logs(value)}" for name, value in tracer.variables.items()]
+    lines.append(f"export {FOLDER_VARIABLE}={shlex.quote(str(profiles))}")
+    if tracer.preload:
+        libraries = shlex.quote(":".join(map(str, tracer.preload)))
+        lines.append(f'export LD_PRELOAD={libraries}"${{LD_PRELOAD:+:$LD_PRELOAD}}"')
+    lines.append(f'exec {tracer.prefix} "$@"' if tracer.prefix else 'exec "$@"')
+    return "\n".join(lines) + "\n"
+
+
+def _first_of(variables: tuple[str, ...]) -> str:
+    """The shell's word for the first variable that is set."""
+    text = ""
+    for variable in reversed(variables):
+        text = f"${{{variable}:-{text}}}"
+    return text
+
+
+def _with_logs(value: str) -> str:
+    """A value as a word of the shell, in which LOGS stays a variable of the script."""
+    before, found, after = value.partition(LOGS)
+    if not found:
+        return shlex.quote(value)
+    return f'{shlex.quote(before) if before else ""}"{LOGS}"{shlex.quote(after) if after else ""}'

@@ -1,0 +1,323 @@
+"""Runs the framework's profiler around a training loop, marks its steps, and sets the anchors that fix the clocks.
+
+    from profiler_merge.recording import recording
+
+    with recording("profile") as r:
+        for batch in loader:
+            with r.step():
+                train(batch)
+
+Needs the standard library alone: an application that lacks the rest gets copies of this file and of anchor.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Protocol
+
+_beside = import_module(f"{__name__.removesuffix('recording')}anchor")  # in the package, or copied beside this file
+
+FOLDER_VARIABLE = "DXT_RECORDING_PROFILE"
+"""Set by `dxt-replay record`: the folder for profiles, in place of the one that the program names."""
+
+ANCHORS = 3
+"""Anchors at the beginning and at the end: the first one is slow."""
+
+FRAMEWORKS = ("torch", "tensorflow", "jax")
+"""Modules of the profilers, in the order in which an imported one is chosen. TensorFlow imports JAX if it is there."""
+
+_FIRST_IN_PROGRAM = ("torch", "jax", "tensorflow")
+"""The order among those that the main program itself names: one of JAX uses TensorFlow for its input."""
+
+
+class _Profiler(Protocol):
+    """A framework's profiler. `mark` begins the step of a number and ends the step before it."""
+
+    def start(self, folder: str) -> None: ...
+
+    def mark(self, number: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class _Torch:
+    """PyTorch: `ProfilerStep#N` from step to step, one trace at the end."""
+
+    def __init__(self, torch: Any) -> None:
+        self._module = torch.profiler
+
+    def start(self, folder: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it does not warm up: the first steps are wanted too
+            every_step = self._module.schedule(wait=0, warmup=0, active=10**9)
+        handler = self._module.tensorboard_trace_handler(folder, use_gzip=True)
+        self._profile = self._module.profile(schedule=every_step, on_trace_ready=handler)
+        self._profile.start()
+
+    def mark(self, number: int) -> None:
+        if number:
+            self._profile.step()
+
+    def stop(self) -> None:
+        self._profile.stop()
+
+
+class _Annotated:
+    """A profiler whose steps are annotations. The last one, after the last step, is dropped: it ends too late."""
+
+    _open: Any = None
+
+    def __init__(self, module: Any) -> None:
+        self._module = module.profiler
+
+    def mark(self, number: int) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+        self._open = self._annotation(number)
+        self._open.__enter__()
+
+    def stop(self) -> None:
+        self._stop_profiler()
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+
+    def _annotation(self, number: int) -> Any:
+        raise NotImplementedError
+
+    def _stop_profiler(self) -> None:
+        raise NotImplementedError
+
+
+class _TensorFlow(_Annotated):
+    """TensorFlow: steps are `train` annotations as Keras makes them."""
+
+    def start(self, folder: str) -> None:
+        options = self._module.experimental.ProfilerOptions(host_tracer_level=2)
+        self._module.experimental.start(folder, options=options)
+
+    def _annotation(self, number: int) -> Any:
+        return self._module.experimental.Trace("train", step_num=number, _r=1)
+
+    def _stop_profiler(self) -> None:
+        self._module.experimental.stop()
+
+
+class _Jax(_Annotated):
+    """JAX: steps are its step annotations. Its tracer of Python calls stays off where it can be: it is expensive."""
+
+    def start(self, folder: str) -> None:
+        if hasattr(self._module, "ProfileOptions"):
+            options = self._module.ProfileOptions()
+            options.python_tracer_level = 0
+            self._module.start_trace(folder, profiler_options=options)
+        else:
+            self._module.start_trace(folder)
+
+    def _annotation(self, number: int) -> Any:
+        return self._module.StepTraceAnnotation("train", step_num=number)
+
+    def _stop_profiler(self) -> None:
+        self._module.stop_trace()
+
+
+class _NoProfiler:
+    """Anchors alone: they date Darshan's log, but nothing marks the steps."""
+
+    def start(self, folder: str) -> None:
+        _say(
+            "no profiler runs, as none of torch, jax and tensorflow is imported: anchors are set, steps are not marked"
+        )
+
+    def mark(self, number: int) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+_PROFILERS: dict[str, Callable[[Any], _Profiler]] = {"torch": _Torch, "jax": _Jax, "tensorflow": _TensorFlow}
+
+
+class Recording:
+    """What `recording` gives: the profiler of one process, and the number of the step that it is in."""
+
+    def __init__(self, folder: str, profiler: _Profiler, rank: int, steps: int | None) -> None:
+        self.folder = folder
+        """The folder of this rank's profile."""
+        self.steps = 0
+        """Number of steps that have ended."""
+        self._profiler: _Profiler | None = profiler
+        self._rank, self._limit = rank, steps
+        self._running = False
+
+    def start(self) -> None:
+        """Start the profiler and begin step 0. What fails here is printed: the training goes on."""
+        os.makedirs(self.folder, exist_ok=True)
+        try:
+            assert self._profiler is not None
+            self._profiler.start(self.folder)
+        except Exception as error:
+            _say(f"the profiler could not start, and steps are not marked: {error}")
+            self._profiler = None
+        self._running = True
+        self._anchors()
+        if self._profiler is not None:
+            self._profiler.mark(0)
+
+    def next_step(self) -> None:
+        """End the present step and begin the next one, to which the fetch of its batch belongs."""
+        self.steps += 1
+        if self._profiler is not None and self._running:
+            self._profiler.mark(self.steps)
+            if self.steps == self._limit:
+                self.stop()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One training step: it ends here, and the next one begins. The first began with the recording."""
+        yield
+        self.next_step()
+
+    def stop(self) -> None:
+        """Stop the profiler, which writes the profile. Does nothing the second time."""
+        if not self._running:
+            return
+        self._running = False
+        self._anchors()
+        try:
+            if self._profiler is not None:
+                self._profiler.stop()
+        except Exception as error:
+            _say(f"the profile could not be written: {error}")
+
+    def _anchors(self) -> None:
+        with suppress(OSError):
+            for _ in range(ANCHORS):
+                _beside.anchor(rank=self._rank, directory=self.folder)
+
+    def __enter__(self) -> Recording:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def recording(
+    folder: str | os.PathLike[str] = "profile",
+    *,
+    framework: str = "auto",
+    rank: int | None = None,
+    steps: int | None = None,
+) -> Recording:
+    """Profile the training loop inside the `with`, number its steps, and set anchors before and after it.
+
+        with recording("profile") as r:
+            for batch in loader:
+                with r.step():
+                    train(batch)
+
+    The profile goes to `folder/rank<rank>`; under `dxt-replay record` to the folder of the recording.
+    `framework`: torch, tensorflow or jax, by default the one that is imported. `rank`: by default what
+    torch.distributed or the launcher says. `steps`: profile only so many, as profiles of long jobs grow large.
+    Raises: ValueError for another framework.
+    """
+    if framework not in ("auto", *FRAMEWORKS):
+        raise ValueError(f"framework is {framework!r}: choose auto, {', '.join(FRAMEWORKS)}")
+    rank = _rank() if rank is None else rank
+    place = Path(os.environ.get(FOLDER_VARIABLE) or folder, f"rank{rank}" if rank >= 0 else f"process{os.getpid()}")
+    return Recording(str(place), _profiler(framework), rank, steps)
+
+
+def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) -> Any:
+    """A Keras callback that does what `recording` does, with its arguments.
+
+    model.fit(dataset, callbacks=[keras_recording("profile")])
+    """
+    keras = sys.modules.get("keras") or import_module("tensorflow").keras
+    with suppress(AttributeError):
+        choices.setdefault("framework", {"torch": "torch", "jax": "jax"}.get(keras.backend.backend(), "tensorflow"))
+    run = recording(folder, **choices)
+
+    class KerasRecording(keras.callbacks.Callback):  # type: ignore[name-defined]
+        def on_train_begin(self, logs: Any = None) -> None:
+            run.start()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            run.next_step()
+
+        def on_train_end(self, logs: Any = None) -> None:
+            run.stop()
+
+    return KerasRecording()
+
+
+def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) -> Any:
+    """A Lightning callback that does what `recording` does, with its arguments.
+
+    Trainer(callbacks=[lightning_recording("profile")])
+    """
+    old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
+    callbacks = import_module("pytorch_lightning.callbacks" if old else "lightning.pytorch.callbacks")
+    started: list[Recording] = []
+
+    class LightningRecording(callbacks.Callback):  # type: ignore[name-defined]
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            started.append(recording(folder, **{"rank": trainer.global_rank, **choices}))
+            started[-1].start()
+
+        def on_train_batch_end(self, *arguments: Any, **named: Any) -> None:
+            started[-1].next_step()
+
+        def on_train_end(self, trainer: Any, module: Any) -> None:
+            started[-1].stop()
+
+        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+            if started:
+                started[-1].stop()
+
+    return LightningRecording()
+
+
+def _profiler(framework: str) -> _Profiler:
+    """The profiler of a framework, of the first imported one for auto. Nothing is imported for auto."""
+    if framework != "auto":
+        return _PROFILERS[framework](import_module(framework))
+    imported = [name for name in FRAMEWORKS if hasattr(sys.modules.get(name), "profiler")]
+    if not imported:
+        return _NoProfiler()
+    named = [name for name in _FIRST_IN_PROGRAM if name in imported and name in _named_by_the_program()]
+    chosen, others = (named or imported)[0], [name for name in imported if name != (named or imported)[0]]
+    if others and len(named) != 1:
+        _say(f"profiling with {chosen}; recording(framework={others[0]!r}) chooses {others[0]}")
+    return _PROFILERS[chosen](sys.modules[chosen])
+
+
+def _named_by_the_program() -> set[str]:
+    """Packages of the modules, functions and classes that the main program has names for."""
+    values = vars(sys.modules["__main__"]).values() if "__main__" in sys.modules else ()
+    found = (getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None) for value in values)
+    return {name.partition(".")[0] for name in found if isinstance(name, str)}
+
+
+def _rank() -> int:
+    """This process's rank as torch.distributed knows it, else as the launcher set it, -1 when neither does."""
+    with suppress(AttributeError, RuntimeError, ValueError):
+        distributed = sys.modules["torch"].distributed if "torch" in sys.modules else None
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank())
+    return int(_beside.launcher_rank())
+
+
+def _say(text: str) -> None:
+    print(f"dxt-replay: recording: {text}", file=sys.stderr)

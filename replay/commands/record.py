@@ -1,0 +1,130 @@
+"""`dxt-replay record`: run a job under a tracer, and merge what it left into a capture."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from replay.commands.shared_options import force_option, json_option
+
+if TYPE_CHECKING:
+    from replay.interface.recordings import Recorded
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option(
+    "-o",
+    "--output",
+    default="run.capture",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    metavar="OUT.capture",
+    help="The capture to write.",
+)
+@click.option(
+    "--logs",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="New folder for the logs and profiles of this run.  [default: OUT.recording beside the capture]",
+)
+@click.option(
+    "--with",
+    "tracer",
+    type=click.Choice(["darshan", "strace", "dftracer"]),
+    help="The tracer: strace and dftracer work where Darshan is not installed, and lose more.  [default: darshan]",
+)
+@click.option(
+    "--library",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Darshan's runtime library, where it is not found: /path/to/libdarshan.so.",
+)
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder into which the job writes profiles by itself; repeatable. `recording()` needs none.",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(min=1, max=1900),
+    metavar="MIB",
+    help="Memory for Darshan's trace in each process, MiB: 64 hold 1.6 million operations or 25,000 files.  "
+    "[default: 1/64 of the free memory, 32 to 256]",
+)
+@click.option(
+    "--include",
+    multiple=True,
+    metavar="DIR",
+    help="Trace files below DIR though Darshan leaves them out, as it does below /opt, /usr and /var; repeatable.",
+)
+@force_option
+@json_option
+def command(
+    words: tuple[str, ...],
+    output: Path,
+    logs: Path | None,
+    tracer: str | None,
+    library: Path | None,
+    profiles: tuple[Path, ...],
+    memory: int | None,
+    include: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Run a job under Darshan, and merge its logs and profiles into a capture.
+
+    COMMAND is what you would type: `dxt-replay record -- python train.py`. Behind mpiexec, mpirun, srun, aprun, jsrun
+    or `flux run` the ranks alone are traced, each with its worker processes; for another launcher write {} before the
+    program of the ranks. The job keeps its input, output, signals and exit status; the results are printed on stderr.
+    Under --json the job's output goes to stderr. After Ctrl-C what was recorded until then is merged.
+    """
+    from replay import interface
+    from replay.commands.json_output import print_json
+
+    recorded = interface.record(
+        words,
+        output,
+        logs=logs,
+        tracer=tracer,
+        profiles=profiles,
+        library=library,
+        memory_mib=memory,
+        include=include,
+        force=force,
+        stdout=2 if as_json else None,
+    )
+    if as_json:
+        print_json(recorded.as_json())
+    _report(recorded)
+    if recorded.job.ended.status or recorded.problem is not None:
+        from traces.errors import DxtReplayError
+
+        raise SystemExit(recorded.job.ended.status or DxtReplayError.exit_status)
+
+
+def _report(recorded: Recorded) -> None:
+    """What was found and what to type next, on stderr: standard output is the job's."""
+    from replay.commands.session import current, warn
+    from replay.show.record_sections import record_sections
+    from replay.show.terminal import print_sections
+
+    if signal.SIGINT in recorded.job.ended.signals and recorded.capture is not None:
+        click.echo("dxt-replay: the job was interrupted: the capture holds what it did until then", err=True)
+    if recorded.problem is not None:
+        click.echo(f"dxt-replay: error: {recorded.problem}", err=True)
+    if current().as_json:
+        return
+    for text in recorded.warnings:
+        warn(text)
+    if not current().quiet:
+        with contextlib.redirect_stdout(sys.stderr):
+            print_sections(record_sections(recorded.as_json()))

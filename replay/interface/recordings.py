@@ -1,0 +1,189 @@
+"""A job, recorded and merged in one call."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replay.interface.merging import PathLike, merge
+from traces.errors import DxtReplayError, RecordingError, UsageError
+
+if TYPE_CHECKING:
+    from profiler_merge.merge import MergeResult
+    from profiler_merge.recorder.job import RecordedJob
+
+_ENOUGH = 0.99995
+"""Least trace coverage that is called complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What `record` made.
+
+    capture: the capture, None where nothing could be merged; `problem` then says why.
+    folder: the recording: the tracer's logs, the profiles, and the script that started each process.
+    profiles: the folders that the profiles were merged from.
+    merged: the result of the merge.
+    """
+
+    capture: Path | None
+    folder: Path
+    job: RecordedJob
+    profiles: tuple[Path, ...]
+    merged: MergeResult | None
+    problem: str | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is missing, and what to do about it."""
+        return (*self.job.warnings, *_coverage_warnings(self))
+
+    @property
+    def next_command(self) -> str:
+        """What to type next."""
+        if self.capture is None:
+            return self.merge_command
+        return f"dxt-replay summary {shlex.quote(str(self.capture))}"
+
+    @property
+    def merge_command(self) -> str:
+        """The merge alone, for when it did not succeed."""
+        given = [word for profile in self.profiles for word in ("--profile", str(profile))]
+        words = ["dxt-replay", "merge", str(self.folder / "logs"), *given, "-o", "run.capture"]
+        return shlex.join(words)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay record --json` prints."""
+        tracer = self.job.tracer
+        return {
+            "capture": None if self.capture is None else str(self.capture),
+            "exit_status": self.job.ended.status,
+            "signals": list(self.job.ended.signals),
+            "tracer": {
+                "name": tracer.name,
+                "program": str(tracer.program),
+                "found_in": tracer.origin,
+                "version": tracer.version,
+                "note": tracer.note,
+            },
+            "folder": str(self.folder),
+            "logs": len(self.job.logs),
+            "profiles": [str(profile) for profile in self.profiles],
+            "merge": None if self.merged is None else self.merged.as_json(),
+            "problem": self.problem,
+            "warnings": list(self.warnings),
+            "next": self.next_command,
+        }
+
+
+def record(
+    command: Sequence[str],
+    output: PathLike = "run.capture",
+    *,
+    logs: PathLike | None = None,
+    tracer: str | None = None,
+    profiles: PathLike | Sequence[PathLike] = (),
+    library: PathLike | None = None,
+    memory_mib: int | None = None,
+    include: Sequence[PathLike] = (),
+    force: bool = False,
+    stdout: int | None = None,
+) -> Recorded:
+    """Run a command under Darshan, and merge its logs, and the profiles that it wrote, into the capture `output`.
+
+        recorded = dxt_replay.record(["python", "train.py"], "run.capture")
+
+    `logs`: new folder for what is recorded, by default beside the output (`run.recording`). `tracer`: darshan, strace
+    or dftracer. `profiles`: folders of profiles that the job writes elsewhere than `recording()` does. `library`:
+    Darshan's libdarshan.so. `memory_mib`: for the trace of each process. `include`: folders that Darshan would leave
+    out. `stdout`: descriptor for the command's output. The command's failure is a result, not an error.
+    Raises: RecordingError where no tracer works; UsageError for the command; TargetError for what exists.
+    """
+    from profiler_merge.recorder.foreground import signals_held
+    from profiler_merge.recorder.job import JobOptions, find_tracer, record_job
+    from profiler_merge.recorder.tracer import TRACERS
+
+    if tracer is not None and tracer not in TRACERS:
+        raise UsageError(f"{tracer!r} is not a tracer: choose {', '.join(TRACERS)}")
+    capture = Path(output)
+    folder = Path(logs) if logs is not None else capture.with_name(f"{capture.stem}.recording")
+    options = JobOptions(
+        folder=folder,
+        tracer=tracer,
+        library=None if library is None else Path(library),
+        dxt_mib=memory_mib,
+        include=tuple(map(str, include)),
+        force=force,
+        output=stdout,
+    )
+    found = find_tracer(list(command), options)
+    with signals_held() as mask:
+        from traces.store.writer import check_capture_output  # here: it starts threads
+
+        check_capture_output(capture, force=force)
+        job = record_job(list(command), found, options, mask)
+    given = [Path(each) for each in ([profiles] if isinstance(profiles, (str, os.PathLike)) else profiles)]
+    return _merged(capture, folder, job, given, force=force)
+
+
+def _merged(capture: Path, folder: Path, job: RecordedJob, given: Sequence[Path], *, force: bool) -> Recorded:
+    """The capture of a job that has run; what stands in its way is the result's problem."""
+    from profiler_merge.recognise import find_profiles
+    from profiler_merge.recorder.other_tracers import NOT_DATA
+    from profiler_merge.recorder.tracer import DFTRACER
+
+    profiles = [*given, *([job.profiles] if find_profiles(job.profiles) else [])]
+    merged, problem = None, None
+    try:
+        if not job.logs:
+            raise RecordingError(_no_log(job))
+        exclude = NOT_DATA if job.tracer.name == DFTRACER else ()
+        merged = merge(job.logs, capture, profiles=profiles, exclude=exclude, force=force)
+    except DxtReplayError as error:
+        problem = str(error)
+    return Recorded(
+        capture=None if merged is None else capture,
+        folder=folder,
+        job=job,
+        profiles=tuple(profiles),
+        merged=merged,
+        problem=problem,
+    )
+
+
+def _no_log(job: RecordedJob) -> str:
+    """Why a job may have left no log at all."""
+    if job.ended.status > 128:
+        return (
+            f"the job was ended by signal {job.ended.status - 128} and left no log: Darshan writes it when a process "
+            "ends by itself or by Ctrl-C (SIGINT). Stop the job with `kill -INT`"
+        )
+    return (
+        "the job left no log: a program that is linked statically, or that clears its environment, cannot be traced by "
+        "a preloaded library. Record with --with strace"
+    )
+
+
+def _coverage_warnings(recorded: Recorded) -> list[str]:
+    """What to do about a trace that is not complete, and about a recording without steps."""
+    merged = recorded.merged
+    if merged is None:
+        return []
+    warnings = []
+    coverage = merged.info.coverage
+    known = [share for share in (coverage.bytes, coverage.operations) if share is not None]
+    if known and min(known) < _ENOUGH:
+        warnings.append(
+            f"only {min(known):.1%} of the job's I/O is in the trace: record again with more memory for it, such as "
+            "--memory 1024 (MiB for each process)"
+        )
+    if not recorded.profiles:
+        warnings.append(
+            "no profile was written, so the capture has neither steps nor compute: put `with recording() as r:` around "
+            "the training loop (docs/recording.md), or give --profile"
+        )
+    return warnings
