@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiler_merge.recorder import darshan_settings as settings
+from profiler_merge.recorder import python_start
 from profiler_merge.recorder.darshan_library import Library, is_darshan
 from profiler_merge.recorder.job_script import script_text
-from profiler_merge.recorder.recording_folder import CHECK, CONFIG, find_below, write_script
+from profiler_merge.recorder.recording_folder import CHECK, CONFIG, PYTHON, find_below, write_script
 from profiler_merge.recorder.tracer import DARSHAN, LOGS, Tracer
 from traces.errors import LogError, RecordingError
 
@@ -54,6 +55,7 @@ def set_up(
         variables=settings.variables(config=str(config), logs=LOGS, job=job, dxt_mib=dxt_mib),
         unset=settings.UNSET,
         preload=(library.path,),
+        python_path=_python_start(folder),
         patterns=("*.darshan",),
     )
     printed, log = _try(tracer, folder)
@@ -80,6 +82,13 @@ def without_darshan(environment: Mapping[str, str]) -> dict[str, str]:
     words = [word for word in environment.get("LD_PRELOAD", "").replace(":", " ").split() if not is_darshan(word)]
     kept = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
     return {**kept, "LD_PRELOAD": ":".join(words)} if words else kept
+
+
+def _python_start(folder: Path) -> Path:
+    place = folder / PYTHON
+    place.mkdir()
+    (place / python_start.FILE_NAME).write_text(python_start.TEXT, encoding="utf-8")
+    return place
 
 
 def _try(tracer: Tracer, folder: Path) -> tuple[str, Path | None]:

@@ -147,8 +147,8 @@ def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJo
         killed = places.collect_killed(folder, job, Path(tempfile.gettempdir()))
         if killed:
             warnings.append(
-                f"{killed} processes were killed before Darshan wrote their traces: their I/O is not in the capture; "
-                f"their counters are in {folder / places.KILLED}"
+                f"{killed} {'processes' if killed > 1 else 'process'} ended by a signal before Darshan wrote a trace: "
+                f"its I/O is not in the capture; the counters are in {folder / places.KILLED}"
             )
         if places.find_below(logs, ("*.darshan_partial",)):
             warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")

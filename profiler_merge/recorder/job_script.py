@@ -41,6 +41,8 @@ def script_text(tracer: Tracer, *, logs: Path, profiles: Path, by_rank: bool, da
         lines.append(f"unset {' '.join(tracer.unset)}")
     lines += [f"export {name}={_with_logs(value)}" for name, value in tracer.variables.items()]
     lines.append(f"export {FOLDER_VARIABLE}={shlex.quote(str(profiles))}")
+    if tracer.python_path is not None:
+        lines.append(f'export PYTHONPATH={shlex.quote(str(tracer.python_path))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
     if tracer.preload:
         libraries = shlex.quote(":".join(map(str, tracer.preload)))
         lines.append(f'export LD_PRELOAD={libraries}"${{LD_PRELOAD:+:$LD_PRELOAD}}"')

@@ -14,8 +14,8 @@ MARK = "recording.txt"
 """Names the command that was recorded. A folder without it is not a recording, and is never replaced."""
 
 LOGS, PROFILES, CHECK, KILLED = "logs", "profile", "check", "killed"
-SCRIPT, CONFIG = "job.sh", "darshan.conf"
-_NAMES = {MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG}
+SCRIPT, CONFIG, PYTHON = "job.sh", "darshan.conf", "python"
+_NAMES = {MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, PYTHON}
 
 
 def _objection(path: Path) -> str | None:

@@ -24,6 +24,7 @@ class Tracer:
     variables: environment of every process of the job; LOGS stands for the folder of the logs.
     unset: variables that would spoil the recording.
     preload: libraries to load into every process.
+    python_path: folder that every Python process of the job finds its modules in first.
     prefix: words of the shell before the job's program; LOGS as in `variables`.
     patterns: globs of the logs below the folder.
     note: what the tracer costs and loses, for people; "" where there is nothing to say.
@@ -36,6 +37,7 @@ class Tracer:
     variables: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     preload: tuple[Path, ...] = ()
+    python_path: Path | None = None
     prefix: str = ""
     patterns: tuple[str, ...]
     note: str = ""

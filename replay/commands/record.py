@@ -118,7 +118,7 @@ def _report(recorded: Recorded) -> None:
     from replay.show.terminal import print_sections
 
     if signal.SIGINT in recorded.job.ended.signals and recorded.capture is not None:
-        click.echo("dxt-replay: the job was interrupted: the capture holds what it did until then", err=True)
+        click.echo("dxt-replay: the job was interrupted: the capture holds what it did until it ended", err=True)
     if recorded.problem is not None:
         click.echo(f"dxt-replay: error: {recorded.problem}", err=True)
     if current().as_json:

@@ -160,7 +160,7 @@ def _no_log(job: RecordedJob) -> str:
     if job.ended.status > 128:
         return (
             f"the job was ended by signal {job.ended.status - 128} and left no log: Darshan writes it when a process "
-            "ends by itself or by Ctrl-C (SIGINT). Stop the job with `kill -INT`"
+            "ends by itself or a Python program by Ctrl-C. Stop the job with `kill -INT`"
         )
     return (
         "the job left no log: a program that is linked statically, or that clears its environment, cannot be traced by "

@@ -116,6 +116,38 @@ def test_jobs_of_one_program_with_other_arguments_are_refused(tmp_path):
         open_job(logs)
 
 
+def test_logs_in_folders_of_ranks_are_of_these_ranks(tmp_path):
+    """As `record` lays them: also in dated folders, and workers whose logs do not say who started them."""
+    places = {pid: tmp_path / f"rank{rank}" for pid, rank in ((10, 2), (11, 2), (20, 0), (21, 0), (30, 1))}
+    places[21] = tmp_path / "rank0" / "2026" / "1" / "31"
+    for place in places.values():
+        place.mkdir(parents=True, exist_ok=True)
+    spawned = b"python -c from multiprocessing.spawn import spawn_main"
+    logs = [
+        process_log(places[10], 10, start_s=1000),
+        process_log(places[11], 11, start_s=1001, exe=spawned),
+        process_log(places[20], 20, start_s=1002),
+        process_log(places[21], 21, start_s=1003, parent=20),
+        process_log(places[30], 30, start_s=1004),
+    ]
+    job = open_job(logs)
+    assert roles(job) == {("20", 0, 0), ("21", 0, 1), ("30", 1, 0), ("10", 2, 0), ("11", 2, 1)}
+    assert job.warnings == ()
+    without = open_job(logs[:4])
+    assert roles(without) == roles(job) - {("30", 1, 0)}
+    assert without.warnings == ("no log of these ranks, whose I/O is not in the capture: 1",)
+
+
+def test_a_folder_with_several_ranks_is_not_a_ranks_own(tmp_path):
+    """torchrun under srun: the folder is that of a node."""
+    logs = []
+    for node, pids in ((0, (10, 11)), (1, (20, 21))):
+        place = tmp_path / f"rank{node}"
+        place.mkdir()
+        logs += [process_log(place, pid, start_s=1000 + pid) for pid in pids]
+    assert roles(open_job(logs)) == {("10", 0, 0), ("11", 1, 0), ("20", 2, 0), ("21", 3, 0)}
+
+
 def test_two_runs_under_one_job_id_are_refused(tmp_path):
     """A job script that runs the training twice: these are no two ranks."""
     with pytest.raises(LogError, match="of 2 jobs"):

@@ -1,0 +1,253 @@
+"""`dxt-replay record`, under a stand-in of Darshan's library and under real strace."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replay.commands.main import main
+from tests import fake_darshan
+from tests.places import ROOT
+from traces.store.reader import open_capture
+
+PYTHON = sys.executable
+WITHOUT_COMPUTE = "no profile was written, so the capture has neither steps nor compute"
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The stand-in, beside the work directory; every Python process of the job leaves a log."""
+    place = tmp_path / "darshan"
+    place.mkdir()
+    monkeypatch.setenv("FAKE_DARSHAN_LOG", str(fake_darshan.prepared_log(place / "prepared")))
+    return fake_darshan.build(place)
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory in which the command runs; this process is nobody's rank."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "LD_PRELOAD"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def record(*words: str, library: Path | None = None) -> int:
+    return main(["record", *(["--library", str(library)] if library else []), *words])
+
+
+def traced_reads(path: Path) -> int:
+    rows = [row for batch in open_capture(path).operations() for row in batch.to_pylist()]
+    return sum(row["origin"] == "traced" and row["op"] == "read" for row in rows)
+
+
+def test_a_job_becomes_a_capture_and_the_next_command_is_printed(library, work, capfd) -> None:
+    assert record("--", PYTHON, "-c", "print('trained')", library=library) == 0
+    out, err = capfd.readouterr()
+    assert out == "trained\n"  # the report is on stderr: standard output is the job's
+    assert "darshan 3.5.0" in err
+    assert "trace coverage 100 %" in err
+    assert WITHOUT_COMPUTE in err
+    assert err.rstrip().endswith("dxt-replay summary run.capture")
+    assert traced_reads(work / "run.capture") == 2
+    assert (work / "run.recording" / "recording.txt").read_text(encoding="utf-8").startswith(PYTHON)
+
+
+def test_the_status_of_the_job_is_passed_on_and_it_is_merged_all_the_same(library, work, capfd) -> None:
+    assert record("--", PYTHON, "-c", "raise SystemExit(7)", library=library) == 7
+    assert (work / "run.capture").is_dir()
+    assert "exit status of the job  7" in capfd.readouterr().err
+
+
+def test_json_has_standard_output_for_itself(library, work, capfd) -> None:
+    assert record("--json", "-o", "a.capture", "--", PYTHON, "-c", "print('trained')", library=library) == 0
+    out, err = capfd.readouterr()
+    assert err == "trained\n"
+    result = json.loads(out)
+    assert result["schema_version"] == 1
+    assert (result["capture"], result["exit_status"], result["logs"]) == ("a.capture", 0, 1)
+    assert result["tracer"]["found_in"] == "--library"
+    assert result["merge"]["operations"]["traced"] == 2
+    page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8").split("## Keys of `record --json`")[1]
+    assert all(f"| `{key}` |" in page for key in result if key != "schema_version")
+
+
+def test_what_exists_is_refused_before_the_job_starts(library, work, capfd) -> None:
+    job = ["--", PYTHON, "-c", "open('ran', 'w')"]
+    assert record(*job, library=library) == 0
+    (work / "ran").unlink()
+    assert record(*job, library=library) == 2
+    assert "run.capture exists: --force replaces it" in capfd.readouterr().err
+    shutil.rmtree(work / "run.capture")
+    assert record(*job, library=library) == 2
+    assert "run.recording exists: --force replaces it" in capfd.readouterr().err
+    assert not (work / "ran").exists()
+    assert record("--force", *job, library=library) == 0
+    assert (work / "ran").exists()
+
+
+def test_a_folder_that_is_not_a_recording_is_never_replaced(library, work, capfd) -> None:
+    (work / "mine").mkdir()
+    (work / "mine" / "thesis.tex").touch()
+    assert record("--force", "--logs", "mine", "--", PYTHON, "-c", "1", library=library) == 2
+    assert "is not a recording" in capfd.readouterr().err
+    assert (work / "mine" / "thesis.tex").exists()
+
+
+def test_an_incomplete_trace_says_what_to_do(library, work, capfd, monkeypatch, tmp_path) -> None:
+    prepared = fake_darshan.prepared_log(tmp_path / "partial", counted=8)
+    monkeypatch.setenv("FAKE_DARSHAN_LOG", str(prepared))
+    assert record("--", PYTHON, "-c", "1", library=library) == 0
+    assert "only 25.0% of the job's I/O is in the trace: record again with more memory" in capfd.readouterr().err
+
+
+def test_each_rank_behind_a_launcher_has_its_logs(library, work, capfd) -> None:
+    launcher = work / "mpiexec"
+    launcher.write_text('#!/bin/sh\nshift 2\nfor r in 0 2; do PMI_RANK=$r "$@" || exit; done\n', encoding="utf-8")
+    launcher.chmod(0o755)
+    program = "import os; print(os.environ['PMI_RANK'], 'libdarshan' in os.environ['LD_PRELOAD'])"
+    assert record("--", "./mpiexec", "-n", "2", PYTHON, "-c", program, library=library) == 0
+    out, err = capfd.readouterr()
+    assert out == "0 True\n2 True\n"
+    assert "Merged 3 ranks" in err
+    assert "no log of these ranks, whose I/O is not in the capture: 1" in err.replace("\n", " ")
+    ranks = {path.parent.name for path in (work / "run.recording" / "logs").rglob("*.darshan")}
+    assert ranks == {"rank0", "rank2"}
+
+
+def test_the_launcher_itself_is_not_traced(library, work, capfd) -> None:
+    launcher = work / "mpirun"
+    launcher.write_text(f'#!{PYTHON}\nimport os\nprint("LD_PRELOAD" in os.environ)\n', encoding="utf-8")
+    launcher.chmod(0o755)
+    assert record("--", "./mpirun", "-n", "2", PYTHON, "-c", "1", library=library) == 2
+    out, err = capfd.readouterr()
+    assert out == "False\n"
+    assert "the job left no log" in err
+
+
+def test_recording_inside_the_ranks_is_refused(library, monkeypatch, capfd) -> None:
+    monkeypatch.setenv("PMI_SIZE", "8")
+    monkeypatch.setenv("PMI_RANK", "3")
+    assert record("--", PYTHON, "train.py", library=library) == 2
+    assert "`dxt-replay record -- mpiexec -n 8" in capfd.readouterr().err
+
+
+def test_profiles_go_into_the_recording(library, work, capfd) -> None:
+    program = "import os; print(os.environ['DXT_RECORDING_PROFILE'])"
+    assert record("--", PYTHON, "-c", program, library=library) == 0
+    assert capfd.readouterr().out == f"{work}/run.recording/profile\n"
+
+
+def test_ctrl_c_leaves_what_was_recorded(library, work) -> None:
+    """Darshan's own end of a process is never reached: Python ends itself by the signal."""
+    with subprocess.Popen(
+        [PYTHON, "-m", "replay.commands.main", "record", "--library", str(library), "-o", str(work / "c.capture"), "--",
+         PYTHON, "-c", "import signal; print('ready', flush=True); signal.pause()"],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert "the job was interrupted: the capture holds what it did until it ended" in err
+    assert "trace coverage 100 %" in err
+    assert traced_reads(work / "c.capture") == 2
+
+
+def test_a_sitecustomize_of_the_environment_still_runs(library, work, capfd, monkeypatch) -> None:
+    (work / "site").mkdir()
+    (work / "site" / "sitecustomize.py").write_text("print('my own')\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(work / "site"))
+    assert record("--", PYTHON, "-c", "print('trained')", library=library) == 0
+    assert capfd.readouterr().out == "my own\ntrained\n"
+
+
+def test_a_job_that_a_signal_ended_without_a_log_says_why(library, capfd) -> None:
+    assert record("--", PYTHON, "-c", "import os; os.kill(os.getpid(), 15)", library=library) == 143
+    err = capfd.readouterr().err
+    assert "ended by signal 15 and left no log" in err
+    assert "Traceback" not in err
+
+
+def test_a_library_that_writes_no_log_is_refused_before_the_job(work, tmp_path, capfd) -> None:
+    broken = tmp_path / "libdarshan.so"
+    broken.write_text("not a library", encoding="utf-8")
+    assert record("--", PYTHON, "-c", "open('ran', 'w')", library=broken) == 2
+    err = capfd.readouterr().err
+    assert "wrote no log of a small test process" in err
+    assert "cannot be preloaded" in err  # the loader's own words
+    assert not (work / "ran").exists()
+
+
+def test_a_library_without_dxt_is_refused_before_the_job(library, work, tmp_path, capfd, monkeypatch) -> None:
+    monkeypatch.setenv("FAKE_DARSHAN_LOG", str(fake_darshan.log_without_dxt(tmp_path / "plain")))
+    assert record("--", PYTHON, "-c", "open('ran', 'w')", library=library) == 2
+    assert "was built without DXT" in capfd.readouterr().err
+    assert not (work / "ran").exists()
+
+
+def test_commands_that_cannot_be_started_are_named(library, capfd) -> None:
+    assert record("--", "no-such-program", library=library) == 2
+    assert "no-such-program was not found" in capfd.readouterr().err
+    assert record("--library", "/no/libdarshan.so", "--", PYTHON) == 2
+    assert "/no/libdarshan.so does not exist" in capfd.readouterr().err
+    assert record() == 2
+    assert "-- COMMAND" in capfd.readouterr().err
+
+
+def test_without_any_tracer_it_says_how_to_get_each(work, capfd, monkeypatch) -> None:
+    """A stripped environment, in which nothing can be found; the machine's own Darshan would be."""
+    from profiler_merge.recorder.darshan_library import find_library
+
+    if find_library({"PATH": "/usr/bin:/bin"}) is not None:
+        pytest.skip("Darshan is installed on this machine")
+    for name in ("DARSHAN_RUNTIME_DIR", "CONDA_PREFIX", "LD_LIBRARY_PATH", "MODULEPATH", "MODULESHOME", "LMOD_CMD"):
+        monkeypatch.delenv(name, raising=False)
+    assert record("--", PYTHON, "-c", "1") == 2
+    err = capfd.readouterr().err
+    for words in ("conda install -c conda-forge darshan-runtime", "spack install", "apt install strace", "pip install"):
+        assert words in err
+    assert list(work.iterdir()) == []
+
+
+def can_strace() -> bool:
+    program = shutil.which("strace")
+    return (
+        program is not None
+        and not subprocess.run([program, "-o", "/dev/null", "true"], capture_output=True, check=False).returncode
+    )
+
+
+@pytest.mark.skipif(not can_strace(), reason="strace is not installed, or may not trace here")
+@pytest.mark.parametrize("ending", ["", "; raise SystemExit(5)", "; import os; os.kill(os.getpid(), 9)"])
+def test_strace_records_every_read(work, capfd, ending) -> None:
+    data = work / "data.bin"
+    data.write_bytes(bytes(3000))
+    program = f"f = open('data.bin', 'rb', buffering=0); [f.read(1000) for _ in range(4)]{ending}"
+    status = record("--with", "strace", "--", PYTHON, "-c", program)
+    assert status == {"": 0, "; raise": 5, "; impor": 137}[ending[:7]]
+    capture = open_capture(work / "run.capture")
+    rows = [row for batch in capture.operations() for row in batch.to_pylist()]
+    reads = [
+        (row["offset"], row["length"])
+        for row in rows
+        if row["op"] == "read" and capture.paths()[row["file_id"]] == str(data)
+    ]
+    assert reads == [(0, 1000), (1000, 1000), (2000, 1000), (3000, 0)]
+    assert "each traced call takes about 0.13 ms longer" in capfd.readouterr().err.replace("\n", " ")
+
+
+def test_strace_that_is_not_there_says_how_to_get_it(capfd, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert record("--with", "strace", "--", PYTHON, "-c", "1") == 2
+    assert "apt install strace" in capfd.readouterr().err
