@@ -18,9 +18,12 @@ _HEAD_BYTES = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatmapRecord:
-    """Bytes moved per time bin by one rank at one interface, which `log.names` tells (`heatmap:POSIX` ...).
+    """Bytes that one rank moved in each time bin through one interface.
 
-    `read_bins`, `write_bins` int64[n]. n and the width may differ between ranks (Darshan 3.4.0 to 3.4.3: by one bin).
+    `record_id`: the interface, as `heatmap:POSIX` and the like in `log.names`.
+    `bin_width_s`: width of a bin in seconds.
+    `read_bins`, `write_bins`: int64 (n,), bytes. n and the width may differ between ranks (Darshan 3.4.0 to 3.4.3: by
+        one bin).
     """
 
     rank: int
@@ -31,9 +34,9 @@ class HeatmapRecord:
 
 
 def read_heatmap(log: DarshanLog) -> Iterator[HeatmapRecord]:
-    """The records in file order, none of another version than 1.
+    """The HEATMAP records of version 1 in the order of the log.
 
-    HEATMAP is evidence beside the counters, so that damage ends it with a warning of the log and not with an error.
+    HEATMAP only adds times to the counters, so damage ends the records with a warning of the log and not an error.
     """
     module = log.modules.get("HEATMAP")
     if module is None or module.version != _VERSION:
@@ -45,7 +48,7 @@ def read_heatmap(log: DarshanLog) -> Iterator[HeatmapRecord]:
         log.add_warning(f"{error.problem}: what follows is left out")
     data, position = b"".join(parts), 0
     while position + _HEAD_BYTES <= len(data):
-        # Two pointers without a meaning close the head; the write bins come before the read bins.
+        # The head ends with two pointers, which mean nothing in a file. The write bins come before the read bins.
         record_id, rank, width, bins = struct.unpack_from(log.byte_order + "Qqdq", data, position)
         position += _HEAD_BYTES
         if not (0 < width < math.inf and rank >= 0 and 0 <= 16 * bins <= len(data) - position):

@@ -1,4 +1,4 @@
-"""Reads and writes in the counters of one log and one interface, by rank, with what HEATMAP says of their times."""
+"""Reads and writes in the counters of one log and one interface, by rank, with their times from HEATMAP."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class RankData:
         self._shared_transfers = whole.select(np.flatnonzero(shared))
 
     def of_rank(self, rank: int, opens: np.ndarray) -> CountedData | None:
-        """What one rank read and wrote; None without the module. `opens`: of its files, own and then shared."""
+        """What one rank read and wrote; None without the module.
+
+        `opens` (files,): how often it opened each file, first of the files that it alone used, then of shared files.
+        """
         if self._table is None:
             return None
         first, last = np.searchsorted(self._own_ranks, [rank, rank + 1])
@@ -76,7 +79,7 @@ class RankData:
         return CountedData(own=own, shared=accesses, patterns=patterns, reduced=self._shared_transfers)
 
     def activity(self, rank: int) -> Activity | None:
-        """HEATMAP of one rank, its edges in ns on the log's clock; None where the log has none."""
+        """Bytes over time of one rank from HEATMAP, in ns of the log's clock; None where the log has none."""
         return self._activities.get(rank if self._fixed_rank is None else 0)
 
     @cached_property
@@ -119,7 +122,7 @@ class RankData:
         return untraced_part(counted, _traced(self._log, trace, self._table.record_ids[self._shared_rows]))
 
     def _measured(self) -> np.ndarray | None:
-        """Bytes (2, ranks) that each rank read and wrote of reduced records, where HEATMAP has that."""
+        """float64 (2, ranks), bytes that each rank read and wrote in reduced records; None without HEATMAP."""
         if not self._activities or self._ranks <= 0 or max(self._activities) >= self._ranks:
             return None
         moved = np.zeros((2, self._ranks))
@@ -158,7 +161,7 @@ def _weights(table: CounterTable, module: str, rows: np.ndarray, measured: np.nd
 
 
 def _traced(log: DarshanLog, module: str, record_ids: np.ndarray) -> FileOperations:
-    """The traced operations of these files, of all ranks, by file; their times are left out.
+    """The traced operations of all ranks on these files, sorted by file, without times.
 
     Raises: LogError when the log is damaged.
     """

@@ -1,6 +1,6 @@
-"""The clock of a run: its start, its end, and how a lane waits for an instant.
+"""The clock of a run: its start, the flag that stops it, and how a lane waits for an instant.
 
-All times are CLOCK_MONOTONIC in ns. A wait sleeps to shortly before its deadline and spins the rest.
+All times are in ns of CLOCK_MONOTONIC. A wait sleeps until shortly before its deadline and spins the rest.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from typing import Protocol
 import numpy as np
 
 WINDOW_NS = 60_000
-"""Spun, not slept, before an item is due: what a sleep with 1 ns timer slack overshoots by in most cases."""
+"""A lane spins for this long before an item is due. Most sleeps with 1 ns timer slack overshoot by less."""
 
 PIECE_NS = 50_000_000
-"""The longest sleep: a stop is noticed after it."""
+"""The longest sleep of a lane, after which it looks for a stop."""
 
 
 class StopFlag:
-    """Tells all lanes to stop, for good. `cell`: int64[1], read atomically by the compiled lanes.
+    """The flag that stops all lanes for good.
 
-    The one aligned word is the whole message, so its store needs no ordering with any other.
+    `cell`: int64 (1,), 1 once it is set; the compiled lanes read it atomically.
+
+    The flag is one aligned word and carries no other data, so its store needs no memory ordering.
     """
 
     __slots__ = ("cell",)
@@ -32,7 +34,7 @@ class StopFlag:
         self.cell = np.zeros(1, dtype=np.int64)
 
     def set(self) -> None:
-        """Stop: operations in flight are completed and recorded, waits and compute are given up."""
+        """Stop the lanes. Operations in flight are completed and recorded; waits and compute are given up."""
         self.cell[0] = 1
 
     def is_set(self) -> bool:
@@ -41,7 +43,9 @@ class StopFlag:
 
 
 class StartGate:
-    """Holds t0, which all lanes wait for. `cell`: int64[1], 0 while closed.
+    """The start of a run, t0, for which all lanes wait.
+
+    `cell`: int64 (1,), t0 in ns; 0 while it is not known.
 
     Lanes look every 5 ms and then open their first files: choose t0 some tens of ms ahead.
     """
@@ -67,7 +71,7 @@ class Clock(Protocol):
     """A clock in ns that never goes back."""
 
     def now(self) -> int:
-        """The time."""
+        """The time in ns."""
 
     def sleep_until(self, deadline_ns: int) -> None:
         """Sleep to about `deadline_ns`; may come back early or late."""
@@ -84,11 +88,11 @@ class MonotonicClock:
 
 
 STOPPED = -1
-"""Returned in place of a time by a wait that was given up for a stop."""
+"""What a wait returns in place of a time when it was given up for a stop."""
 
 
 def sleep_near(clock: Clock, deadline_ns: int, now: int, stop: StopFlag) -> int:
-    """Sleep to shortly before the deadline; the clock's last read, or STOPPED."""
+    """Sleep until shortly before the deadline. Returns the clock's last time in ns, or STOPPED."""
     while deadline_ns - now > WINDOW_NS:
         clock.sleep_until(min(deadline_ns - WINDOW_NS, now + PIECE_NS))
         if stop.is_set():
@@ -98,7 +102,7 @@ def sleep_near(clock: Clock, deadline_ns: int, now: int, stop: StopFlag) -> int:
 
 
 def wait_until(clock: Clock, deadline_ns: int, now: int, stop: StopFlag) -> int:
-    """Sleep to shortly before the deadline, then spin; the clock's last read (>= deadline), or STOPPED."""
+    """Sleep until shortly before the deadline, then spin. Returns the clock's last time (>= deadline), or STOPPED."""
     now = sleep_near(clock, deadline_ns, now, stop)
     while now != STOPPED and now < deadline_ns:
         now = clock.now()
@@ -107,7 +111,7 @@ def wait_until(clock: Clock, deadline_ns: int, now: int, stop: StopFlag) -> int:
 
 @contextmanager
 def fine_timer_slack() -> Iterator[None]:
-    """Wake-ups of this thread at 1 ns timer slack instead of the default's 50 us (prctl(2)); then as it was."""
+    """Give this thread a timer slack of 1 ns instead of the default of 50 us (prctl(2)), and restore it afterwards."""
     set_slack, get_slack = 29, 30
     libc = ctypes.CDLL(None)
     before = libc.prctl(get_slack, 0, 0, 0, 0)

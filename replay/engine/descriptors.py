@@ -1,4 +1,4 @@
-"""Whether a process may have as many files open as its lanes hold at a time."""
+"""Checks that a process may open as many files as its lanes hold at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import resource
 from traces.errors import ReplayError
 
 SPARE = 16
-"""For what opens a file for a moment: the next part of the op stream, an import."""
+"""Descriptors for files that are open for a moment: the next part of the capture, an import."""
 
 
 def require_descriptors(holders: int) -> None:
-    """Check that `holders` more files can be open at once: one for each lane, which is closed for no other.
+    """Check that `holders` more files can be open at once: each lane holds one, which is never closed for another.
 
     Raises: ReplayError when the limit (RLIMIT_NOFILE) is lower, so that operations would fail.
     """
@@ -20,6 +20,6 @@ def require_descriptors(holders: int) -> None:
     wanted = len(os.listdir("/proc/self/fd")) + holders + SPARE
     if soft != resource.RLIM_INFINITY and wanted > soft:
         raise ReplayError(
-            f"{wanted} files are open at a time in this process, and it may have {soft}: raise the limit (ulimit -n), "
+            f"this process needs {wanted} open files, and the limit is {soft}: raise the limit (ulimit -n), "
             "start more processes or choose fewer ranks (--ranks)"
         )

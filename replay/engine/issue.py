@@ -1,15 +1,15 @@
-"""The timed issue loop: what a lane does with its operations, in Python; and the choice of core.
+"""The timed issue loop in Python, and the choice between the Python core and the compiled core.
 
-`PythonLane` specifies the loop and runs every back end; `replay.engine._issue.CompiledLane` does the same for POSIX,
-STDIO and null without the interpreter lock. One process has one table of files (`make_files`) and a lane (`make_lane`)
-for each recorded thread; a lane's `run` is the body of a thread, and one feeder thread calls the rest of it.
+`PythonLane` specifies the loop and runs every back end. `replay.engine._issue.CompiledLane` does the same for POSIX,
+STDIO and null without the interpreter lock. A process has a table of files (`make_files`), and a lane (`make_lane`)
+for each recorded thread. A lane's `run` is the body of a thread; the feeder thread calls its other methods.
 
-All stamps are CLOCK_MONOTONIC, as ns from the run's start t0. For each item, in order:
-1. prepare: open the file at its first use and make room for the data. This is outside of the latency; when it
-   takes long, the item begins late. What the operations beside read and write do is said in `replay.engine.lane_files`.
-2. wait until the item is due. One that is late already begins at once. Shortly before a read that was waited for, its
-   buffer is touched: an application uses the data of one read before the next, so its buffer is in the cache.
-3. begin = the last read of the clock before the call; the call; end = the clock directly after it.
+All times are in ns of CLOCK_MONOTONIC from the start of the run, t0. A lane does three things with each item, in order:
+1. Prepare: open the file at its first use, and make room for the data. This is not part of the latency. When it takes
+   long, the item begins late. `replay.engine.lane_files` describes the operations other than read and write.
+2. Wait until the item is due. A late item begins at once. Shortly before a read that was waited for, its buffer is
+   touched: an application uses the data of a read before the next read, so its buffer is in the cache.
+3. Issue: begin is the last time of the clock before the call, end is the first time after it.
 """
 
 from __future__ import annotations
@@ -46,80 +46,81 @@ from replay.engine.wait_counters import Counters
 from traces.errors import ReplayError, UsageError
 
 FEED_POLL_NS, MAX_FEED_POLL_NS = 50_000, 4_000_000
-"""How often a lane without items looks for some: after an eighth of the time that it has waited. Hundreds of lanes
-would leave the feeder no processor if they looked as often as one may."""
+"""Least and most ns between two looks of a lane without items. In between it looks again after an eighth of the time
+that it has waited: hundreds of lanes that looked every 50 us would leave the feeder no processor."""
 
 GATE_POLL_NS = 5_000_000
-"""How often a lane looks whether the start is known, which it is for longer before it comes."""
+"""ns between two looks of a lane for the start, which is set tens of ms before it comes."""
 
 COUNTER_POLL_NS = 50_000
-"""How often a Python lane looks at a counter that it waits for; a compiled one is woken."""
+"""ns between two looks of a Python lane at a counter that it waits for. A compiled lane is woken."""
 
 CORE_VARIABLE = "DXT_REPLAY_CORE"
 """Environment variable that chooses the core: auto, compiled or python."""
 
 SLOW_LOOP = "which issues operations late and holds back other lanes"
+"""End of the warnings about the Python core."""
 
 
 class FileTable(Protocol):
-    """The files of one process, shared by its lanes; what it holds open is described in `PythonFiles`."""
+    """The files of a process, which its lanes share. `PythonFiles` describes which of them are held open."""
 
     @property
     def core(self) -> str:
-        """compiled or python: in what the lanes over it run."""
+        """The core in which its lanes run: compiled or python."""
 
     def __len__(self) -> int: ...
 
     def prepare_payload(self, length: int) -> None:
-        """Make the data for writes of up to `length` bytes, which would otherwise be made when they are due."""
+        """Make the data for writes of up to `length` bytes now, and not when the writes are due."""
 
     def close_all(self) -> None:
-        """Close every file that no lane holds; the others when their lane gives them back."""
+        """Close every file that no lane holds now; each other file when its lane gives it back."""
 
     def failures(self) -> list[FileFailure]:
-        """Opens and closes that failed so far, by slot."""
+        """Opens and closes that failed so far, in the order of the slots."""
 
 
 class Lane(Protocol):
-    """One thread's operations. `run` in a thread of its own, everything else from the one feeder thread."""
+    """The operations of one thread. `run` has a thread of its own; the feeder thread calls all other methods."""
 
     def submit(self, batch: Batch) -> bool:
-        """Queue a batch; False when RING_BATCHES are queued or not collected. Never blocks."""
+        """Queue a batch. Returns False when RING_BATCHES are queued or not collected yet. Never blocks."""
 
     def finish(self) -> None:
-        """No more batches will come."""
+        """Say that no more batches will come."""
 
     def collect(self) -> Completed | None:
-        """The next batch that is finished or, after a stop, begun; None when it is not there (yet).
+        """The results of the next batch that is finished or, after a stop, begun; None when there is none yet.
 
-        Raises: in the Python lane, what a back end raised beside OSError, once all that was done is collected.
+        Raises: in the Python lane, an exception of a back end other than OSError, after all results are collected.
         """
 
     def run(self) -> None:
-        """Wait for the start, then do all items. Returns after `finish` or a stop. May be called once."""
+        """Wait for the start, then do all items. Returns after `finish` or a stop. Call it once."""
 
     @property
     def done(self) -> bool:
-        """`run` has ended; what `collect` has not returned by its next None, it will never."""
+        """Whether `run` has ended. Once it has, the next None of `collect` means that there are no more results."""
 
     @property
     def items_done(self) -> int:
-        """Items done so far, for a display of progress."""
+        """Items done so far, to show progress."""
 
     @property
     def starved_ns(self) -> int:
-        """Time in which the lane had nothing queued although its next item was due: the feeder's fault."""
+        """Time in ns in which an item was due but the feeder had not queued it yet."""
 
     @property
     def not_direct(self) -> int:
-        """Writes of a direct back end that went through the page cache, because they are not of whole blocks."""
+        """Writes of a direct back end that were not of whole blocks, and so went through the page cache."""
 
 
 class PythonLane:
-    """The specification of a lane, over any back end. Needs 2 to 5 us per item; holds the interpreter lock.
+    """The specification of a lane, for any back end. An item costs 2 to 5 us and needs the interpreter lock.
 
-    Reads the clock anew before each call, where the compiled lane, which spends some ns between two items, takes
-    the previous item's end.
+    This lane reads the clock again before each call. The compiled lane needs only some ns between two items, and takes
+    the end of the previous item instead.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class PythonLane:
         try:
             with fine_timer_slack():
                 self._run()
-        except BaseException as error:  # a bug in a back end, or the end of the program: the feeder must see it
+        except BaseException as error:  # a bug in a back end, or the end of the program: `collect` raises it
             self._failure = error
         finally:
             self._files.release()
@@ -225,7 +226,7 @@ class PythonLane:
         return due_ns + (self._start.t0_ns if self._pace is LoopPace.ABSOLUTE else self._previous_end)
 
     def _issue(self, batch: Batch) -> None:
-        """Do the items of a batch, or those before a stop."""
+        """Do the items of a batch, until a stop."""
         clock, files, stop, t0 = self._clock, self._files, self._stop, self._start.t0_ns
         rows: list[tuple[int, int, int, int]] = []
         items = (batch.kind, batch.slot, batch.offset, batch.length, batch.due_ns)
@@ -256,13 +257,13 @@ class PythonLane:
                 elif kind == WAIT:
                     if self._await(slot, length, begin) == STOPPED:
                         break
-                    # Not when this lane woke up: what follows is due after what it waited for.
+                    # Not the time at which this lane woke up: the next item is due from the end of the wait.
                     result, end = 0, max(begin, self._counters.reached_ns(slot, length, offset))
                 elif kind == ADD:
                     self._counters.add(slot, length, offset, begin)
                     result, end = 0, clock.now()
                 else:
-                    # After another item compute is due with its end: a late wake-up does not lengthen it.
+                    # Compute is due at the end of the item before: a late wake-up does not make it longer.
                     late = begin - due if self._pace is LoopPace.THINK else 0
                     result, end = 0, self._compute(kind, begin, length - late)
                     if end == STOPPED:
@@ -279,10 +280,10 @@ class PythonLane:
             )
 
     def _await(self, counter: int, least: int, begin: int) -> int:
-        """The clock after a look that found a counter at `least` or more, or STOPPED: looks on at first, then polls."""
+        """Wait for a counter to be at least `least`: spin, then poll. Returns the time in ns, or STOPPED."""
         while True:
             enough = self._counters.value(counter) >= least
-            now = self._clock.now()  # after the look: an end before the addition that it waited for would be a lie
+            now = self._clock.now()  # after the look: the wait must not end before the addition
             if enough:
                 return now
             if self._stop.is_set():
@@ -306,8 +307,11 @@ class PythonLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """What runs the lanes. `name`: compiled or python. `warning`: what the slower one means, None where it was asked
-    for by the caller or is not the slower one."""
+    """What runs the lanes.
+
+    `name`: compiled or python.
+    `warning`: what the slower core means; None where the caller asked for it, and for the compiled core.
+    """
 
     name: str
     warning: str | None = None
@@ -344,11 +348,12 @@ def choose_core(wanted: str = "auto") -> Core:
 def make_files(
     slots: Sequence[FileSlot], *, backend: Backend | Sequence[Backend] | None = None, core: str = "auto"
 ) -> FileTable:
-    """The table of a process's files; `backend`: one for all, or one a slot; None is POSIX. It fixes the lanes' core.
+    """The table of files of a process, which also decides the core of its lanes.
 
-    Lanes are compiled where `runs_compiled` says yes to all of them, and those of POSIX are alike. Raises the process's
-    soft limit of open files towards its hard limit when there are more slots.
-    Raises: as `choose_core`; ValueError where there is not one back end a slot.
+    `backend`: one back end for all slots, or one for each slot; None for POSIX.
+    The core is compiled if `runs_compiled` is true of all back ends and all POSIX back ends have the same settings.
+    Raises the soft limit of open files towards the hard limit where there are more slots.
+    Raises: as `choose_core`; ValueError when the numbers of back ends and slots differ.
     """
     chosen = choose_core(core)
     allow_open_files(len(slots))
@@ -366,14 +371,14 @@ def make_files(
 
 
 def runs_compiled(backend: Backend) -> bool:
-    """Whether the compiled core does what this back end does: POSIX, direct or not, STDIO, and null."""
+    """Whether the compiled core has this back end: POSIX (direct too), STDIO or null."""
     return type(backend) in (PosixBackend, DirectPosixBackend, StdioBackend, NullBackend)
 
 
 def make_lane(
     files: FileTable, *, pace: LoopPace, start: StartGate, stop: StopFlag, counters: Counters | None = None
 ) -> Lane:
-    """A lane over `files`, in the core of the table. `counters`: what its WAIT and ADD items name."""
+    """A lane that uses `files`, in the core of that table. `counters`: those of its WAIT and ADD items."""
     if isinstance(files, PythonFiles):
         return PythonLane(files, pace=pace, start=start, stop=stop, counters=counters)
     from replay.engine._issue import CompiledFiles, CompiledLane
@@ -384,12 +389,12 @@ def make_lane(
 
 
 def core_of(lane: Lane) -> str:
-    """compiled or python."""
+    """The core of a lane: compiled or python."""
     return "python" if isinstance(lane, PythonLane) else "compiled"
 
 
 def allow_open_files(count: int) -> None:
-    """Raise the process's soft limit of open files towards its hard limit, to hold `count` beside its own."""
+    """Raise the soft limit of open files towards the hard limit, so that `count` more files can be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 256  # what the program itself has open
     if hard != resource.RLIM_INFINITY:

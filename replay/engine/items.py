@@ -1,4 +1,4 @@
-"""What a lane is given and what it gives back: batches of items, and their results."""
+"""What goes into a lane and what comes out: batches of items, and their results."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAI
 
 READ_AT, WRITE_AT: move `length` bytes at `offset` of the file in `slot`.
 OPEN to RENAME: see `replay.engine.lane_files`.
-SLEEP, SPIN: nothing else for `length` ns, asleep or busy.
+SLEEP, SPIN: pause for `length` ns, asleep or busy.
 MARK: a time stamp, begin = end.
-WAIT: until the counter in `slot` is at least `length`. It ends when the counter got there; its lane may wake up later.
-ADD: add `length` to the counter in `slot`, and wake the lanes that wait for it where it reaches a multiple of `offset`.
+WAIT: wait until the counter in `slot` is at least `length`. The end is when the counter got there, even where the lane
+    woke up later.
+ADD: add `length` to the counter in `slot`. Lanes that wait for it are woken where it reaches a multiple of `offset`.
 
-Counters are shared by the lanes. `offset` is the same in all items of a counter, and divides what is waited for.
-`replay.plan.plan_row` makes items with a named field for each of these."""
+The lanes share the counters. All items of a counter have the same `offset`, and each `length` that is waited for is a
+multiple of it. `replay.plan.plan_row` makes items with a named field for each of these values."""
 
 BATCH_ITEMS = 8192
+"""Most items of a batch."""
+
 RING_BATCHES = 8
-"""Batches of one lane that are submitted and not yet collected, at most."""
+"""Most batches of one lane that are submitted and not yet collected."""
 
 MAX_TIME_NS = 1 << 61
 """Limit of due times and compute: 73 years, so that sums stay in int64."""
@@ -33,8 +36,9 @@ MAX_TIME_NS = 1 << 61
 class LoopPace(enum.IntEnum):
     """When an item is due.
 
-    ABSOLUTE: at t0 + due_ns. THINK: due_ns after the previous item of the lane ended (the first: t0 + due_ns).
-    NONE: at once, so that the recorded due is the begin.
+    ABSOLUTE: at t0 + due_ns.
+    THINK: due_ns after the previous item of the lane ended; the first item at t0 + due_ns.
+    NONE: at once. The due time in the results is then the begin.
     """
 
     ABSOLUTE = 0
@@ -44,13 +48,13 @@ class LoopPace(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """1 to BATCH_ITEMS items of one lane, in order; contiguous arrays (n,), not to be changed once submitted.
+    """1 to BATCH_ITEMS items of one lane, in order. Contiguous arrays (n,), which must not change once submitted.
 
     kind: uint8, see above.
-    slot: int32, index of the file or counter, -1 for none.
-    offset: int64, bytes; of a counter, the multiple.
-    length: int64, bytes, ns, or the amount of a counter. A read of length 0 met the end of its file in the capture: it
-        asks for 4096 bytes where the file ends at or before `offset`, else for 0 bytes.
+    slot: int32, index of the file or counter; -1 for none.
+    offset: int64, bytes; for a counter, the multiple.
+    length: int64, bytes or ns; for a counter, the amount. A read of length 0 met the end of its file when it was
+        recorded: it asks for 4096 bytes where the file ends at or before `offset`, else for 0 bytes.
     due_ns: int64, see `LoopPace`.
     Raises: ReplayError for times beyond MAX_TIME_NS; ValueError for arrays of the wrong shape, type or kind.
     """
@@ -86,11 +90,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """What became of the first `count` items of a batch, which are all of them unless the lane was stopped.
+    """The results of the first `count` items of a batch: of all items, unless the lane was stopped.
 
     batch: the batch as submitted.
-    due_ns, begin_ns, end_ns: int64 (count,), ns from t0; `due_ns` is when the item was due in fact.
-    result: int64 (count,), bytes transferred or -errno; 0 for other items, -EINVAL where the counter does not exist.
+    due_ns, begin_ns, end_ns: int64 (count,), ns from t0. `due_ns` is when the item was really due at its pace.
+    result: int64 (count,), bytes moved or -errno; 0 for items that move no bytes, -EINVAL for an unknown counter.
     """
 
     batch: Batch
@@ -101,5 +105,5 @@ class Completed:
 
     @property
     def count(self) -> int:
-        """Items done, fewer than len(batch) when the lane was stopped."""
+        """Items that are done: fewer than len(batch) when the lane was stopped."""
         return len(self.result)

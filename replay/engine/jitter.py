@@ -1,7 +1,8 @@
 """The jitter probe: how late this machine wakes a thread that does nothing but wait.
 
-It waits for the multiples of a period with the very wait of the issue loop, beside the lanes and during the run. A
-lag that the probe has too is the machine's; what is above it is the replayer's or the storage's.
+During the run a thread beside the lanes waits again and again for the next multiple of a period, in the same way as
+the issue loop waits. Lag that the probe shows too is caused by the machine. Lag beyond it is caused by the replayer or
+by the storage.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from traces.measures.distribution import Distribution
 from traces.units import NS_PER_S
 
 DEFAULT_RATE_PER_S = 500
+"""Waits a second."""
 
 SUB_BUCKET_BITS = 6
 EXACT_BUCKETS = 2 << SUB_BUCKET_BITS
-"""Times below 128 ns have a bucket each; above, each power of two has 64: a percentile is right to 1.6 %."""
+"""Each time below 128 ns has a bucket, each power of two above has 64 buckets: percentiles are right to 1.6 %."""
 
 BUCKETS = ((62 - SUB_BUCKET_BITS) << SUB_BUCKET_BITS) + EXACT_BUCKETS
-"""Enough for every int64: 30 KB, however long the probe runs."""
+"""Enough buckets for every int64: 30 KB, however long the probe runs."""
 
 
 class JitterProbe:
-    """Measures between `start` and `stop`, in a thread of its own; `core` as in `choose_core`.
+    """Measures how late waits end, between `start` and `stop`, in a thread of its own.
 
-    A time that is missed because the machine stood still is counted with its lateness, as an operation's would be.
+    `rate_per_s`: waits a second.
+    `core`: as in `choose_core`.
+    While the machine stands still, each missed instant counts with its lateness, as an operation would.
     Raises: UsageError for a rate that is not between 10 and 100,000 per second.
     """
 
@@ -54,11 +58,11 @@ class JitterProbe:
         return int(self._counts.sum())
 
     def start(self) -> None:
-        """Begin. Raises: RuntimeError the second time."""
+        """Begin to measure. Raises: RuntimeError the second time."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after one wait at the least: within a period. Does nothing the second time."""
+        """End within a period, after at least one wait. Does nothing the second time."""
         self._stop.set()
         self._thread.join()
 
@@ -72,7 +76,7 @@ class JitterProbe:
             self.stop()
 
     def lateness_ns(self) -> Distribution:
-        """How late each wait ended; that of several nodes adds. After `stop`."""
+        """How late waits ended, in ns. Call it after `stop`; the distributions of several nodes can be added."""
         found = np.flatnonzero(self._counts)
         middles = bucket_middle_ns(found)
         middles[-1:] = self._max_ns  # known exactly
@@ -98,7 +102,7 @@ class JitterProbe:
     def _record_lateness(self) -> int:
         """The specification of `replay.engine._issue.record_lateness`."""
         latest = 0
-        heeded = StopFlag()  # never set: one wait is made whatever comes
+        heeded = StopFlag()  # never set: the first wait is always made
         now = self._clock.now()
         due = now
         while True:
@@ -120,7 +124,7 @@ def bucket_of(value_ns: int) -> int:
 
 
 def bucket_middle_ns(buckets: np.ndarray) -> np.ndarray:
-    """float64 times that stand for buckets (int64 indices): the middle of what each counts."""
+    """float64 (n,), the middle time of each bucket in ns. `buckets` int64 (n,): their indices."""
     shift = np.maximum(0, (buckets >> SUB_BUCKET_BITS) - 1)
     lowest = (buckets - (shift << SUB_BUCKET_BITS)) << shift
     middle: np.ndarray = lowest + ((1 << shift) - 1) / 2

@@ -1,15 +1,15 @@
-"""The files of a process as one Python lane uses them: the file it holds, its buffer, and how an item becomes a call.
+"""The files of a process as one Python lane uses them: the file that it holds, its buffer, and the calls of its items.
 
-Reads and writes go to explicit offsets of the held file. The other operations make exactly the one call of their
-kind, timed like a read:
+Reads and writes go to explicit offsets of the held file. Other operations make exactly one call, timed like a read:
 
-- OPEN makes a new handle each time, with the slot's access. It becomes the file's own when that is not open, and else
-  stays beside it until a CLOSE.
-- CLOSE closes one handle of the file and never one that another lane is using: see `PythonFiles.take`.
+- OPEN makes a new handle each time, with the access of the slot. If the file is not open, the handle becomes the file's
+  own. Otherwise it is kept as a spare handle until a CLOSE.
+- CLOSE closes one handle of the file, but never a handle that another lane is using: see `PythonFiles.take`.
 - STAT looks at the path, whether the file is open or not.
-- SYNC, SEEK and CLOSE on a file that is not open open it first, outside of the latency, as a read does.
-- RENAME gives the slot's file the name of the slot in `offset`. Both must be writable (EROFS), so that no data that is
-  only read is ever moved. Both are closed first, outside of the latency; the next use opens what has the name then.
+- SYNC, SEEK and CLOSE first open a file that is not open. As for a read, this is not part of the latency.
+- RENAME gives the slot's file the name of the slot in `offset`. Both slots must be writable (else EROFS), so that files
+  that are only read are never moved. Both files are closed first, which is not part of the latency. The next use opens
+  the file that then has the name.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ from replay.engine.clock import Clock
 from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT
 
 CONSUMED_BYTES = 1 << 19
-"""Of a read's buffer, touched before it is due: about what a core's own cache holds, and done within the window."""
+"""Most bytes of a read's buffer that are touched before the read is due: about the size of a core's own cache."""
 
 CACHE_LINE_BYTES = 64
 
 END_OF_FILE_READ_BYTES = 4096
-"""Asked of a read that is recorded with length 0 at the end of its file."""
+"""Bytes that a read asks for where it was recorded with length 0 at the end of its file."""
 
 
 class LaneFiles:
-    """The files as one lane sees them. `not_direct`: writes of a direct back end that went through the page cache."""
+    """The files of a process as one lane uses them.
+
+    `not_direct`: writes of a direct back end that went through the page cache.
+    """
 
     def __init__(self, files: PythonFiles, clock: Clock) -> None:
         self._files = files
@@ -59,7 +62,7 @@ class LaneFiles:
         return self._file.backend.moves_data
 
     def prepare(self, kind: int, slot: int, offset: int, length: int) -> int:
-        """All that is outside of an item's latency and may come before its wait; errno that refuses it, 0 for none."""
+        """Prepare an item before its wait, outside of its latency. Returns the errno that refuses it, or 0."""
         if kind > WRITE_AT:
             return self._prepare_other(kind, slot, offset)
         if slot != self._held:
@@ -119,12 +122,12 @@ class LaneFiles:
         return 0
 
     def consume(self, kind: int, offset: int, length: int) -> None:
-        """Write to each cache line that the next read fills first, as an application that just used its data would."""
+        """Touch the cache lines that the next read fills first, as an application does that has used their data."""
         asked = self._asked(kind, offset, length)
         np.asarray(self._buffer)[: min(asked, self._ready, CONSUMED_BYTES) : CACHE_LINE_BYTES] += 1
 
     def transfer(self, kind: int, offset: int, length: int) -> int:
-        """One request to the back end; bytes or -errno."""
+        """Make one request of the back end. Returns bytes, or -errno."""
         backend, handle, asked = self._file.backend, self._file.handle, self._asked(kind, offset, length)
         try:
             if kind == READ_AT:
@@ -135,7 +138,7 @@ class LaneFiles:
             return -(error.errno or errno.EIO)
 
     def after_transfer(self, kind: int, offset: int, length: int, error: int) -> None:
-        """Count an operation on the held file; the last of all closes it."""
+        """Count an operation on the held file. The last operation on the file closes it."""
         backend = self._file.backend
         if kind == WRITE_AT and not error and isinstance(backend, DirectPosixBackend):
             self.not_direct += not backend.goes_direct(offset, self._asked(kind, offset, length))
@@ -144,7 +147,7 @@ class LaneFiles:
             self.release()
 
     def call(self, kind: int, slot: int, offset: int, error: int) -> tuple[int, int, int]:
-        """The call of an item that moves no data, unless `error` refuses it: begin, end, 0 or -errno."""
+        """Make the call of an item that moves no data, unless `error` refuses it: begin, end, 0 or -errno."""
         if error:
             return self._refused(slot, error)
         if kind == OPEN:
@@ -180,7 +183,7 @@ class LaneFiles:
         return begin, end, -error
 
     def _count(self, slot: int) -> None:
-        """Count an operation, whether its file is held or not."""
+        """Count an operation on a file, which may be the held one or another."""
         if self._held == slot:
             self._uses += 1
             if self._uses == self._file.left:
@@ -226,7 +229,7 @@ class LaneFiles:
         return begin, end, result
 
     def release(self) -> None:
-        """Give the held file back; when all its uses are done, this closes it."""
+        """Give the held file back. This closes it when all its uses are done."""
         self._files.release(self._held, self._uses)
         self._held, self._uses, self._file = -1, 0, NO_FILE
 
@@ -235,10 +238,10 @@ class LaneFiles:
         self._held, self._file = slot, self._files.hold(slot)
 
     def _make_room(self, asked: int, available: int) -> None:
-        """Grow the read buffer, and touch what the read can fill: page faults are not part of a latency."""
+        """Grow the read buffer, and touch the part that the read fills: page faults are not part of its latency."""
         if asked > len(self._buffer):
             self._ready = 0
-            self._buffer = memoryview(bytearray())  # the old one goes first: both need not fit
+            self._buffer = memoryview(bytearray())  # the old buffer goes first: memory may not have room for both
             self._buffer = page_aligned(1 << max(asked - 1, 4095).bit_length())
         reach = min(asked, available)
         if reach > self._ready:
@@ -246,7 +249,7 @@ class LaneFiles:
             self._ready = reach
 
     def _asked(self, kind: int, offset: int, length: int) -> int:
-        """Bytes to ask for."""
+        """Bytes that the request asks for."""
         if not self._file.backend.moves_data:
             return length
         if kind == READ_AT and length == 0 and 0 <= self._file.size <= offset:

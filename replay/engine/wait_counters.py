@@ -1,10 +1,10 @@
-"""Counters that the lanes of a run share: how one lane waits for what others have done.
+"""Counters that the lanes of a run share, with which a lane waits for the work of other lanes.
 
-A counter only grows. A lane adds to it with an ADD item and waits with a WAIT item (`replay.engine.items`), in either
-core; both sides may live in different processes when `cells` lies in memory that they share.
+A counter only grows. A lane adds to it with an ADD item and waits for it with a WAIT item (`replay.engine.items`), in
+either core. The lanes may belong to different processes where `cells` lies in shared memory.
 
-A counter remembers when it reached the latest sums that lanes wait for. A lane that woke up late goes on as if it had
-woken in time, as far as it can: else each hand-over would add a wake-up (50 us) to the replay.
+A counter remembers when it reached the latest sums that lanes wait for. A lane that wakes up late counts from then on,
+as if it had been woken in time. Otherwise each wait would make the replay longer by a wake-up (50 us).
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ import numpy as np
 from traces.errors import ReplayError
 
 COUNTER_WORDS = 8
-"""int64 of a counter, which fill a cache line: the sum, then COUNTER_STAMPS times."""
+"""Words (int64) of a counter, which fill a cache line: the sum, then COUNTER_STAMPS times."""
 
 COUNTER_STAMPS = 7
-"""The time at which the sum reached the u-th multiple is kept at u modulo this, so the latest ones are known."""
+"""How many times a counter keeps: the time at which the sum reached its u-th multiple is at u modulo this."""
 
 ARRIVALS = 0
-"""The counter at which ranks meet: how many arrivals at collectives there were, of all ranks together."""
+"""Index of the counter of arrivals at collectives, of all ranks together."""
 
 OWN_ARRIVALS = 1
-"""Those of them that the ranks of this node made."""
+"""Index of the counter of arrivals that the ranks of this node made."""
 
 FIRST_RANK_COUNTER = 2
-"""The first counter that belongs to a single rank."""
+"""Index of the first counter that belongs to a single rank."""
 
 
 class Counters:
-    """`cells`: int64[n, COUNTER_WORDS], all zero at first; counter i is row i. Times are CLOCK_MONOTONIC in ns.
+    """The counters of a run. Times are in ns of CLOCK_MONOTONIC.
 
-    `shared`: whether other processes add to them too, which only the compiled core can do without losing any.
-    Raises: ReplayError when they are shared and that core is not installed.
+    `cells`: int64 (n, COUNTER_WORDS), all zero at first; row i is counter i.
+    `shared`: whether other processes add to the counters too. Only the compiled core can add atomically.
+    Raises: ReplayError for shared counters where the compiled core is not installed.
     """
 
     __slots__ = ("_add", "_lock", "cells")
@@ -67,11 +68,11 @@ class Counters:
         return len(self.cells)
 
     def value(self, index: int) -> int:
-        """What counter `index` stands at."""
+        """The sum of counter `index`."""
         return int(self.cells[index, 0])
 
     def add(self, index: int, amount: int, multiple: int, now_ns: int) -> None:
-        """Add to a counter at `now_ns`, and wake the compiled lanes that wait for it when a multiple is reached."""
+        """Add `amount` to a counter at `now_ns`. Compiled lanes that wait wake up when it reaches a `multiple`."""
         if self._add is not None:
             self._add(self.cells, index, amount, multiple, now_ns)
             return
@@ -85,7 +86,7 @@ class Counters:
             cells[0] += amount
 
     def reached_ns(self, index: int, least: int, multiple: int) -> int:
-        """When counter `index`, which is at least `least` (a multiple), became so; 0 when that is too long ago."""
+        """When counter `index` reached `least`, which it has and which is a multiple; 0 when that is too long ago."""
         unit = least // multiple
         if unit <= 0:
             return 0
@@ -94,7 +95,7 @@ class Counters:
 
 
 def _compiled_add() -> Callable[[np.ndarray, int, int, int, int], None] | None:
-    """The atomic addition with its wake-up, None without the compiled core."""
+    """The compiled core's atomic addition, which wakes lanes; None without that core."""
     try:
         from replay.engine._issue import add_to_counter
     except ImportError:

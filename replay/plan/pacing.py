@@ -1,9 +1,9 @@
-"""When each operation of a lane is due. Pure: arrays in, arrays out; the clock belongs to `replay.engine.issue`.
+"""When each operation of a lane is due. Pure: arrays in, arrays out. Only `replay.engine.issue` reads a clock.
 
-The words: an operation is *due* when the plan wants it issued, *begins* when it is issued and *ends* when it returns.
-`timed` keeps the recorded start times (open loop), `think` the recorded gaps between an operation's end and the next
-one's start on the same lane (closed loop), `steps` follows the training loop (`replay.causal.model`), `none` issues at
-once.
+An operation is *due* when the plan wants it issued, *begins* when it is issued, and *ends* when it returns.
+The paces: `timed` keeps the recorded start times (open loop). `think` keeps the recorded gap between the end of an
+operation and the start of the next operation of its lane (closed loop). `steps` follows the training loop
+(`replay.causal.model`). `none` issues each operation at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import numpy as np
 from traces.errors import UsageError
 
 SLOWEST, FASTEST = 1e-6, 1e6
+"""Limits of a speed."""
 
 
 class Pace(Enum):
-    """How a replay is paced; the value is what the command line says."""
+    """How a replay is paced. The values are the choices of --pace."""
 
     TIMED = "timed"
     THINK = "think"
@@ -30,11 +31,14 @@ class Pace(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pacing:
-    """The pace, and how much faster than recorded (2.0: twice as fast): `speed` for all, or compute and I/O gaps apart.
+    """The pace of a replay, and its speed: 2.0 is twice as fast as recorded.
 
-    `compute_speed` and `io_speed` (None: `speed`) need a pace whose compute and operations follow from each other:
-    under `timed` each has its time of day, and one that runs at another speed would leave the others behind.
-    Raises: UsageError for a speed that is not between SLOWEST and FASTEST, or apart under `timed` or `none`.
+    `speed`: of everything.
+    `compute_speed`: of compute; None for `speed`.
+    `io_speed`: of the gaps between the operations of a lane; None for `speed`.
+    Two different speeds need a pace at which operations and compute wait for each other. Under `timed` they all follow
+    one clock, and the slower of them would fall behind.
+    Raises: UsageError for a speed beyond SLOWEST or FASTEST, or for different speeds under `timed` or `none`.
     """
 
     pace: Pace = Pace.TIMED
@@ -66,7 +70,7 @@ class Pacing:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether compute and I/O gaps have one speed, so that recorded times divided by it are to be expected."""
+        """Whether compute and I/O have one speed, by which the recorded time of the whole can be divided."""
         return self.of_compute == self.of_io == self.speed
 
     def scaled_ns(self, duration_ns: np.ndarray) -> np.ndarray:
@@ -74,15 +78,15 @@ class Pacing:
         return _divided(duration_ns, self.speed)
 
     def compute_ns(self, duration_ns: np.ndarray) -> np.ndarray:
-        """Durations of compute (int64 ns) at its speed."""
+        """Durations of compute (int64 ns) at the speed of compute."""
         return _divided(duration_ns, self.of_compute)
 
     def io_ns(self, duration_ns: np.ndarray) -> np.ndarray:
-        """Gaps between the operations of a lane (int64 ns) at their speed."""
+        """Gaps between the operations of a lane (int64 ns) at the speed of I/O."""
         return _divided(duration_ns, self.of_io)
 
     def recorded_ns(self, elapsed_ns: int) -> int:
-        """How long a stretch of `elapsed_ns` recorded time takes at `speed`."""
+        """How long `elapsed_ns` of recorded time take at `speed`, in ns."""
         return elapsed_ns if self.speed == 1.0 else round(elapsed_ns / self.speed)
 
 
@@ -95,9 +99,10 @@ def _divided(duration_ns: np.ndarray, speed: float) -> np.ndarray:
 class LaneClock:
     """Turns the recorded times of one lane, batch after batch, into the `due_ns` column that the loop expects.
 
-    `timed`: ns from the run's start; `think`: ns after the previous item of the lane ended (for the first item, after
-    the run's start); `none`: 0. `origin_ns` is the recorded time that becomes the run's start. `scale`: what makes of a
-    recorded gap one to be kept; that of I/O lanes when None.
+    A due time is in ns from the start of the run under `timed`, in ns after the end of the lane's previous item under
+    `think` (for the first item: after the start of the run), and 0 under `none`.
+    `origin_ns`: the recorded time that becomes the start of the run.
+    `scale`: recorded gaps (int64 ns) -> gaps to keep; None for those of I/O, `Pacing.io_ns`.
     """
 
     def __init__(self, pacing: Pacing, origin_ns: int, scale: Callable[[np.ndarray], np.ndarray] | None = None) -> None:
@@ -107,7 +112,7 @@ class LaneClock:
         self._previous_end_ns = origin_ns
 
     def due_ns(self, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """int64 due column for items with these recorded times, which continue the lane's earlier batches."""
+        """Due times, int64 (n,), of the lane's next items. `start_ns`, `end_ns` int64 (n,): their recorded times."""
         if self._pacing.pace is Pace.NONE or not len(start_ns):
             return np.zeros(len(start_ns), dtype=np.int64)
         if self._pacing.pace is Pace.TIMED:

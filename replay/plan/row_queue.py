@@ -1,8 +1,8 @@
-"""First-in first-out queues of structured rows that stay small in memory: what exceeds it waits in a temporary file.
+"""First-in first-out queues of structured rows. Rows that exceed a queue's share of memory wait in a temporary file.
 
-Lanes of one rank are fed from one stream, and their results are kept until the run has ended; either may run far
-apart, and neither may hold a whole op stream. All queues of a process share one file: a run with many lanes, or with
-few descriptors to spend, needs one for all of them.
+The lanes of a rank are fed from one stream, and their results are kept until the run has ended. Some lanes may be far
+ahead of others, and no queue may hold a whole stream in memory. All queues of a process share one file, so that many
+lanes do not use up the file descriptors.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ import numpy as np
 from traces.errors import TargetError
 
 CHUNK_ROWS = 1 << 14
+"""Rows that readers of a queue take at a time."""
+
 EXTENT_BYTES = 1 << 20
-"""What a queue writes and reads back as a whole."""
+"""Size of the pieces of the file that belong to one queue at a time."""
 
 MEMORY_ROWS = 1 << 18
-"""Rows that one queue keeps in memory, at most."""
+"""Most rows that one queue keeps in memory."""
 
 PROCESS_ROWS = 1 << 19
-"""Rows that all queues of a process keep in memory, at most: about 30 MB."""
+"""Most rows that all queues of a process keep in memory: about 30 MB."""
 
 LEAST_ROWS = 1 << 10
+"""Rows that each queue may keep in memory, however many queues there are."""
 
 
 class SpillFile:
-    """An unnamed temporary file in `folder` (the system's temporary directory when None), for `queues` queues.
+    """A temporary file without a name for the rows of several queues, in extents of EXTENT_BYTES.
 
-    Opened at once, so that a run which uses up its descriptors later has it. Not safe to share between threads.
-    Raises: TargetError when it cannot be made.
+    `folder`: where it is made; None for the system's temporary directory.
+    `queues`: how many queues use it.
+    It is opened at once, before a run can use up the descriptors. Threads must not share it.
+    Raises: TargetError when the file cannot be made.
     """
 
     def __init__(self, folder: Path | None = None, queues: int = 1) -> None:
@@ -47,7 +52,7 @@ class SpillFile:
             raise self._refusal(error) from error
 
     def allocate(self) -> int:
-        """The number of an extent that nobody uses."""
+        """The number of a free extent."""
         if self._free:
             return self._free.pop()
         self._extents += 1
@@ -79,7 +84,7 @@ class SpillFile:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the file and lose its rows."""
         self._file.close()
 
     def _refusal(self, error: OSError) -> TargetError:
@@ -91,10 +96,10 @@ class SpillFile:
 
 
 class RowQueue:
-    """Arrays of one structured dtype go in at the end and come out at the front, in order, in any sizes.
+    """A queue of rows of one structured dtype: arrays of any length go in at the end and come out at the front.
 
-    `memory_rows`: rows kept in memory before further ones go to `spill` (None: a file of its own, made when needed);
-    None: what the spill file says.
+    `memory_rows`: most rows in memory; None for `SpillFile.memory_rows`.
+    `spill`: the file for further rows; None for a file of the queue's own, made when it is needed.
     """
 
     def __init__(self, dtype: np.dtype, *, memory_rows: int | None = None, spill: SpillFile | None = None) -> None:
@@ -124,7 +129,7 @@ class RowQueue:
             self._in_memory += len(rows)
 
     def pop(self, most: int) -> np.ndarray:
-        """Up to `most` rows from the front; empty only when the queue is."""
+        """Take up to `most` rows from the front. The result is empty only when the queue is empty."""
         parts: list[np.ndarray] = []
         wanted = most
         while wanted and len(self):
@@ -142,7 +147,7 @@ class RowQueue:
         return np.concatenate(parts) if parts else np.empty(0, dtype=self._dtype)
 
     def close(self) -> None:
-        """Forget the rows, and a file of its own."""
+        """Drop all rows, and the queue's own file."""
         self._memory.clear()
         self._in_memory = self._on_disk = 0
         while self._extents:
@@ -160,7 +165,7 @@ class RowQueue:
         return self._own
 
     def _spill(self, rows: np.ndarray) -> None:
-        """Fill the last extent, then further ones. Only the last is not full: `_load` takes the first away whole."""
+        """Fill the last extent, then new ones. All extents but the last are full: `_load` reads a whole extent."""
         file = self._file
         while len(rows):
             used = self._on_disk - self._extent_rows * (len(self._extents) - 1)

@@ -18,7 +18,11 @@ RENAME = OPS.index("rename")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUse:
-    """One file of a rank through one back end (a code of `chosen_layers.BACKENDS`), and its operations there."""
+    """One file of a rank that is used through one back end.
+
+    `backend`: its code in `chosen_layers.BACKENDS`.
+    `uses`: operations on the file through this back end.
+    """
 
     file_id: int
     backend: int
@@ -27,11 +31,17 @@ class SlotUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSurvey:
-    """What one rank does. `lane_operations`: lane -> operations to replay, ascending by lane; `uses`: the same by file.
+    """What one rank has to replay.
 
-    `reads`, `writes`: the files that it does so to; a renamed file, and one of the new name, are written. `slots`: by
-    file and back end. `lane_backends`: what each lane needs. `left_out`: its operations that are not replayed, because
-    their file is replayed at another layer, or reconstructed rows are not wanted.
+    `lane_operations`: lane -> operations to replay, ascending by lane.
+    `uses`: file id -> operations to replay.
+    `reads`, `writes`: ids of the files that are read, or written. A rename writes the files of both names.
+    `slots`: one for each file and back end.
+    `lane_backends`: lane -> codes of the back ends that it needs.
+    `layers`: at which layer each file is replayed.
+    `operations`: operations to replay, of all lanes.
+    `left_out`: recorded operations that are not replayed, because their file is replayed at another layer, or because
+        they were reconstructed and are not wanted.
     """
 
     rank: int
@@ -52,7 +62,7 @@ class RankSurvey:
 
 
 def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
-    """From the counts of a rank (`Capture.usage`).
+    """Survey a rank by the counts that the capture keeps of it (`Capture.usage`), without reading its operations.
 
     Raises: CaptureError when a part is damaged.
     """
@@ -64,7 +74,7 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     backend = layers.backends(codes(used, "api"), file_id)
     renames = op == RENAME
     check_file_ids(new_name[renames], capture.files.num_rows, capture.named, "a rename")
-    # A rename uses both of its names.
+    # A rename is a use of the files of both names.
     files = np.concatenate((file_id, new_name[renames]))
     uses = np.concatenate((number, number[renames]))
     keys = files.astype(np.int64) * len(BACKENDS) + np.concatenate((backend, backend[renames]))
@@ -88,7 +98,7 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
 
 
 def spans_by_rank(spans: pa.Table, ranks: Iterable[int]) -> dict[int, pa.Table]:
-    """The spans of each of these ranks, in their order in `spans` (rows of `SPANS_SCHEMA`), found in one pass."""
+    """Rank -> its spans in the order of `spans` (rows of `SPANS_SCHEMA`), for each of `ranks`, found in one pass."""
     of_row = spans["rank"].to_numpy()
     if (np.diff(of_row) < 0).any():
         order = np.argsort(of_row, kind="stable")
@@ -98,6 +108,6 @@ def spans_by_rank(spans: pa.Table, ranks: Iterable[int]) -> dict[int, pa.Table]:
 
 
 def _sums(keys: np.ndarray, number: np.ndarray) -> tuple[list[int], list[int]]:
-    """The different keys, ascending, and the sum of `number` for each."""
+    """The distinct keys, ascending, and the sum of `number` for each of them."""
     found, index = np.unique(keys, return_inverse=True)
     return found.tolist(), np.bincount(index, weights=number, minlength=len(found)).astype(np.int64).tolist()

@@ -1,4 +1,4 @@
-"""The processes of one replay: alone, or the ranks of an MPI job. A run without MPI needs no MPI installed."""
+"""The processes of one replay: a single process, or the processes of an MPI job. A single process needs no MPI."""
 
 from __future__ import annotations
 
@@ -26,54 +26,60 @@ _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 _CLOCK_ROUNDS = 30
 
 WAIT_PERIOD_S = 0.01
-"""How often a process that waits for the first looks whether it is done."""
+"""Seconds between two looks of a process that waits for process 0 to finish."""
 
 
 class Communicator(Protocol):
-    """What a replay needs of its processes. Collective calls must be made by all of them."""
+    """What a replay needs of its processes. Every process must make the calls that are named collective.
+
+    `rank`: the number of this process, from 0.
+    `size`: the number of processes.
+    """
 
     rank: int
     size: int
 
-    def barrier(self) -> None: ...
+    def barrier(self) -> None:
+        """Wait until all processes have called this. Collective."""
+
     def gather(self, value: Any) -> list[Any] | None:
-        """All processes' values by rank on process 0, None on the others."""
+        """The values of all processes by rank on process 0, None on the others. Collective."""
 
     def broadcast(self, value: Any) -> Any:
-        """Process 0's value, on all."""
+        """The value of process 0, on all processes. Collective."""
 
     def agree(self, error: DxtReplayError | None) -> None:
-        """Raise on every process when one of them met an error: none waits for a process that has given up."""
+        """Raise on every process when any of them met an error, so that no process waits for one that has given up."""
 
     def common_start_ns(self, margin_ns: int) -> int:
-        """One instant for all, `margin_ns` from now, on this process's CLOCK_MONOTONIC."""
+        """One instant for all, `margin_ns` from now, in ns of this process's CLOCK_MONOTONIC. Collective."""
 
     def first_on_node(self) -> bool:
-        """Whether this is the lowest process of its node."""
+        """Whether this process has the lowest rank on its node. Collective."""
 
     def counters(self, own: int, common: int) -> SharedCounters:
-        """`own` counters of this process after `common` ones of all processes of its node, all at zero.
+        """Counters at zero: `common` counters that all processes of the node use, then `own` counters of this process.
 
-        Collective, as is the `free` of what it returns. Raises: ReplayError where processes cannot share counters.
+        Collective, as is `SharedCounters.free`. Raises: ReplayError where processes cannot share counters.
         """
 
     def tell_stop(self) -> None:
-        """Let the others learn that the run is to stop; does not wait for them. At most once a run."""
+        """Notify the other processes that the run is to stop, without waiting for them. At most once a run."""
 
     def told_to_stop(self) -> bool:
-        """Whether another told so; does not wait."""
+        """Whether such a notice has come from another process; does not wait."""
 
     def arrive(self) -> Callable[[], bool]:
-        """Arrive at a barrier without waiting there: what is returned tells whether all have arrived. Collective.
+        """Arrive at a barrier without waiting there; the function returned says whether all have arrived. Collective.
 
-        A process that waits so can still be told to stop, by a signal or by another process.
+        A process that waits in this way still notices a signal, and a notice of another process.
         """
 
     def end_of_notices(self) -> bool:
-        """Whether any process told to stop. Forgets it, so that another run can follow. Collective."""
+        """Whether any process sent a notice to stop. Receives all notices, so that a run can follow. Collective."""
 
     def watched(self) -> AbstractContextManager[None]:
-        """While it lasts, the death of a process is told by its name. Collective."""
+        """While the context lasts, the death of a process is reported with its name. Collective."""
 
     def abort(self) -> None:
         """End all processes at once."""
@@ -83,7 +89,7 @@ class Communicator(Protocol):
 class NodeLeaders:
     """The first process of each of several nodes.
 
-    `channel`: the mpi4py communicator of these processes.
+    `channel`: the mpi4py communicator of these processes, one a node.
     `any_thread`: whether several threads may call MPI at once (MPI_THREAD_MULTIPLE).
     """
 
@@ -93,11 +99,12 @@ class NodeLeaders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCounters:
-    """The counters of a node.
+    """The counters that the processes of a node share.
 
-    `base`: the first of this process's own counters.
-    `leaders`: on the first process of each of several nodes, else None.
-    `free`: releases memory and communicator; collective, after the last use.
+    `counters`: all of them.
+    `base`: the index of the first counter that belongs to this process alone.
+    `leaders`: set on the first process of each node where there are several nodes, else None.
+    `free`: releases the memory and the communicator after the last use; collective.
     """
 
     counters: Counters
@@ -107,7 +114,7 @@ class SharedCounters:
 
 
 class Solo:
-    """One process."""
+    """A single process; see `Communicator`."""
 
     rank = 0
     size = 1
@@ -154,7 +161,7 @@ class Solo:
 
 
 class MpiWorld:
-    """The processes of MPI_COMM_WORLD, through mpi4py.
+    """The processes of MPI_COMM_WORLD, through mpi4py; see `Communicator`.
 
     Raises: MissingDependencyError without mpi4py or an MPI library.
     """
@@ -168,7 +175,7 @@ class MpiWorld:
             ) from error
         self._mpi = MPI
         self._world = MPI.COMM_WORLD
-        self._notices = self._world.Dup()  # a notice must not be taken for what a collective call sends
+        self._notices = self._world.Dup()  # messages of collective calls must not be mistaken for notices
         self._sent: list[Any] = []
         self._told = False
         self.rank: int = self._world.Get_rank()
@@ -214,7 +221,7 @@ class MpiWorld:
         line = COUNTER_WORDS * np.dtype(np.int64).itemsize
         window: Any = self._mpi.Win.Allocate_shared(shared * line, line, comm=node)
         sizes = node.allgather(shared)
-        memory, _ = window.Shared_query(0)  # the segments of a node follow each other
+        memory, _ = window.Shared_query(0)  # the parts of a node's processes follow each other in memory
         content: Any = self._mpi.buffer.fromaddress(memory.address, sum(sizes) * line)
         cells = np.frombuffer(content, dtype=np.int64).reshape(-1, COUNTER_WORDS)
         begin = sum(sizes[: node.Get_rank()])
@@ -275,7 +282,7 @@ class MpiWorld:
         self._world.Abort(2)
 
     def _clock_offset_ns(self) -> int:
-        """This process's CLOCK_MONOTONIC minus process 0's: 0 on one node, else by the quickest of some round trips."""
+        """CLOCK_MONOTONIC of this process minus that of process 0: 0 on one node, else by the quickest round trip."""
         nodes = self._world.allgather(_node_id())
         if self.rank == 0:
             for other in range(1, self.size):
@@ -298,7 +305,7 @@ class MpiWorld:
 
 
 def is_known_to_all(error: DxtReplayError) -> bool:
-    """Whether `agree` raised it, so that no process waits for this one."""
+    """Whether `agree` raised this error: all processes then know of it, and none waits for this process."""
     return getattr(error, "known_to_all", False)
 
 
@@ -308,9 +315,9 @@ def _known_to_all(error: DxtReplayError) -> DxtReplayError:
 
 
 def together(comm: Communicator, work: Callable[[], T]) -> T:
-    """What `work` returns here, once it has succeeded on every process.
+    """Do `work` on every process, and return this process's result once all have succeeded. Collective.
 
-    Raises: DxtReplayError on all of them when it failed on one.
+    Raises: DxtReplayError on all processes when the work failed on any.
     """
     error: DxtReplayError | None = None
     made: list[T] = []
@@ -323,10 +330,10 @@ def together(comm: Communicator, work: Callable[[], T]) -> T:
 
 
 def first_does(comm: Communicator, work: Callable[[], T]) -> T:
-    """What `work` returns on process 0, on all of them. The others sleep meanwhile: blocked in MPI they would take the
-    processor from it, and have no signals. Collective.
+    """Do `work` on process 0, and return its result on all processes. Collective.
 
-    Raises: DxtReplayError on all of them when it failed there.
+    The other processes sleep meanwhile. If they were blocked in MPI, they would keep a processor busy and would not
+    notice signals. Raises: DxtReplayError on all processes when the work failed.
     """
     error: DxtReplayError | None = None
     made: T | None = None
@@ -343,10 +350,10 @@ def first_does(comm: Communicator, work: Callable[[], T]) -> T:
 
 
 def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
-    """MPI when this process was started by an MPI launcher, else alone.
+    """The processes of the MPI job where an MPI launcher started this process, else this process alone.
 
-    Raises: MissingDependencyError when it was, and mpi4py or its MPI library is absent; ReplayError when the launcher
-    is of another MPI, so that each process would replay everything.
+    Raises: MissingDependencyError under a launcher when mpi4py or its MPI library is absent; ReplayError when the
+    launcher belongs to another MPI library, so that each process would replay everything.
     """
     if not any(variable in environment for variable in _LAUNCHER_VARIABLES):
         return Solo()
@@ -361,13 +368,13 @@ def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
 
 
 def share_of(ranks: Sequence[int], process: int, processes: int) -> tuple[int, ...]:
-    """The captured ranks that `process` replays: contiguous blocks whose sizes differ by at most one."""
+    """The recorded ranks that `process` replays. The shares are contiguous, and their sizes differ by at most one."""
     quotient, rest = divmod(len(ranks), processes)
     begin = process * quotient + min(process, rest)
     return tuple(ranks[begin : begin + quotient + (process < rest)])
 
 
 def _node_id() -> str:
-    """What tells nodes apart; CLOCK_MONOTONIC is one clock within a boot of one kernel."""
+    """A name for the node. Processes with the same name share one CLOCK_MONOTONIC, which belongs to a boot."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text() if boot.exists() else os.uname().nodename

@@ -1,9 +1,9 @@
-"""Names the process of a replay that died: launchers end the others at once, and name none of our processes.
+"""Reports which process of a replay died. A launcher then ends the other processes without naming any.
 
-A child process on each node waits for the end of the processes there (pidfd_open(2)) and outlives them by a moment.
-The others may have ended before it gets a processor again: epoll(7) hands events over in the order in which they came,
-so the first is the one that died by itself. The child runs this file alone: nothing but the standard library may be
-imported here.
+On each node a child process waits for the processes there to end (pidfd_open(2)), and outlives them by a moment.
+Several may have ended before the child runs again. epoll(7) returns events in the order in which they came, so the
+first event belongs to the process that died by itself. The child runs this file alone, so it may import nothing but the
+standard library.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 LAUNCHER_PREFIXES = ("PMI", "PMIX", "OMPI", "HYDRA", "MPI", "SLURM")
-"""Variables of these must not make a process of the job of the child."""
+"""Environment variables with these prefixes are kept from the child, or MPI would take it for a process of the job."""
 
 _PATIENCE_S = 2.0
-"""How long after the end of the watching process the others are looked at: it may have been one that died."""
+"""How long the child still watches after the process that started it has ended, since that one may not be the first."""
 
 
 class DeathWatch:
-    """Watches the processes of this node from a child, until `dismiss`. `names`: what each process id is called.
+    """Watches the processes of this node from a child process, until `dismiss`.
 
-    Once it is made, the child watches. Does nothing where the system cannot watch processes.
+    `names`: process id -> name of the process in the report.
+    The child watches from the moment this is made. Does nothing where the system cannot watch processes.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -42,22 +43,22 @@ class DeathWatch:
             ready.read(1)
 
     def dismiss(self) -> None:
-        """The processes may end from now on."""
+        """Stop watching: the processes may end from now on."""
         if self._child is None or self._child.stdin is None:
             return
         try:
             self._child.stdin.write(b"x")
             self._child.stdin.close()
-        except BrokenPipeError:  # it has told already
+        except BrokenPipeError:  # it has reported already
             pass
         self._child.wait()
         self._child = None
 
 
 def watch(names: Mapping[int, str]) -> str | None:
-    """Wait until one of the processes has died or all are dismissed (a byte on standard input); its name.
+    """Wait until a process dies, and return its name; None once the watch is dismissed (a byte on standard input).
 
-    Writes a byte to standard output when it has begun to watch.
+    `names`: process id -> name. Writes a byte to standard output when the watch has begun.
     """
     watched: dict[int, str] = {}
     with select.epoll() as ends:
@@ -83,7 +84,7 @@ def watch(names: Mapping[int, str]) -> str | None:
 
 
 def main(arguments: list[str]) -> None:
-    """Tell the name of the process that died, of `PID=NAME` each."""
+    """Print the name of the process that died. `arguments`: PID=NAME for each process."""
     names = {int(pid): name for pid, _, name in (argument.partition("=") for argument in arguments)}
     died = watch(names)
     if died is not None:

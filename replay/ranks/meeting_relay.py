@@ -1,4 +1,4 @@
-"""Ranks on several nodes that meet at collectives: arrivals travel between the nodes while the replay runs."""
+"""Collectives of ranks on several nodes: passes arrivals between the nodes while the replay runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from replay.ranks.comm import NodeLeaders
 from traces.errors import ReplayError
 
 POLL_S = 20e-6
-"""How often a relay looks for arrivals; a meeting across nodes costs about as much beside the network's latency."""
+"""Seconds between two looks for arrivals: the delay that a relay adds to the latency of the network."""
 
 
 class MeetingRelay:
     """Sends this node's arrivals to the other nodes, and adds theirs to the counter that the ranks here wait for.
 
-    One per node, in its first process; it calls MPI from a thread of its own. `ranks`: how many ranks meet. `stop`: the
-    flag that ends the lanes of this process, which is set when the relay fails: nobody would wake them any more.
+    The first process of each node has a relay, which calls MPI from a thread of its own.
+    `ranks`: the number of ranks that meet.
+    `stop`: the flag that ends the lanes of this process. A relay that fails sets it, because nothing would wake the
+        lanes any more.
     Raises: ReplayError when MPI may not be called from several threads at once.
     """
 
@@ -39,16 +41,16 @@ class MeetingRelay:
         self._thread = threading.Thread(target=self._run, name="meeting-relay", daemon=True)
 
     def start(self) -> None:
-        """Begin to relay."""
+        """Start the thread that passes arrivals on."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what other nodes have yet to send is dropped."""
+        """End the thread. Arrivals that other nodes have not sent yet are dropped."""
         self._ended.set()
         self._thread.join()
 
     def check(self) -> None:
-        """Raises: ReplayError when the relay failed, which stopped this process's lanes."""
+        """Raises: ReplayError when the relay failed and therefore stopped the lanes of this process."""
         if self._failure is not None:
             raise ReplayError(
                 f"the relay of collectives between the nodes failed ({self._failure}), so ranks would have waited for "

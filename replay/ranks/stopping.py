@@ -1,4 +1,4 @@
-"""The end of a run before its time: signals set the process's stop flag, and the flags of all processes stay alike."""
+"""Stopping a run early: a signal sets the stop flag of its process, and all processes learn of it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from traces.errors import DxtReplayError
 from traces.units import NS_PER_MS, NS_PER_S
 
 HEED_PERIOD_NS = 100 * NS_PER_MS
-"""How often a process looks whether another was told to stop."""
+"""ns between two looks of a process for a notice that another one was stopped."""
 
 MEET_PERIOD_NS = 4 * NS_PER_MS
-"""How often a process that waits for the others looks whether they are there."""
+"""ns between two looks of a process that waits for the others to arrive."""
 
 ONE_SIGNAL_NS = NS_PER_S
-"""A second signal within this time repeats the first: a terminal and the launcher may both send it."""
+"""A second signal within this time (ns) counts as the first: the terminal and the launcher may both send it."""
 
 EXIT_SIGNALLED = 128
 """Added to the number of the signal that ended a program, as a shell reports it."""
 
 
 class StopRelay:
-    """One process's part in stopping all: called by its feeder thread, which must never wait for another process."""
+    """Passes a stop between this process and the others. The feeder thread calls it, and never waits for a process."""
 
     def __init__(self, stop: StopFlag, comm: Communicator, clock: Clock | None = None) -> None:
         self._stop = stop
@@ -38,7 +38,7 @@ class StopRelay:
         self._next_ns = 0
 
     def heed(self) -> None:
-        """Stop when another process was told to, and tell the others when this one was. Looks every 100 ms."""
+        """Stop when another process was stopped, and notify the others when this one was. Looks every 100 ms."""
         now = self._clock.now()
         if self._known_to_all or now < self._next_ns:
             return
@@ -51,9 +51,9 @@ class StopRelay:
             self._known_to_all = True
 
     def meet(self) -> None:
-        """Wait for the other processes to come here, and heed meanwhile: blocked in MPI, this one had no signals.
+        """Wait for the other processes to come here, and `heed` meanwhile. Collective.
 
-        Collective. Afterwards the flags are alike.
+        The wait is not one of MPI, in which this process would not notice signals. Afterwards all flags are the same.
         """
         all_there = self._comm.arrive()
         while not all_there():
@@ -63,7 +63,7 @@ class StopRelay:
             self._stop.set()
 
     def then_meet(self, work: Callable[[], None]) -> None:
-        """`meet` after the work, also when that failed by an error that `together` will tell the others."""
+        """Do `work`, then `meet`; also when the work raised an error, which `together` passes on to the others."""
         try:
             work()
         except DxtReplayError:
@@ -81,15 +81,16 @@ class Terminated(SystemExit):
 
 @contextmanager
 def stop_on_signals(stop: StopFlag, clock: Clock | None = None) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the run in order; a second one, a second later, ends the process as usual."""
+    """Let SIGINT and SIGTERM end the run in order. Another signal more than a second later ends the process at once."""
     with _heeded((signal.SIGINT, signal.SIGTERM), lambda number: stop.set(), clock or MonotonicClock()):
         yield
 
 
 @contextmanager
 def unwind_on_signals(clock: Clock | None = None) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP raise, so that temporary files are removed. A signal that this process ignores
-    stays ignored; a second signal, a second later, ends the process as usual.
+    """Let SIGINT, SIGTERM and SIGHUP raise an exception, so that temporary files are removed.
+
+    A signal that this process ignores stays ignored. Another signal more than a second later ends the process at once.
 
     Raises: KeyboardInterrupt; Terminated.
     """
@@ -106,7 +107,7 @@ def unwind_on_signals(clock: Clock | None = None) -> Iterator[None]:
 
 @contextmanager
 def _heeded(numbers: Iterable[int], heed: Callable[[int], None], clock: Clock) -> Iterator[None]:
-    """Let the first of these signals call `heed`; one that comes more than a second later does what it did before."""
+    """Let the first of these signals call `heed`. A signal more than a second later calls the handler of before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What is derived from a capture before a run; runs that differ in their target alone share it."""
+"""What is derived from a capture before a run. Runs that differ in nothing but their target share it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from traces.store.reader import Capture
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunContext:
-    """What one process knows of a capture that it replays, beside `RunOptions`, which is what the user chose.
+    """What one process derives from the capture that it replays. What the user chose is in `RunOptions`.
 
-    `layers`: at which layer each file is replayed; `collectives`: which files collectively.
-    `begin_ns`, `end_ns`: recorded times of the replay's start and end, on all processes alike.
-    `surveys`, `spans`: of the ranks of this process; `spans` by rank, rows of `SPANS_SCHEMA`.
-    `steps`: the models of these ranks; None for a pace that does not follow the training loop.
+    `layers`: at which layer each file is replayed.
+    `collectives`: which files are replayed by collective operations.
+    `begin_ns`, `end_ns`: recorded times at which the replay starts and ends, the same on all processes.
+    `surveys`: one for each rank that this process replays.
+    `spans`: rank -> rows of `SPANS_SCHEMA`, for the same ranks.
+    `steps`: the causal models of these ranks; None for a pace that does not follow the training loop.
     """
 
     capture: Capture
@@ -37,12 +39,12 @@ class RunContext:
 
     @property
     def recorded_ns(self) -> int:
-        """How long what is replayed lasted at the source."""
+        """How long the replayed part of the capture took when it was recorded, in ns."""
         return self.end_ns - self.begin_ns
 
 
 def choose_layers_together(capture: Capture, comm: Communicator, *, api: str, reconstruct: bool) -> LayerChoice:
-    """`choose_layers` on process 0, for all. Collective. Raises: as that, on all processes."""
+    """`choose_layers` on process 0, and its result on all. Collective. Raises: as `choose_layers`, on all processes."""
     chosen = together(
         comm, lambda: choose_layers(capture, api=api, reconstruct=reconstruct) if comm.rank == 0 else None
     )

@@ -12,21 +12,23 @@ from traces.errors import UsageError
 from traces.schema import Source
 
 COMPUTE_CHOICES = ("sleep", "spin", "skip")
-"""What stands for the computation between the operations."""
+"""What a replay does in place of the computation between operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the user chose; nothing in it is derived from the capture.
+    """What the user chose. Nothing here is derived from the capture.
 
-    `compute`: of COMPUTE_CHOICES.
+    `target`: directory that holds the staged twin.
+    `compute`: one of COMPUTE_CHOICES.
+    `maps`: recorded paths whose real data are read instead of the twin's.
     `cold`: drop the twin's pages from the page cache first.
-    `api`: of `traces.replay_record.API_CHOICES`.
-    `reconstruct`: replay the operations that the capture reconstructed from counters too.
+    `api`: one of `traces.replay_record.API_CHOICES`.
+    `reconstruct`: also replay the operations that were reconstructed from counters.
     `core`: see `replay.engine.issue.choose_core`.
-    `sources`: what the replay names as its source; the capture itself where empty.
+    `sources`: what the replay names as its sources; empty for the capture itself.
     `force`: replace an earlier capture at the output.
-    Raises: UsageError for another compute.
+    Raises: UsageError for an unknown `compute`.
     """
 
     target: Path

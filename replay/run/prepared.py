@@ -1,4 +1,4 @@
-"""Before each run: is the target staged; a directory to write into, and files as the replay must find them."""
+"""Before each run: checks that the target is staged, resets its files, and makes the output directory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from traces.store.writer import begin_capture, check_capture_output, discard_cap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What one process found out for all of them."""
+    """What process 0 prepared for all processes.
+
+    `placements`: where each file of the capture is, by file id.
+    `working`: directory in which the output is written until it is whole.
+    """
 
     placements: Sequence[Placement]
     working: Path
 
 
 def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerChoice) -> Prepared:
-    """Look at the target, and make a working directory for the output.
+    """Check the target, and make a working directory for the output.
 
-    The caller holds the target's lock. Raises: UsageError, CaptureError, TargetError; nothing is left then.
+    The caller holds the target's lock. Raises: UsageError, CaptureError, TargetError; then nothing is left behind.
     """
     if _same(output, capture.path):
         raise UsageError(f"{output} is the capture to be replayed: give the replay another name")

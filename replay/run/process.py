@@ -1,4 +1,4 @@
-"""One process of the replay: its ranks, their lanes and files, and the loop that feeds them."""
+"""One process of a replay: its ranks, their lanes and files, and the loop that feeds the lanes."""
 
 from __future__ import annotations
 
@@ -37,16 +37,19 @@ from traces.store.writer import OpsWriter
 from traces.units import NS_PER_MS
 
 REPORT_PERIOD_NS = 50 * NS_PER_MS
-"""How often progress is reported, which looks at every lane."""
+"""ns between two reports of progress, each of which looks at every lane."""
 
 FEED_PERIOD_S = 0.004
-"""How often the feeder looks after the lanes; a full ring lasts 60 ms at a million operations a second."""
+"""Seconds between two rounds of the feeder. At a million operations a second a full ring lasts 60 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far this process has come: operations done of total, time since the start and as recorded.
+    """How far this process has come.
 
+    `done`, `total`: operations.
+    `elapsed_ns`: time since the start.
+    `expected_ns`: time that the recorded run takes at the speed of the replay.
     `lag_ns`: how long the next operation of the lane that is furthest behind has been due; None without due times.
     """
 
@@ -77,14 +80,14 @@ class ReplayProcess:
         self.surveys = surveys
         self.paced = paced
         lanes = sum(len(survey.lanes) for survey in self.surveys)
-        # Each lane has its plan and its results.
+        # Two queues a lane: one for its plan, one for its results.
         self._buffers = LaneBuffers(
             spill=SpillFile(prepared.working, queues=2 * lanes),
             times=TimeCollector(),
             batch_items=batch_items_of(lanes),
         )
         self._slots = process_file_slots(surveys, prepared.placements)
-        # Each rank reads a part.
+        # Each rank reads its own part of the capture, which is one more open file.
         allow_open_files(len(self._slots.slots) + len(surveys))
         self.files = ProcessFiles(self._slots, options.io, self.core.name)
         require_descriptors(lanes + len(surveys))
@@ -114,10 +117,12 @@ class ReplayProcess:
 
     @property
     def left_out(self) -> int:
+        """Recorded operations of these ranks that are not replayed."""
         return sum(survey.left_out for survey in self.surveys)
 
     @property
     def stopped(self) -> bool:
+        """Whether the run was stopped before its end."""
         return self.stop.is_set()
 
     @property
@@ -126,10 +131,12 @@ class ReplayProcess:
 
     @property
     def lane_count(self) -> int:
+        """Lanes with operations, of all ranks of this process."""
         return sum(len(survey.lanes) for survey in self.surveys)
 
     @property
     def io_warnings(self) -> tuple[str, ...]:
+        """What a reader of the result must know about how operations were made."""
         turns = "the MPI library is not thread-safe (MPI_THREAD_MULTIPLE): lanes took turns in it"
         notes = dict.fromkeys(note for survey in self.surveys for note in survey.layers.chunks.notes(self._capture))
         model = () if self.paced is None else self.paced.steps.warnings
@@ -137,21 +144,24 @@ class ReplayProcess:
 
     @property
     def models(self) -> dict[int, dict[str, Any]] | None:
-        """The causal model of each rank in numbers; None for a pace without one."""
+        """Rank -> its causal model in numbers; None for a pace without a model."""
         if self.paced is None:
             return None
         return {rank: rank_model(model) for rank, model in self.paced.steps.models.items()}
 
     @property
     def not_direct(self) -> int:
+        """Writes of a direct replay that went through the page cache."""
         return sum(lane.lane.not_direct for lane in self._lanes)
 
     @property
     def python_lanes(self) -> int:
+        """Lanes that run in the Python loop."""
         return sum(core_of(lane.lane) == "python" for lane in self._lanes)
 
     @property
     def overhead(self) -> Overhead:
+        """The engine's own cost in the lane where it is largest."""
         lanes = [(self._cost_ns[core_of(lane.lane)], lane.lane.items_done) for lane in self._lanes]
         return max(
             (Overhead(per_operation_ns=cost, busiest_lane_ns=cost * items) for cost, items in lanes),
@@ -160,7 +170,7 @@ class ReplayProcess:
         )
 
     def open_together(self, collectives: Collectives) -> None:
-        """Open what all processes open together; they all come here."""
+        """Open the files of collective operations. All processes must call this."""
         written = np.zeros(len(self._slots.slots), dtype=bool)
         for survey, numbers in zip(self.surveys, self._slots.numbers, strict=True):
             for use in survey.slots:
@@ -168,11 +178,11 @@ class ReplayProcess:
         self.files.open_together(written)
 
     def drop_pages(self) -> page_cache.DropResult:
-        """Drop the pages of the files that this process reads; what could not be dropped."""
+        """Drop the pages of the files that this process reads, and return which could not be dropped."""
         return page_cache.drop(self._paths)
 
     def residency(self) -> page_cache.Residency:
-        """How much of the files that this process reads is in the page cache."""
+        """How much of the files that this process reads lies in the page cache."""
         return page_cache.resident(self._paths)
 
     def start(self) -> None:
@@ -203,10 +213,11 @@ class ReplayProcess:
         *,
         bound: bool = False,
     ) -> None:
-        """Issue everything; returns when all lanes are done or stopped.
+        """Issue all operations; returns when every lane is done or stopped.
 
-        `bound`: lanes may wait for other processes in collective calls, which nothing but the end of the processes can
-        break off. Raises: ReplayError when it is stopped then, at once; the caller must end the others.
+        `start_ns`: the start in ns of CLOCK_MONOTONIC.
+        `bound`: lanes may wait for other processes in collective calls, which only the end of the processes can break
+            off. Raises: ReplayError at once when such a run is stopped; the caller must then end the other processes.
         """
         lanes = self._lanes
         self._gate.open(start_ns)
@@ -230,7 +241,7 @@ class ReplayProcess:
                 if not (bound and self.stop.is_set()):
                     thread.join()
         for lane in lanes:
-            lane.collect()  # after a stop, what was not issued is not read either
+            lane.collect()  # after a stop, the rest of the plan is not read
         for lane in lanes:
             lane.source.close()
         self.files.close_all()
@@ -246,7 +257,7 @@ class ReplayProcess:
         )
 
     def write_operations(self, output: Path) -> int:
-        """Write the ops of this process's ranks; returns how many."""
+        """Write the operations of this process's ranks, and return how many."""
         with OpsWriter(output) as writer:
             for rank in self._ranks:
                 for table in rank_rows(rank.survey.rank, [recorder.rows for recorder in rank.recorders]):
@@ -255,10 +266,11 @@ class ReplayProcess:
         return writer.rows
 
     def tally(self) -> Tally:
-        """Totals of this process's ranks; after the files are closed."""
+        """Totals over the ranks of this process. Call it after the files are closed."""
         own = self._buffers.times.tally() + Tally(close_errors=self.files.close_errors)
         return sum((rank.tally() for rank in self._ranks), own)
 
     def spans(self) -> pa.Table:
+        """The spans of these ranks in the replay, rows of `SPANS_SCHEMA`."""
         tables = [rank.spans(self._options.pacing.of_compute) for rank in self._ranks]
         return pa.concat_tables([SPANS_SCHEMA.empty_table(), *tables])

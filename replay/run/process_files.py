@@ -1,4 +1,4 @@
-"""The files of one process of a replay: through which back ends its lanes use them, and in which core the lanes run."""
+"""The files of one process of a replay: which back ends its lanes use for them, and in which core the lanes run."""
 
 from __future__ import annotations
 
@@ -24,24 +24,28 @@ from traces.store.reader import Capture
 from traces.units import format_count
 
 PREPARED_BYTES = 64 << 20
-"""Data for writes that is made before the run, at most; for larger writes it is made when they are due."""
+"""Most bytes of write data that are made before the run. Data of larger writes are made when they are due."""
 
 _CALIBRATED_ITEMS = {"compiled": 4096, "python": 512}
 _CALIBRATIONS = {"compiled": 9, "python": 3}
-"""Rounds; the best one counts, as whatever else runs on the machine only adds."""
+"""Rounds, of which the quickest counts: other programs on the machine can only make a round slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoOptions:
-    """How operations are made. `direct`: past the page cache; `pieces`: buffers of a POSIX request, 0 for a plain one;
-    `hints`: those of MPI-IO."""
+    """How operations are made.
+
+    `direct`: past the page cache.
+    `pieces`: buffers of a POSIX request, 0 for a plain read or write.
+    `hints`: name -> value of the MPI-IO hints.
+    """
 
     direct: bool = False
     pieces: int = 0
     hints: Mapping[str, str] | None = None
 
     def posix(self) -> PosixBackend:
-        """The POSIX back end. Raises: UsageError for more pieces than the system takes."""
+        """The POSIX back end. Raises: UsageError for more `pieces` than the system accepts."""
         return DirectPosixBackend(pieces=self.pieces) if self.direct else PosixBackend(pieces=self.pieces)
 
 
@@ -54,12 +58,12 @@ def mpi_hints(capture: Capture) -> dict[str, str]:
 
 
 class ProcessFiles:
-    """One table for the lanes that run compiled, and one for those that need another back end.
+    """A table of files for the lanes of the compiled core, and another for the lanes of the Python core.
 
-    Both have all slots, so that a plan need not know which lane uses which; a slot that lanes of both use is closed
-    when the run has ended, because neither table sees all of its uses.
-    `core`: of the lanes that can have a choice.
-    Raises: DxtReplayError where a back end cannot be had.
+    Each table has every slot, so that a plan does not depend on the core of its lane. A slot that lanes of both cores
+    use is closed after the run, because neither table counts all of its uses.
+    `core`: the core of lanes whose back ends run in either.
+    Raises: DxtReplayError where a back end is not available.
     """
 
     def __init__(self, slots: ProcessSlots, io: IoOptions, core: str) -> None:
@@ -91,11 +95,11 @@ class ProcessFiles:
 
     @staticmethod
     def _in_core(backend: Backend, core: str) -> Backend:
-        """The back end, or one that stands in its place where no lane of the core can use it."""
+        """The back end, or a placeholder in the table of a core that does not run it."""
         return backend if core == "python" or runs_compiled(backend) else NullBackend()
 
     def open_together(self, written: np.ndarray) -> None:
-        """Open what all processes use collectively, in the order of the slots. `written`: bool by slot.
+        """Open the files of collective operations, in the order of the slots. `written`: bool (slots,).
 
         Raises: ReplayError on all processes alike.
         """
@@ -109,23 +113,23 @@ class ProcessFiles:
             )
 
     def prepare_payload(self, length: int) -> None:
-        """Make the data for writes of up to `length` bytes, or of PREPARED_BYTES, for the tables that lanes use."""
+        """Make the data for writes of up to `length` bytes, PREPARED_BYTES at most, in each table."""
         if length:
             for table in self._tables.values():
                 table.prepare_payload(min(length, PREPARED_BYTES))
 
     @property
     def collective(self) -> bool:
-        """Whether some operations wait for the other processes."""
+        """Whether some operations are collective, and so wait for the other processes."""
         return MPIIO_COLLECTIVE in self._backends
 
     def close_all(self) -> None:
-        """Close every file; those that all processes have open wait for `close_together`."""
+        """Close every file but those of collective operations, which `close_together` closes."""
         for table in self._tables.values():
             table.close_all()
 
     def close_together(self) -> None:
-        """Close collective files; all processes must come here."""
+        """Close the files of collective operations. All processes must call this."""
         from replay.engine.backends.mpiio import CollectiveMpiioBackend
 
         backend = self._backends.get(MPIIO_COLLECTIVE)
@@ -134,18 +138,18 @@ class ProcessFiles:
 
     @property
     def _close_failures(self) -> list[tuple[bytes, int]]:
-        """Path and errno of each file whose close failed where it was no operation of its own."""
+        """Path and errno of each file whose close failed, where the close is not a recorded operation."""
         noted = (failure for table in self._tables.values() for failure in table.failures())
         return [*((each.path, each.errno) for each in noted if each.call == "close"), *self._closed_together]
 
     @property
     def close_errors(self) -> dict[int, int]:
-        """Files by the errno of such a close."""
+        """errno -> files whose close failed with it."""
         return dict(Counter(number for _, number in self._close_failures))
 
     @property
     def close_warnings(self) -> tuple[str, ...]:
-        """What the reader of the numbers must know of it."""
+        """What a reader of the result must know about closes that failed."""
         failures = self._close_failures
         if not failures:
             return ()
@@ -195,14 +199,14 @@ def _hdf5() -> Backend:
 
 
 def check_io(io: IoOptions, target: Path, paths: Sequence[bytes]) -> None:
-    """Before the run: whether direct I/O is possible where it is wanted. Raises: TargetError; UsageError."""
+    """Check before the run that the target takes direct I/O, if it is asked for. Raises: TargetError; UsageError."""
     io.posix()
     if io.direct:
         check_direct(target, list(paths))
 
 
 def per_operation_ns(core: str) -> float:
-    """What an operation costs the engine itself in this core: the null back end at once, the best of some rounds."""
+    """The engine's own cost of an operation in this core, in ns: null operations without pauses, the quickest round."""
     count = _CALIBRATED_ITEMS[core]
     columns = {"offset": np.arange(count), "length": np.full(count, 4096), "due_ns": np.zeros(count, dtype=np.int64)}
     batch = Batch(kind=np.full(count, READ_AT, dtype=np.uint8), slot=np.zeros(count, dtype=np.int32), **columns)

@@ -1,4 +1,4 @@
-"""One captured rank in the replay: its lanes, what feeds them and what becomes of their results."""
+"""One recorded rank in the replay: its lanes, their plans and the recorders of their results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,12 @@ LOOP_PACE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneBuffers:
-    """What the lanes of a process share, so that their number does not multiply its memory."""
+    """Buffers that the lanes of a process share, so that memory does not grow with the number of lanes.
+
+    `spill`: file for rows that exceed memory.
+    `times`: collects lag, latency and response.
+    `batch_items`: most items of a batch.
+    """
 
     spill: SpillFile
     times: TimeCollector
@@ -49,7 +54,12 @@ class LaneBuffers:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProcessLanes:
-    """What the ranks of a process share. `gate`: opens at the start. `paced`: None for a pace without a model."""
+    """What the ranks of a process share.
+
+    `gate`: opens at the start of the run.
+    `stop`: ends the lanes early.
+    `paced`: the causal models with their counters; None for a pace without a model.
+    """
 
     context: RunContext
     options: RunOptions
@@ -67,7 +77,10 @@ class ProcessLanes:
 
 
 class ReplayedRank:
-    """One captured rank in the replay: its I/O lanes and its compute lane, over the process's files."""
+    """One recorded rank in the replay: its I/O lanes and its compute lane, which use the files of the process.
+
+    `slots`: the numbers of the rank's files in the table of the process.
+    """
 
     def __init__(self, survey: RankSurvey, slots: SlotNumbers, shared: ProcessLanes) -> None:
         self.survey = survey
@@ -101,16 +114,17 @@ class ReplayedRank:
 
     @property
     def operations_done(self) -> int:
-        """Operations that have ended; waits and compute between them do not count."""
+        """Operations that have ended. Waits and compute are not counted."""
         return sum(lane.operations_done for lane in self.lanes[: len(self.recorders)])
 
     def tally(self) -> Tally:
+        """Totals of the rank, without the distributions of times."""
         starved = [lane.lane.starved_ns for lane in self.lanes]
         totals = sum((recorder.tally(ns) for recorder, ns in zip(self.recorders, starved, strict=False)), Tally())
         return totals + Tally(last_end_ns=self.compute.last_end_ns)
 
     def spans(self, compute_speed: float) -> pa.Table:
-        """What the rank's training thread did, as `SPANS_SCHEMA`. `compute_speed`: that of the replay."""
+        """What the rank's training thread did in the replay, rows of `SPANS_SCHEMA`. `compute_speed`: of the replay."""
         busy = self._spans.filter(pa.array(codes(self._spans, "kind") == SPAN_KINDS.index("compute")))
         structure = ComputeStructure(
             starts=busy["start_ns"].to_numpy(), ends=busy["end_ns"].to_numpy(), speed=compute_speed
@@ -119,7 +133,10 @@ class ReplayedRank:
 
 
 class FedLane:
-    """A lane of the loop, where its items come from and where its results go."""
+    """A lane of the issue loop with the source of its items and the recorder of its results.
+
+    `name`: RANK.LANE, for the name of the thread.
+    """
 
     def __init__(
         self, lane: Lane, source: LaneSource, recorder: LaneRecorder | ComputeRecorder | NoRecorder, name: str
@@ -135,12 +152,12 @@ class FedLane:
         self._finished = False
 
     def pump(self) -> None:
-        """Take what is done and fill the lane's ring."""
+        """Collect results and fill the lane's ring."""
         self.collect()
         self._feed()
 
     def collect(self) -> None:
-        """Take what is done."""
+        """Hand the results that are there to the recorder."""
         while (done := self.lane.collect()) is not None:
             rows = self._in_flight.popleft()
             self._recorder.record(rows, done)
@@ -162,7 +179,7 @@ class FedLane:
 
     @property
     def operations_done(self) -> int:
-        """Operations that have ended, also those whose results are not collected yet."""
+        """Operations that have ended, with those whose results are not collected yet."""
         found, place = self._operations_collected, self.lane.items_done - self._collected
         for rows in self._in_flight:
             if place <= 0:
@@ -172,7 +189,10 @@ class FedLane:
         return found
 
     def behind_ns(self, elapsed_ns: int) -> int:
-        """How long the lane's next item has been due, under pace `timed`; 0 when it is not, or none is there."""
+        """How long the lane's next item has been due under pace `timed`, in ns; 0 when none is due.
+
+        `elapsed_ns`: time since the start of the run.
+        """
         place = self.lane.items_done - self._collected
         for rows in self._in_flight:
             if place < len(rows):

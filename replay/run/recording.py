@@ -1,7 +1,7 @@
-"""What a replay did, kept while it runs and written as a capture when it has ended.
+"""Records what a replay does while it runs, and turns the records into rows of a capture when it has ended.
 
-Results wait in a `RowQueue` per lane, so that the timed run pays for a memory copy and no more; encoding to Parquet,
-and the merge of a rank's lanes into one stream in start order, happen afterwards.
+Results wait in a `RowQueue` for each lane, so that recording costs the run a copy in memory and nothing else. The lanes
+of a rank are merged into one stream in start order, and encoded to Parquet, after the run.
 """
 
 from __future__ import annotations
@@ -41,25 +41,31 @@ RESULT_ROW = np.dtype(
         ("result", "<i8"),
     ]
 )
-"""One issued operation; times from the run's start."""
+"""One issued operation. Times are in ns from the start of the run."""
 
 _SPAN_OF_EVENT = {FETCH: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
 
 
 PENDING_TIMES = 1 << 17
-"""How many times are sorted at once, in a few ms, in which the feeder does nothing else."""
+"""How many times are sorted at once. It takes a few ms, in which the feeder does nothing else."""
 
 _NO_TIMES = Distribution()
 
 
 @dataclass(slots=True)
 class Tally:
-    """Totals of a run so far; those of several lanes or processes add.
+    """Totals of a run so far. Tallies of several lanes or processes can be added.
 
-    errors: failed operations by errno.
-    refused: reconstructed operations that the storage refused, by errno; they are not failures (`traces.results`).
-    close_errors: files by the errno of a close at the end of the run, after which written data may be lost.
-    latency_by_op: by the code of the operation (OPS).
+    operations, failed: issued operations, and those that returned an error.
+    short: reads and writes that moved fewer bytes than recorded.
+    bytes_read, bytes_written: bytes moved.
+    last_end_ns: when the last operation ended, from the start of the run.
+    starved_ns: how long lanes had nothing to do because the feeder was late.
+    errors: errno -> failed operations.
+    refused: errno -> reconstructed operations that the storage refused; they are not failures (`traces.results`).
+    close_errors: errno -> files whose close failed at the end of the run, so that written data may be lost.
+    lag_ns, latency_ns, response_ns: distributions over all operations.
+    latency_by_op: code of the operation (OPS) -> distribution of its latency.
     """
 
     operations: int = 0
@@ -108,7 +114,7 @@ def _by_errno(results: np.ndarray) -> dict[int, int]:
 
 
 class TimeCollector:
-    """Distributions of lag, latency and response over all lanes of a process: one of each, since they are large."""
+    """Distributions of lag, latency and response. The lanes of a process share one collector, because it is large."""
 
     def __init__(self) -> None:
         self._lag, self._response = (DistributionCollector(pending=PENDING_TIMES) for _ in range(2))
@@ -137,7 +143,7 @@ class TimeCollector:
 
 
 class LaneRecorder:
-    """Keeps what one I/O lane did: its rows until the run has ended, and the totals. `times`: where its times go."""
+    """Keeps the rows of one I/O lane until the run has ended, and its totals. `times`: the collector of its times."""
 
     def __init__(self, lane: int, spill: SpillFile | None = None, times: TimeCollector | None = None) -> None:
         self.lane = lane
@@ -146,7 +152,7 @@ class LaneRecorder:
         self._tally = Tally()
 
     def record(self, planned: np.ndarray, done: Completed) -> None:
-        """Keep the completed part of a batch; `planned` are its rows of `PLAN_ROW`."""
+        """Keep the completed part of a batch. `planned`: the rows of the batch, of dtype `PLAN_ROW`."""
         planned = planned[: done.count]
         issued = is_operation(planned)
         operations = recorded_operations(planned)
@@ -178,19 +184,19 @@ class LaneRecorder:
         self.times.add(rows)
 
     def tally(self, starved_ns: int = 0) -> Tally:
-        """Totals of the lane without the times; `starved_ns` is how long the loop waited to be fed."""
+        """Totals of the lane without the times. `starved_ns`: how long the loop waited to be fed."""
         return self._tally + Tally(starved_ns=starved_ns)
 
 
 class NoRecorder:
-    """For a lane whose times are not kept: other lanes wait for it, which is all that it is for."""
+    """The recorder of a lane that other lanes wait for, and whose own times nobody needs."""
 
     def record(self, planned: np.ndarray, done: Completed) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class ComputeRecorder:
-    """Keeps what a rank's compute lane did: gaps and step borders with the times at which they happened."""
+    """Keeps when the items of a rank's compute lane ran: gaps, borders of steps, and events."""
 
     def __init__(self) -> None:
         self._planned: list[np.ndarray] = []
@@ -204,8 +210,11 @@ class ComputeRecorder:
         self._end.append(done.end_ns[: done.count])
 
     def spans(self, rank: int, source: ComputeStructure) -> pa.Table:
-        """`SPANS_SCHEMA` rows: steps between their marks; the compute of the source inside each gap, moved with it;
-        under pace `steps` also input waits, collectives and checkpoints."""
+        """The spans of the replay, rows of `SPANS_SCHEMA`.
+
+        A step lies between its two marks. The compute of the source inside a gap is moved with the gap. Under pace
+        `steps` there are also input waits, collectives and checkpoints.
+        """
         if not self._planned:
             return SPANS_SCHEMA.empty_table()
         planned = np.concatenate(self._planned)
@@ -222,16 +231,18 @@ class ComputeRecorder:
 
     @property
     def last_end_ns(self) -> int:
-        """When the last item ended, 0 without any."""
+        """When the last item ended, in ns from the start of the run; 0 without items."""
         return max((int(end.max()) for end in self._end if len(end)), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeStructure:
-    """The compute-busy intervals of one rank in the source, ascending, and the speed at which they are replayed.
+    """The compute of one rank in the source, and the speed at which it is replayed.
 
-    A gap is replayed as one stretch; which parts of it the application computed in is the source's knowledge, and is
-    carried over so that source and replay can be compared like with like.
+    A gap is replayed as one stretch. In which parts of it the application computed is known from the source, and is
+    carried over so that source and replay can be compared.
+    `starts`, `ends`: int64 (n,), the intervals of compute in ns of the source's clock, ascending.
+    `speed`: how much faster than recorded.
     """
 
     starts: np.ndarray
@@ -244,7 +255,7 @@ def _step_spans(planned: np.ndarray, begin: np.ndarray) -> dict[str, np.ndarray]
     marks, begin = planned[mark].view(MARK_ROW), begin[mark]
     is_end = marks["is_end"] == 1
     steps, starts, ends = marks["step"][~is_end], begin[~is_end], begin[is_end]
-    # A stopped run may lack the last end: a step without an end is not a step of the replay.
+    # A stopped run may lack the end of its last step, which then does not count.
     whole = min(len(starts), len(ends))
     return _columns("step", steps[:whole], starts[:whole], ends[:whole])
 
@@ -252,7 +263,7 @@ def _step_spans(planned: np.ndarray, begin: np.ndarray) -> dict[str, np.ndarray]
 def _event_spans(items: np.ndarray, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
     """One span for each event of the training thread, from the first to the last of its items (`EVENT_ROW`).
 
-    An event whose last item lets others go on was over when that item began: they may be awake before it ends.
+    Where the last item lets other lanes go on, the event ends when that item begins: they may run before it ends.
     """
     first = np.flatnonzero(np.diff(items["event"], prepend=NO_EVENT))
     last = np.append(first[1:], len(items))[: len(first)] - 1
@@ -298,10 +309,10 @@ def _compute_spans(
 
 
 def rank_rows(rank: int, queues: Iterable[RowQueue]) -> Iterator[pa.Table]:
-    """The operations of a rank's lanes as tables of `OPS_SCHEMA` in start order; empties the queues.
+    """The operations of a rank's lanes as tables of `OPS_SCHEMA` in start order. Empties the queues.
 
-    Each lane is in order already, so a part of every lane is enough: what begins before the earliest of the parts' last
-    rows is complete. Memory: CHUNK_ROWS a lane.
+    The rows of each lane are in order already, so CHUNK_ROWS of each lane are merged at a time. All operations that
+    begin before the earliest last row of these parts are known by then.
     """
     heads = [(queue, queue.pop(CHUNK_ROWS)) for queue in queues]
     heads = [(queue, rows) for queue, rows in heads if len(rows)]

@@ -1,4 +1,4 @@
-"""What a run says of itself: the JSON of `dxt-replay run`, and the `capture.json` of the replay."""
+"""The result of a run: the JSON of `dxt-replay run`, and the `capture.json` of the replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
 class CacheState:
     """The page cache before the run.
 
-    `policy`: cold (dropped first) or as found. `resident_before_pct`: None where it could not be measured.
+    `policy`: cold (dropped first) or as found.
+    `resident_before_pct`: share of the data in the page cache before the run; None where it could not be measured.
+    `warnings`: sentences for the reader of the result.
     `keeps_pages`: whether some files are on a file system that does not drop pages on request.
     """
 
@@ -35,9 +37,16 @@ class CacheState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoResult:
-    """How the operations were made. `api`: as asked for; `backends`: those in use; `not_direct`: writes of a direct
-    replay that were not of whole blocks and went through the page cache; `vectored`: buffers of a request;
-    `python_lanes`: lanes that ran in the Python loop, as their back ends need it or there is no other."""
+    """How the operations were made.
+
+    `api`: the interface that was asked for.
+    `reconstruct`: whether operations that were reconstructed from counters were replayed.
+    `backends`: names of the back ends in use.
+    `direct`: past the page cache.
+    `not_direct`: writes of a direct replay that were not of whole blocks, and so went through the page cache.
+    `vectored`: buffers of a request, None for plain requests.
+    `python_lanes`: lanes that ran in the Python loop, because of their back end or without the compiled core.
+    """
 
     api: str = "auto"
     reconstruct: bool = True
@@ -51,11 +60,12 @@ class IoResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What the engine itself costs: of an operation, by the null back end in the same core shortly before the run; and
-    of the operations of the lane where that adds up to most.
+    """What the engine itself costs.
 
-    It is the rate of a lane that has nothing else to do. Under a pace most of it lies in the time in which a lane
-    waits anyway, so that the fraction of the elapsed time is an upper bound of what the engine added.
+    It is measured shortly before the run, as the rate of a lane that moves no data and never waits. In a paced run most
+    of this cost lies in the time in which a lane waits anyway. Its share of the elapsed time is an upper bound.
+    `per_operation_ns`: cost of an operation.
+    `busiest_lane_ns`: cost of all operations of the lane where it is largest.
     """
 
     per_operation_ns: float = 0.0
@@ -69,11 +79,16 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One finished replay over all its processes. `recorded_ns`: how long what was replayed lasted at the source;
-    `left_out`: recorded rows not issued (see `replay.plan.survey`).
+    """One finished replay, over all its processes.
 
-    `idle_processes`: how many processes had no rank to replay.
-    `models`: by rank the causal model in numbers (`replay.causal.explain`), None for a pace without one.
+    `capture`: the capture of the replay.
+    `recorded_ns`: how long the replayed part took when it was recorded.
+    `jitter_us`: percentile -> how late an idle thread woke; None where it was not measured.
+    `processes`, `lanes`: how many there were.
+    `left_out`: recorded operations that were not replayed (see `replay.plan.survey`).
+    `stopped`: whether the run ended before its time.
+    `idle_processes`: processes without a rank to replay.
+    `models`: rank -> causal model in numbers (`replay.causal.explain`); None for a pace without a model.
     """
 
     capture: Path
@@ -95,7 +110,7 @@ class RunResult:
 
     @property
     def expected_ns(self) -> int | None:
-        """The recorded time at the replay's speed; None where compute and I/O have different ones, or no pace."""
+        """The recorded time at the replay's speed; None for pace `none`, and where compute and I/O differ in speed."""
         pacing = self.pacing
         return pacing.recorded_ns(self.recorded_ns) if pacing.is_uniform and pacing.pace is not Pace.NONE else None
 
@@ -106,13 +121,13 @@ class RunResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the reader of the numbers must know."""
+        """What a reader of the result must know."""
         failed = [f"{self.tally.failed} operations failed"] if self.tally.failed else []
         return (*self.conditions, *failed)
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The warnings but for the number of operations that failed."""
+        """All warnings except the number of operations that failed."""
         found = [self.core.warning] if self.core.warning else []
         found += self.cache.warnings
         found += self.io.warnings

@@ -1,4 +1,4 @@
-"""One replay, from a staged capture to the capture of what happened. Every process of the job calls `run_replay`."""
+"""One replay, from a staged capture to the capture of the replay. Every process of the job calls `run_replay`."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def run_replay(
     report_progress: Callable[[Progress], None] = lambda progress: None,
     context: RunContext | None = None,
 ) -> RunResult | None:
-    """Replay `capture` on `options.target` and write `output`; the result on process 0, None on the others.
+    """Replay `capture` on `options.target` and write `output`. Returns the result on process 0, None on the others.
 
-    `context`: from `derive_context`, for several runs with the same choices; derived here when None.
-    SIGINT and SIGTERM end the run in order: the capture then holds what was done and is marked partial.
+    `context`: from `derive_context`, for several runs with the same choices; None to derive it here.
+    SIGINT and SIGTERM end the run in order. The capture then holds the operations until then, and is marked partial.
     Raises: DxtReplayError on every process when one of them cannot start or finish.
     """
     if context is not None:
@@ -104,7 +104,7 @@ class _Run:
             return together(self.comm, lambda: None if parts is None else self._finish(parts, process, zero_ns))
 
     def _part(self, process: ReplayProcess, paced: PacedRanks | None) -> tuple[_Part, int]:
-        """What this process did, and when it began (CLOCK_REALTIME in ns)."""
+        """The results of this process, and when it began (CLOCK_REALTIME in ns)."""
         comm, collectives = self.comm, self.context.collectives
         dropped = together(comm, process.drop_pages) if self.options.cold else None
         comm.barrier()
@@ -115,7 +115,7 @@ class _Run:
             together(comm, process.start)
             wall_zero_ns = time.time_ns() - time.monotonic_ns()
             start_ns = comm.common_start_ns(START_MARGIN_NS)
-            # Until the last process of all is done: the first may have less to do than the others on its node.
+            # The probe runs until all processes are done: its own one may be the first to finish on its node.
             with probe.running() if probe is not None else nullcontext():
                 self._issue(process, paced, start_ns)
             stopped = process.stopped  # later, a signal must not end the writing
@@ -141,7 +141,7 @@ class _Run:
         return part, wall_zero_ns + start_ns
 
     def _issue(self, process: ReplayProcess, paced: PacedRanks | None, start_ns: int) -> None:
-        """Issue everything; returns when all processes have."""
+        """Issue all operations; returns when every process has."""
         bound = process.files.collective and self.comm.size > 1
         relay = StopRelay(process.stop, self.comm)
 
@@ -154,13 +154,13 @@ class _Run:
 
         with paced.relayed() if paced is not None else nullcontext():
             if bound:
-                # Not `together`: who fails here must not wait for processes that wait for it. Its error ends them all.
+                # Not `together`: a process that fails here must not wait for others, which wait for it in MPI.
                 issue()
             else:
                 together(self.comm, lambda: relay.then_meet(issue))
 
     def _finish(self, parts: Sequence[_Part], process: ReplayProcess, zero_ns: int) -> RunResult:
-        """Write what belongs to the whole replay, and let it take its place. `zero_ns`: see `_part`."""
+        """Write the files that cover the whole replay, and move the output to its place. `zero_ns`: see `_part`."""
         capture, working = self.context.capture, self.prepared.working
         result = self._result(parts, process)
         write_spans(working, pa.concat_tables([part.spans for part in parts]))
@@ -211,7 +211,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What one process hands to the first at the end."""
+    """The results of one process, which process 0 gathers at the end."""
 
     tally: Tally
     spans: pa.Table
@@ -231,7 +231,7 @@ class _Part:
 
 
 def _replayed_files(files: pa.Table) -> pa.Table:
-    """The source's files without what only its log counted."""
+    """The files table of the source without the columns that come from Darshan's counters."""
     unknown = {name: pa.nulls(files.num_rows, pa.int64()) for name in COUNTERS}
     unknown["coverage"] = pa.nulls(files.num_rows, pa.float64())
     return pa.Table.from_arrays([unknown.get(name, files[name]) for name in FILES_SCHEMA.names], schema=FILES_SCHEMA)

@@ -1,8 +1,7 @@
 """What a back end is, and the table of files that the lanes of one process share.
 
-A back end is stateless and thread-safe: what belongs to an open file is in its handle, and several lanes may use
-one handle at the same time, at explicit offsets. Where the interface below has a position of its own (a C stream), the
-handle keeps it.
+A back end is stateless and thread-safe. The state of an open file is in its handle. Several lanes may use one handle at
+the same time, at explicit offsets. Where the interface has a position of its own (a C stream), the handle keeps it.
 """
 
 from __future__ import annotations
@@ -21,63 +20,67 @@ from replay.engine.backends.null import NullBackend
 from traces.errors import ReplayError
 
 MAX_TRANSFER_BYTES = 0x7FFFF000
-"""The most that Linux moves in one read or write (read(2)); larger requests ask for this."""
+"""Most bytes that Linux moves in one read or write (read(2)). Larger requests are cut to it."""
 
 PAGE_BYTES = 4096
+"""Size of a page of memory."""
 
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""What an open fails with when the process, or the system, has none left: idle files are closed, and it is repeated."""
+"""errno of an open when there are no descriptors left: an idle file is closed, and the open is repeated."""
 
 Handle = Any
-"""An open file of one back end: opaque to everybody else."""
+"""An open file of one back end. Only that back end knows what it is."""
 
 
 class Backend(Protocol):
-    """One way of doing I/O. Every method may raise OSError; its errno becomes the operation's result.
+    """One way of doing I/O. Every method may raise OSError, whose errno becomes the result of the operation.
 
-    `name` is shown in results. `moves_data` False: read and write get an empty buffer and look at `length` only.
+    `name`: its name in results.
+    `moves_data`: False where read and write get an empty buffer and use only `length`.
     """
 
     name: str
     moves_data: bool
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> Handle:
-        """Open `path`; `create` makes a missing file, and holds only together with `writable`."""
+        """Open `path`. `create`, which needs `writable`: make a missing file."""
 
     def size(self, handle: Handle) -> int:
-        """Bytes of the file, or -1 where it has no end."""
+        """Size of the file in bytes, or -1 where it has no end."""
 
     def read(self, handle: Handle, offset: int, length: int, buffer: memoryview) -> int:
-        """Read up to `length` bytes at `offset` into `buffer` (at least that large) with one request; bytes read."""
+        """Read up to `length` bytes at `offset` into `buffer` (at least as large) with one request. Returns bytes."""
 
     def write(self, handle: Handle, offset: int, length: int, data: memoryview) -> int:
-        """Write the first `length` bytes of `data` at `offset` with one request; bytes written."""
+        """Write the first `length` bytes of `data` at `offset` with one request. Returns bytes written."""
 
     def close(self, handle: Handle) -> None:
-        """Close it. Called once per handle."""
+        """Close a handle. Called once for each handle."""
 
     def another(self, handle: Handle) -> Handle:
-        """A further handle on the same open file, for an item that closes one while others are using `handle`."""
+        """Another handle on the same open file, for an item that closes a handle while lanes are using `handle`."""
 
     def stat(self, path: bytes, *, follow: bool) -> None:
-        """Look at the attributes of `path`, open or not; of a symbolic link's own unless `follow`."""
+        """Look at the attributes of `path`, open or not. Without `follow`, at those of a symbolic link itself."""
 
     def sync(self, handle: Handle) -> None:
-        """Hand written data on to the storage, as far as the interface goes with one call."""
+        """Send written data to the storage, as far as one call of the interface does."""
 
     def seek(self, handle: Handle, offset: int) -> None:
-        """Set the handle's position. Reads and writes name their offsets: what counts is the call."""
+        """Set the position of the handle. Reads and writes have explicit offsets, so only the call itself matters."""
 
     def rename(self, path: bytes, new_path: bytes) -> None:
-        """Give the file another name, in place of a file that has it. Never follows a link at the last component."""
+        """Rename the file, replacing a file at `new_path`. Never follows a link at the last component."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSlot:
-    """A file that the lanes of a process use. `uses`: their operations on it; it is closed when all are done.
+    """A file that the lanes of a process use.
 
-    A wrong `uses` costs a late close or one more open, nothing else. A writable file is never opened through a
-    symbolic link at its last component.
+    `path`: where it is.
+    `writable`: whether it is opened for writing. It is then never opened through a symbolic link at its last component.
+    `create`: whether the open makes it when it is missing.
+    `uses`: operations of the lanes on it, after which it is closed. A wrong number costs a late close or another open.
     Raises: ReplayError for a path that no file can have.
     """
 
@@ -93,7 +96,12 @@ class FileSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFailure:
-    """A file that could not be opened, or reported an error when it was closed. `call`: "open" or "close"."""
+    """An open or close that failed.
+
+    `slot`: number of the file.
+    `call`: "open" or "close".
+    `errno`: of the failure.
+    """
 
     slot: int
     path: bytes
@@ -102,9 +110,11 @@ class FileFailure:
 
 
 class HeldFile(NamedTuple):
-    """What a lane knows of the file it holds: `size` in bytes when it was opened, `error` errno or 0.
+    """What a lane knows of the file that it holds.
 
-    `left`: operations after which it is done with, unless other lanes do some of them.
+    `size`: bytes when it was opened.
+    `error`: errno of a failed open, or 0.
+    `left`: operations on the file that are left for all lanes.
     """
 
     backend: Backend
@@ -118,10 +128,10 @@ NO_FILE = HeldFile(backend=NullBackend(), handle=None, size=0, error=errno.EBADF
 
 
 class _SharedFile:
-    """State of one slot; everything below `lock` is read and written under it.
+    """The state of one slot. The lock guards all attributes that are assigned after it.
 
-    `spares`: handles that OPEN items made beside the file's own, which nobody uses. `detached`: the file was renamed
-    while lanes held it; the last of them closes it.
+    `spares`: handles from OPEN items that are not the file's own and that no lane uses.
+    `detached`: whether the file was renamed while lanes held it. The last of these lanes closes it.
     """
 
     __slots__ = (
@@ -145,12 +155,12 @@ class _SharedFile:
 
 
 class PythonFiles:
-    """The files of one process, opened through a back end at their first use. Shared by its Python lanes.
+    """The files of a process, which its Python lanes share. A file is opened at its first use.
 
-    A lane *holds* a file while its operations follow each other on it; a held file is never closed. When the
-    process runs out of descriptors, files that nobody holds are closed, and opened again when needed. An open that
-    fails is not tried again, except by an OPEN item: each operation on the file fails with its errno.
-    `backends`: one for all slots, or one a slot.
+    A lane *holds* a file while consecutive operations are on that file. A held file is never closed. When the process
+    runs out of descriptors, files that no lane holds are closed, and opened again when they are needed. Only an OPEN
+    item tries an open again that failed; until then each operation on the file fails with the same errno.
+    `backends`: one back end for all slots, or one for each slot.
     """
 
     core = "python"
@@ -166,15 +176,15 @@ class PythonFiles:
         return len(self._files)
 
     def slot(self, index: int) -> FileSlot | None:
-        """What was given for a slot, None where there is none."""
+        """The file of a slot, None for a number without a slot."""
         return self._files[index].slot if 0 <= index < len(self._files) else None
 
     def backend(self, index: int) -> Backend:
-        """That of a slot that there is."""
+        """The back end of an existing slot."""
         return self._files[index].backend
 
     def hold(self, index: int) -> HeldFile:
-        """The file, opened if it is not; to be given back by `release` also when it has an error."""
+        """The file, opened if it was not open. Give it back with `release`, also when it has an error."""
         if not 0 <= index < len(self._files):
             return NO_FILE
         file = self._files[index]
@@ -187,7 +197,7 @@ class PythonFiles:
             )
 
     def release(self, index: int, uses: int) -> None:
-        """Give back a held file after `uses` operations; the last one closes it."""
+        """Give back a held file after `uses` operations. The last operation of all lanes closes the file."""
         if not 0 <= index < len(self._files):
             return
         file = self._files[index]
@@ -206,7 +216,7 @@ class PythonFiles:
                 self._close(file)
 
     def adopt(self, index: int, handle: Handle) -> None:
-        """Keep a handle that an OPEN item made: as the file's own when it has none, else beside it."""
+        """Keep a handle that an OPEN item made: as the file's own handle if there is none, else as a spare."""
         file = self._files[index]
         with file.lock:
             file.open_error = 0
@@ -220,8 +230,11 @@ class PythonFiles:
                 file.open_error = error.errno or errno.EIO
 
     def take(self, index: int) -> Handle:
-        """Give up a held, open file and get a handle of it to close: a spare one, else its own, which it then is
-        without, or where other lanes hold that, a further one. Raises: OSError where there can be no further one."""
+        """Give back a held, open file and take a handle of it to close.
+
+        It is a spare handle, else the file's own, else, where other lanes hold the file, a new one.
+        Raises: OSError when a new handle cannot be made.
+        """
         file = self._files[index]
         with file.lock:
             file.holders -= 1
@@ -233,7 +246,7 @@ class PythonFiles:
             return handle
 
     def detach(self, index: int) -> None:
-        """Close a file whose name is about to mean another; where lanes hold it, the last of them does."""
+        """Close a file before a rename gives its name to another. Where lanes hold it, the last of them closes it."""
         file = self._files[index]
         with file.lock:
             file.open_error = 0
@@ -241,11 +254,11 @@ class PythonFiles:
             self._close(file)
 
     def close_one_idle(self) -> bool:
-        """Close a handle that nobody uses, to have room for another; False when there is none."""
+        """Close a handle that no lane uses, to free a descriptor. Returns False when there is none."""
         return self._close_idle(None)
 
     def payload(self, length: int) -> memoryview:
-        """At least `length` bytes that do not compress, the same for all lanes, on a page. Raises: MemoryError."""
+        """At least `length` bytes that do not compress, on a page border. All lanes share them. Raises: MemoryError."""
         with self._payload_lock:
             if len(self._payload) < length:
                 size = max(length, 1 << 20, min(2 * len(self._payload), MAX_TRANSFER_BYTES))
@@ -256,19 +269,19 @@ class PythonFiles:
             return self._payload
 
     def prepare_payload(self, length: int) -> None:
-        """Make the data for writes of up to `length` bytes; without memory, that is told when they are due."""
+        """Make the data for writes of up to `length` bytes. If memory is short, the writes fail when they are due."""
         with suppress(MemoryError):
             self.payload(length)
 
     def close_all(self) -> None:
-        """Close every file that no lane holds; the others when their lane gives them back."""
+        """Close every file that no lane holds now; each other file when its lane gives it back."""
         for file in self._files:
             with file.lock:
                 file.remaining = 0
                 self._close(file)
 
     def failures(self) -> list[FileFailure]:
-        """Opens and closes that failed so far, by slot."""
+        """Opens and closes that failed so far, in the order of the slots."""
         return [
             FileFailure(slot=index, path=file.slot.path, call=call, errno=number)
             for index, file in enumerate(self._files)
@@ -277,7 +290,7 @@ class PythonFiles:
         ]
 
     def _another(self, file: _SharedFile) -> Handle:
-        """A further handle on an open file. The caller has its lock. Raises: OSError."""
+        """Another handle on an open file. The caller has its lock. Raises: OSError."""
         while True:
             try:
                 return file.backend.another(file.handle)
@@ -292,7 +305,7 @@ class PythonFiles:
             file.open_error = self._try_open(file)
 
     def _try_open(self, file: _SharedFile) -> int:
-        """errno, or 0 when it is open."""
+        """Open a file. Returns errno, or 0 when it is open."""
         slot = file.slot
         try:
             file.handle = file.backend.open(slot.path, writable=slot.writable, create=slot.create)
@@ -303,7 +316,7 @@ class PythonFiles:
         return 0
 
     def _close(self, file: _SharedFile) -> bool:
-        """Close an open file that nobody holds. The caller has its lock."""
+        """Close all handles of a file that no lane holds. The caller has its lock. Returns whether there were any."""
         if file.holders:
             return False
         handles = [*file.spares, *([file.handle] if file.opened else [])]
@@ -319,10 +332,10 @@ class PythonFiles:
             file.close_error = error.errno or errno.EIO
 
     def _close_idle(self, wanted: _SharedFile | None) -> bool:
-        """Close one file that nobody holds or one spare handle, going round the table; False when there is none."""
+        """Close the next file in the table that no lane holds, or a spare handle. Returns False when there is none."""
         for _ in self._files:
             file = self._files[next(self._hand) % len(self._files)]
-            # Never blocks on another slot: its lock may be held by a lane that looks for an idle file too.
+            # Never blocks on another slot: a lane that looks for an idle file too may hold its lock.
             if file is wanted or not file.lock.acquire(blocking=False):
                 continue
             try:

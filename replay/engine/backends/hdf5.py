@@ -1,8 +1,8 @@
-"""HDF5: requests are made through the library, which finds the chunk that lies at the recorded offset and reads it.
+"""HDF5: a request at an offset becomes a request for the chunk, or the part of a dataset, that lies at this offset.
 
-Works on every HDF5 file whose data lie at the recorded addresses: a twin, or the recorded file itself. The library is
-told to keep no chunk and no sieve buffer, so that each operation reaches the storage once. It has a global lock, and
-h5py holds its own (`phil`) during every call: lanes of one process that use this back end take turns.
+It works on every HDF5 file whose data lie at the recorded addresses: on a twin, or on the recorded file itself. The
+chunk cache and the sieve buffer of the library are off, so that each operation reaches the storage once. The library
+has a global lock and h5py another (`phil`), so the lanes of a process take turns in this back end.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ from replay.hdf5.boxes import boxes_of
 
 SPACE_NAME = b"bytes"
 SPACE_MARK = b"dxt_replay_byte_space"
-"""Attribute of the root group of a file that a run made: its one dataset is an array of the file's recorded bytes."""
+"""Attribute of the root group of a file that a run made. The only dataset of such a file is an array of bytes."""
 
 _SPACE_CHUNK_BYTES = 1 << 20
 _KEPT_SPACES = 1 << 10
 
 
 class _Extent(NamedTuple):
-    """Data that lie together in the file: a chunk, or a contiguous dataset. `origin`, `shape`: its points; `raw`:
-    only to be had as it is stored, because it passed a filter or reaches beyond the dataset's bounds."""
+    """Data that lie together in the file: a chunk, or a contiguous dataset.
+
+    `start`, `end`: bytes in the file.
+    `dataset`: number of the dataset in the file.
+    `origin`, `shape`: of the block of points.
+    `raw`: whether it can only be read as it is stored, because it is compressed or reaches beyond the dataset's bounds.
+    """
 
     start: int
     end: int
@@ -44,9 +49,14 @@ class _Extent(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Dataset:
-    """An open dataset. `kind`: its type in the file, so that nothing is converted. `fixed`: its shape stays.
+    """An open dataset.
 
-    `spaces`: selections that nobody uses, `memories`: those of memory by shape. Making one costs as much as a read.
+    `id`: h5py's DatasetID.
+    `kind`: its type in the file, so that nothing is converted.
+    `type_size`: bytes of a point.
+    `fixed`: whether its shape stays the same.
+    `spaces`, `memories`: selections for another use, in the file, and in memory by shape. To make one costs as much as
+        a read.
     """
 
     id: Any
@@ -57,7 +67,7 @@ class _Dataset:
     memories: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     def selection(self, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
-        """A box of the dataset; to be given back to `spaces`."""
+        """The selection of a box of the dataset. Put it back into `spaces` after use."""
         try:
             space = self.spaces.pop() if self.fixed else self.id.get_space()
         except IndexError:
@@ -67,7 +77,7 @@ class _Dataset:
         return space
 
     def memory(self, count: tuple[int, ...]) -> Any:
-        """As many points in memory, in a row."""
+        """The selection of as many points in memory, in a row."""
         import h5py
 
         memory = self.memories.get(count)
@@ -80,7 +90,12 @@ class _Dataset:
 
 @dataclass(slots=True, kw_only=True)
 class Hdf5File:
-    """Handle of an open file. `space`: the dataset of a file that a run made, else the extents are used."""
+    """The handle of an open file.
+
+    `extents`: where the data of all datasets lie, by their start; `starts` has these starts.
+    `space`: the dataset of bytes of a file that a run made; None for other files, which have extents.
+    `users`: how many closes are still to come.
+    """
 
     id: Any
     path: bytes
@@ -93,7 +108,7 @@ class Hdf5File:
     users: int = 1
 
     def pieces(self, offset: int, length: int) -> Iterator[tuple[_Extent, int, int]]:
-        """The extents that a request reaches, with the first and last byte (exclusive) in the file."""
+        """The extents that a request reaches, each with the first byte and the end of the part that it reaches."""
         number = max(bisect_right(self.starts, offset) - 1, 0)
         while number < len(self.extents) and self.extents[number].start < offset + length:
             extent = self.extents[number]
@@ -104,11 +119,11 @@ class Hdf5File:
 
 
 class Hdf5Backend:
-    """Handles are `Hdf5File`. A compressed chunk is read as it is stored: the time that the application took to inflate
-    it lies between its recorded operations, and is replayed there.
+    """The back end for HDF5 files. Handles are `Hdf5File`.
 
-    A file that a run makes has one dataset, an array of bytes that grows, and recorded offsets are places in it. A
-    write never follows a symbolic link at the last component (ELOOP).
+    A compressed chunk is read as it is stored. The time in which the application inflated it lies between the recorded
+    operations, and is replayed there. A file that a run makes has one dataset, an array of bytes that grows; recorded
+    offsets are indices of it. A write never follows a symbolic link at the last component (ELOOP).
     """
 
     name = "hdf5"
@@ -116,7 +131,7 @@ class Hdf5Backend:
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> Hdf5File:
         """Read-only unless `writable`; looks through the chunk index of every dataset. Raises: OSError."""
-        # The library's errors do not always carry an errno, and it would follow a link.
+        # The library does not always report an errno, and it would follow a link.
         flags = os.O_RDWR | os.O_NOFOLLOW if writable else os.O_RDONLY
         try:
             os.close(os.open(path, flags | os.O_CLOEXEC))
@@ -128,7 +143,7 @@ class Hdf5Backend:
             return _opened(path, self.access(path), writable=writable)
 
     def access(self, path: bytes) -> Any:
-        """The library's access list for a file: no chunk and no sieve buffer is kept, and nothing locked."""
+        """The library's access list for a file: without chunk cache, sieve buffer and file locks."""
         import h5py
 
         access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
@@ -145,16 +160,16 @@ class Hdf5Backend:
             return _opened(path, self.access(path), writable=True)
 
     def size(self, handle: Hdf5File) -> int:
-        """Bytes of the file, or of the byte space that it holds. Raises: OSError."""
+        """Size of the file in bytes, or of its dataset of bytes. Raises: OSError."""
         with _os_errors():
             if handle.space is not None:
                 return int(handle.space.id.shape[0])
             return int(handle.id.get_filesize())
 
     def read(self, handle: Hdf5File, offset: int, length: int, buffer: memoryview) -> int:
-        """One chunk access for each chunk that the request reaches. What lies between them is left as it is.
+        """One access for each chunk that the request reaches. The buffer is not changed where no chunk lies.
 
-        Raises: OSError; ENODATA where the file has no data, only metadata of the library's own.
+        Raises: OSError; ENODATA where the request reaches no data, but only metadata of the library.
         """
         length = min(length, self.size(handle) - offset)
         if length <= 0:
@@ -172,7 +187,7 @@ class Hdf5Backend:
         return length
 
     def write(self, handle: Hdf5File, offset: int, length: int, data: memoryview) -> int:
-        """As `read`. Raises: OSError; ENOTSUP for a chunk that passed a filter."""
+        """As `read`. Raises: OSError; ENOTSUP for a compressed chunk."""
         if not handle.writable:
             raise OSError(errno.EBADF, "opened for reading")
         with _os_errors():
@@ -206,7 +221,7 @@ class Hdf5Backend:
             handle.id.close()
 
     def another(self, handle: Hdf5File) -> Hdf5File:
-        """The same handle, to be closed once more: the library shares an open file anyway."""
+        """The same handle, which must then be closed once more: the library shares an open file anyway."""
         with handle.lock:
             handle.users += 1
         return handle
@@ -223,7 +238,7 @@ class Hdf5Backend:
             h5py.h5f.flush(handle.id)
 
     def seek(self, handle: Hdf5File, offset: int) -> None:
-        """Nothing: the library's interface has no position."""
+        """Do nothing: the library's interface has no position."""
 
     def rename(self, path: bytes, new_path: bytes) -> None:
         """One rename. Raises: OSError."""
@@ -231,7 +246,7 @@ class Hdf5Backend:
 
 
 def make_byte_space(path: bytes, data: bytes = b"") -> None:
-    """Let a file hold one array of bytes, whose places are the offsets of requests on it. Raises: OSError."""
+    """Make a file with one array of bytes, the indices of which are the offsets of requests. Raises: OSError."""
     import h5py
 
     with _os_errors(), h5py.File(path, "w", locking=False) as file:
@@ -242,7 +257,7 @@ def make_byte_space(path: bytes, data: bytes = b"") -> None:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """What the library reports otherwise is an I/O error to the loop."""
+    """Turn the library's other exceptions into I/O errors (EIO), which the loop expects."""
     try:
         yield
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -276,8 +291,8 @@ def _dataset(dataset: Any) -> _Dataset:
 
 
 def _look_through(handle: Hdf5File) -> None:
-    """Note where the data of all datasets lie. Data that the file only points to (variable length, external, virtual)
-    are left out."""
+    """Note where the data of all datasets lie, without data that the file only points to (variable length, external,
+    virtual)."""
     import h5py
 
     names: list[bytes] = []
@@ -295,10 +310,10 @@ def _look_through(handle: Hdf5File) -> None:
 
 
 def _is_inline(dataset: Any) -> bool:
-    """Whether the points are in the file as they are, and not references to elsewhere."""
+    """Whether the file holds the points themselves, and not references to other places."""
     try:
         return not dataset.dtype.hasobject
-    except TypeError:  # a type that NumPy has not
+    except TypeError:  # NumPy has no such type
         return False
 
 
@@ -362,7 +377,7 @@ def _read_points(
 def _write_points(
     dataset: _Dataset, origin: Sequence[int], shape: Sequence[int], begin: int, end: int, view: memoryview
 ) -> None:
-    """Write bytes `begin` to `end` of the block of points at `origin`; points that they cut are read before."""
+    """Write bytes `begin` to `end` of the block of points at `origin`. Points that they cut are read first."""
     size = dataset.type_size
     first, last = begin // size, -(-end // size)
     points = np.frombuffer(view, dtype=np.uint8)
@@ -376,7 +391,7 @@ def _write_points(
 def _transfer(
     move: Any, dataset: _Dataset, origin: Sequence[int], shape: Sequence[int], first: int, last: int, points: np.ndarray
 ) -> None:
-    """Read or write the points `first` to `last` of the block at `origin`: a call of the library for each box."""
+    """Read or write points `first` to `last` of the block at `origin`, with one call of the library for each box."""
     at = 0
     for start, count in boxes_of(shape, first, last):
         size = prod(count) * dataset.type_size

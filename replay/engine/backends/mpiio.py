@@ -1,8 +1,8 @@
 """MPI-IO through mpi4py: MPI.File with read_at and write_at, or their collective forms.
 
-Independent files are opened by each process for itself (COMM_SELF), so that no process waits for another. Collective
-ones are opened by all processes of the run together, before it starts and in one order, and each call on one waits for
-the same call of all others: who may use them is decided in `replay.plan.collectives`.
+A process opens the files of independent operations for itself (COMM_SELF), so that no process waits for another. All
+processes of a run open the files of collective operations together, in the same order, before the run starts. Each call
+on such a file waits for the same call of all other processes. `replay.plan.collectives` decides which files these are.
 """
 
 from __future__ import annotations
@@ -19,23 +19,29 @@ from typing import Any
 from replay.engine.backends.base import FileSlot
 from traces.errors import MissingDependencyError, ReplayError
 
-_TOLD_BY_TEXT = (errno.EMFILE, errno.ENFILE, errno.EISDIR, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What ROMIO has no class for: its message ends in the system's."""
+_BY_MESSAGE = (errno.EMFILE, errno.ENFILE, errno.EISDIR, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""errno for which ROMIO has no error class. Its message then ends in that of the system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpiFile:
-    """An open file: mpi4py's object, and the name that it was opened by."""
+    """An open file.
+
+    `file`: mpi4py's object.
+    `path`: the path by which it was opened.
+    """
 
     file: Any
     path: bytes
 
 
 class MpiioBackend:
-    """Handles are `MpiFile`. `hints`: the Info of every open. A write never follows a link at the last component.
+    """The back end for independent MPI-IO. Handles are `MpiFile`. A write never follows a link at the last component.
 
-    Where the MPI library does not let threads call it at the same time (MPI_THREAD_MULTIPLE), lanes take turns. A lane
-    whose turn it is may wait for other processes in a collective call; they wait for no other lane of this one.
+    `hints`: name -> value, the Info of every open.
+    `takes_turns`: whether lanes call the library one after another, because it does not allow calls of several threads
+        at once (MPI_THREAD_MULTIPLE). A lane that waits for other processes in a collective call keeps its turn. This
+        cannot lock up, because the other processes wait for no other lane of this process.
     Raises: MissingDependencyError without mpi4py or an MPI library.
     """
 
@@ -67,7 +73,7 @@ class MpiioBackend:
                     info.Free()
 
     def size(self, handle: MpiFile) -> int:
-        """Bytes now. Raises: OSError."""
+        """Size in bytes now. Raises: OSError."""
         with self._calling():
             return int(handle.file.Get_size())
 
@@ -100,7 +106,7 @@ class MpiioBackend:
         os.stat(path, follow_symlinks=follow)
 
     def sync(self, handle: MpiFile) -> None:
-        """One MPI_File_sync; a file that is open for reading has nothing to hand on (EROFS). Raises: OSError."""
+        """One MPI_File_sync; EROFS for a file that is open for reading. Raises: OSError."""
         with self._calling():
             handle.file.Sync()
 
@@ -125,10 +131,10 @@ class MpiioBackend:
 
 
 class CollectiveMpiioBackend(MpiioBackend):
-    """Files that all processes of the run have open together; every read and write is made by all of them.
+    """The back end for collective MPI-IO: all processes of the run open a file together and make each request together.
 
-    `open_together` comes first, on all processes, outside of the lanes; `open` then only finds what it opened, and
-    `close` leaves it open until `close_together`, because both wait for the other processes.
+    All processes call `open_together` before the lanes start. In a lane `open` only finds the file, and `close` leaves
+    it open until `close_together`: both calls would wait for the other processes.
     """
 
     def __init__(self, hints: Mapping[str, str] | None = None) -> None:
@@ -138,7 +144,7 @@ class CollectiveMpiioBackend(MpiioBackend):
     def open_together(self, files: Sequence[FileSlot]) -> None:
         """Open all files in the order given, which must be the same on all processes.
 
-        Raises: ReplayError on all of them where one cannot open a file: MPI_File_open agrees on its outcome.
+        Raises: ReplayError on all processes when one of them cannot open a file: MPI_File_open fails on all or none.
         """
         for slot in files:
             try:
@@ -149,7 +155,7 @@ class CollectiveMpiioBackend(MpiioBackend):
                 raise ReplayError(f"{os.fsdecode(slot.path)} cannot be opened by all processes: {error}") from error
 
     def close_together(self) -> list[tuple[bytes, int]]:
-        """Close all files, in the order in which they were opened; path and errno of those that reported an error."""
+        """Close all files in the order in which they were opened. Returns path and errno of each close that failed."""
         failed = []
         while self._opened:
             path = next(iter(self._opened))
@@ -160,7 +166,7 @@ class CollectiveMpiioBackend(MpiioBackend):
         return failed
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> MpiFile:
-        """What `open_together` opened. Raises: OSError for any other file."""
+        """The file that `open_together` opened. Raises: OSError for any other file."""
         if path not in self._opened:
             raise OSError(errno.EBADF, "not opened by all processes", path)
         return self._opened[path]
@@ -174,7 +180,7 @@ class CollectiveMpiioBackend(MpiioBackend):
         return self._transfer(handle.file.Write_at_all, offset, data[:length])
 
     def close(self, handle: MpiFile) -> None:
-        """Nothing yet."""
+        """Do nothing: `close_together` closes the file."""
 
 
 def _mpi() -> Any:
@@ -189,7 +195,7 @@ def _mpi() -> Any:
 
 def _errno(mpi: Any, error: Any) -> int:
     text = error.Get_error_string()
-    for number in _TOLD_BY_TEXT:
+    for number in _BY_MESSAGE:
         if os.strerror(number) in text:
             return number
     numbers = {
@@ -205,7 +211,7 @@ def _errno(mpi: Any, error: Any) -> int:
 
 
 def _refuse_link(path: bytes) -> None:
-    """MPI knows no O_NOFOLLOW. Raises: OSError for a link; a file that is not there yet is no link."""
+    """Stands for O_NOFOLLOW, which MPI lacks. Raises: OSError for a symbolic link; a missing file is accepted."""
     with suppress(FileNotFoundError):
         if stat_modes.S_ISLNK(os.lstat(path).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

@@ -1,4 +1,4 @@
-"""No I/O at all: every operation succeeds in full at once. What remains is the replayer's own overhead."""
+"""No I/O at all: every operation succeeds in full at once, so that a run measures the replayer's own overhead."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ class NullBackend:
         """Succeeds for every path, without looking at it."""
 
     def size(self, handle: None) -> int:
-        """-1: there is no end to run into."""
+        """-1: the file has no end."""
         return -1
 
     def read(self, handle: None, offset: int, length: int, buffer: memoryview) -> int:
-        """`length`."""
+        """All `length` bytes, none of them moved."""
         return length
 
     def write(self, handle: None, offset: int, length: int, data: memoryview) -> int:
-        """`length`."""
+        """All `length` bytes, none of them moved."""
         return length
 
     def close(self, handle: None) -> None:
-        """Nothing to close."""
+        """Do nothing: no file is open."""
 
     def another(self, handle: None) -> None:
-        """As good as the first."""
+        """None, like every handle."""
 
     def stat(self, path: bytes, *, follow: bool) -> None:
-        """Looks at nothing."""
+        """Do nothing."""
 
     def sync(self, handle: None) -> None:
-        """Nothing was written."""
+        """Do nothing: no data were written."""
 
     def seek(self, handle: None, offset: int) -> None:
-        """There is no position."""
+        """Do nothing: there is no position."""
 
     def rename(self, path: bytes, new_path: bytes) -> None:
         """Renames nothing."""

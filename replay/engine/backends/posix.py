@@ -1,6 +1,6 @@
 """POSIX: one pread or pwrite per operation, or one preadv or pwritev. `DirectPosixBackend` goes past the page cache.
 
-The compiled loop does the same by itself; this is its Python twin.
+The compiled loop has its own code for the same calls.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from replay.engine.backends.base import PAGE_BYTES
 from traces.errors import TargetError, UsageError
 
 BLOCK_BYTES = PAGE_BYTES
-"""What a direct request begins and ends on: a multiple of every common device's logical block, and the page that
-network file systems go by (open(2), O_DIRECT)."""
+"""Alignment of direct requests: a multiple of the logical block of all common devices, and the page size that network
+file systems ask for (open(2), O_DIRECT)."""
 
 MAX_PIECES = 1024
 """IOV_MAX of Linux (readv(2))."""
@@ -25,8 +25,8 @@ MAX_PIECES = 1024
 class PosixBackend:
     """Handles are file descriptors. A write never follows a symbolic link at the last component (ELOOP).
 
-    `pieces`: buffers of a request, as equal as they come; 0 is a plain pread or pwrite. Darshan records a readv as one
-    segment and does not tell it apart, so that only the user can know.
+    `pieces`: buffers of a request, of equal size where possible; 0 for a plain pread or pwrite. Darshan records a readv
+        as one segment like a read, so that only the user can know.
     Raises: UsageError for more than MAX_PIECES.
     """
 
@@ -43,7 +43,7 @@ class PosixBackend:
         return os.open(path, open_flags(writable=writable, create=create), 0o666)
 
     def size(self, handle: int) -> int:
-        """Bytes now. Raises: OSError."""
+        """Size in bytes now. Raises: OSError."""
         return os.fstat(handle).st_size
 
     def read(self, handle: int, offset: int, length: int, buffer: memoryview) -> int:
@@ -57,7 +57,7 @@ class PosixBackend:
         return os.pwrite(handle, data[:length], offset)
 
     def close(self, handle: int) -> None:
-        """Raises: OSError, for example when a network file system could not write its data back."""
+        """One close. Raises: OSError, for example when a network file system could not write its data back."""
         os.close(handle)
 
     def another(self, handle: int) -> int:
@@ -81,7 +81,7 @@ class PosixBackend:
         os.rename(path, new_path)
 
     def _split(self, view: memoryview, align: int) -> list[memoryview]:
-        """`pieces` parts of a buffer, each but the last of one size that is a multiple of `align`."""
+        """The buffer in `pieces` parts. All but the last have the same size, a multiple of `align` bytes."""
         if self.pieces < 2 or not len(view):
             return [view]
         size = piece_bytes(len(view), self.pieces, align)
@@ -95,13 +95,17 @@ def open_flags(*, writable: bool, create: bool) -> int:
 
 
 def piece_bytes(length: int, pieces: int, align: int) -> int:
-    """Size of all parts but the last, so that there are at most `pieces`."""
+    """Size in bytes of all parts but the last, so that there are at most `pieces` parts."""
     return -(-length // (pieces * align)) * align
 
 
 @dataclass(slots=True)
 class DirectFile:
-    """`fd` has O_DIRECT; `buffered_fd`, opened by `prepare_buffered` under `lock`, has not, and is -1 before."""
+    """An open file of the direct back end.
+
+    `fd`: descriptor with O_DIRECT.
+    `buffered_fd`: descriptor without it, -1 until `prepare_buffered` opens it under `lock`.
+    """
 
     fd: int
     path: bytes
@@ -113,15 +117,15 @@ class DirectFile:
 class DirectPosixBackend(PosixBackend):
     """POSIX with O_DIRECT.
 
-    A read is widened to whole blocks, and counts what was asked; its data begin in the buffer at offset % BLOCK_BYTES,
-    and the buffer must have room for two blocks more. A write that is not of whole blocks would change its neighbours
-    and is made through the page cache instead (`goes_direct`).
+    A read is widened to whole blocks, and its result counts only the bytes that were asked for. The data begin in the
+    buffer at offset % BLOCK_BYTES, and the buffer must have room for two more blocks. A write that is not of whole
+    blocks would change the bytes around it, and goes through the page cache instead (`goes_direct`).
     """
 
     name = "posix"
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> DirectFile:  # type: ignore[override]
-        """Raises: OSError; EINVAL where the file system has no direct I/O."""
+        """Open with O_DIRECT. Raises: OSError; EINVAL where the file system has no direct I/O."""
         flags = open_flags(writable=writable, create=create) | os.O_DIRECT
         return DirectFile(os.open(path, flags, 0o666), path, writable)
 
@@ -133,7 +137,7 @@ class DirectPosixBackend(PosixBackend):
                 handle.buffered_fd = os.open(handle.path, open_flags(writable=handle.writable, create=False))
 
     def size(self, handle: DirectFile) -> int:  # type: ignore[override]
-        """Bytes now. Raises: OSError."""
+        """Size in bytes now. Raises: OSError."""
         return os.fstat(handle.fd).st_size
 
     def read(self, handle: DirectFile, offset: int, length: int, buffer: memoryview) -> int:  # type: ignore[override]
@@ -151,11 +155,11 @@ class DirectPosixBackend(PosixBackend):
 
     @staticmethod
     def goes_direct(offset: int, length: int) -> bool:
-        """Whether a write is one of whole blocks."""
+        """Whether a write is of whole blocks."""
         return not (offset | length) % BLOCK_BYTES
 
     def close(self, handle: DirectFile) -> None:  # type: ignore[override]
-        """Raises: OSError."""
+        """Close both descriptors. Raises: OSError."""
         try:
             if handle.buffered_fd >= 0:
                 os.close(handle.buffered_fd)
@@ -163,22 +167,23 @@ class DirectPosixBackend(PosixBackend):
             os.close(handle.fd)
 
     def another(self, handle: DirectFile) -> DirectFile:  # type: ignore[override]
-        """Raises: OSError."""
+        """A duplicate of the direct descriptor. Raises: OSError."""
         return DirectFile(os.dup(handle.fd), handle.path, writable=False)
 
     def sync(self, handle: DirectFile) -> None:  # type: ignore[override]
-        """Raises: OSError."""
+        """One fsync. Raises: OSError."""
         os.fsync(handle.fd)
 
     def seek(self, handle: DirectFile, offset: int) -> None:  # type: ignore[override]
-        """Raises: OSError."""
+        """One lseek. Raises: OSError."""
         os.lseek(handle.fd, offset, os.SEEK_SET)
 
 
 def check_direct(target: Path, paths: list[bytes]) -> None:
-    """Try direct I/O: one file a file system of those of `paths` that there are, or a nameless one in `target`.
+    """Try direct I/O on one file of each file system.
 
-    Raises: TargetError where a file system does not know it.
+    `paths`: the files of the twin. Where none of them exists, an unnamed file in `target` is tried.
+    Raises: TargetError where a file system does not support direct I/O.
     """
     tried: set[int] = set()
     for path in paths:
@@ -198,7 +203,7 @@ def _try_direct(path: bytes, flags: int) -> None:
         os.close(os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         if error.errno != errno.EINVAL:
-            return  # no nameless files here, or no permission: the run itself will tell
+            return  # no unnamed files here, or no permission: the run itself reports it
         raise TargetError(
             f"the file system of {os.fsdecode(path)} has no direct I/O (O_DIRECT): leave --direct out, or choose a "
             "target on another one"

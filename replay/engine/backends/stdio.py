@@ -1,10 +1,10 @@
-"""STDIO: libc's own streams through ctypes, so that whoever traces fopen and fread sees them again.
+"""STDIO: the streams of libc through ctypes, so that tools that trace fopen and fread see them in a replay too.
 
-What a stream does is libc's choice, as it was in the application: a request of less than the stream's buffer may be
-served from it, or kept in it until a flush or the close, which is where a full disk is then reported; reads are of
-whole buffers. The latency of an operation is that of the library call.
+libc decides what a stream does, as it did in the application. A request that is smaller than the stream's buffer may be
+served from the buffer, or kept in it until a flush or the close, which then reports a full disk. Reads fill whole
+buffers. The latency of an operation is that of the library call.
 
-The compiled loop makes the same calls by itself (`_issue_streams.h`); this is its Python twin.
+The compiled loop has its own code for the same calls (`_issue_streams.h`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class Stream:
-    """An open stream. Its position and the direction of its last use belong to all lanes that share it: everything
-    below `lock` is used under it."""
+    """An open stream, which lanes may share. `lock` guards all attributes after it.
+
+    `file`: address of the FILE.
+    `position`: offset of the next byte, -1 where it is not known.
+    `wrote`: whether the last use was a write.
+    """
 
     file: int
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -31,15 +35,17 @@ class Stream:
 
 
 class StdioBackend:
-    """Handles are `Stream`. A request is one fread or fwrite, after an fseeko only where the stream is elsewhere, or
-    changes from writing to reading or back (C11 7.21.5.3). A write never follows a symbolic link at the last component.
+    """The back end for C streams. Handles are `Stream`.
+
+    A request is one fread or fwrite. An fseeko comes before it where the stream is at another offset, or changes
+    between writing and reading (C11 7.21.5.3). A write never follows a symbolic link at the last component.
     """
 
     name = "stdio"
     moves_data = True
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> Stream:
-        """One fopen: mode r, or r+, or w+x for a file that it makes. Raises: OSError."""
+        """One fopen: mode r to read, r+ to write, w+x to make a file. Raises: OSError."""
         if not writable:
             return Stream(file=_fopen(path, b"re"))
         while True:
@@ -54,7 +60,7 @@ class StdioBackend:
                 _refuse_link(path)  # else another process has just made it
 
     def size(self, handle: Stream) -> int:
-        """Bytes of the file, without what the stream still keeps. Raises: OSError."""
+        """Size of the file in bytes, without the data that the stream still keeps. Raises: OSError."""
         return os.fstat(_libc().fileno(handle.file)).st_size
 
     def read(self, handle: Stream, offset: int, length: int, buffer: memoryview) -> int:
@@ -62,11 +68,11 @@ class StdioBackend:
         return _move(handle, offset, length, buffer, write=False)
 
     def write(self, handle: Stream, offset: int, length: int, data: memoryview) -> int:
-        """One fwrite; what it returns may still be in the stream's buffer. Raises: OSError."""
+        """One fwrite. The bytes that it counts may still be in the stream's buffer. Raises: OSError."""
         return _move(handle, offset, length, data, write=True)
 
     def close(self, handle: Stream) -> None:
-        """One fclose, which writes what the stream kept. Raises: OSError."""
+        """One fclose, which writes the data that the stream still keeps. Raises: OSError."""
         if _libc().fclose(handle.file):
             raise _error()
 
@@ -82,11 +88,11 @@ class StdioBackend:
         return Stream(file=file)
 
     def stat(self, path: bytes, *, follow: bool) -> None:
-        """One fstatat; streams have no call of their own. Raises: OSError."""
+        """One fstatat: stdio has no call of its own. Raises: OSError."""
         os.stat(path, follow_symlinks=follow)
 
     def sync(self, handle: Stream) -> None:
-        """One fflush: what the stream keeps goes to the kernel, no further. Raises: OSError."""
+        """One fflush: the data that the stream keeps go to the kernel, and not further. Raises: OSError."""
         with handle.lock:
             if _libc().fflush(handle.file):
                 raise _error()
@@ -125,12 +131,12 @@ def _seek(handle: Stream, offset: int) -> None:
 
 
 def _check_stream(handle: Stream, count: int) -> None:
-    """After a short count: nothing at the end of the file; OSError after an error that nothing came before."""
+    """Look why a count is short: at the end of the file do nothing. Raises: OSError for an error without any bytes."""
     libc = _libc()
     failed, number = libc.ferror(handle.file), ctypes.get_errno()
     libc.clearerr(handle.file)
     if failed:
-        handle.position = -1  # where the stream is now, nobody knows
+        handle.position = -1  # the position after an error is not known
         if not count:
             raise OSError(number or errno.EIO, os.strerror(number or errno.EIO))
 
@@ -143,8 +149,10 @@ def _fopen(path: bytes, mode: bytes) -> int:
 
 
 def _fopen_unlinked(path: bytes) -> int:
-    """Open an existing file for reading and writing. fopen knows no O_NOFOLLOW: what it opened must be what the name
-    itself stands for."""
+    """Open an existing file for reading and writing, but not through a symbolic link.
+
+    fopen has no O_NOFOLLOW, so the opened file is compared with the file of that name itself.
+    """
     _refuse_link(path)
     file = _fopen(path, b"r+e")
     try:
@@ -169,7 +177,7 @@ def _error(path: bytes | None = None) -> OSError:
 
 @cache
 def _libc() -> Any:
-    """The C library of this process, with the types of what is called. ctypes lets the interpreter lock go in calls."""
+    """The C library of this process, with the types of the functions used. ctypes releases the interpreter lock."""
     libc = ctypes.CDLL(None, use_errno=True)
     stream, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     for name, result, arguments in (
