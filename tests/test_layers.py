@@ -140,6 +140,7 @@ MAY_IMPORT = {
         "replay.ranks",
         "replay.run",
         "replay.show",
+        "replay.show.page",
         "replay.twin",
         "traces",
         "traces.measures",

@@ -12,7 +12,7 @@ from replay.commands.replay_options import replay_options
 from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from replay.interface import Regression
     from replay.interface.captures import NamedPart
@@ -79,6 +79,12 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the verdict and the figures as Markdown, such as for a pull request.",
 )
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page with charts of all runs and pairs; it needs no network.",
+)
 @force_option
 @json_option
 def command(
@@ -90,6 +96,7 @@ def command(
     candidate_map: tuple[str, ...],
     junit: Path | None,
     markdown: Path | None,
+    html: Path | None,
     fail_inconclusive: bool,
     force: bool,
     as_json: bool,
@@ -118,7 +125,7 @@ def command(
         experiment_progress(comm.rank == 0, 2 * (repeats + warmup)) as running,
     ):
         rule = partial(Rule, threshold_pct=threshold, alpha=choices["alpha"])
-        first_does(comm, lambda: _check([junit, markdown], repeats, rule(), force=force))
+        first_does(comm, lambda: _check([junit, markdown, html], repeats, rule(), force=force))
         result = interface.regress(
             capture,
             repeats=repeats,
@@ -134,7 +141,10 @@ def command(
         )
     if comm.rank:
         return
-    _write(result, junit, markdown, inconclusive_fails=fail_inconclusive, force=force)
+    document = result.as_json()
+    _write(junit, lambda: _junit(document, inconclusive_fails=fail_inconclusive), force=force)
+    _write(markdown, lambda: _markdown(document), force=force)
+    _write(html, lambda: _html(document), force=force)
     _print(result, as_json=as_json)
     if result.fails(inconclusive_fails=fail_inconclusive):
         raise SystemExit(1)
@@ -157,22 +167,32 @@ def _check(outputs: Sequence[Path | None], repeats: int, rule: Rule, *, force: b
         )
 
 
-def _write(
-    result: Regression, junit: Path | None, markdown: Path | None, *, inconclusive_fails: bool, force: bool
-) -> None:
-    """The files that were asked for. Raises: TargetError."""
-    from replay.regression.junit import junit_document
-    from replay.regression.regression_sections import regression_markdown
+def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) -> None:
+    """A file that was asked for. Raises: TargetError."""
     from traces.output import new_file
 
-    document = result.as_json()
-    if junit is not None:
-        name = f"{document['capture']}: {document['candidate']} against {document['baseline']}"
-        with new_file(junit, force=force) as stream:
-            stream.write(junit_document(document, name=name, inconclusive_fails=inconclusive_fails))
-    if markdown is not None:
-        with new_file(markdown, force=force) as stream:
-            stream.write(regression_markdown(document).encode("utf-8", "replace"))
+    if output is not None:
+        with new_file(output, force=force) as stream:
+            stream.write(content())
+
+
+def _junit(document: Mapping[str, Any], *, inconclusive_fails: bool) -> bytes:
+    from replay.regression.junit import junit_document
+
+    name = f"{document['capture']}: {document['candidate']} against {document['baseline']}"
+    return junit_document(document, name=name, inconclusive_fails=inconclusive_fails)
+
+
+def _markdown(document: Mapping[str, Any]) -> bytes:
+    from replay.regression.regression_sections import regression_markdown
+
+    return regression_markdown(document).encode("utf-8", "replace")
+
+
+def _html(document: Mapping[str, Any]) -> bytes:
+    from replay.regression.experiment_page import experiment_page
+
+    return experiment_page(document).encode("utf-8", "replace")
 
 
 def _print(result: Regression, *, as_json: bool) -> None:

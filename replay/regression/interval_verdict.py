@@ -83,7 +83,7 @@ def judge(found: PairedRatio, rule: Rule, *, more_is_better: bool = False, p_val
         least = least_pairs(rule.alpha)
         return Judgement(
             verdict=Verdict.INCONCLUSIVE,
-            reason=f"{found.pairs} of {least} pairs: fewer can show nothing at alpha {rule.alpha:g}",
+            reason=f"{found.pairs} pairs are too few, as fewer than {least} can show nothing at alpha {rule.alpha:g}",
             pairs_needed=least,
         )
     estimate, low, high = (math.log(ratio) for ratio in (found.ratio, found.low, found.high))

@@ -13,7 +13,8 @@ from replay.show.cells import mib_s, microseconds, seconds
 from replay.show.section import Section, facts, prose
 from traces.units import format_counted
 
-_UNITS: Mapping[str, Callable[[float], str]] = {"s": seconds, "us": microseconds, "MiB/s": mib_s}
+UNIT_TEXTS: Mapping[str, Callable[[float], str]] = {"s": seconds, "us": microseconds, "MiB/s": mib_s}
+"""Unit of a metric -> how a value is written."""
 
 
 def regression_sections(result: Mapping[str, Any]) -> list[Section]:
@@ -59,7 +60,7 @@ def _basis(result: Mapping[str, Any]) -> list[str]:
     metric = result["metrics"].get(result["primary"])
     if metric is None:
         return []
-    text, pairs = _UNITS[metric["unit"]], len(metric["baseline"])
+    text, pairs = UNIT_TEXTS[metric["unit"]], len(metric["baseline"])
     before, after = (text(statistics.median(metric[side])) for side in ("baseline", "candidate"))
     meaning = METRICS[result["primary"]].meaning
     lines = [
@@ -90,7 +91,7 @@ def _metrics(result: Mapping[str, Any]) -> Section:
 
 
 def _metric_row(name: str, metric: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str, ...]:
-    text = _UNITS[metric["unit"]]
+    text = UNIT_TEXTS[metric["unit"]]
     low, high = metric["ci"]
     decides = name == result["primary"]
     open_question = metric["verdict"] == "inconclusive" and not decides

@@ -1,13 +1,8 @@
-"""The HTML page as text: its sections, and the scripts and data that it contains. Pure."""
+"""The sections of the page of `dxt-replay report`, and the data that its charts draw. Pure."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +11,7 @@ from replay.show.data_tables import FILES, RANKS, STEPS
 from replay.show.page import charts, figures, parts
 from replay.show.page.charts import Side
 from replay.show.page.data import LagCourse, offsets_json, step_times_json, timeline_json, with_schedule
+from replay.show.page.document import Assets, Part, document
 from replay.show.page.headline import headline, replay_verdict, tiles
 from replay.show.page.html_tables import data_table, html_text, section_table
 from traces.replay_record import replay_record
@@ -25,24 +21,6 @@ if TYPE_CHECKING:
     from profiler_merge.analysis.overview import Overview
 
 SLOWEST_STEPS = 25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assets:
-    """What the page carries: plotly's bundle as gzip, and this package's script and style sheet."""
-
-    plotly: bytes
-    script: str
-    style: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One section of the page: `id`, name in the menu, HTML."""
-
-    id: str
-    name: str
-    html: str
 
 
 def sides_of(
@@ -90,7 +68,7 @@ def page(
     sections = [part for part in _parts(sides, shown, comparison, most_rows) if part.html]
     summaries = {side.key: side.overview.analysis.summary.as_json() for side in sides}
     title = "dxt-replay: " + " and ".join(side.overview.name for side in sides)
-    return _document(title, sections, sides, summaries, data, assets)
+    return document(title, _heading(sides), sections, {"schema_version": 1, **summaries}, data, assets)
 
 
 def figures_of(
@@ -197,59 +175,6 @@ def _fidelity(comparison: Mapping[str, Any] | None) -> str:
     return f'<div class="columns">{"".join(tables)}</div>'
 
 
-def _document(
-    title: str,
-    sections: Sequence[Part],
-    sides: Sequence[Side],
-    summaries: Mapping[str, Any],
-    data: Mapping[str, Any],
-    assets: Assets,
-) -> str:
-    packed = {"plotly": base64_text(assets.plotly), "data": packed_text(_json(data))}
-    plain = _json({"schema_version": 1, **summaries})
-    menu = "".join(f'<a href="#{part.id}">{escape(part.name)}</a>' for part in sections)
-    body = "".join(
-        f'<section id="{part.id}" aria-labelledby="{part.id}-head"><h2 id="{part.id}-head">{escape(part.name)}</h2>'
-        f"{part.html}</section>"
-        for part in sections
-    )
-    nonce = hashlib.sha256("".join([body, plain, *packed.values()]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    # Only scripts with this word run, and nothing is ever fetched: whatever a recorded path holds stays text.
-    policy = (
-        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    carried = "".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in packed.items())
-    heads = f"<h1>{html_text(_heading(sides))}</h1>"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{html_text(title)}</title><link rel="icon" href="data:,"><style>{assets.style}</style></head>\n'
-        f'<body><header>{heads}<nav aria-label="sections">{menu}</nav></header>\n<main>'
-        '<noscript><p class="note">Charts, sorting and filters need JavaScript; the tables do not.</p></noscript>'
-        f'<p id="trouble" class="note" hidden></p>{body}</main>\n'
-        f'<script type="application/json" id="summary">{plain}</script>\n{carried}\n'
-        f'<script nonce="{nonce}">{assets.script}</script></body></html>\n'
-    )
-
-
 def _heading(sides: Sequence[Side]) -> str:
     joined = " and its replay " if sides[-1].title == "Replay" else " beside "
     return joined.join(side.overview.name.removesuffix(".capture") for side in sides)
-
-
-def packed_text(text: str) -> str:
-    """gzip in base64, which `inflate.js` unpacks."""
-    return base64_text(gzip.compress(text.encode("utf-8", "surrogatepass"), 9, mtime=0))
-
-
-def base64_text(packed: bytes) -> str:
-    """Bytes as text that may stand inside a script element."""
-    return base64.b64encode(packed).decode("ascii")
-
-
-def _json(value: Any) -> str:
-    """JSON that may stand inside a script element: no text in it can end the element or begin a comment."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from replay.show.page.body import Assets, page
+from replay.show.page.body import page
 from replay.show.page.data import LagCourse
+from replay.show.page.document import load_assets
 
 if TYPE_CHECKING:
     from profiler_merge.analysis.overview import Overview
@@ -18,9 +18,9 @@ MOST_BYTES = 1_500_000
 TABLE_ROWS = (300, 120, 40)
 """Rows of the tables of ranks and files: the first that keeps the page small enough."""
 
-_PLOTLY = "vendor/plotly-cartesian-4.1.1.min.js.gz"
-_SCRIPTS = ("inflate.js", "view_state.js", "timeline.js", "offsets.js", "figures.js", "tables.js", "page.js")
-_STYLE = "page.css"
+_SCRIPTS = (
+    "inflate.js", "carried.js", "view_state.js", "timeline.js", "offsets.js", "figures.js", "tables.js", "page.js",
+)  # fmt: skip
 
 
 def report_page(
@@ -34,19 +34,10 @@ def report_page(
 
     `comparison`: `replay.fidelity.compare.compare(...).as_json()`; `lag`: `replay.show.page.data.lag_course(...)`.
     """
-    assets = _assets()
+    assets = load_assets(_SCRIPTS)
     text = ""
     for most_rows in TABLE_ROWS:
         text = page(source, replay, comparison, lag, assets, most_rows)
         if len(text.encode("utf-8", "surrogatepass")) <= MOST_BYTES:
             break
     return text
-
-
-def _assets() -> Assets:
-    folder = files("replay.show.page")
-    return Assets(
-        plotly=(folder / _PLOTLY).read_bytes(),
-        script="\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
-        style=(folder / _STYLE).read_text(encoding="utf-8"),
-    )

@@ -107,4 +107,4 @@ _MARKS = {Tone.GOOD: "ok", Tone.BAD: "bad", Tone.DOUBTFUL: "info", Tone.NEUTRAL:
 def _verdict(text: str) -> str:
     """The text, coloured where it is a verdict (which its word says too)."""
     tone = tone_of(text)
-    return escape(text) if tone is None else f'<span class="mark {_MARKS[tone]}">{html_text(text)}</span>'
+    return html_text(text) if tone is None else f'<span class="mark {_MARKS[tone]}">{html_text(text)}</span>'

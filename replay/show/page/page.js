@@ -5,18 +5,6 @@ const offsetViews = [];
 let colourOf = {};
 let state = null;
 
-function unpacked(id) {
-  const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
-  return new TextDecoder().decode(gunzip(packed));
-}
-
-function run(code, nonce) {
-  const script = document.createElement("script");
-  script.nonce = nonce;
-  script.textContent = code;
-  document.head.append(script);
-}
-
 function drawTimes() {
   for (const view of [...timelines, ...offsetViews]) view.draw();
   for (const name of Object.keys(figures)) if (rangeOf(name)) drawFigure(name);
@@ -177,23 +165,10 @@ function menu() {
   }
 }
 
-// One tab stop for the buttons of a chart: the arrow keys lead to the others.
-function oneTabStop(bar) {
-  const buttons = [...bar.querySelectorAll(".modebar-btn")];
-  buttons.forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
-}
-
 function beginCharts() {
   for (const place of document.querySelectorAll(".chart")) {
     place.on("plotly_relayout", (event) => { if (rangeOf(place.id) || place.id.match(/^(timeline|offsets)-/)) followed(event, place.id); });
-    place.on("plotly_afterplot", () => oneTabStop(place));
     oneTabStop(place);
-    place.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      const buttons = [...place.querySelectorAll(".modebar-btn")];
-      const at = buttons.indexOf(document.activeElement);
-      if (step && at >= 0) buttons[(at + step + buttons.length) % buttons.length].focus();
-    });
   }
 }
 
@@ -202,9 +177,7 @@ function forPrinting(on) {
   drawAll();
 }
 
-function begin(nonce) {
-  run(unpacked("plotly"), nonce);
-  const data = JSON.parse(unpacked("data"));
+function begin(data) {
   ({ figures, steps, colours: colourOf } = data);
   const all = Object.values(data.timelines);
   const whole = [Math.min(...all.map((found) => found.from_ns)), Math.max(...all.map((found) => found.until_ns))];
@@ -225,14 +198,6 @@ function begin(nonce) {
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   window.addEventListener("beforeprint", () => forPrinting(true));
   window.addEventListener("afterprint", () => forPrinting(false));
-  document.documentElement.dataset.complete = String(Math.round(performance.now()));
 }
 
-try {
-  begin(document.currentScript.nonce);
-} catch (error) {
-  const trouble = document.getElementById("trouble");
-  trouble.hidden = false;
-  trouble.textContent = `The charts could not be drawn (${error}); they need a browser of 2022 or later. The tables are whole.`;
-  console.error(error);
-}
+openPage(begin);

@@ -52,8 +52,8 @@ def test_a_slower_candidate_is_a_regression_and_a_faster_one_is_not(
     ops = [write(0, start_ns=2 * i, offset=4096 * i, length=4096) for i in range(10)]
     ops += [Op("sync", 0, start_ns=2 * i + 1) for i in range(10)]
     source = build_capture(tmp_path, ops=ops, files=["/a"], name="written").path
-    junit, table = tmp_path / "junit.xml", tmp_path / "table.md"
-    outputs = ["--junit", str(junit), "--markdown", str(table), "--force"]
+    junit, table, page = tmp_path / "junit.xml", tmp_path / "table.md", tmp_path / "page.html"
+    outputs = ["--junit", str(junit), "--markdown", str(table), "--html", str(page), "--force"]
     given = ["--pace", "none", "--warmup", "0", "--repeats", "6", "--seed", "1", *outputs]
     with tempfile.TemporaryDirectory(dir=memory) as quick:
         slow = str(tmp_path / "disk")
@@ -61,6 +61,7 @@ def test_a_slower_candidate_is_a_regression_and_a_faster_one_is_not(
         shown = capsys.readouterr().out
         assert re.match(r"The candidate is .* slower \(", shown)
         assert shown.split(":")[0] in table.read_text(encoding="utf-8")
+        assert shown.split(":")[0] in page.read_text(encoding="utf-8")
         for text in ("elapsed time *", "regression", "seed 1", "page cache"):
             assert text in shown
         assert xml.parse(junit).getroot().attrib["failures"] == "1"

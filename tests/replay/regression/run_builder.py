@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from replay.regression.comparison import BASELINE, CANDIDATE
+from replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
+from replay.regression.health import examine
+from replay.regression.interval_verdict import Rule
 from replay.regression.run_metrics import MeasuredRun
 
 _CHOICES = [field.name for field in dataclasses.fields(MeasuredRun)]
@@ -42,3 +44,14 @@ def pairs(baseline: Sequence[float], candidate: Iterable[float], name: str = "el
     for pair, (before, after) in enumerate(zip(baseline, candidate, strict=True), start=1):
         runs += [run(BASELINE, pair, **{name: before}), run(CANDIDATE, pair, **{name: after})]
     return runs
+
+
+def result_of(runs: Sequence[MeasuredRun], baseline: str = "/mnt/old", primary: str = "elapsed_s") -> dict[str, Any]:
+    """The object that `dxt-replay regress --json` prints of these runs."""
+    setting = {
+        "capture": "run.capture", "baseline": baseline, "candidate": "/mnt/new", "pace": "steps", "speed": 1.0,
+        "warmup": 1, "seed": 7, "cache": {"policy": "cold"}, "stopped": any(one.stopped for one in runs),
+    }  # fmt: skip
+    rule = Rule()
+    health = examine(runs, threshold_pct=rule.threshold_pct, closed_loop=True, direct=False)
+    return compare_sides(runs, primary=primary, rule=rule, health=health, setting=setting).as_json()

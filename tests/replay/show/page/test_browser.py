@@ -18,9 +18,12 @@ import pytest
 from profiler_merge.analysis.overview import overview
 from profiler_merge.merge import merge
 from replay.fidelity.compare import compare
+from replay.regression.comparison import BASELINE
+from replay.regression.experiment_page import experiment_page
 from replay.show.page.data import lag_course
 from replay.show.page.html import report_page
 from tests.capture_builder import build_capture, read
+from tests.replay.regression.run_builder import pairs, result_of, run
 from tests.replay.show.page.pages import HOSTILE, SHOWN, page_of, training
 from traces.samples import sample
 from traces.store.reader import open_capture
@@ -87,6 +90,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "wide": page_of(build_capture(folder, ops=reads, files=["/data"], name="wide"))[1],
         "both": report_page(overview(source), overview(replay), compare(source, replay).as_json(), lag_course(replay)),
     }
+    counted = pairs([1.0, 1.1, 0.9, 1.0, 1.0, 1.1], [1.3, 1.2, 1.2, 1.3, 1.4, 1.3])
+    texts["experiment"] = experiment_page(result_of([run(BASELINE, 0, elapsed_s=1.5), *counted]))
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in texts}
@@ -147,7 +152,16 @@ def zoomed(browser: Any, chart: str, low: float, high: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "width"),
-    [("cosmictagger", 1280), ("cosmictagger", 400), ("wide", 1280), ("hostile", 1280), ("both", 1280), ("both", 400)],
+    [
+        ("cosmictagger", 1280),
+        ("cosmictagger", 400),
+        ("wide", 1280),
+        ("hostile", 1280),
+        ("both", 1280),
+        ("both", 400),
+        ("experiment", 1280),
+        ("experiment", 400),
+    ],
 )
 def test_it_opens_without_errors_or_requests(browser: Any, pages: dict[str, Path], name: str, width: int) -> None:
     opened(browser, pages[name], width)
