@@ -70,7 +70,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
         file.flush()
         os.fsync(file.fileno())
     cached = _train(training, data, capture, folder, cold=False)
-    _dxt_replay("stage", str(capture), "--target", str(twin))
+    dxt_replay("stage", str(capture), "--target", str(twin))
     replayed = {}
     # A group for each run: in a common one, a run would also get the rate that the one before left unused.
     with throttled(folder, rate) as procs:
@@ -78,7 +78,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
     for pace in PACES:
         output = str(folder / "replay.capture")
         with throttled(folder, rate) as procs:
-            printed = _dxt_replay(
+            printed = dxt_replay(
                 "run",
                 str(capture),
                 "--target",
@@ -92,7 +92,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
                 procs=procs,
             )
         replayed[pace] = json.loads(printed)["elapsed_s"]
-    _dxt_replay("stage", str(capture), "--target", str(twin), "--remove")
+    dxt_replay("stage", str(capture), "--target", str(twin), "--remove")
     return {
         "application": name,
         "bytes_per_s": rate,
@@ -109,14 +109,14 @@ def _train(
     config = folder / "config.json"
     chosen = {"training": asdict(training), "data": str(data), "capture": str(capture), "cold": cold}
     config.write_text(json.dumps(chosen), encoding="utf-8")
-    return float(_run([sys.executable, "-m", "benchmarks.training_application", str(config)], procs))
+    return float(run_in([sys.executable, "-m", "benchmarks.training_application", str(config)], procs))
 
 
-def _dxt_replay(*arguments: str, procs: Path | None = None) -> str:
-    return _run([sys.executable, "-m", "replay.commands.main", *arguments], procs)
+def dxt_replay(*arguments: str, procs: Path | None = None) -> str:
+    return run_in([sys.executable, "-m", "replay.commands.main", *arguments], procs)
 
 
-def _run(command: Sequence[str], procs: Path | None = None) -> str:
+def run_in(command: Sequence[str], procs: Path | None = None) -> str:
     """Standard output of a command, which joins the control group of `procs` first."""
     if procs is not None:
         command = ["sh", "-c", f'echo $$ > "{procs}" && exec "$@"', "sh", *command]

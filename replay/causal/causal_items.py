@@ -101,6 +101,7 @@ class CausalLanes:
         lane_operations: Mapping[int, int],
         origin_ns: int,
     ) -> None:
+        self._model = model
         self._reader: DependencyReader = model.dependencies()
         self._lanes = {
             lane: _CausalLane(model, counters, pacing, lane, operations, origin_ns)
@@ -109,6 +110,7 @@ class CausalLanes:
 
     def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Lane, items and recorded durations (0 for a wait or an addition), for the `PLAN_ROW`s of these operations."""
+        batch = self._model.placed(batch)
         dependencies = self._reader.dependencies(batch)
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)
@@ -125,7 +127,22 @@ def _of(dependencies: Dependencies, mine: np.ndarray) -> Dependencies:
         gate=dependencies.gate[mine],
         gate_count=dependencies.gate_count[mine],
         gate_ns=dependencies.gate_ns[mine],
+        ready_ns=dependencies.ready_ns[mine],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Gaps:
+    """The gaps before the operations of a lane, int64 ns (n,).
+
+    waits: which operations wait at their gate. before_ns, after_ns: how long the lane is busy before and after it.
+    ready_ns: (n + 1,), how long the lane is busy before it lets go what its counter stands for, and after the last one.
+    """
+
+    waits: np.ndarray
+    before_ns: np.ndarray
+    after_ns: np.ndarray
+    ready_ns: np.ndarray
 
 
 class _CausalLane:
@@ -141,6 +158,8 @@ class _CausalLane:
         self._gates = {OPENINGS: counters.openings, FETCHES: counters.fetches}
         self._awaited = {OPENINGS: 0, FETCHES: 0}
         self._left = operations
+        self._dealt = model.dealing is not None and lane in model.dealing.lanes
+        self._ready_ns = 0
         self._previous_need = NO_EVENT
         self._events = len(model.loop.kind)
         self._posted = 0
@@ -156,6 +175,40 @@ class _CausalLane:
         self._left -= len(rows)
         first = starts_batch(self._previous_need, dependencies.need)
         self._previous_need = int(dependencies.need[-1])
+        let_go, dependencies, gaps = self._paced(dependencies, previous, start_ns, gap, first)
+        last = int(self._left == 0)
+        waits, adds = gaps.waits, let_go > 0
+        counts = 1 + adds + waits
+        at = np.cumsum(counts) - 1
+        items = np.empty(int(counts.sum()) + last, dtype=PLAN_ROW)
+        durations = np.zeros(len(items), dtype=np.int64)
+        items[at] = rows
+        items["due_ns"][at] = self._pacing.io_ns(gaps.after_ns)
+        durations[at] = end_ns - start_ns
+        items[at[waits] - 1] = rows_of_arrays(
+            Wait(
+                counter=self._gate_counters(dependencies.gate[waits]),
+                until=dependencies.gate_count[waits],
+                due_ns=self._pacing.io_ns(gaps.before_ns)[waits],
+            ),
+            int(waits.sum()),
+        )
+        ready_ns = self._pacing.io_ns(gaps.ready_ns)
+        items[(at - waits - 1)[adds]] = rows_of_arrays(
+            Add(counter=self._own, amount=let_go[adds], due_ns=ready_ns[:-1][adds]), int(adds.sum())
+        )
+        if last:
+            amount = self._events - self._posted
+            items[-1:] = rows_of_each([Add(counter=self._own, amount=amount, due_ns=int(ready_ns[-1]))])
+        return items, durations
+
+    def _paced(
+        self, dependencies: Dependencies, previous: np.ndarray, start_ns: np.ndarray, gap: np.ndarray, first: np.ndarray
+    ) -> tuple[np.ndarray, Dependencies, _Gaps]:
+        """By how much the lane's counter rises before each operation, what the operations wait for, and the gaps."""
+        if self._dealt:
+            let_go = self._additions(dependencies.floor)
+            return let_go, dependencies, self._worker_gaps(dependencies, previous, start_ns, gap, let_go > 0)
         free = self._not_held_back(dependencies, previous, gap, first)
         dependencies = self._freed(dependencies, free)
         let_go = self._additions(dependencies.floor)
@@ -167,27 +220,20 @@ class _CausalLane:
         within, between = self._think_ns
         typical = np.where(free, gap, np.where(first, between, within))
         thought = np.where(waits & (dependencies.gate == FETCHES), np.clip(typical, after, gap), after)
-        last = int(self._left == 0)
-        counts = 1 + (let_go > 0) + waits
-        at = np.cumsum(counts) - 1
-        items = np.empty(int(counts.sum()) + last, dtype=PLAN_ROW)
-        durations = np.zeros(len(items), dtype=np.int64)
-        items[at] = rows
-        items["due_ns"][at] = self._pacing.io_ns(after)
-        durations[at] = end_ns - start_ns
-        items[at[waits] - 1] = rows_of_arrays(
-            Wait(
-                counter=self._gate_counters(dependencies.gate[waits]),
-                until=dependencies.gate_count[waits],
-                due_ns=self._pacing.io_ns(thought - after)[waits],
-            ),
-            int(waits.sum()),
-        )
-        adds = let_go > 0
-        items[(at - waits - 1)[adds]] = rows_of_arrays(Add(counter=self._own, amount=let_go[adds]), int(adds.sum()))
-        if last:
-            items[-1:] = rows_of_each([Add(counter=self._own, amount=self._events - self._posted)])
-        return items, durations
+        ready_ns = np.zeros(len(gap) + 1, dtype=np.int64)
+        return let_go, dependencies, _Gaps(waits=waits, before_ns=thought - after, after_ns=after, ready_ns=ready_ns)
+
+    def _worker_gaps(
+        self, dependencies: Dependencies, previous: np.ndarray, start_ns: np.ndarray, gap: np.ndarray, adds: np.ndarray
+    ) -> _Gaps:
+        """The gaps of a DataLoader's worker: it makes its batch ready, waits for its turn, and goes on."""
+        waits = self._waits(dependencies)
+        ready = np.concatenate(([self._ready_ns], dependencies.ready_ns))
+        self._ready_ns = int(ready[-1])
+        ready[:-1] = np.where(adds, np.minimum(ready[:-1], gap), 0)
+        left = gap - ready[:-1]
+        held = np.clip(start_ns - np.maximum(previous + ready[:-1], dependencies.gate_ns), 0, left)
+        return _Gaps(waits=waits, before_ns=np.zeros_like(gap), after_ns=np.where(waits, held, left), ready_ns=ready)
 
     def _not_held_back(
         self, dependencies: Dependencies, previous: np.ndarray, gap: np.ndarray, first: np.ndarray

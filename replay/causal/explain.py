@@ -73,11 +73,12 @@ def rank_model(model: LoopModel) -> dict[str, Any]:
         "checkpoints": len(loop.checkpoints),
         "evaluations": len(loop.blocking) - len(loop.checkpoints),
         "feed_rule": _feed_rule(model),
+        "data_loader": _data_loader(model),
         "step_bytes": model.step_bytes or None,
         "mean_bytes_per_batch": model.loop_bytes / len(fetches) if len(fetches) else None,
         "depth_steps": _depth(model),
         "think_us": {"within_batch": model.think_ns[0] / NS_PER_US, "between_batches": model.think_ns[1] / NS_PER_US},
-        "ready_ms": float(np.median(model.ready_ns[fetches])) / NS_PER_MS if len(fetches) else None,
+        "ready_ms": _ready_ns(model) / NS_PER_MS if len(fetches) else None,
         "fetch_beyond_reads_ms": float(np.median(residual)) / NS_PER_MS if len(fetches) else None,
         "load_s": ns_to_seconds(loop.entry_ns - int(loop.begin_ns[0])),
         "evidence": {
@@ -92,6 +93,16 @@ def rank_model(model: LoopModel) -> dict[str, Any]:
 def _feed_rule(model: LoopModel) -> str:
     if not model.reads:
         return "the loop reads nothing"
+    if model.dealing is not None:
+        dealing = model.dealing
+        workers = "1 worker" if dealing.workers == 1 else f"{dealing.workers} workers in turn"
+        kept = "the same workers in each pass" if dealing.persistent else "new workers for each pass"
+        return (
+            f"a DataLoader deals batches to {workers}, {dealing.prefetch} to each at a time (prefetch_factor); "
+            f"passes: {dealing.passes}, {kept if dealing.passes > 1 else 'the loop reads its data once'}"
+        )
+    if model.loop.loader.any() and model.synchronous:
+        return "a DataLoader without workers (num_workers=0): the training thread reads what the step needs"
     if model.synchronous:
         return "depth 0: the training thread reads what the step needs"
     if not model.step_bytes:
@@ -101,9 +112,30 @@ def _feed_rule(model: LoopModel) -> str:
     return "ahead of the loop: by cumulative bytes"
 
 
+def _ready_ns(model: LoopModel) -> float:
+    """How long a batch usually is made ready after its reads."""
+    if model.dealing is None:
+        return float(np.median(model.ready_ns[model.loop.fetches]))
+    return float(np.median(np.concatenate([deal.ready_ns for deal in model.dealing.lanes.values()])))
+
+
+def _data_loader(model: LoopModel) -> dict[str, Any] | None:
+    """The workers of a DataLoader; null where the loop has none, or the reads contradict it."""
+    if model.dealing is None:
+        return None
+    return {
+        "workers": model.dealing.workers,
+        "prefetch_factor": model.dealing.prefetch,
+        "passes": model.dealing.passes,
+        "persistent_workers": model.dealing.persistent,
+        "read_before_fetched_pct": 100.0 * model.dealing.consistent,
+        "clocks_corrected_ms": max(deal.late_ns for deal in model.dealing.lanes.values()) / NS_PER_MS,
+    }
+
+
 def _depth(model: LoopModel) -> dict[str, float] | None:
     """How many batches are fetched between a read and the fetch that it feeds."""
-    if model.synchronous:
+    if model.synchronous and model.dealing is None:
         return {"p50": 0.0, "p90": 0.0, "max": 0.0}
     if not model.depth.count:
         return None

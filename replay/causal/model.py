@@ -13,6 +13,8 @@ The training thread fetches a batch for each step, and readers fill a bounded bu
 * Between the end of its reads and its fetch a batch is made ready (decoded, collated). Where fetches had to wait for
   their batch, this lasts as long as it lasted at least in the capture; else as long as the spans of the pipeline or the
   gaps between the batches of a reader show. Batches become ready one after the other, beside the training thread.
+* The workers of a PyTorch DataLoader make whole batches in turn, and a fetch lets its worker begin another one
+  (`replay.causal.dealing`): their reads follow this rule, and those of the training thread itself the next one.
 * Reads inside input waits are issued by the training thread itself (depth 0): they begin when it begins to wait.
 * What was read before the first step, from files that the loop does not read, is loaded before the first step.
 * The training thread waits for the operations inside its checkpoints and evaluations. An evaluation is a long pause
@@ -24,10 +26,12 @@ With the recorded latencies the recorded times follow from the model; with other
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from replay.causal.dealing import Dealing, dealing
 from replay.causal.feed import (
     NO_EVENT,
     Batches,
@@ -62,6 +66,7 @@ class Dependencies:
     gate: what the operation waits for: NO_GATE, OPENINGS or FETCHES.
     gate_count: how many openings or batch fetches.
     gate_ns: when the last of these happened in the capture.
+    ready_ns: how long after the operation its batch is ready, where a worker made it and this was its last operation.
     """
 
     need: np.ndarray
@@ -69,6 +74,7 @@ class Dependencies:
     gate: np.ndarray
     gate_count: np.ndarray
     gate_ns: np.ndarray
+    ready_ns: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,6 +86,7 @@ class LoopModel:
     step_bytes: bytes that one batch fetch consumes, 0.0 where only the times say which read feeds which fetch.
     fetches_before: fetches before the profile's first; negative: batches in the buffer before the first read.
     turns: the reader lanes in order, where each reads whole batches in turn; else empty.
+    dealing: how batches were dealt to the workers of a DataLoader; None where the loop has none.
     loop_bytes, outside_bytes: read from the loop's files; and those of them that steps outside of the profile consumed.
     residual_ns, ready_ns: (e,), how long an event lasted after its operations and its batch; how long making that took.
     needed: bool (e,) by lane, the events that wait for operations of the lane.
@@ -94,6 +101,7 @@ class LoopModel:
     step_bytes: float
     fetches_before: float
     turns: tuple[int, ...]
+    dealing: Dealing | None
     loop_bytes: int
     outside_bytes: int
     residual_ns: np.ndarray
@@ -109,6 +117,10 @@ class LoopModel:
     def lead(self) -> int:
         """How many fetches a read was at most ahead of the one that it fed."""
         return int(self.depth.quantile(1.0)) if self.depth.count else 0
+
+    def placed(self, batch: OperationBatch) -> OperationBatch:
+        """The operations at times of one clock: those of a DataLoader's workers are corrected."""
+        return batch if self.dealing is None else self.dealing.placed(batch)
 
     def dependencies(self) -> DependencyReader:
         """A reader of the rank's operations from the beginning."""
@@ -126,6 +138,7 @@ class DependencyReader:
         self._blocking = loop.blocking
         self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
         self._fetches_until = np.cumsum(loop.kind == FETCH) - (loop.kind == FETCH)
+        self._dealt = DealtReader(loop, model.dealing) if model.dealing is not None else None
 
     def dependencies(self, batch: OperationBatch) -> Dependencies:
         """Dependencies of these operations, which continue the earlier batches."""
@@ -145,8 +158,12 @@ class DependencyReader:
         blocking = checkpoint != NO_EVENT
         blocking[blocking] &= end[blocking] <= loop.end_ns[checkpoint[blocking]]
         need[blocking] = checkpoint[blocking]
+        # What ended after the event that it began in (a rebuilt close, at a time that is made up) did not hold it up.
+        over = np.where((checkpoint != NO_EVENT) & (need == NO_EVENT), checkpoint + 1, 0)
         own = (checkpoint != NO_EVENT) | (start >= loop.exit_ns) | model.synchronous
-        return self._gated(need, start, own & ~before, before)
+        found = self._gated(need, start, own & ~before, before)
+        found = dataclasses.replace(found, floor=np.maximum(found.floor, over))
+        return found if self._dealt is None else self._dealt.dependencies(batch, found)
 
     def _fed(self, batch: OperationBatch, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The batch fetch (as an event) that each operation feeds, NO_EVENT beyond the last; and, as bool, which
@@ -198,7 +215,56 @@ class DependencyReader:
             gate_ns[chosen] = times[count[chosen] - 1]
         # An event that has ended cannot have waited for an operation that begins later.
         floor = np.where(need == NO_EVENT, np.searchsorted(self._model.loop.end_ns, start, side="right"), need)
-        return Dependencies(need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns)
+        return Dependencies(
+            need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns, ready_ns=np.zeros_like(gate_ns)
+        )
+
+
+class DealtReader:
+    """Dependencies of the operations of DataLoader workers, batch after batch from the first one."""
+
+    def __init__(self, loop: TrainingLoop, dealing: Dealing) -> None:
+        self._loop = loop
+        self._lanes = dealing.lanes
+        self._openings, self._fetch_ends = loop.openings_ns, loop.fetch_ends_ns
+        self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
+        self._fetch_number = np.cumsum(loop.kind == FETCH)
+        self._done = dict.fromkeys(dealing.lanes, 0)
+
+    def dependencies(self, batch: OperationBatch, plain: Dependencies) -> Dependencies:
+        """`plain`, with those of the workers' operations in place of what it has of them."""
+        columns = {field.name: getattr(plain, field.name).copy() for field in dataclasses.fields(plain)}
+        for lane, deal in self._lanes.items():
+            mine = np.flatnonzero(batch.lane == lane)
+            if not len(mine):
+                continue
+            place = self._done[lane] + np.arange(len(mine))
+            self._done[lane] += len(mine)
+            made = np.searchsorted(deal.first, place, side="right") - 1
+            need, after = deal.event[made], deal.after_event[made]
+            columns["need"][mine] = need
+            # A batch that nobody fetched holds nothing up that the batches before it did not.
+            columns["floor"][mine] = np.where(need == NO_EVENT, np.maximum.accumulate(deal.event)[made] + 1, need)
+            columns["ready_ns"][mine] = np.where(
+                np.append(deal.first, -1)[made + 1] == place + 1, deal.ready_ns[made], 0
+            )
+            gate, count, gate_ns = self._gates(batch.start_ns[mine], after, deal.is_early[made])
+            columns["gate"][mine], columns["gate_count"][mine], columns["gate_ns"][mine] = gate, count, gate_ns
+        return Dependencies(**columns)
+
+    def _gates(self, start: np.ndarray, after: np.ndarray, early: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What operations of a worker wait for: the fetch `after`, or with `early`, whose batch may begin with its
+        pass, what the training thread did last before they began, up to the first fetch `after` of the pass."""
+        opened = np.minimum(np.searchsorted(self._openings, start, side="right"), self._openings_until[after])
+        fetched = np.minimum(np.searchsorted(self._fetch_ends, start, side="right"), self._fetch_number[after] - 1)
+        opened_ns, fetched_ns = self._openings[opened - 1], self._fetch_ends[fetched - 1]
+        by_opening = early & ((fetched == 0) | (opened_ns >= fetched_ns))
+        gate = np.where(by_opening, OPENINGS, FETCHES).astype(np.int8)
+        count = np.where(by_opening, opened, np.where(early, fetched, self._fetch_number[after]))
+        gate_ns = np.where(by_opening, opened_ns, np.where(early, fetched_ns, self._loop.end_ns[after]))
+        unheld = early & ((start < self._loop.entry_ns) | (count == 0))
+        gate[unheld], count[unheld], gate_ns[unheld] = NO_GATE, 0, np.iinfo(np.int64).min
+        return gate, count, gate_ns
 
 
 def _nth(events: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -214,16 +280,26 @@ def _fetch_fed(bytes_before: np.ndarray, step_bytes: float, fetches_before: floa
     return fed
 
 
-def derive_model(loop: TrainingLoop, batches: Batches, files: int, *, threads_known: bool) -> LoopModel:
-    """The model of one rank from its loop and operations, which are read five times at most.
+def derive_model(
+    loop: TrainingLoop,
+    batches: Batches,
+    files: int,
+    *,
+    threads_known: bool,
+    worker_lanes: Mapping[int, int] | None = None,
+) -> LoopModel:
+    """The model of one rank from its loop and operations, which are read six times at most.
 
-    `files`: how many there are. `threads_known`: whether lanes are true threads, not inferred from overlaps. Memory:
-    some numbers per event and lane.
+    files: how many there are. threads_known: whether lanes are true threads, not inferred from overlaps.
+    worker_lanes: the lanes of worker processes, and how late their clocks may be, ns.
+    Memory: some numbers per event, lane and read of a worker.
     """
     loop, evaluated = with_evaluations(loop, batches, files)
     loop_reads = look(loop, batches, evaluated)
     reads, inside = loop_reads.reads, loop_reads.inside
-    synchronous = reads > 0 and inside >= SYNCHRONOUS_SHARE * reads
+    dealt = dealing(loop, batches, worker_lanes or {})
+    # What workers do not read, the training thread reads by itself.
+    synchronous = dealt is not None or (reads > 0 and inside >= SYNCHRONOUS_SHARE * reads)
     fed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
     draft = LoopModel(
         loop=loop,
@@ -232,6 +308,7 @@ def derive_model(loop: TrainingLoop, batches: Batches, files: int, *, threads_kn
         step_bytes=fed.step_bytes,
         fetches_before=fed.fetches_before,
         turns=turns_of(loop, batches, loop_reads, fed) if threads_known and fed.step_bytes else (),
+        dealing=dealt,
         loop_bytes=fed.loop_bytes,
         outside_bytes=fed.outside_bytes,
         residual_ns=loop.end_ns - loop.begin_ns,
@@ -253,11 +330,12 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
     needed: dict[int, np.ndarray] = {}
     think, depth = ThinkTimes(), DistributionCollector()
     fetch_number = np.cumsum(loop.kind == FETCH) - 1
-    for batch in batches():
+    for batch in map(draft.placed, batches()):
         dependencies = reader.dependencies(batch)
         is_needed = dependencies.need != NO_EVENT
         feeds = is_needed & (loop.kind[dependencies.need] == FETCH)
-        np.maximum.at(last_end, dependencies.need[is_needed], batch.end_ns[is_needed])
+        was_ready_ns = batch.end_ns + dependencies.ready_ns
+        np.maximum.at(last_end, dependencies.need[is_needed], was_ready_ns[is_needed])
         ahead = is_needed & (dependencies.gate == FETCHES)
         depth.add(fetch_number[dependencies.need[ahead]] - dependencies.gate_count[ahead])
         for lane in np.unique(batch.lane).tolist():

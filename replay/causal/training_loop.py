@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traces.errors import CaptureError
 from traces.measures.intervals import Intervals
@@ -21,6 +22,15 @@ ENTRY, FETCH, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
 """Kinds of an event. ENTRY: from the capture's start to the first step, while the application loads. FETCH: a step
 obtains its batch. EVALUATION: a pause between two steps in which files are read that the loop does not read."""
 
+OTHER_LOADER, WORKERS, OWN_READS = range(3)
+"""What makes the batch of a fetch: unknown, the workers of a DataLoader, or the training thread (`num_workers=0`)."""
+
+_LOADERS = (
+    ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter", WORKERS),
+    ("enumerate(DataLoader)#_SingleProcessDataLoaderIter", OWN_READS),
+)
+"""How the names begin that PyTorch gives to its batch fetches."""
+
 PAUSE_STEPS = 2.0
 """Time between two steps is a pause when it is longer than this many median steps."""
 
@@ -28,11 +38,11 @@ OPENING = (FETCH, CHECKPOINT, EVALUATION)
 """Kinds of events that let operations of the training thread itself begin."""
 
 STEP, INPUT_WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
-PIPELINE = SPAN_KINDS.index("pipeline")
+PIPELINE, COLLECTIVE_SPAN = SPAN_KINDS.index("pipeline"), SPAN_KINDS.index("collective")
 _KIND_OF_SPAN = {
     INPUT_WAIT: FETCH,
     SPAN_KINDS.index("checkpoint"): CHECKPOINT,
-    SPAN_KINDS.index("collective"): COLLECTIVE,
+    COLLECTIVE_SPAN: COLLECTIVE,
 }
 
 
@@ -42,6 +52,7 @@ class TrainingLoop:
 
     kind: int8 (e,), ENTRY, FETCH, CHECKPOINT, COLLECTIVE or EVALUATION.
     begin_ns, end_ns: (e,), recorded times of the events.
+    loader: int8 (e,), OTHER_LOADER, WORKERS or OWN_READS; OTHER_LOADER where the event is not a batch fetch.
     step_number, step_begin_ns, step_end_ns: (steps,), ascending.
     exit_ns: the end of the last step or event.
     input_waits: whether the batch fetches come from input waits; else each step fetches its batch when it begins.
@@ -52,6 +63,7 @@ class TrainingLoop:
     kind: np.ndarray
     begin_ns: np.ndarray
     end_ns: np.ndarray
+    loader: np.ndarray
     step_number: np.ndarray
     step_begin_ns: np.ndarray
     step_end_ns: np.ndarray
@@ -69,6 +81,11 @@ class TrainingLoop:
     def fetches(self) -> np.ndarray:
         """Events that are batch fetches, ascending."""
         return np.flatnonzero(self.kind == FETCH)
+
+    @property
+    def by_workers(self) -> np.ndarray:
+        """Events that fetch a batch from the workers of a DataLoader, ascending."""
+        return np.flatnonzero((self.kind == FETCH) & (self.loader == WORKERS))
 
     @property
     def checkpoints(self) -> np.ndarray:
@@ -109,8 +126,11 @@ class TrainingLoop:
         """The loop with these pauses as events."""
         kind = np.concatenate((self.kind, np.full(len(begin_ns), EVALUATION, dtype=np.int8)))
         begin, end = np.concatenate((self.begin_ns, begin_ns)), np.concatenate((self.end_ns, end_ns))
+        loader = np.concatenate((self.loader, np.full(len(begin_ns), OTHER_LOADER, dtype=np.int8)))
         order = np.lexsort((end, begin))
-        return dataclasses.replace(self, kind=kind[order], begin_ns=begin[order], end_ns=end[order])
+        return dataclasses.replace(
+            self, kind=kind[order], begin_ns=begin[order], end_ns=end[order], loader=loader[order]
+        )
 
     def step_at(self, times: np.ndarray) -> np.ndarray:
         """Step (int32) in which each time lies, NO_STEP outside."""
@@ -137,14 +157,19 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     chosen = np.isin(kind, list(_KIND_OF_SPAN)) & (end_ns > entry_ns)
     beside = (kind == SPAN_KINDS.index("checkpoint")) & ~np.isin(thread, list(threads))
     chosen &= ~beside
+    if _loaders(spans, end_ns).any():
+        chosen &= ~_hidden_collectives(kind, thread, start_ns, end_ns, threads, begins)
+        end_ns = _until_next_wait(kind, start_ns, end_ns)
     event_kind, event_begin, event_end = _events(kind[chosen], start_ns[chosen], end_ns[chosen], entry_ns)
     input_waits = bool((event_kind == FETCH).any())
     if not input_waits:
         event_kind, event_begin, event_end = _with_fetches(event_kind, event_begin, event_end, begins)
     pipeline = spans.filter(pa.array(kind == PIPELINE))
     made_begin, made_end = _made(pipeline, event_end[event_kind == FETCH])
+    event_loader = np.where(event_kind == FETCH, _loaders(spans, event_end), OTHER_LOADER)
     return TrainingLoop(
         kind=np.concatenate(([ENTRY], event_kind)).astype(np.int8),
+        loader=np.concatenate(([OTHER_LOADER], event_loader)).astype(np.int8),
         begin_ns=np.concatenate(([origin_ns], event_begin)),
         end_ns=np.concatenate(([entry_ns], event_end)),
         step_number=number[steps],
@@ -155,6 +180,40 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
         made_begin_ns=made_begin,
         made_end_ns=made_end,
     )
+
+
+def _hidden_collectives(
+    kind: np.ndarray,
+    thread: np.ndarray,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    threads: set[int],
+    step_begins_ns: np.ndarray,
+) -> np.ndarray:
+    """Which spans are collectives that the training thread does not wait for: of those that run on other threads of the
+    application, as a DistributedDataParallel's do beside the backward pass, it waits for the last one of a step."""
+    hidden = (kind == COLLECTIVE_SPAN) & ~np.isin(thread, list(threads))
+    mine = np.flatnonzero(hidden)
+    mine = mine[np.argsort(end_ns[mine], kind="stable")]
+    step = np.searchsorted(step_begins_ns, start_ns[mine], side="right")
+    hidden[mine[np.flatnonzero(np.diff(step, append=-1))]] = False
+    return hidden
+
+
+def _until_next_wait(kind: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """The ends of the spans, in which no collective outlasts the begin of the next batch fetch: the thread that fetches
+    a batch no longer waits for what others do."""
+    waits = np.sort(start_ns[kind == INPUT_WAIT])
+    later = np.append(waits, np.iinfo(np.int64).max)[np.searchsorted(waits, start_ns, side="right")]
+    return np.where(kind == COLLECTIVE_SPAN, np.minimum(end_ns, later), end_ns)
+
+
+def _loaders(spans: pa.Table, ends_ns: np.ndarray) -> np.ndarray:
+    """int8: the kind of loader whose batch fetch ends at each of these times, OTHER_LOADER where none does."""
+    found = np.full(len(ends_ns), OTHER_LOADER, dtype=np.int8)
+    for prefix, loader in _LOADERS:
+        found[np.isin(ends_ns, spans.filter(pc.starts_with(spans["name"], prefix))["end_ns"].to_numpy())] = loader
+    return found
 
 
 def _made(pipeline: pa.Table, fetch_ends_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

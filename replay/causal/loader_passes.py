@@ -1,0 +1,151 @@
+"""Which batch fetches of a PyTorch loop belong to which pass over a DataLoader, and which workers serve the pass. Pure.
+
+A pass is one iterator over a loader, from its first batch until it is exhausted. A loader has other workers in each
+pass, or the same ones in all (`persistent_workers`); a validation loader has a pass of its own in the midst of another.
+The fetch that ends a pass obtains no batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.causal.training_loop import TrainingLoop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoaderPass:
+    """One pass over a loader with workers.
+
+    events: int64 (n,), the events of the loop that are its batch fetches, in order, without the one that ended it.
+    fetched_ns: (n,), when these ended.
+    lanes: the lanes of its workers in the order of their turns.
+    begin_ns, end_ns: the reads of its workers that start in [begin_ns, end_ns) are of this pass.
+    """
+
+    events: np.ndarray
+    fetched_ns: np.ndarray
+    lanes: tuple[int, ...]
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """A pass while its fetches are gathered: numbers of fetches, of which `ended` ended it."""
+
+    lanes: tuple[int, ...]
+    fetches: list[int]
+    ended: int | None = None
+
+
+def loader_passes(
+    loop: TrainingLoop, first_read_ns: Mapping[int, int], late_ns: Mapping[int, int]
+) -> tuple[LoaderPass, ...]:
+    """The passes in the order of their first fetches.
+
+    first_read_ns: by worker lane, when its first read began. late_ns: by how much that may seem too late.
+    """
+    events = loop.by_workers
+    if not len(events) or not first_read_ns:
+        return ()
+    born = _births(loop, events, first_read_ns, late_ns)
+    found: list[_Open] = []
+    outer: _Open | None = None
+    for first, last in _fetches_of_steps(loop, events):
+        births = [fetch for fetch in born if first <= fetch < last]
+        segments = [(fetch, end) for fetch, end in zip(births, [*births, last][1:], strict=True)]
+        before = list(range(first, births[0] if births else last))
+        starts = [begin for begin, end in segments if end - begin == 1 or outer is None]
+        if not starts and not before:  # evaluated before the step fetched its batch
+            segments[-1] = (segments[-1][0], last - 1)
+            before = [last - 1]
+        for begin, end in segments:
+            if begin in starts[-1:]:
+                continue
+            found.append(_Open(lanes=born[begin], fetches=list(range(begin, end - 1)), ended=end - 1))
+        beyond = loop.begin_ns[events[first]] >= loop.step_end_ns[-1]
+        ending = before if starts or beyond else before[:-1]
+        for fetch in ending:
+            if outer is not None:
+                outer.ended = fetch
+                outer = _Open(lanes=outer.lanes, fetches=[])
+                found.append(outer)
+        if starts:
+            outer = _Open(lanes=born[starts[-1]], fetches=list(range(starts[-1], dict(segments)[starts[-1]])))
+            found.append(outer)
+        elif before and outer is not None and not beyond:
+            outer.fetches.append(before[-1])
+    made = [each for each in found if each.fetches]
+    made.sort(key=lambda each: each.fetches[0])
+    return tuple(_closed(made, loop, events))
+
+
+def _fetches_of_steps(loop: TrainingLoop, events: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Numbers of the fetches of each step, as first and one beyond the last."""
+    step = _step_of(loop, events)
+    borders = np.flatnonzero(np.diff(step)) + 1
+    return zip([0, *borders.tolist()], [*borders.tolist(), len(events)], strict=True)
+
+
+def _step_of(loop: TrainingLoop, events: np.ndarray) -> np.ndarray:
+    """In which of the steps each event begins, int64; after the last step there is another one."""
+    begins = loop.begin_ns[events]
+    step: np.ndarray = np.searchsorted(loop.step_begin_ns, begins, side="right") + (begins >= loop.step_end_ns[-1])
+    return step
+
+
+def _births(
+    loop: TrainingLoop, events: np.ndarray, first_read_ns: Mapping[int, int], late_ns: Mapping[int, int]
+) -> dict[int, tuple[int, ...]]:
+    """By number of the fetch, the lanes of the workers that were started for it.
+
+    The first batch of the j-th worker is the j-th of its pass, so its first read begins before that one is fetched.
+    It begins while the loop waits for the first batch, or seems to begin soon after. A first batch is the first of all,
+    or is fetched in a step that has fetched one before.
+    """
+    begins, ends = loop.begin_ns[events], loop.end_ns[events]
+    step = _step_of(loop, events)
+    again = np.append(np.diff(step, prepend=step[0]) == 0, False)
+    born: dict[int, list[int]] = {}
+    last: int | None = None
+    for lane, read_ns in sorted(first_read_ns.items(), key=lambda each: each[1]):
+        first, until = np.searchsorted(ends, (read_ns - late_ns[lane], read_ns), side="right").tolist()
+        if last is not None and first <= last + len(born[last]):
+            born[last].append(lane)
+        elif first < len(ends):
+            last = _first_fetch(again, first, until, until < len(ends) and bool(begins[until] <= read_ns))
+            born.setdefault(last, []).append(lane)
+    return {fetch: tuple(sorted(lanes)) for fetch, lanes in born.items()}
+
+
+def _first_fetch(again: np.ndarray, first: int, until: int, waiting: bool) -> int:
+    """The fetch of [first, until] that a worker was started for: `until` where the loop was `waiting` in it.
+
+    again: whether a fetch follows another one in its step, or is the first of all.
+    """
+    likely = first + np.flatnonzero(again[first : until + waiting])
+    if len(likely) and not (waiting and again[until]):
+        # Of several in a row, in one step, the first.
+        rows = np.flatnonzero(np.diff(likely, prepend=-2) > 1)
+        return int(likely[rows[-1]])
+    return until if waiting or first == until else until - 1
+
+
+def _closed(made: list[_Open], loop: TrainingLoop, events: np.ndarray) -> Iterator[LoaderPass]:
+    """The passes with the times in which the reads of their workers lie: from the end of the pass before."""
+    begins = {lane: int(np.iinfo(np.int64).min) for each in made for lane in each.lanes}
+    for number, each in enumerate(made):
+        again = any(set(later.lanes) & set(each.lanes) for later in made[number + 1 :])
+        end = int(loop.begin_ns[events[each.ended]]) if again and each.ended is not None else np.iinfo(np.int64).max
+        mine = events[np.array(each.fetches)]
+        yield LoaderPass(
+            events=mine,
+            fetched_ns=loop.end_ns[mine],
+            lanes=each.lanes,
+            begin_ns=max(begins[lane] for lane in each.lanes),
+            end_ns=int(end),
+        )
+        begins.update(dict.fromkeys(each.lanes, int(end)))

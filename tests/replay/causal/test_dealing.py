@@ -1,0 +1,97 @@
+"""The model of a PyTorch DataLoader: what it finds in a capture, and that it predicts another storage."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from replay.causal.explain import rank_model
+from replay.causal.paced_ranks import expected_elapsed_ns
+from tests.capture_builder import build_capture
+from tests.replay.causal.test_model import predicted_ns, steps_of
+from tests.simulated_application import MS, US, Application, Storage
+from tests.simulated_application import run as simulated
+from tests.simulated_loader import FILES, Loader, capture_of, run
+
+FAST = Storage(latency_ns=150 * US)
+SLOW = Storage(latency_ns=1500 * US, bytes_per_ns=0.1)
+
+JOBS = {
+    "new workers in each pass": Loader(),
+    "persistent workers": Loader(persistent=True),
+    "one worker": Loader(made=(20,), prefetch=3),
+    "five workers": Loader(made=(9, 9, 9, 8, 8), compute_ns=3 * MS),
+    "bound by its input": Loader(compute_ns=1 * MS, reads=(12,)),
+    "batches of many sizes": Loader(reads=(9, 10, 11), passes=1, made=(30, 30)),
+    "a shard that is exhausted": Loader(made=(24, 10), passes=1),
+    "validation in between": Loader(made=(25, 24), validate_every=10, persistent=True),
+    "late clocks": Loader(late_ns=25 * MS, reads=(16,), compute_ns=3 * MS),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_model_comes_to_the_recorded_time(name: str, tmp_path: Path) -> None:
+    capture = capture_of(tmp_path, JOBS[name], FAST)
+    elapsed = run(JOBS[name], FAST).elapsed_ns - capture.time_span_ns[0]
+    assert expected_elapsed_ns(capture, steps_of(capture)) == pytest.approx(elapsed, rel=0.01)
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(("here", "there"), [(FAST, SLOW), (SLOW, FAST)], ids=["slower", "faster"])
+def test_another_storage_is_predicted(name: str, here: Storage, there: Storage, tmp_path: Path) -> None:
+    capture = capture_of(tmp_path, JOBS[name], here)
+    truth = run(JOBS[name], there).elapsed_ns - capture.time_span_ns[0]
+    assert predicted_ns(capture, steps_of(capture), there) == pytest.approx(truth, rel=0.04)
+
+
+@pytest.mark.parametrize("name", sorted(JOBS.keys() - {"late clocks"}))
+def test_workers_and_their_prefetch_factor_are_found(name: str, tmp_path: Path) -> None:
+    loader = JOBS[name]
+    found = rank_model(steps_of(capture_of(tmp_path, loader, FAST)).models[0])
+    validations = loader.passes * sum(loader.made) // loader.validate_every if loader.validate_every else 0
+    assert found["data_loader"]["workers"] == len(loader.made)
+    assert found["data_loader"]["passes"] == loader.passes + validations
+    assert found["data_loader"]["persistent_workers"] == (loader.persistent and loader.passes > 1)
+    if name != "bound by its input":  # the loop fetches each batch at once, and no worker is ever far ahead
+        assert found["data_loader"]["prefetch_factor"] == loader.prefetch
+    assert found["feed_rule"].startswith("a DataLoader deals batches to")
+
+
+def test_each_batch_is_fetched_by_its_own_event(tmp_path: Path) -> None:
+    model = steps_of(capture_of(tmp_path, Loader(passes=1, made=(7, 6)), FAST)).models[0]
+    assert model.dealing is not None
+    first, second = (model.dealing.lanes[lane] for lane in (1, 2))
+    fetches = model.loop.fetches
+    assert first.event[:7].tolist() == fetches[0:13:2].tolist()
+    assert second.event[:6].tolist() == fetches[1:13:2].tolist()
+    assert first.first[:7].tolist() == [0, 6, 12, 18, 24, 30, 36]
+    assert first.after_event[2:7].tolist() == first.event[:5].tolist()
+
+
+def test_the_clock_of_a_worker_is_corrected_where_a_batch_was_fetched_before_it_was_read(tmp_path: Path) -> None:
+    loader = Loader(late_ns=12 * MS, compute_ns=2 * MS, reads=(16,), made=(20, 20), passes=1)
+    capture = capture_of(tmp_path, loader, FAST)
+    found = rank_model(steps_of(capture).models[0])["data_loader"]
+    assert found["clocks_corrected_ms"] == pytest.approx(12, abs=1)
+
+
+def test_reads_that_no_dealing_explains_follow_the_bytes(tmp_path: Path) -> None:
+    loader = Loader(passes=1)
+    recorded = run(loader, FAST)
+    late = round(0.6 * recorded.elapsed_ns)
+    moved = [dataclasses.replace(op, start_ns=op.start_ns + late, end_ns=op.end_ns + late) for op in recorded.ops]
+    info = capture_of(tmp_path / "whole", loader, FAST).info
+    capture = build_capture(tmp_path, files=FILES, ops=moved, spans=recorded.spans, info=info)
+    assert rank_model(steps_of(capture).models[0])["data_loader"] is None
+
+
+def test_without_workers_the_training_thread_reads(tmp_path: Path) -> None:
+    recorded = simulated(Application(depth=0, steps=10), FAST)
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    spans = [dataclasses.replace(span, name=name) if span.kind == "input_wait" else span for span in recorded.spans]
+    capture = build_capture(tmp_path, files=["/data/train", "/a", "/b"], ops=recorded.ops, spans=spans)
+    found = rank_model(steps_of(capture).models[0])
+    assert found["data_loader"] is None
+    assert "num_workers=0" in found["feed_rule"]
