@@ -20,7 +20,7 @@ from profiler_merge.capture_info import capture_info
 from profiler_merge.clocks.alignment import align_rank, parse_method
 from profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from profiler_merge.clocks.profile_ranks import map_profiles
-from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, open_job
+from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, numbered, open_job
 from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError
 from profiler_merge.file_table import FileTable, mapped_warnings
 from profiler_merge.gaps import gap_warnings, refuse_rubbish
@@ -184,7 +184,11 @@ def _merge_once(
         profile_files(profiles), job, gather=gather, offset_ns=added_ns, skip_damaged=options.skip_damaged
     )
     exports = () if options.keep_profiler_files else ranks.exports
-    merger = _Merger(job, ranks.by_rank, working, options, method, gather=gather, exports=frozenset(exports))
+    by_rank = ranks.by_rank
+    if ranks.numbers:
+        job, new = numbered(job, ranks.numbers)
+        by_rank = {new[rank]: files for rank, files in by_rank.items()}
+    merger = _Merger(job, by_rank, working, options, method, gather=gather, exports=frozenset(exports))
     return merger.run(ranks.warnings)
 
 

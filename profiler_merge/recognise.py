@@ -5,6 +5,7 @@ Only the first 64 KiB are looked at, unpacked where they are compressed.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import re
@@ -77,17 +78,23 @@ SOURCES = (
     _source("tensorflow trace", rb'\A\s*[\[{].*"/(host|device):[A-Z]', "a trace.json of TensorFlow's profiler",
             "its times have no date. Give the .xplane.pb file beside it (TensorFlow 2.3 and later write one)"),
     _source(
-        KINETO,
-        rb'\A\s*\{.*("(deviceProperties|distributedInfo)":|ProfilerStep#|"aten::|'
-        rb'"cat": ?"(cpu_op|user_annotation|[Kk]ernel|Operator|cuda_runtime|python_function)")',
-        "a PyTorch profile (Kineto)",
-        "give it to `dxt-replay merge` as --profile, beside the Darshan log",
-    ),
-    _source(
         "execution trace",
         rb'\A\s*\{\s*"schema": ?"[^"]*",.*"nodes": ?\[',
         "a PyTorch execution trace",
         "it has no times of the training loop. Give the .pt.trace.json of torch.profiler instead",
+    ),
+    _source(
+        "memory timeline",
+        rb"\A\s*\[\s*\[\s*-?\d[\d\s,.]*\]\s*,\s*\[\s*\[",
+        "a memory timeline of PyTorch's profiler",
+        "it holds sizes and no events. Give the .pt.trace.json of torch.profiler instead",
+    ),
+    _source(
+        KINETO,
+        rb'\A\s*\{.*("(deviceProperties|distributedInfo|schemaVersion)":|ProfilerStep#|"aten::|'
+        rb'"cat": ?"(cpu_op|user_annotation|[Kk]ernel|Operator|cuda_runtime|python_function)")',
+        "a PyTorch profile (Kineto)",
+        "give it to `dxt-replay merge` as --profile, beside the Darshan log",
     ),
     _source("chrome", rb'\A\s*[\[{].*"(traceEvents|ph)" ?:', "a trace in Chrome's JSON format", _WITHOUT),
     _source(
@@ -105,7 +112,7 @@ SOURCES = (
 
 def recognise(path: Path) -> Source | None:
     """The kind of a file; None where no pattern fits, or it cannot be read."""
-    head = _head(path)
+    head = _head(path).removeprefix(codecs.BOM_UTF8)
     return next((source for source in SOURCES if source.pattern.search(head)), None)
 
 

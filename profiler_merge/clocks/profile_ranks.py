@@ -8,7 +8,7 @@ each rank at most one profile.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -30,6 +30,7 @@ from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.kineto.names import host_and_pid
 from profiler_merge.profiles.reading import read_profile
 from traces.errors import AlignmentError, ProfileError
+from traces.measures.intervals import Intervals
 
 _RANK_IN_PATH = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _PATH_TAIL = 4
@@ -38,13 +39,18 @@ _PATH_TAIL = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRanks:
-    """The files of the profile of each rank that has one. `exports`: paths and names of
-    the files that the profiler itself wrote while it was recorded.
+    """Which profile is of which rank.
+
+    by_rank: the files of the profile of each rank that has one.
+    exports: paths and names of the files that the profiler itself wrote while it was recorded.
+    numbers: of a job with a log per process, whose ranks are numbered by their starts, the rank that the application
+        itself gave to each.
     """
 
     by_rank: dict[int, tuple[Path, ...]]
     warnings: tuple[str, ...]
     exports: tuple[str, ...] = ()
+    numbers: Mapping[int, int] = field(default_factory=dict)
 
 
 def map_profiles(
@@ -66,6 +72,8 @@ def map_profiles(
     warnings: list[str] = []
     by_rank: dict[int, tuple[Path, ...]] = {}
     exports: set[str] = set()
+    numbers: dict[int, int] = {}
+    times: dict[int, Intervals] = {}
     for files in profiles:
         profile = read_profile(files, skip_damaged=skip_damaged)
         found = contradictions(profile, job, mapper.hosts, offset_ns)
@@ -76,20 +84,46 @@ def map_profiles(
             )
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))
-        alone = len(profiles) == 1 and job.nprocs == 1
+        alone = job.nprocs == 1 and (len(profiles) == 1 or profile.torch is not None)
         rank = 0 if alone else mapper.rank_of(files[0], profile, frozenset(by_rank))
         if rank is None:
             warnings.append(
                 f"no rank was found for the profile {files[0]}: it is left out; name its folder rank0, rank1 ..."
             )
+        elif rank in by_rank and profile.torch is not None and not _overlaps(times[rank], profile):
+            by_rank[rank] += files  # another cycle of the profiler's schedule, under a name of the user's own
         elif rank in by_rank:
             raise ProfileError(
                 f"{by_rank[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
             )
         else:
             by_rank[rank] = files
+        if rank is not None:
+            times[rank] = times.get(rank, Intervals()).union(_time_of(profile))
+            if (number := _own_number(profile)) is not None and not mapper.in_one_log:
+                numbers[rank] = number
     warnings += mapper.warnings
-    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings), exports=tuple(sorted(exports)))
+    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings), exports=tuple(sorted(exports)), numbers=numbers)
+
+
+def _time_of(profile: Profile) -> Intervals:
+    if not len(profile):
+        return Intervals()
+    return Intervals.union_of(profile.start_ns.min(keepdims=True), profile.end_ns.max(keepdims=True))
+
+
+def _overlaps(times: Intervals, profile: Profile) -> bool:
+    """Whether a profile with a date was recorded at one of these times; True where it has none."""
+    own = _time_of(profile)
+    return profile.epoch_start_ns is None or own.minus(times).length_ns < own.length_ns
+
+
+def _own_number(profile: Profile) -> int | None:
+    """The rank as torch.distributed knew it, else as the anchors name it."""
+    if profile.torch is not None and profile.torch.rank is not None:
+        return profile.torch.rank
+    named = anchor_rank(profile)
+    return named[0] if named is not None and named[0] >= 0 else None
 
 
 def rank_in_path(path: Path, ranks: int) -> int | None:
@@ -132,6 +166,11 @@ class _Mapper:
             return frozenset(hosts) if all(hosts) else frozenset()
         traits = self._ranks()
         return frozenset(each.host for each in traits.values()) if len(traits) >= self.job.nprocs else frozenset()
+
+    @property
+    def in_one_log(self) -> bool:
+        """Whether the job has one log, whose ranks are those of MPI."""
+        return self.job.processes[0].rank is None
 
     def rank_of(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
         rules: tuple[Callable[[Path, Profile, frozenset[int]], int | None], ...] = (
@@ -176,8 +215,7 @@ class _Mapper:
     def _by_torch_rank(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
         """The rank as torch.distributed knew it, where the log has the ranks of MPI."""
         rank = None if profile.torch is None else profile.torch.rank
-        in_one_log = self.job.processes[0].rank is None
-        return rank if rank is not None and in_one_log and rank < self.job.nprocs else None
+        return rank if rank is not None and self.in_one_log and rank < self.job.nprocs else None
 
     def _by_threads(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
         """The rank with most threads in the profile: chance hits among 64-bit hashes do not happen."""

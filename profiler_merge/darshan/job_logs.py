@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiler_merge.darshan.job_groups import ProcessFacts, jobs_of, launchers, parent_of, rank_folders, several_jobs
@@ -75,6 +75,22 @@ class JobLogs:
             if unread:
                 named.append(f"{log.path.name}: the I/O in these modules is not read and not in the capture: {unread}")
         return named
+
+
+def numbered(job: JobLogs, numbers: Mapping[int, int]) -> tuple[JobLogs, dict[int, int]]:
+    """The job with each rank under the number that the application gave it, and old -> new number of every rank.
+
+    `numbers`: old -> new of some ranks; the others take the free numbers in their order. Numbers that are not those of
+    different ranks of the job change nothing.
+    """
+    old = range(job.nprocs)
+    if len(set(numbers.values())) < len(numbers) or not set(numbers.values()) <= set(old):
+        return job, {rank: rank for rank in old}
+    free = iter(sorted(set(old) - set(numbers.values())))
+    new = {rank: numbers[rank] if rank in numbers else next(free) for rank in old}
+    processes = [replace(each, rank=None if each.rank is None else new[each.rank]) for each in job.processes]
+    processes.sort(key=lambda each: (each.rank or 0, each.worker))
+    return replace(job, processes=tuple(processes)), new
 
 
 def find_logs(path: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import zlib
@@ -26,7 +27,7 @@ def is_json(path: Path) -> bool:
                 head = packed.read(_HEAD_BYTES)
     except (OSError, EOFError, zlib.error):
         return False
-    return _JSON.match(head) is not None
+    return _JSON.match(head.removeprefix(codecs.BOM_UTF8)) is not None
 
 
 def profile_kind(path: Path) -> str:

@@ -133,3 +133,35 @@ def test_real_jobs(tmp_path, name):
         begin = spans["start_ns"][mine[0]] + result.info.job.zero_ns
         assert begin == pytest.approx(recorded["t0"] * 1e9, abs=50e6)
     assert ops.num_rows == result.operations + result.reconstructed
+
+
+def test_ranks_are_numbered_as_torch_distributed_numbers_them(tmp_path):
+    """Logs of processes are in the order of their starts, which is not that of the ranks."""
+    logs = [log(tmp_path, pid, anchors=False) for pid in PIDS]
+    profiles = []
+    for rank, pid in enumerate(PIDS):
+        path = profile(tmp_path / f"{pid}.pt.trace.json", pid, anchors=False)
+        text = path.read_text().replace(
+            '"schemaVersion": 1', f'"schemaVersion": 1, "distributedInfo": {{"rank": {1 - rank}}}'
+        )
+        path.write_text(text)
+        profiles.append(path)
+    result, _, _ = merged(tmp_path, logs, profiles)
+    assert [source.name for source in result.info.sources if source.kind == "darshan"] == [logs[1].name, logs[0].name]
+    assert [source.name for source in result.info.sources if source.kind == "kineto"] == [
+        profiles[1].name, profiles[0].name
+    ]  # fmt: skip
+
+
+def test_cycles_under_names_of_the_users_own_are_one_profile(tmp_path):
+    first = profile(tmp_path / "first.json", PIDS[0], anchors=False)
+    zero = START_S * 10**9 - START_NS + 3_000_000
+    marks = [kineto.mark(n, zero + (3 + n) * 10**9, zero + (4 + n) * 10**9, pid=PIDS[0], tid=PIDS[0]) for n in (6, 7)]
+    work = [kineto.event("aten::add", m["start"] + 10**8, m["end"] - 10**8, pid=PIDS[0], tid=PIDS[0]) for m in marks]
+    second = kineto.write(tmp_path / "second.json", [*marks, *work])
+    _, _, capture = merged(tmp_path, [log(tmp_path, PIDS[0], anchors=False)], [first, second])
+    steps = capture.spans.filter(pa.compute.equal(capture.spans["kind"].cast(pa.string()), "step"))
+    assert steps["step"].to_pylist() == list(range(8))
+    again = kineto.write(tmp_path / "again.json", [*marks, *work])
+    with pytest.raises(ProfileError, match="are both of rank 0"):
+        merged(tmp_path, [log(tmp_path, PIDS[0], anchors=False)], [first, second, again], force=True)

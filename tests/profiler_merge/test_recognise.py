@@ -20,6 +20,7 @@ KINETO = {
 FILES = {
     "kineto": json.dumps(KINETO, indent=1).encode(),
     "execution trace": b'{"schema": "1.1.0-chakra.0.0.4", "pid": 7, "start_ts": 1, "nodes": [{}]}',
+    "memory timeline": b"[[1700000000000, 1700000000100], [[0, 12, 0], [0, 24, 8]]]",
     "dftracer": b'[\n{"id":1,"name":"HH","cat":"dftracer","pid":1,"tid":1,"ph":"M","args":{}}\n',
     "horovod": b'[\n{"ph": "i", "name": "CYCLE_START", "ts": 77567277433, "s": "g"},\n',
     "tensorflow trace": b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","args":{"name":"/host:CPU"}}]}',

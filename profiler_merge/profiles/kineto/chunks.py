@@ -22,11 +22,13 @@ _PACKED_SHARE = 64
 _MOST_HEAD_BYTES = 256 << 20
 """What stands before the events holds a log line per warning; more than this is not a profile."""
 
-_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+"""Where the events begin."""
+
 _FIRST_MEMBER = re.compile(rb'\s*(?:\{\s*\}\s*,\s*)*\{\s*("\w+")\s*:')
 _END = re.compile(rb"\}\s*,?\s*\]\s*(?=[,}])")
 _NONE = re.compile(rb"\s*\]\s*[,}]")
-_LEAST_TAIL_BYTES = 64 << 10
+_LEAST_TAIL_BYTES = 4 << 10
 
 
 def unpacked(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -95,7 +97,7 @@ class EventChunks:
         """Whether the array of events was found; `buffer` then begins with the first of them."""
         for part in parts:
             buffer += part
-            if (array := _ARRAY.search(buffer)) and (first := _FIRST_MEMBER.match(buffer, array.end())):
+            if (array := ARRAY.search(buffer)) and (first := _FIRST_MEMBER.match(buffer, array.end())):
                 self.head = bytes(buffer[: array.end()])
                 # Kineto begins an event with "ph" or "name"; a tool that wrote the file anew may not.
                 members = b"|".join({b'"ph"', b'"name"', first.group(1)})
@@ -104,7 +106,7 @@ class EventChunks:
                 return True
             if len(buffer) > _MOST_HEAD_BYTES:
                 break
-        array = _ARRAY.search(buffer)
+        array = ARRAY.search(buffer)
         if array and _NONE.match(buffer, array.end()):
             self.head, self.tail = bytes(buffer[: array.end()]), bytes(buffer[array.end() :])
         elif self.damage is None:

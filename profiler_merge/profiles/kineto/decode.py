@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from profiler_merge.profiles.event_table import Profile, TorchFacts
-from profiler_merge.profiles.kineto.chunks import CHUNK_BYTES, EventChunks
+from profiler_merge.profiles.kineto.chunks import ARRAY, CHUNK_BYTES, EventChunks
 from profiler_merge.profiles.kineto.columns import NO_NUMBER, EventColumns, exact_ns
 from profiler_merge.profiles.kineto.events import decode_events
 from profiler_merge.profiles.kineto.names import host_and_pid
@@ -49,6 +49,11 @@ def read_profile(paths: Sequence[Path], *, skip_damaged: bool = False, chunk_byt
         for chunk in chunks:
             events, bad = decode_events(chunk, chunks.border)
             dropped += bad
+            if bad and ARRAY.search(chunk):
+                raise ProfileError(
+                    f"{path} holds several profiles one after the other, each with a clock of its own: give each as a "
+                    "file of its own"
+                )
             columns.add(events)
         if chunks.damage is not None:
             wrong = (

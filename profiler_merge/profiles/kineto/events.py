@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -88,6 +89,8 @@ def _repaired(piece: bytes) -> Event:
         raise ValueError("not an event")
     args = members.pop("args", None)
     event = msgspec.convert(members, Event)
+    if not (math.isfinite(event.ts) and math.isfinite(event.dur)):
+        raise ValueError("an event without a time")
     if isinstance(args, dict) and isinstance(args.get("correlation"), int):
         event.args = msgspec.Raw(b'{"correlation":%d}' % args["correlation"])
     return event

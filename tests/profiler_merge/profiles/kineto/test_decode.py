@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from profiler_merge.profiles.kineto.chunks import EventChunks
 from profiler_merge.profiles.kineto.decode import read_profile
 from profiler_merge.profiles.kineto.names import cycles_of
+from profiler_merge.profiles.reading import read_profile as read_any
 from profiler_merge.recognise import find_profiles
 from tests import kineto_writer as writer
 from tests.kineto_writer import PID, START_NS, event
@@ -153,6 +154,7 @@ BROKEN = {
     "a bare quote": (b"op5", b'op"5', False),
     "a bad escape": (b"op5", b"op\\5", False),
     "an empty member": (b'"External id": 7', b'"External id": ', False),
+    "a time that is not a number": (b'"dur": ', b'"dur": NaN, "was": ', False),
     "a large integer": (b'"External id": 7', b'"External id": 18446744073709551617', True),
     "a comma too many": (b'"External id": 7', b'"External id": 7,', False),
 }
@@ -200,6 +202,16 @@ def test_the_end_may_have_a_comma_too_many_but_must_be_there(tmp_path):
     assert len(read_profile([path])) == len(EVENTS)
     path.write_bytes(data[:place])
     with pytest.raises(ProfileError, match=r"cut off.*skip-damaged"):
+        read_profile([path])
+
+
+def test_two_files_in_one_are_refused_and_a_byte_order_mark_is_not(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_bytes(b"\xef\xbb\xbf" + writer.trace(EVENTS))
+    assert find_profiles(tmp_path) == [path]
+    assert len(read_any([path])) == len(EVENTS)
+    path.write_bytes(writer.trace(EVENTS) * 2)
+    with pytest.raises(ProfileError, match="several profiles one after the other"):
         read_profile([path])
 
 
