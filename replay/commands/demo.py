@@ -23,10 +23,13 @@ OUTPUT = Path("dxt-replay-demo")
 
 NEXT_STEPS = """
 Next, your own job:
-  1. Record it with Darshan's trace (DXT) and a profile of PyTorch, TensorFlow
-     or JAX: the README has the settings, under "Your own job".
-  2. Merge both:
+  1. Record it (the README has three lines that mark the steps of PyTorch,
+     TensorFlow or JAX):
+     dxt-replay record -o run.capture -- python train.py
+     or merge recordings that you have:
      dxt-replay merge LOG.darshan --profile LOGDIR -o run.capture
+  2. See what storage costs it:
+     dxt-replay summary run.capture
   3. Write a stand-in for its data on the storage to test:
      dxt-replay stage run.capture --target DIR
   4. Replay it there (--pace steps: as fast as that storage lets training go):

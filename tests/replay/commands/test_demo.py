@@ -54,7 +54,7 @@ def test_the_demo_says_what_to_do_next_and_keeps_what_it_made_when_asked(tmp_pat
     (folder,) = target.iterdir()
     printed = capsys.readouterr().out
     assert str(folder) in printed
-    for command in ("merge", "stage", "run", "compare", "report", "regress"):
+    for command in ("record", "merge", "summary", "stage", "run", "compare", "report", "regress"):
         assert f"dxt-replay {command} " in printed[printed.index("Next, your own job") :]
     assert not list((tmp_path / "dxt-replay-demo").iterdir()), "an earlier directory is left alone"
     kept = tmp_path / "dxt-replay-demo-2"
