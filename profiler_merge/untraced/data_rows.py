@@ -231,9 +231,14 @@ def _times(
     segment = 2 * placed.stream + late
     counts = np.bincount(segment, minlength=4 * len(files)).reshape(-1, 2)
     part = counts[:, 1] / np.maximum(counts.sum(axis=1), 1)
-    spent_late = np.where(splits, (spent * part).astype(np.int64), 0)
-    begins = np.stack((begin, np.where(splits, opened, begin)), axis=1).ravel()
-    ends = np.stack((np.where(splits, before, end), end), axis=1).ravel()
+    # Each segment takes its part of the time, or what the other one has no room for.
+    wanted = np.maximum((spent * part).astype(np.int64), spent - np.maximum(before - begin, 0))
+    spent_late = np.where(splits, np.clip(np.minimum(wanted, end - opened), 0, spent), 0)
+    # One access alone would take its whole segment.
+    first_end = np.where(counts[:, 0] == 1, np.minimum(before, begin + spent - spent_late), before)
+    last_begin = np.where(counts[:, 1] == 1, np.maximum(opened, end - spent_late), opened)
+    begins = np.stack((begin, np.where(splits, last_begin, begin)), axis=1).ravel()
+    ends = np.stack((np.where(splits, first_end, end), end), axis=1).ravel()
     of_segment = np.stack((spent - spent_late, spent_late), axis=1).ravel()
     is_write = np.arange(len(begins)) // 2 % 2 == 1
     return access_times(segment, placed.size, begins, ends, of_segment, is_write, activity)

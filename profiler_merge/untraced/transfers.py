@@ -150,7 +150,8 @@ def counted_again(
         access=wanted.access,
         access_count=_having(wanted.access, file, length),
         stride=wanted.stride,
-        stride_count=_having(wanted.stride, file, jumped),
+        # Darshan takes no stride after an open, or after an access of the first byte alone.
+        stride_count=_having(wanted.stride, file, np.where(before > 0, jumped, 0)),
     )
 
 

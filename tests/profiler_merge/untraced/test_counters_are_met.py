@@ -1,0 +1,156 @@
+"""Random streams -> Darshan's counters, by a model of Darshan -> a log without DXT -> merged -> the same counters."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler_merge.export.darshan_rows import ROW
+from profiler_merge.merge import MergeOptions, merge
+from tests.darshan_model import expected, in_order_of_return, sizes_and_strides
+from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
+from traces.schema import APIS, OPS, codes
+from traces.store.reader import open_capture
+
+OPEN, CLOSE, READ, WRITE = (OPS.index(name) for name in ("open", "close", "read", "write"))
+SECOND = 1_000_000_000
+ALWAYS = ("READS", "WRITES", "OPENS")
+TIMES = ("F_READ_START_TIMESTAMP", "F_READ_END_TIMESTAMP", "F_WRITE_START_TIMESTAMP", "F_WRITE_END_TIMESTAMP",
+         "F_OPEN_START_TIMESTAMP", "F_CLOSE_END_TIMESTAMP", "F_READ_TIME", "F_WRITE_TIME")  # fmt: skip
+LISTED = ("READS", "WRITES", "BYTES_READ", "BYTES_WRITTEN", "MAX_BYTE_READ", "MAX_BYTE_WRITTEN", "SEQ_READS",
+          "SEQ_WRITES", "CONSEC_READS", "CONSEC_WRITES")  # fmt: skip
+
+
+def rows_of_file(passes):
+    """ROW of one file: each pass is opened and closed; each call takes 1 ms, with a pause of 1 ms before it."""
+    rows, now = [], SECOND
+    for accesses in passes:
+        for op, offset, length in ((OPEN, -1, 0), *accesses, (CLOSE, -1, 0)):
+            rows.append((0, 0, op, APIS.index("POSIX"), True, offset, length, now, now + 1_000_000))
+            now += 2_000_000
+    return np.array(rows, dtype=ROW)
+
+
+def _inner_times(rows):
+    """The end of the last open and the start of the first close."""
+    return {
+        "POSIX_F_OPEN_END_TIMESTAMP": rows["end_ns"][rows["op"] == OPEN].max() / SECOND,
+        "POSIX_F_CLOSE_START_TIMESTAMP": rows["start_ns"][rows["op"] == CLOSE].min() / SECOND,
+    }
+
+
+def rebuilt(files):
+    """The model's counters of each file, of its source and as rebuilt; the rebuilt rows; what merge says of them."""
+    source = [expected("POSIX", list(rows)) | _inner_times(rows) for rows in files]
+    layout = [{"record_id": number + 1, **values} for number, values in enumerate(source)]
+    with TemporaryDirectory() as folder:
+        modules = {"POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", layout, 4)])}
+        names = {number + 1: b"/data/%d" % number for number in range(len(files))}
+        log = write_log(Path(folder) / "x.darshan", job=JobSpec(nprocs=1), names=names, modules=modules)
+        result = merge([log], [], Path(folder) / "c.capture", MergeOptions(align="0"))
+        capture = open_capture(Path(folder) / "c.capture")
+        of_record = {int(record): int(file) for file, record in enumerate(capture.files["record_id"].to_pylist())}
+        batches = list(capture.operations())
+        again = []
+        for number in range(len(files)):
+            parts = []
+            for batch in batches:
+                part = np.zeros(len(batch), dtype=ROW)
+                part["op"], part["api"] = codes(batch, "op"), codes(batch, "api")
+                for name in ("file_id", "offset", "length", "start_ns", "end_ns"):
+                    part[name] = batch.column(name).to_numpy()
+                parts.append(part[part["file_id"] == of_record[number + 1]])
+            again.append(np.concatenate(parts))
+    return source, [expected("POSIX", list(rows)) for rows in again], again, result.info.made_by["rebuilt"]
+
+
+def differing(source, again, rows):
+    """The counters that merge compares and that differ, of one file."""
+    names = {f"POSIX_{name}" for name in LISTED} | {name for name in source if "_SIZE_" in name and "TIME" not in name}
+    names |= {name for name in again if "_SIZE_" in name and "TIME" not in name}
+    found = {name for name in names if source.get(name, 0) != again.get(name, 0)}
+    sizes, strides = sizes_and_strides(in_order_of_return(list(rows)))
+    for what, values in (("ACCESS", sizes), ("STRIDE", strides)):
+        for place in "1234":
+            value = source[f"POSIX_{what}{place}_{what}"]
+            if value and values.count(value) != source[f"POSIX_{what}{place}_COUNT"]:
+                found.add(f"POSIX_{what}{place}_COUNT")
+    return found
+
+
+@st.composite
+def any_streams(draw):
+    """One to three files: some passes of reads and writes that go on, jump ahead or go back, of any size."""
+    sizes = draw(st.lists(st.integers(1, 3 << 20), min_size=1, max_size=6))
+    files = []
+    for _ in range(draw(st.integers(1, 3))):
+        ops = draw(st.sampled_from([(READ,), (WRITE,), (READ, WRITE)]))
+        passes = []
+        for _ in range(draw(st.integers(1, 3))):
+            position, accesses = {READ: 0, WRITE: 0}, []
+            moves = draw(st.lists(st.tuples(st.sampled_from(ops), st.sampled_from([0, 0, 0, 1, 4096, -1])), max_size=8))
+            for op, gap in moves:
+                size = draw(st.sampled_from(sizes))
+                offset = position[op] + gap if gap >= 0 else position[op] // 2
+                accesses.append((op, offset, size))
+                position[op] = offset + size
+            passes.append(accesses)
+        files.append(rows_of_file(passes))
+    return files
+
+
+@settings(max_examples=20)
+@given(any_streams())
+def test_whatever_is_counted_is_met_or_listed(files):
+    source, again, rows, said = rebuilt(files)
+    listed = {}
+    for entry in said["not_met"]:
+        listed.setdefault(entry["file"], set()).add(entry["counter"])
+    assert said["not_met_left_out"] == 0
+    for number, (wanted, found) in enumerate(zip(source, again, strict=True)):
+        for name in ALWAYS:
+            assert found[f"POSIX_{name}"] == wanted[f"POSIX_{name}"], name
+        one_way = not (wanted["POSIX_READS"] and wanted["POSIX_WRITES"])
+        assert not one_way or found["POSIX_BYTES_READ"] == wanted["POSIX_BYTES_READ"]
+        assert not one_way or found["POSIX_BYTES_WRITTEN"] == wanted["POSIX_BYTES_WRITTEN"]
+        for name in TIMES:
+            assert found[f"POSIX_{name}"] == pytest.approx(wanted[f"POSIX_{name}"], abs=2e-6), name
+        assert differing(wanted, found, rows[number]) == listed.get(f"/data/{number}", set())
+
+
+@st.composite
+def epochs(draw):
+    """A file that is read whole, epoch by epoch, in buffers and to its end; the last epoch may be cut short."""
+    buffer, tail = draw(st.integers(1000, 1 << 20)), draw(st.integers(1, 999))
+    buffers, passes = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    whole = [(READ, number * buffer, buffer) for number in range(buffers)]
+    whole += [(READ, buffers * buffer, tail), (READ, buffers * buffer + tail, 0)]
+    return [whole] * passes + [whole[: draw(st.integers(1, buffers))]] * draw(st.integers(0, 1))
+
+
+@st.composite
+def strided(draw):
+    """Blocks with a constant gap between them."""
+    op, block, gap = draw(st.sampled_from([READ, WRITE])), draw(st.integers(2, 1 << 20)), draw(st.integers(1, 1 << 20))
+    return [[(op, number * (block + gap), block) for number in range(draw(st.integers(1, 12)))]]
+
+
+@st.composite
+def appended(draw):
+    """Writes of at most four sizes, one after the other, in as many opens as there are passes."""
+    sizes = draw(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=4, unique=True))
+    lengths = [draw(st.sampled_from(sizes)) for _ in range(draw(st.integers(1, 15)))]
+    return [[(WRITE, sum(lengths[:number]), length) for number, length in enumerate(lengths)]]
+
+
+@settings(max_examples=20)
+@given(st.lists(epochs() | strided() | appended(), min_size=1, max_size=4))
+def test_epochs_strides_and_appends_meet_all_their_counters(files):
+    source, again, rows, said = rebuilt([rows_of_file(passes) for passes in files])
+    assert said["not_met"] == []
+    assert said["streams_met"] == said["streams"] == len(files)
+    for wanted, found, mine in zip(source, again, rows, strict=True):
+        assert differing(wanted, found, mine) == set()
