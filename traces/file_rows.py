@@ -1,12 +1,10 @@
-"""Rows of the files table: exact paths, which files were probably memory-mapped, and numbers that have to be rows."""
+"""Rows of the files table: exact paths, and which files were probably memory-mapped."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from traces.errors import CaptureError
 
 
 def exact_paths(files: pa.Table) -> list[bytes]:
@@ -32,9 +30,3 @@ def probably_mapped(files: pa.Table) -> np.ndarray:
     standard = pc.starts_with(files["path"], "<").to_numpy(zero_copy_only=False)  # <STDIN> and its like
     result: np.ndarray = counted("posix_opens") & counted("posix_seeks") & ~moved & ~standard
     return result
-
-
-def check_file_ids(file_id: np.ndarray, files: int, where: object, what: str = "an operation") -> None:
-    """Raises: CaptureError for a number outside 0..files-1. `where`: the capture or rank, `what` names the file."""
-    if len(file_id) and not 0 <= file_id.min() <= file_id.max() < files:
-        raise CaptureError(f"{where}: {what} names a file that files.parquet lacks: merge again")

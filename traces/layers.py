@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traces.file_rows import check_file_ids
 from traces.schema import APIS, READ, TRACED, WRITE, codes
 
 if TYPE_CHECKING:
@@ -78,7 +77,6 @@ def _note(
     table = capture.usage(rank)
     op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
     traced, moved, used = marks
-    check_file_ids(file_id, len(used), capture.named)
     is_traced, data = codes(table, "origin") == TRACED, (op == READ) | (op == WRITE)
     counted = apis[api] if reconstruct else apis[api] & is_traced
     for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):

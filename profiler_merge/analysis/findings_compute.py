@@ -112,7 +112,7 @@ def checkpoint_blocking(found: Analysis) -> Iterator[Finding]:
         return
     duration = steps["duration_ns"].to_numpy() + steps["gap_ns"].to_numpy()
     usual, stretched = float(np.median(duration[other])), float(np.median(duration[saving]))
-    if stretched < STRETCHED * usual:
+    if usual <= 0 or stretched < STRETCHED * usual:
         return
     yield Finding(
         code="checkpoint-blocking",

@@ -251,7 +251,7 @@ class TimelineCollector:
     def _stream(self, rank: int) -> Iterator[OperationRows]:
         names = [name for name in ROW_COLUMNS if name not in ("lane", "step")]
         for batch in self._capture.operations(rank, columns=names):
-            rows = at_one_layer(rows_of_batch(batch, rank, self._capture.files.num_rows, names), self._layers)
+            rows = at_one_layer(rows_of_batch(batch, rank, names), self._layers)
             yield rows.where(rows.data & (rows.origin == TRACED))
 
     def _table(self) -> pa.Table:

@@ -21,8 +21,7 @@ from profiler_merge.export.decimals import MICROSECONDS, decimal_text, decimal_t
 from profiler_merge.export.exported import Exported, ExportedFile
 from profiler_merge.export.time_parts import Weighted, time_cuts
 from profiler_merge.export.tracks import RankTracks
-from traces.errors import CaptureError, UsageError
-from traces.file_rows import check_file_ids
+from traces.errors import UsageError
 from traces.output import check_output, new_file, refusal
 from traces.schema import APIS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
 from traces.store.reader import Capture
@@ -168,7 +167,6 @@ def _span_events(spans: pa.Table, rank: int, tracks: RankTracks) -> Iterator[tup
     start, end = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
     order = np.lexsort((-end, start))
     mine, start, end = mine.take(pa.array(order)), start[order], end[order]
-    _check_order(start, end, f"a span of rank {rank}")
     columns = (
         codes(mine, "kind").tolist(),
         mine["thread"].to_pylist(),
@@ -191,10 +189,6 @@ def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks:
     """The events of each row: the operation, and when it was due."""
     start, end = rows.column("start_ns").to_numpy(), rows.column("end_ns").to_numpy()
     file_id = rows.column("file_id").to_numpy()
-    _check_order(start, end, f"an operation of rank {rank}")
-    check_file_ids(file_id, len(paths), f"rank {rank}")
-    renamed = rows.column("offset").to_numpy()[codes(rows, "op") == _RENAME]
-    check_file_ids(renamed, len(paths), f"rank {rank}", "a rename")
     columns = [rows.column(name).to_pylist() for name in ("lane", "offset", "length", "step", "due_ns", "result")]
     columns += [codes(rows, name).tolist() for name in ("op", "api", "origin")]
     columns += [file_id.tolist(), start.tolist(), end.tolist(), _texts(start), _texts(end - start)]
@@ -277,8 +271,3 @@ def _notes(parts: list[_Part], cuts: list[int], limit: int) -> tuple[str, ...]:
 def _texts(nanoseconds: np.ndarray) -> list[str]:
     texts: list[str] = decimal_texts(nanoseconds, MICROSECONDS).to_pylist()
     return texts
-
-
-def _check_order(start: np.ndarray, end: np.ndarray, what: str) -> None:
-    if np.any(end < start):
-        raise CaptureError(f"{what} ends before it starts: the capture is damaged, merge or run again")

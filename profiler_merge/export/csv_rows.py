@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from profiler_merge.export.decimals import SECONDS, decimal_texts
 from profiler_merge.export.exported import Exported, ExportedFile
 from traces.csv_text import as_plain_text
-from traces.file_rows import check_file_ids
 from traces.output import new_file
 from traces.schema import NO_STEP, OPS, VOCABULARY, codes
 from traces.store.reader import Capture
@@ -66,8 +65,6 @@ def _lines(rows: Any) -> bytes:
 
 def _rows(batch: pa.RecordBatch, paths: pa.Array) -> Iterator[tuple[Any, ...]]:
     is_rename = codes(batch, "op") == _RENAME
-    check_file_ids(batch.column("file_id").to_numpy(), len(paths), "the capture")
-    check_file_ids(batch.column("offset").to_numpy()[is_rename], len(paths), "the capture", "a rename")
     renames = pa.array(is_rename)
     new_file = pc.if_else(renames, batch.column("offset"), None)
     columns = {

@@ -35,7 +35,7 @@ from profiler_merge.export.darshan_rows import RENAME, RENAMED, ROW, RowsByFile
 from profiler_merge.export.darshan_segments import DXT_VERSIONS, encode_segments
 from profiler_merge.export.exported import Exported, ExportedFile
 from traces.errors import CaptureError, UsageError
-from traces.file_rows import check_file_ids, exact_paths
+from traces.file_rows import exact_paths
 from traces.output import new_file
 from traces.schema import APIS, READ, TRACED, WRITE, codes
 from traces.store.reader import Capture
@@ -143,7 +143,6 @@ class _Writer:
             rows[name] = batch.column(name).to_numpy()
         rows["op"], rows["api"] = codes(batch, "op"), codes(batch, "api")
         is_data = np.isin(rows["op"], (READ, WRITE))
-        _check(rows, rank, self.capture.files.num_rows)
         posix = rows["api"] == APIS.index("POSIX")
         dxt = np.isin(rows["api"], APIS_OF_MODULE["POSIX"] + APIS_OF_MODULE["MPI-IO"])
         # DXT_POSIX has no way to say that an offset is not known
@@ -164,7 +163,6 @@ class _Writer:
         found = rows[rows["op"] == RENAME]
         sources = found["file_id"].copy()
         found["file_id"], found["op"] = found["offset"], RENAMED
-        _check(found, rank, self.capture.files.num_rows)
         found["offset"] = self.record_ids[sources].view(np.int64)
         return found
 
@@ -288,17 +286,6 @@ def _is_partial(capture: Capture) -> bool:
     return capture.info.partial or any(
         share is not None and share < 1 for share in (coverage.bytes, coverage.operations)
     )
-
-
-def _check(rows: np.ndarray, rank: int, files: int) -> None:
-    if not len(rows):
-        return
-    check_file_ids(rows["file_id"], files, f"rank {rank}")
-    if np.any(rows["end_ns"] < rows["start_ns"]) or np.any(rows["length"] < 0):
-        raise CaptureError(
-            f"an operation of rank {rank} ends before it starts, or has a negative length: the capture is damaged, "
-            "merge or run again"
-        )
 
 
 def _notes(capture: Capture, writer: _Writer, dxt_version: int, whole: bool) -> list[str]:

@@ -221,10 +221,6 @@ def _rows(source: _Source, rank: int, left_out: Counter[str]) -> Iterator[_Rows]
         chosen = source.replayed(batch)
         columns = {name: batch.column(name).to_numpy() for name in names[3:]}
         columns["file_id"] = source.last_name[columns["file_id"]]
-        if np.any(columns["length"] < 0):
-            raise CaptureError(
-                f"an operation of rank {rank} has a negative length: the capture is damaged, merge again"
-            )
         empty = chosen & ((columns["length"] == 0) | ~np.isin(op, (READ, WRITE)))
         lost = chosen & ~empty & (columns["offset"] < 0)
         left_out[NOT_REPLAYED] += int((~chosen).sum())

@@ -54,7 +54,7 @@ class ReplayedCapture:
 
 
 def _replayed(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.ndarray) -> ReplayedRows:
-    rows = rows_of_batch(batch, rank, capture.files.num_rows)
+    rows = rows_of_batch(batch, rank)
     due_ns = _values(batch, "due_ns")
     result = _values(batch, "result")
     given = result != NOT_GIVEN

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from replay.plan.chosen_layers import BACKENDS, LayerChoice
-from traces.file_rows import check_file_ids
 from traces.schema import OPS, READ, WRITE, codes
 from traces.store.reader import Capture
 
@@ -73,7 +72,6 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     number, new_name = used["operations"].to_numpy(), used["other_file_id"].to_numpy()
     backend = layers.backends(codes(used, "api"), file_id)
     renames = op == RENAME
-    check_file_ids(new_name[renames], capture.files.num_rows, capture.named, "a rename")
     # A rename is a use of the files of both names.
     files = np.concatenate((file_id, new_name[renames]))
     uses = np.concatenate((number, number[renames]))

@@ -21,8 +21,6 @@ from replay.twin.content import Stager, stager_of
 from replay.twin.hdf5_twin import Hdf5Stager
 from replay.twin.manifest import CREATED_BY_RUN, Manifest, ManifestFile
 from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placement, place
-from traces.errors import CaptureError
-from traces.file_rows import check_file_ids
 from traces.schema import FORMATS, OPS, READ, WRITE, codes
 from traces.store.reader import Capture
 
@@ -97,7 +95,7 @@ def file_use(capture: Capture) -> FileUse:
     All but `touched` is taken from the whole capture, also where a part of it is replayed, so that all parts share one
     twin.
 
-    Raises: CaptureError when operations and files contradict each other.
+    Raises: CaptureError when a part cannot be read.
     """
     count = capture.files.num_rows
     touched, read, written, renamed, new = np.zeros((5, count), dtype=bool)
@@ -105,14 +103,10 @@ def file_use(capture: Capture) -> FileUse:
     for rank in capture.whole.ranks:
         used = capture.whole.usage(rank)
         file_id, last = used["file_id"].to_numpy(), used["reach"].to_numpy()
-        check_file_ids(file_id, count, capture.named)
-        if np.any(used["least_length"].to_numpy() < 0) or np.any(last < 0):
-            raise CaptureError(f"{capture.named}: an operation has an impossible offset or length: merge again")
         op = codes(used, "op")
         moves = (op == READ) | (op == WRITE)
         renames = op == RENAME
         new_name = used["other_file_id"].to_numpy()[renames]
-        check_file_ids(new_name, count, capture.named, "a rename")
         read[file_id[op == READ]] = True
         written[file_id[(op == WRITE) | renames]] = True
         written[new_name] = True
@@ -126,8 +120,6 @@ def file_use(capture: Capture) -> FileUse:
         touched[used["file_id"].to_numpy()] = True
         touched[used["other_file_id"].filter(pc.greater_equal(used["other_file_id"], 0)).to_numpy()] = True
     size = capture.files["size"].to_numpy()
-    if np.any(size < 0):
-        raise CaptureError(f"{capture.named}: a file has a negative size: merge again")
     return FileUse(touched=touched, read=read, written=written, renamed=renamed, size_bytes=np.maximum(size, end))
 
 

@@ -1,26 +1,16 @@
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from tests.capture_builder import File, files_table
-from traces.errors import CaptureError
-from traces.file_rows import check_file_ids, exact_paths, probably_mapped
+from traces.file_rows import exact_paths, probably_mapped
 
 
 def test_the_exact_bytes_of_a_path() -> None:
     files = pa.table({"path": ["/a", "/\\xff", "/é"], "path_bytes": pa.array([None, b"/\xff", None], pa.binary())})
     assert exact_paths(files) == [b"/a", b"/\xff", "/é".encode()]
     assert exact_paths(files.slice(1, 1)) == [b"/\xff"]
-
-
-@pytest.mark.parametrize("file_id", [[-1, 0], [0, 3], [5]])
-def test_a_number_without_a_file_is_damage(file_id: list[int]) -> None:
-    check_file_ids(np.array([0, 2]), 3, "x")
-    check_file_ids(np.array([], dtype=np.int32), 0, "x")
-    with pytest.raises(CaptureError, match=r"c\.capture: a rename names a file that files\.parquet lacks: merge again"):
-        check_file_ids(np.array(file_id), 3, "c.capture", "a rename")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traces.file_rows import check_file_ids
 from traces.schema import READ, WRITE, codes
 from traces.store.reader import Capture
 
@@ -70,25 +69,21 @@ def operation_rows(
     """The op stream of `ranks` (all when None), rank by rank, a batch at a time; the next one is read meanwhile.
 
     `without`: columns not to read, of lane and step. Memory: three row groups.
-    Raises: CaptureError when a part is damaged, or a row names a file that the files table does not have.
+    Raises: CaptureError when a part is damaged.
     """
     names = [name for name in ROW_COLUMNS if name not in without]
     wanted = capture.ranks if ranks is None else ranks
     return read_ahead(
-        rows_of_batch(batch, rank, capture.files.num_rows, names)
-        for rank in wanted
-        for batch in capture.operations(rank, columns=names)
+        rows_of_batch(batch, rank, names) for rank in wanted for batch in capture.operations(rank, columns=names)
     )
 
 
-def rows_of_batch(batch: pa.RecordBatch, rank: int, files: int, names: Collection[str] = ROW_COLUMNS) -> OperationRows:
-    """Columns `names` of a batch of one rank. Raises: CaptureError for a file_id outside 0..files-1."""
-    rows = OperationRows(
+def rows_of_batch(batch: pa.RecordBatch, rank: int, names: Collection[str] = ROW_COLUMNS) -> OperationRows:
+    """Columns `names` of a batch of one rank."""
+    return OperationRows(
         rank=rank,
         **{name: codes(batch, name) if name in _ENUMERATED else batch.column(name).to_numpy() for name in names},
     )
-    check_file_ids(rows.file_id, files, f"rank {rank}")
-    return rows
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:

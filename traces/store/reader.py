@@ -16,13 +16,12 @@ calls `write_capture_info` at the end.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +30,9 @@ import pyarrow.parquet as pq
 
 from traces.errors import CaptureError
 from traces.part import Part
-from traces.schema import (
-    APIS,
-    FILES_SCHEMA,
-    HDF5_SCHEMA,
-    SCHEMA_VERSION,
-    SPANS_SCHEMA,
-    CaptureInfo,
-    Coverage,
-    Job,
-    RankClock,
-    Source,
-)
+from traces.schema import APIS, HDF5_SCHEMA, OPS_SCHEMA, CaptureInfo
+from traces.store.checks import MOST_ROWS, check_columns, files_table, hdf5_table, operations, spans_table
+from traces.store.info import read_info
 from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, StoredUsage, UsageCounter
 from traces.units import format_count
 
@@ -55,6 +45,7 @@ class _RowGroup:
     part: Path
     footer: pq.FileMetaData
     index: int
+    rank: int
     rows: int
     first_ns: int
     last_start_ns: int
@@ -169,7 +160,7 @@ class Capture:
             opened = {part: opened.get(part) or _open_parquet(part, footer) for part, footer in parts.items()}
             for group in groups:
                 # A loop over the batches would hold the last one until the next is read: there may be many streams.
-                batches = _read_row_group(opened[group.part], group, names)
+                batches = _read_row_group(opened[group.part], group, names, self.files.num_rows)
                 while batches:
                     yield batches.pop(0)
 
@@ -195,18 +186,21 @@ class Capture:
 
     @cached_property
     def _stored_usage(self) -> StoredUsage:
-        return StoredUsage(self.path)
+        return StoredUsage(self.path, self.files.num_rows)
 
     @cached_property
     def spans(self) -> pa.Table:
         """All spans (`SPANS_SCHEMA`), sorted by (rank, start_ns)."""
-        return _read_table(self.path / "spans.parquet", SPANS_SCHEMA)
+        path = self.path / "spans.parquet"
+        return spans_table(_read_table(path), path, self.info.ranks)
 
     @cached_property
     def hdf5(self) -> pa.Table:
         """The HDF5 datasets that the source knows (`HDF5_SCHEMA`); no rows in most captures, and in replays."""
         path = self.path / "hdf5.parquet"
-        return _read_table(path, HDF5_SCHEMA) if path.exists() else HDF5_SCHEMA.empty_table()
+        if not path.exists():
+            return HDF5_SCHEMA.empty_table()
+        return hdf5_table(_read_table(path), path, self.files.num_rows)
 
     @cached_property
     def time_span_ns(self) -> tuple[int, int]:
@@ -235,8 +229,8 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
     """
     path = Path(path)
     try:
-        info = _read_info(path)
-        files = _read_table(path / "files.parquet", FILES_SCHEMA)
+        info = read_info(path)
+        files = files_table(_read_table(path / "files.parquet"), path / "files.parquet")
         if not (path / "spans.parquet").is_file():
             raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
         groups = _index_row_groups(path / OPS_FOLDER, info)
@@ -247,49 +241,6 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
     return Capture(path, info, files, groups, named)
 
 
-def _read_info(path: Path) -> CaptureInfo:
-    file = path / "capture.json"
-    if not path.is_dir() or not file.is_file():
-        what = "does not exist" if not path.exists() else "is not a capture (no capture.json)"
-        raise CaptureError(
-            f"{path} {what}: give a capture, which `dxt-replay merge` or `run` writes, or a .darshan log"
-        )
-    text = file.read_bytes()
-    try:
-        data = json.loads(text)
-        version = data["schema_version"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CaptureError(f"{file} is damaged: {error!r}") from error
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise CaptureError(
-            f"{path} has schema version {version!r}, this release reads up to {SCHEMA_VERSION}: update dxt-replay"
-        )
-    try:
-        return _info_from_json(data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CaptureError(f"{file} is damaged: {error!r}") from error
-
-
-def _info_from_json(data: Mapping[str, Any]) -> CaptureInfo:
-    coverage = data["coverage"]
-    return CaptureInfo(
-        job=Job(**data["job"]),
-        ranks=tuple(int(rank) for rank in data["ranks"]),
-        sources=tuple(Source(**source) for source in data["sources"]),
-        clock=tuple(RankClock(**{**clock, "interval_ns": tuple(clock["interval_ns"])}) for clock in data["clock"]),
-        coverage=Coverage(
-            bytes=coverage["bytes"],
-            operations=coverage["operations"],
-            ranks={int(rank): tuple(value) for rank, value in coverage["ranks"].items()},
-        ),
-        lanes=data["lanes"],
-        warnings=tuple(data["warnings"]),
-        partial=bool(data["partial"]),
-        made_by=data["made_by"],
-        schema_version=data["schema_version"],
-    )
-
-
 def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGroup, ...]]:
     if not folder.is_dir():
         raise CaptureError(f"{folder.parent} lacks its ops folder: the capture is incomplete, merge or run again")
@@ -297,30 +248,10 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
     # not glob, which takes a folder that may not be read for an empty one
     for part in sorted(file for file in folder.iterdir() if file.match("part-*.parquet")):
         footer = _open_parquet(part).metadata
-        rank_column = footer.schema.names.index("rank") if "rank" in footer.schema.names else None
-        start_column = footer.schema.names.index("start_ns") if "start_ns" in footer.schema.names else None
-        end_column = footer.schema.names.index("end_ns") if "end_ns" in footer.schema.names else None
-        if rank_column is None or start_column is None:
-            raise CaptureError(f"{part} does not hold operations (no rank or start_ns column): merge or run again")
+        check_columns(footer.schema.names, OPS_SCHEMA, part)
         for index in range(footer.num_row_groups):
-            group = footer.row_group(index)
-            rank_range = group.column(rank_column).statistics
-            start_range = group.column(start_column).statistics
-            if rank_range is None or start_range is None or rank_range.min != rank_range.max:
-                raise CaptureError(
-                    f"{part}: row group {index} mixes ranks or has no statistics; write it with dxt-replay"
-                )
-            groups.setdefault(rank_range.min, []).append(
-                _RowGroup(
-                    part=part,
-                    footer=footer,
-                    index=index,
-                    rows=group.num_rows,
-                    first_ns=start_range.min,
-                    last_start_ns=start_range.max,
-                    last_end_ns=_largest(group, end_column),
-                )
-            )
+            group = _row_group(part, footer, index)
+            groups.setdefault(group.rank, []).append(group)
     unknown = set(groups) - set(info.ranks)
     if unknown:
         raise CaptureError(
@@ -332,25 +263,60 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
         raise CaptureError(
             f"{folder} holds {stored} of {expected} operations: a part is missing or truncated, copy the capture again"
         )
-    return {rank: tuple(sorted(found, key=lambda g: (g.first_ns, g.part, g.index))) for rank, found in groups.items()}
+    return {rank: _in_order(found) for rank, found in groups.items()}
 
 
-def _largest(group: pq.RowGroupMetaData, column: int | None) -> int | None:
-    """The largest value of an integer column of a row group; None where its statistics do not say."""
-    statistics = None if column is None else group.column(column).statistics
-    return statistics.max if statistics is not None and statistics.has_min_max else None
+def _row_group(part: Path, footer: pq.FileMetaData, index: int) -> _RowGroup:
+    """What the footer says of a row group. Raises: CaptureError where it is not one of the op stream."""
+    group = footer.row_group(index)
+    rank, start, end = (
+        group.column(footer.schema.names.index(name)).statistics for name in ("rank", "start_ns", "end_ns")
+    )
+    if any(each is None or not each.has_min_max or not isinstance(each.min, int) for each in (rank, start)):
+        raise CaptureError(f"{part}: row group {index} has no statistics; write it with dxt-replay")
+    if rank.min != rank.max:
+        raise CaptureError(f"{part}: row group {index} mixes ranks; write it with dxt-replay")
+    if not 0 < group.num_rows <= MOST_ROWS:
+        raise CaptureError(
+            f"{part}: row group {index} has {group.num_rows} rows, at most {MOST_ROWS} are read at a time"
+        )
+    return _RowGroup(
+        part=part,
+        footer=footer,
+        index=index,
+        rank=rank.min,
+        rows=group.num_rows,
+        first_ns=start.min,
+        last_start_ns=start.max,
+        last_end_ns=end.max if end is not None and end.has_min_max and isinstance(end.max, int) else None,
+    )
+
+
+def _in_order(groups: list[_RowGroup]) -> tuple[_RowGroup, ...]:
+    """A rank's row groups by time. Raises: CaptureError where they overlap."""
+    ordered = sorted(groups, key=lambda group: (group.first_ns, group.last_start_ns, group.part, group.index))
+    for before, after in pairwise(ordered):
+        if after.first_ns < before.last_start_ns:
+            raise CaptureError(
+                f"{after.part} is damaged: its operations of rank {after.rank} are not in the order of their times"
+            )
+    return tuple(ordered)
 
 
 def _starts_within(group: _RowGroup, starts_ns: tuple[int, int] | None) -> bool:
     return starts_ns is None or (group.first_ns < starts_ns[1] and group.last_start_ns >= starts_ns[0])
 
 
-def _read_row_group(file: pq.ParquetFile, group: _RowGroup, columns: list[str] | None) -> list[pa.RecordBatch]:
+def _read_row_group(
+    file: pq.ParquetFile, group: _RowGroup, columns: list[str] | None, files: int
+) -> list[pa.RecordBatch]:
     try:
         table = file.read_row_group(group.index, columns=columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise CaptureError(f"{group.part} is damaged (row group {group.index}): {error}") from error
-    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+    place = f"{group.part} (row group {group.index})"
+    found = operations(table, place, rank=group.rank, files=files, columns=columns)
+    batches: list[pa.RecordBatch] = found.to_batches()
     return batches
 
 
@@ -363,17 +329,10 @@ def _open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.Parqu
         raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
 
 
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """All of a small table, cast to `schema`; columns that an older release did not write come as nulls."""
+def _read_table(path: Path) -> pa.Table:
+    """All of a small table, as it lies in its file."""
     file = _open_parquet(path)
     try:
-        table = file.read(use_threads=False)
-        columns = [
-            table[column.name].combine_chunks()
-            if column.name in table.column_names
-            else pa.nulls(table.num_rows, column.type)
-            for column in schema
-        ]
-        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+        return file.read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CaptureError(f"{path} is damaged: {error}") from error

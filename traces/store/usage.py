@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from traces.errors import CaptureError
 from traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
+from traces.store.checks import conforming
 
 OPS_FOLDER, USAGE_FOLDER = "ops", "usage"
 """Folders of a capture: the op stream, and the counts."""
@@ -32,7 +34,7 @@ USAGE_SCHEMA = pa.schema(
 )
 """One row per rank, lane, op, api, origin and file. `other_file_id`: the new name's file of a rename, else -1;
 `operations`: how many; `least_length`: of the shortest; `reach`: where the furthest ends, max(offset, 0) + length in
-bytes, -1 where an int64 does not hold one of them."""
+bytes."""
 
 _ENUMERATED = ("op", "api", "origin")
 _KEYS = ("lane", *_ENUMERATED, "file_id", "other_file_id")
@@ -52,7 +54,6 @@ class UsageCounter:
         """Count a batch with USAGE_COLUMNS."""
         op, offset, length = codes(batch, "op"), batch.column("offset").to_numpy(), batch.column("length").to_numpy()
         renames = op == OPS.index("rename")
-        reach = np.where(renames, 0, np.maximum(offset, 0) + length)
         part = {
             "lane": batch.column("lane").to_numpy(),
             "op": op,
@@ -62,9 +63,7 @@ class UsageCounter:
             "other_file_id": np.where(renames, offset, -1).astype(np.int32),
             "operations": np.ones(len(op), dtype=np.int64),
             "least_length": length,
-            # What overflows is a damaged row; the largest of the others must not hide it.
-            "reach": reach,
-            "least_reach": np.where(renames, 0, reach),
+            "reach": np.where(renames, 0, np.maximum(offset, 0) + length),
         }
         self._keep(_added_up(pa.table(part)))
 
@@ -77,8 +76,6 @@ class UsageCounter:
         columns = {name: counted[name] for name in USAGE_SCHEMA.names if name not in ("rank", *_ENUMERATED)}
         columns |= {name: dictionary_array(counted[name].to_numpy(), VOCABULARY[name]) for name in _ENUMERATED}
         columns["rank"] = np.full(counted.num_rows, rank, dtype=np.int32)
-        overflown = counted["least_reach"].to_numpy() < 0
-        columns["reach"] = np.where(overflown, -1, counted["reach"].to_numpy())
         return pa.table([columns[name] for name in USAGE_SCHEMA.names], schema=USAGE_SCHEMA)
 
     def _keep(self, part: pa.Table) -> None:
@@ -95,10 +92,9 @@ class UsageCounter:
 
 def _added_up(parts: pa.Table) -> pa.Table:
     totals = parts.group_by(list(_KEYS), use_threads=False).aggregate(
-        [("operations", "sum"), ("least_length", "min"), ("reach", "max"), ("least_reach", "min")]
+        [("operations", "sum"), ("least_length", "min"), ("reach", "max")]
     )
     names = {"operations_sum": "operations", "least_length_min": "least_length", "reach_max": "reach"}
-    names["least_reach_min"] = "least_reach"
     return totals.rename_columns([names.get(name, name) for name in totals.column_names])
 
 
@@ -138,9 +134,10 @@ class UsageWriter:
 
 
 class StoredUsage:
-    """The counts in the directory of a capture, read a rank at a time. Damaged files count as absent."""
+    """The counts in the directory of a capture, read a rank at a time. Damaged ones count as absent."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: int) -> None:
+        self._files = files
         self._places: dict[int, list[tuple[Path, pq.FileMetaData, int]]] = {}
         folders = (directory / USAGE_FOLDER, directory / OPS_FOLDER)
         for file in sorted(file for folder in folders for file in folder.glob("usage-*.parquet")):
@@ -154,10 +151,22 @@ class StoredUsage:
         for file, footer, group in self._places.get(rank, []):
             try:
                 with pq.ParquetFile(file, metadata=footer) as opened:
-                    tables.append(opened.read_row_group(group, use_threads=False).cast(USAGE_SCHEMA))
-            except (pa.ArrowException, OSError, ValueError):
+                    tables.append(conforming(opened.read_row_group(group, use_threads=False), USAGE_SCHEMA, file))
+            except (pa.ArrowException, OSError, ValueError, CaptureError):
                 return None
-        return pa.concat_tables(tables) if tables else None
+        found = pa.concat_tables(tables) if tables else None
+        return found if found is not None and self._plausible(found) else None
+
+    def _plausible(self, counts: pa.Table) -> bool:
+        """Whether no number lies outside of what any count of an op stream can have."""
+        file_id, other = counts["file_id"].to_numpy(), counts["other_file_id"].to_numpy()
+        renames = codes(counts, "op") == OPS.index("rename")
+        numbers = np.concatenate([counts[name].to_numpy() for name in ("lane", "operations", "least_length", "reach")])
+        return bool(
+            np.all((file_id >= 0) & (file_id < self._files) & (other >= -1) & (other < self._files))
+            and np.all(renames == (other >= 0))
+            and np.all(numbers >= 0)
+        )
 
 
 def _footer(file: Path) -> pq.FileMetaData | None:

@@ -36,13 +36,6 @@ def test_where_keeps_columns_together(tmp_path: Path) -> None:
     assert rows.where(np.ones(2, dtype=bool)) is rows
 
 
-def test_a_row_of_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    capture = build_capture(tmp_path, files=["/a", "/b"], ops=[read(1)])
-    capture.files = capture.files.slice(0, 1)
-    with pytest.raises(CaptureError, match=r"rank 0: an operation names a file that files\.parquet lacks"):
-        list(operation_rows(capture))
-
-
 def test_read_ahead_gives_the_same_items_and_its_errors_in_their_place() -> None:
     def items() -> Iterator[int]:
         yield 1

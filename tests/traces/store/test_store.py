@@ -1,6 +1,7 @@
 """The store: what is written comes back bit for bit, and what is damaged is told, not guessed."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,16 +24,23 @@ from traces.store.writer import (
 
 INT63 = st.integers(0, 2**62)
 PLACES = st.integers(0, 2**62 - 1)  # a file's size, the sum of two, is an int64 too
+DURATIONS = st.integers(0, 2**40)
+
+
+def lasting(duration_ns: int, start_ns: int, **columns: Any) -> Op:
+    return read(start_ns=start_ns, end_ns=start_ns + duration_ns, **columns)
+
+
 OPERATIONS = st.lists(
     st.builds(
-        read,
-        st.integers(0, 2),
+        lasting,
+        DURATIONS,
+        file_id=st.integers(0, 2),
         rank=st.integers(0, 4),
         lane=st.integers(0, 3),
         offset=PLACES,
         length=PLACES,
-        start_ns=st.integers(-(2**40), 2**62),
-        end_ns=INT63,
+        start_ns=st.integers(-(2**40), 2**60),
         step=st.integers(-1, 1000),
         api=st.sampled_from(["POSIX", "MPIIO", "HDF5"]),
         due_ns=st.none() | INT63,

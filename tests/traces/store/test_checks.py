@@ -1,0 +1,183 @@
+"""What a capture claims is held against the contract, by whoever reads it and whatever made it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.capture_builder import File, Op, Span, build_capture, read, write
+from traces.errors import CaptureError
+from traces.store.reader import Capture, open_capture
+
+OPS, FILES, SPANS, HDF5 = "ops/part-0000000-0000.parquet", "files.parquet", "spans.parquet", "hdf5.parquet"
+
+DATASET = {
+    "file_id": 0, "dataset": "/x", "type_size": 4, "points": 8, "shape": [8], "chunk_shape": [4], "filters": [],
+    "chunk_index": [0, 1], "chunk_offset": [100, 200], "chunk_size": [16, 16], "chunk_mask": [0, 0],
+}  # fmt: skip
+
+CLOCK = {"rank": 0, "method": "wall", "offset_ns": 0, "residual_ns": 0}
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    made = build_capture(
+        tmp_path,
+        files=[File("/a", size=100), "/b"],
+        ops=[read(0, length=10), write(1, length=20, start_ns=5_000), Op("rename", 0, offset=1, start_ns=9_000)],
+        spans=[Span("step", start_ns=0, end_ns=9_000, step=0), Span("compute", start_ns=10, end_ns=20)],
+    )
+    rows = pa.Table.from_pylist([DATASET], schema=made.hdf5.schema)
+    pq.write_table(rows, made.path / HDF5)
+    return open_capture(made.path)
+
+
+def change(capture: Capture, part: str, changed: Callable[[pa.Table], pa.Table]) -> None:
+    """Write a table of the capture anew."""
+    file = capture.path / part
+    table = changed(pq.read_table(file))
+    pq.write_table(table, file)
+
+
+def with_column(name: str, values: Any) -> Callable[[pa.Table], pa.Table]:
+    """The table with other values, of the type that they have by themselves or of that of the column."""
+
+    def changed(table: pa.Table) -> pa.Table:
+        place = table.schema.get_field_index(name)
+        kind = table.schema.field(name).type
+        array = values if isinstance(values, pa.Array) else pa.array(values, type=kind)
+        return table.set_column(place, pa.field(name, array.type), array)
+
+    return changed
+
+
+def read_all(capture: Capture) -> Iterator[object]:
+    """Everything that a capture has."""
+    yield capture.files
+    yield capture.spans
+    yield capture.hdf5
+    yield from capture.operations()
+    yield [capture.usage(rank) for rank in capture.ranks]
+    yield capture.time_span_ns
+
+
+def words() -> pa.Array:
+    return pa.array(["read", "write", "rename"]).dictionary_encode()
+
+
+CASES: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
+    "no length": (OPS, lambda table: table.drop_columns("length"), "lacks the column length"),
+    "no start": (OPS, lambda table: table.drop_columns("start_ns"), "lacks the column start_ns"),
+    "text": (OPS, with_column("length", pa.array(["a", "b", "c"])), "column length is not int64"),
+    "null": (OPS, with_column("lane", [0, None, 0]), "lane has rows without a value"),
+    "null word": (OPS, with_column("op", pa.array(["read", None, "read"]).dictionary_encode()), "op has rows without"),
+    "unknown word": (OPS, with_column("op", pa.array(["read"] * 2 + ["mmap"]).dictionary_encode()), "'mmap'"),
+    "two ranks": (OPS, with_column("rank", [0, 0, 1]), "mixes ranks"),
+    "other rank": (OPS, with_column("rank", [7, 7, 7]), "rank 7, which capture.json does not list"),
+    "no file": (OPS, with_column("file_id", [0, 2, 0]), "names a file that files.parquet lacks"),
+    "file below 0": (OPS, with_column("file_id", [0, -1, 0]), "file_id -1"),
+    "no new name": (OPS, with_column("offset", [0, 0, 2]), "a rename names a file that files.parquet lacks"),
+    "lane": (OPS, with_column("lane", [0, -1, 0]), "lane -1"),
+    "length": (OPS, with_column("length", [-10, 0, 0]), "length -10"),
+    "reach": (OPS, with_column("offset", [(1 << 63) - 5, 0, 1]), "beyond the largest offset"),
+    "order": (OPS, with_column("start_ns", [0, 9_000, 5_000]), "order of their times"),
+    "decades": (OPS, with_column("end_ns", [1_000, 6_000, 1 << 62]), "after decades"),
+    "backwards": (OPS, with_column("end_ns", [1_000, 4_999, 10_000]), "ends before it starts"),
+    "file numbers": (FILES, with_column("file_id", [0, 2]), "not numbered from 0"),
+    "file size": (FILES, with_column("size", [-1, 0]), "size -1"),
+    "no path": (FILES, with_column("path", [None, "/b"]), "path has rows without a value"),
+    "path of numbers": (FILES, with_column("path", pa.array([[1], [2]])), "column path is not string"),
+    "span's rank": (SPANS, with_column("rank", [0, 1]), "a rank that capture.json does not list"),
+    "span backwards": (SPANS, with_column("end_ns", [9_000, 9]), "ends before it starts"),
+    "span's step": (SPANS, with_column("step", [-2, 0]), "a step below -1"),
+    "dataset's file": (HDF5, with_column("file_id", [2]), "the file number of dataset '/x'"),
+    "dataset's shape": (HDF5, with_column("chunk_shape", [[0]]), "a chunk shape of dataset"),
+    "dataset's dimensions": (HDF5, with_column("chunk_shape", [[2, 2]]), "the shape of the chunks"),
+    "dataset's chunks": (HDF5, with_column("chunk_size", [[16]]), "the list of chunks"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_contradiction_is_one_sentence(capture: Capture, case: str) -> None:
+    part, changed, expected = CASES[case]
+    change(capture, part, changed)
+    with pytest.raises(CaptureError) as caught:
+        list(read_all(open_capture(capture.path)))
+    assert expected in str(caught.value)
+    assert part.rpartition("/")[2] in str(caught.value) or "ops" in str(caught.value)
+
+
+def test_columns_that_another_writer_made_wider_are_read(capture: Capture) -> None:
+    before = list(capture.operations())
+    change(capture, OPS, with_column("lane", pa.array([0, 0, 0], pa.int64())))
+    change(capture, OPS, with_column("op", words()))
+    assert list(open_capture(capture.path).operations()) == before
+
+
+def test_spans_come_in_order(capture: Capture) -> None:
+    change(capture, SPANS, lambda table: table.take(pa.array([1, 0])))
+    assert open_capture(capture.path).spans["start_ns"].to_pylist() == [0, 10]
+
+
+@pytest.mark.parametrize("columns", [["start_ns"], ["file_id", "lane"], ["op", "offset"], None])
+def test_what_is_read_is_checked_and_nothing_else(capture: Capture, columns: list[str] | None) -> None:
+    change(capture, OPS, with_column("length", [-1, 0, 0]))
+    opened = open_capture(capture.path)
+    if columns is None:
+        with pytest.raises(CaptureError, match="length -1"):
+            list(opened.operations())
+    else:
+        (batch,) = opened.operations(columns=columns)
+        assert batch.num_rows == 3
+
+
+@pytest.mark.parametrize("changes", [{"file_id": [0, 9, 0]}, {"other_file_id": [-1, -1, -1]}, {"operations": None}])
+def test_counts_that_cannot_be_are_counted_anew(capture: Capture, changes: dict[str, Any]) -> None:
+    (file,) = (capture.path / "usage").iterdir()
+    expected = capture.usage(0)
+    ((name, values),) = changes.items()
+    table = pq.read_table(file)
+    pq.write_table(with_column(name, [None] * 3 if values is None else values)(table), file)
+    found = open_capture(capture.path).usage(0)
+    assert {tuple(row.values()) for row in found.to_pylist()} == {tuple(row.values()) for row in expected.to_pylist()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"ranks": [{}]}, "$.ranks[0]"),
+        ({"ranks": [1, 0]}, "not ascending"),
+        ({"ranks": [0, 1 << 31]}, "not ascending numbers"),
+        ({"job": {"nprocs": "x", "run_time_s": 1}}, "$.job.nprocs"),
+        ({"job": {"nprocs": -1, "run_time_s": 1}}, "a job of -1 processes"),
+        ({"job": {"nprocs": 1, "run_time_s": "long"}}, "$.job.run_time_s"),
+        ({"job": {"nprocs": 1, "run_time_s": float("inf")}}, "damaged"),
+        ({"job": {"nprocs": 1, "run_time_s": -3.0}}, "a run time of -3.0 s"),
+        ({"job": {"nprocs": 1, "run_time_s": 1, "metadata": "text"}}, "$.job.metadata"),
+        ({"coverage": {"bytes": -1.0, "operations": 1.0}}, "a trace coverage below 0"),
+        ({"clock": [{**CLOCK, "interval_ns": [5, 1]}]}, "the clock of rank 0"),
+        ({"clock": [{**CLOCK, "interval_ns": [5]}]}, "$.clock[0]"),
+        ({"schema_version": 99}, "schema version 99"),
+        ({"schema_version": "3"}, "schema version '3'"),
+    ],
+)
+def test_capture_json_is_held_against_its_types(capture: Capture, changes: dict[str, Any], expected: str) -> None:
+    file = capture.path / "capture.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises(CaptureError) as caught:
+        open_capture(capture.path)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "{}", "null", '{"schema_version": 3}', "\xff"])
+def test_capture_json_that_is_not_one(capture: Capture, text: str) -> None:
+    (capture.path / "capture.json").write_text(text, encoding="latin-1")
+    with pytest.raises(CaptureError, match="damaged"):
+        open_capture(capture.path)

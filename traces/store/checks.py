@@ -1,0 +1,161 @@
+"""What the tables of a capture claim, held against the contract as they are read. Pure.
+
+A capture may be damaged, or made by somebody who wants to do harm: whoever reads one through `traces.store` may count
+on the types of `traces.schema`, on values where the schema wants them, and on what is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traces.errors import CaptureError
+from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, NO_STEP, OPS, OPS_SCHEMA, SPANS_SCHEMA, VOCABULARY, codes
+from traces.store.info import MOST_NS
+
+MOST_ROWS = 1 << 22
+"""Rows of one row group of the op stream: it is held in memory as a whole (300 MB). dxt-replay writes 65,536."""
+
+_RENAME = OPS.index("rename")
+_MOST_OFFSET = (1 << 63) - 1
+_LEAST = {"rank": 0, "lane": 0, "file_id": 0, "offset": -1, "length": 0, "step": -1, "start_ns": -MOST_NS}
+
+
+def check_columns(names: Sequence[str], schema: pa.Schema, place: object) -> None:
+    """Raises: CaptureError where a column is missing that must have values."""
+    for column in schema:
+        if not column.nullable and column.name not in names:
+            raise CaptureError(f"{place} lacks the column {column.name}: merge or run again")
+
+
+def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table with the types of `schema`, all of its columns or those named; absent ones that may be null are null.
+
+    Raises: CaptureError for another type, for a null where the schema wants a value, or for an unknown name in an
+    enumerated column.
+    """
+    wanted = pa.schema([schema.field(name) for name in schema.names if columns is None or name in columns])
+    check_columns(table.column_names, wanted, place)
+    arrays = []
+    for column in wanted:
+        if column.name not in table.column_names:
+            arrays.append(pa.nulls(table.num_rows, column.type))
+            continue
+        try:
+            arrays.append(_as(table[column.name].combine_chunks(), column))
+        except (pa.ArrowException, ValueError) as error:
+            raise CaptureError(
+                f"{place} is damaged: the column {column.name} is not {column.type} ({error})"
+            ) from error
+    found = pa.table(arrays, names=wanted.names)
+    for column in wanted:
+        if not column.nullable and found[column.name].null_count:
+            raise CaptureError(f"{place} is damaged: the column {column.name} has rows without a value")
+    return found.cast(wanted)
+
+
+def _as(array: pa.Array, column: pa.Field) -> pa.Array:
+    """The array with the type of `column`. Raises: ValueError, of Arrow too, where that cannot be."""
+    if array.type == column.type:
+        names = array.dictionary.to_pylist() if pa.types.is_dictionary(column.type) else []
+        if all(name in VOCABULARY[column.name] for name in names):
+            return array
+    if not pa.types.is_dictionary(column.type):
+        return array.cast(column.type)
+    texts = array.cast(pa.string())
+    numbers = pc.index_in(texts, value_set=pa.array(VOCABULARY[column.name]))
+    unknown = texts.filter(pc.and_(numbers.is_null(), texts.is_valid()))
+    if len(unknown):
+        raise ValueError(f"this release does not know {unknown[0].as_py()!r}: update dxt-replay")
+    return pa.DictionaryArray.from_arrays(numbers.cast(pa.int8()), pa.array(VOCABULARY[column.name]))
+
+
+def operations(
+    table: pa.Table, place: object, *, rank: int, files: int, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """A row group of the op stream as `OPS_SCHEMA` describes it, or those of its columns that were read.
+
+    Raises: CaptureError for values that contradict the contract: another rank, a file that is not there, an operation
+    that ends before it starts or beyond the largest offset, rows that are not in start order.
+    """
+    found = conforming(table, OPS_SCHEMA, place, columns)
+    if not found.num_rows:
+        return found
+    values = {name: found[name].to_numpy() for name in found.column_names if name in _LEAST or name == "end_ns"}
+    for name, least in _LEAST.items():
+        if name in values and values[name].min() < least:
+            raise CaptureError(f"{place} is damaged: {name} {values[name].min()} of an operation")
+    if "rank" in values and np.any(values["rank"] != rank):
+        raise CaptureError(f"{place} is damaged: it mixes ranks")
+    if "file_id" in values and values["file_id"].max() >= files:
+        raise CaptureError(f"{place}: an operation names a file that files.parquet lacks: merge again")
+    if {"op", "offset"} <= set(found.column_names):
+        new_names = values["offset"][codes(found, "op") == _RENAME]
+        if len(new_names) and not 0 <= new_names.min() <= new_names.max() < files:
+            raise CaptureError(f"{place}: a rename names a file that files.parquet lacks: merge again")
+    if {"offset", "length"} <= values.keys() and np.any(values["offset"] > _MOST_OFFSET - values["length"]):
+        raise CaptureError(f"{place} is damaged: an operation ends beyond the largest offset of a file")
+    if "start_ns" in values:
+        start = values["start_ns"]
+        if start[-1] > MOST_NS or np.any(start[1:] < start[:-1]):
+            raise CaptureError(f"{place} is damaged: its operations are not in the order of their times")
+        if "end_ns" in values and (np.any(values["end_ns"] < start) or values["end_ns"].max() > MOST_NS):
+            raise CaptureError(f"{place} is damaged: an operation ends before it starts, or after decades")
+    return found
+
+
+def files_table(table: pa.Table, place: object) -> pa.Table:
+    """The files table. Raises: CaptureError where row i does not have file_id i, or a size is negative."""
+    found = conforming(table, FILES_SCHEMA, place)
+    if not np.array_equal(found["file_id"].to_numpy(), np.arange(found.num_rows)):
+        raise CaptureError(f"{place} is damaged: its rows are not numbered from 0 by file_id")
+    for name in ("size", "stripe_size", "stripe_count", "coverage"):
+        least = pc.min(found[name]).as_py()
+        if least is not None and least < 0:
+            raise CaptureError(f"{place} is damaged: {name} {least} of a file")
+    return found
+
+
+def spans_table(table: pa.Table, place: object, ranks: Sequence[int]) -> pa.Table:
+    """The spans, sorted by (rank, start_ns). Raises: CaptureError for a span of another rank or of negative length."""
+    found = conforming(table, SPANS_SCHEMA, place)
+    if not found.num_rows:
+        return found
+    rank, start, end = (found[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
+    if not set(np.unique(rank).tolist()) <= set(ranks):
+        raise CaptureError(f"{place} is damaged: a span of a rank that capture.json does not list")
+    if np.any(end < start) or start.min() < -MOST_NS or end.max() > MOST_NS:
+        raise CaptureError(f"{place} is damaged: a span ends before it starts, or after decades")
+    if found["step"].to_numpy().min() < NO_STEP:
+        raise CaptureError(f"{place} is damaged: a step below -1")
+    later = (rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (start[1:] >= start[:-1]))
+    return found if later.all() else found.sort_by([("rank", "ascending"), ("start_ns", "ascending")])
+
+
+def hdf5_table(table: pa.Table, place: object, files: int) -> pa.Table:
+    """The HDF5 datasets. Raises: CaptureError where a dataset contradicts itself or its file is not there."""
+    found = conforming(table, HDF5_SCHEMA, place)
+    for row in found.to_pylist():
+        if (problem := _dataset_problem(row, files)) is not None:
+            raise CaptureError(f"{place} is damaged: {problem} of dataset {row['dataset']!r}")
+    return found
+
+
+def _dataset_problem(row: Mapping[str, Any], files: int) -> str | None:
+    if not 0 <= row["file_id"] < files:
+        return "the file number"
+    for name in ("shape", "chunk_shape", "chunk_index", "chunk_offset", "chunk_size", "chunk_mask"):
+        values = row[name] or ()
+        if any(value is None or value < (1 if name == "chunk_shape" else 0) for value in values):
+            return f"a {name.replace('_', ' ')}"
+    if row["type_size"] < 0 or row["points"] < 0:
+        return "the number of its elements or their size"
+    if len({len(row[name] or ()) for name in ("chunk_index", "chunk_offset", "chunk_size", "chunk_mask")}) > 1:
+        return "the list of chunks"
+    if row["shape"] and row["chunk_shape"] and len(row["shape"]) != len(row["chunk_shape"]):
+        return "the shape of the chunks"
+    return None

@@ -1,0 +1,70 @@
+"""`capture.json`, read and held against the contract: every type, and every number that others count on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from traces.errors import CaptureError
+from traces.schema import SCHEMA_VERSION, CaptureInfo
+
+MOST_RANK = (1 << 31) - 1
+"""Ranks are int32 in every table."""
+
+MOST_NS = 1 << 61
+"""Times of a capture lie within +-73 years of its zero, so that sums and differences of two fit into int64."""
+
+_DECODER = msgspec.json.Decoder(CaptureInfo)
+
+
+def read_info(path: Path) -> CaptureInfo:
+    """The contents of `capture.json` in the directory `path`.
+
+    Raises: CaptureError when it is not there, was written by a newer release, or contradicts the contract; OSError
+    when it cannot be read.
+    """
+    file = path / "capture.json"
+    if not path.is_dir() or not file.is_file():
+        what = "does not exist" if not path.exists() else "is not a capture (no capture.json)"
+        raise CaptureError(
+            f"{path} {what}: give a capture, which `dxt-replay merge` or `run` writes, or a .darshan log"
+        )
+    text = file.read_bytes()
+    try:
+        version = json.loads(text)["schema_version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CaptureError(f"{file} is damaged: {error!r}") from error
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise CaptureError(
+            f"{path} has schema version {version!r}, this release reads up to {SCHEMA_VERSION}: update dxt-replay"
+        )
+    try:
+        info = _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise CaptureError(f"{file} is damaged: {error}") from error
+    for problem in _problems(info):
+        raise CaptureError(f"{file} is damaged: {problem}")
+    return info
+
+
+def _problems(info: CaptureInfo) -> Iterator[str]:
+    job, coverage = info.job, info.coverage
+    if not 0 <= job.nprocs <= MOST_RANK:
+        yield f"a job of {job.nprocs} processes"
+    if not 0 <= job.run_time_s <= MOST_NS / 1e9:
+        yield f"a run time of {job.run_time_s} s"
+    if any(rank < 0 or rank > MOST_RANK for rank in info.ranks) or any(a >= b for a, b in pairwise(info.ranks)):
+        yield "its ranks are not ascending numbers from 0 to 2147483647"
+    for clock in info.clock:
+        low, high = clock.interval_ns
+        # The offset moves a log's own time, which may count from 1970, to the capture's.
+        if clock.worker < 0 or low > high or max(abs(low), abs(high), abs(clock.offset_ns)) > 2 * MOST_NS:
+            yield f"the clock of rank {clock.rank}"
+    shares = [coverage.bytes, coverage.operations, *(share for pair in coverage.ranks.values() for share in pair)]
+    if any(share is not None and (share < 0 or not math.isfinite(share)) for share in shares):
+        yield "a trace coverage below 0"
