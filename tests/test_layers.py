@@ -166,13 +166,23 @@ FOUNDATIONS = {
     "traces.measures.stable_order": set(),
     "traces.schema": {"traces.errors"},
     "traces.output": {"traces.errors"},
-    "traces.store.usage": {"traces.schema"},
+    "traces.store.info": {"traces.errors", "traces.schema"},
+    "traces.store.checks": {"traces.errors", "traces.schema", "traces.store.info"},
+    "traces.store.usage": {"traces.errors", "traces.schema", "traces.store.checks"},
     "traces.part": {"traces.errors", "traces.schema", "traces.units"},
-    "traces.file_rows": {"traces.errors"},
-    "traces.layers": {"traces.errors", "traces.file_rows", "traces.schema"},
+    "traces.file_rows": set(),
+    "traces.layers": {"traces.errors", "traces.schema"},
     "traces.steps": {"traces.schema"},
     "traces.text": set(),
-    "traces.store.reader": {"traces.errors", "traces.part", "traces.schema", "traces.store.usage", "traces.units"},
+    "traces.store.reader": {
+        "traces.errors",
+        "traces.part",
+        "traces.schema",
+        "traces.store.checks",
+        "traces.store.info",
+        "traces.store.usage",
+        "traces.units",
+    },
     "traces.store.writer": {"traces.errors", "traces.output", "traces.schema", "traces.store.usage"},
     "traces.measures.intervals": set(),
     "traces.measures.distribution": {"traces.measures.stable_order"},
@@ -195,6 +205,7 @@ HOMES = {
 
 LIGHT_HOMES = {
     "profiler_merge.profiles.kineto.events": {"msgspec"},
+    "traces.store.info": {"msgspec"},
     "profiler_merge.tracers.dftracer.pfw_events": {"msgspec"},
 }
 """Module -> the light packages that it alone may import."""
