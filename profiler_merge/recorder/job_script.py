@@ -6,11 +6,12 @@ passes on.
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
 from profiler_merge.anchor import RANK_VARIABLES
-from profiler_merge.recorder.tracer import LOGS, Tracer
+from profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
 from profiler_merge.recording import FOLDER_VARIABLE
 
 DAYS_AHEAD = 8
@@ -59,8 +60,6 @@ def _first_of(variables: tuple[str, ...]) -> str:
 
 
 def _with_logs(value: str) -> str:
-    """A value as a word of the shell, in which LOGS stays a variable of the script."""
-    before, found, after = value.partition(LOGS)
-    if not found:
-        return shlex.quote(value)
-    return f'{shlex.quote(before) if before else ""}"{LOGS}"{shlex.quote(after) if after else ""}'
+    """A value as a word of the shell, in which LOGS and OF_RANK stay variables of the script."""
+    parts = re.split(f"({re.escape(LOGS)}|{re.escape(OF_RANK)})", value)
+    return "".join(f'"{part}"' if part in (LOGS, OF_RANK) else shlex.quote(part) for part in parts if part)

@@ -244,7 +244,7 @@ def test_strace_records_every_read(work, capfd, ending) -> None:
         if row["op"] == "read" and capture.paths()[row["file_id"]] == str(data)
     ]
     assert reads == [(0, 1000), (1000, 1000), (2000, 1000), (3000, 0)]
-    assert "each traced call takes about 0.13 ms longer" in capfd.readouterr().err.replace("\n", " ")
+    assert "each traced call takes 0.05 to 0.13 ms longer" in capfd.readouterr().err.replace("\n", " ")
 
 
 def test_strace_that_is_not_there_says_how_to_get_it(capfd, monkeypatch, tmp_path) -> None:

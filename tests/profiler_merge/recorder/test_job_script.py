@@ -1,0 +1,63 @@
+"""The script of a process, run by the shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from profiler_merge.anchor import RANK_VARIABLES
+from profiler_merge.recorder.job_script import script_text
+from profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
+
+SHOW = 'echo "$A"; echo "$B"; echo "$GONE"; echo "$DXT_RECORDING_PROFILE"; echo "$PYTHONPATH"; echo "$@"'
+
+
+def run(folder: Path, *, by_rank: bool = False, dated: bool = False, **environment: str) -> list[str]:
+    tracer = Tracer(
+        name="t",
+        program=Path("t"),
+        origin="here",
+        variables={"A": f"it's {LOGS}/{OF_RANK}x y", "B": "$HOME"},
+        unset=("GONE",),
+        python_path=folder / "py",
+        patterns=(),
+    )
+    script = folder / "job.sh"
+    text = script_text(tracer, logs=folder / "my logs", profiles=folder / "p", by_rank=by_rank, dated=dated)
+    script.write_text(text, encoding="utf-8")
+    script.chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if name not in (*RANK_VARIABLES, "PYTHONPATH")}
+    return subprocess.run(
+        [script, "sh", "-c", SHOW, "sh", "a b", "c"],
+        env={**clean, "GONE": "x", **environment}, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+
+
+def test_values_and_arguments_arrive_as_they_are(tmp_path: Path) -> None:
+    expected = [f"it's {tmp_path}/my logs/x y", "$HOME", "", str(tmp_path / "p"), str(tmp_path / "py"), "a b c"]
+    assert run(tmp_path) == expected
+    assert (tmp_path / "my logs").is_dir()
+
+
+def test_modules_of_the_environment_come_after(tmp_path: Path) -> None:
+    assert run(tmp_path, PYTHONPATH="/mine")[4] == f"{tmp_path}/py:/mine"
+
+
+@pytest.mark.parametrize("variable", ["PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "FLUX_TASK_RANK"])
+def test_a_rank_has_a_folder_of_its_own(tmp_path: Path, variable: str) -> None:
+    assert run(tmp_path, by_rank=True, **{variable: "3"})[0] == f"it's {tmp_path}/my logs/rank3/rank3-x y"
+    assert (tmp_path / "my logs" / "rank3").is_dir()
+
+
+def test_a_rank_left_over_from_the_batch_script_counts_only_behind_a_launcher(tmp_path: Path) -> None:
+    assert run(tmp_path, SLURM_PROCID="0")[0] == f"it's {tmp_path}/my logs/x y"
+
+
+def test_dated_folders_are_there_before_the_process_starts(tmp_path: Path) -> None:
+    run(tmp_path, dated=True)
+    for day in (date.today(), date.today() + timedelta(days=6)):
+        assert (tmp_path / "my logs" / str(day.year) / str(day.month) / str(day.day)).is_dir()
