@@ -129,7 +129,13 @@ class ProcessRows:
         key = str(process.log.path), module
         if key not in self._data:
             self._data[key] = RankData(
-                process.log, self.ranks, module, limit=self.limit, fixed_rank=process.rank, excluded=self.excluded
+                process.log,
+                self.ranks,
+                module,
+                limit=self.limit,
+                traced=self.counters(process).traced.get(module, ()),
+                fixed_rank=process.rank,
+                excluded=self.excluded,
             )
         data = self._data[key]
         counted = data.of_rank(rank, files.opens)

@@ -108,6 +108,40 @@ def read_dxt(log: DarshanLog, module: str = "DXT_POSIX") -> Iterator[DxtBlock]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCounts:
+    """Segments of some records: record_ids uint64, ranks, writes and reads int64 (n_records,)."""
+
+    record_ids: np.ndarray
+    ranks: np.ndarray
+    writes: np.ndarray
+    reads: np.ndarray
+
+
+def count_segments(log: DarshanLog, module: str) -> Iterator[SegmentCounts]:
+    """The segments of each record that `read_dxt` would read, in file order, from the headers: no segment is decoded.
+
+    A record may come in several parts. Raises: as `read_dxt`, but nothing for a damaged segment.
+    """
+    if log.skip_damaged:  # what is left of a record, only its segments show
+        for block in read_dxt(log, module):
+            yield SegmentCounts(
+                record_ids=block.record_ids, ranks=block.ranks, writes=block.write_counts, reads=block.read_counts
+            )
+        return
+    layout = _layout(log, module)
+    for stretch in stretches(
+        log.chunks(module), layout.segment.itemsize, log.byte_order, place=f"{module} of {log.path}"
+    ):
+        headers = stretch.headers.view(layout.header)[:, 0]
+        yield SegmentCounts(
+            record_ids=_column(headers, "id"),
+            ranks=_column(headers, "rank"),
+            writes=stretch.writes,
+            reads=stretch.reads,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
     """NumPy layouts of a header and a segment, and whether the segments hold offsets."""
 

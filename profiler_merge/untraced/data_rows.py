@@ -54,16 +54,18 @@ class DataRows:
     collective: np.ndarray
 
 
-def untraced_part(transfers: Transfers, operations: FileOperations) -> Transfers:
-    """The counters without what the trace holds: nothing is left of a file that was traced whole."""
-    traced = np.bincount(2 * operations.file + operations.is_write, minlength=2 * len(transfers))[: 2 * len(transfers)]
+def untraced_part(transfers: Transfers, traced: np.ndarray, operations: FileOperations | None) -> Transfers:
+    """The counters without what the trace holds: nothing is left of a file that was traced whole.
+
+    `traced`: how many operations of each stream. `operations`: the traced ones; None where no file is traced in part.
+    """
     missing = np.maximum(transfers.count - traced, 0)
     if not traced.any():
         return transfers
     partial: np.ndarray = (missing > 0) & (traced > 0)
     left = {name: getattr(transfers, name).copy() for name in ("moved", "consec", "seq", "sizes", "access_count")}
     files = np.flatnonzero(partial.reshape(-1, 2).any(axis=1))
-    if len(files):
+    if operations is not None and len(files):
         mine = np.isin(operations.file, files)
         file, length = operations.file[mine], operations.length[mine]
         known = counted_again(
@@ -139,7 +141,9 @@ def data_rows(
     `unknown_ns` (files,): where those of a file without times are placed.
     Raises: LogError when there are more than `limit`.
     """
-    left = untraced_part(counted.own, operations)
+    streams = 2 * len(counted.own)
+    traced = np.bincount(2 * operations.file + operations.is_write, minlength=streams)[:streams]
+    left = untraced_part(counted.own, traced, operations)
     if not left.count.any() and (counted.shared is None or not len(counted.shared)):
         return no_data()
     planned = int(left.count.sum()) + (0 if counted.shared is None else len(counted.shared))

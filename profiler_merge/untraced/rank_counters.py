@@ -7,13 +7,13 @@ trace has of the file, so that sums stay exact. Streams without a file, and file
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
-from profiler_merge.darshan.dxt import read_dxt
+from profiler_merge.darshan.dxt import SegmentCounts, count_segments
 from profiler_merge.darshan.log import DarshanLog
 from traces.recorder_files import is_recorder_file
 from traces.units import seconds_to_ns
@@ -23,6 +23,9 @@ NOT_SEEN = int(np.iinfo(np.int64).min)
 
 MODULES = ("POSIX", "STDIO", "MPI-IO")
 """Modules whose operations are made."""
+
+TRACES = {"POSIX": "DXT_POSIX", "MPI-IO": "DXT_MPIIO"}
+"""Module of counters -> module that traces the same calls."""
 
 _MOST_COUNTED = 1 << 40
 _LATEST_S = 1e9
@@ -244,19 +247,14 @@ class SharedFiles:
         return CountedFiles(**columns)
 
 
-def traced_uses(log: DarshanLog, record_ids: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """rank -> (record ids uint64, traced operations int64) of those files, from the headers of the trace.
-
-    Raises: LogError when the log is damaged.
-    """
+def traced_uses(traced: Iterable[SegmentCounts], record_ids: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """rank -> (record ids uint64, traced operations int64) of those files."""
     found: dict[int, dict[int, int]] = {}
-    if not len(record_ids) or "DXT_POSIX" not in log.modules:
-        return {}
-    for block in read_dxt(log, "DXT_POSIX"):
-        mine = np.isin(block.record_ids, record_ids)
-        counts = block.write_counts + block.read_counts
+    for part in traced:
+        mine = np.isin(part.record_ids, record_ids)
+        counts = part.writes + part.reads
         for rank, record, count in zip(
-            block.ranks[mine].tolist(), block.record_ids[mine].tolist(), counts[mine].tolist(), strict=True
+            part.ranks[mine].tolist(), part.record_ids[mine].tolist(), counts[mine].tolist(), strict=True
         ):
             of_rank = found.setdefault(rank, {})
             of_rank[record] = of_rank.get(record, 0) + count
@@ -270,11 +268,13 @@ class RankCounters:
     """Counters of the MODULES of one log, by rank. Ask for the ranks in ascending order, once each.
 
     `fixed_rank`: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
+    `traced`: how much of each record the trace holds, by module, where records are sums over all ranks.
     """
 
     def __init__(
         self, log: DarshanLog, ranks: int, *, fixed_rank: int | None = None, excluded: Collection[int] = ()
     ) -> None:
+        self.traced: dict[str, tuple[SegmentCounts, ...]] = {}
         self._own: dict[str, tuple[np.ndarray, CountedFiles]] = {}
         self._shared: dict[str, SharedFiles] = {}
         for module in MODULES:
@@ -284,7 +284,9 @@ class RankCounters:
                 of_rank = np.full(len(of_rank), fixed_rank)
             if shared.any():
                 reduced = files.select(shared)
-                uses = traced_uses(log, reduced.record_id) if module == "POSIX" else {}
+                if module in TRACES and TRACES[module] in log.modules:
+                    self.traced[module] = tuple(count_segments(log, TRACES[module]))
+                uses = traced_uses(self.traced.get(module, ()), reduced.record_id) if module == "POSIX" else {}
                 self._shared[module] = SharedFiles(reduced, ranks, uses)
             order = np.flatnonzero(~shared)[np.argsort(of_rank[~shared], kind="stable")]
             self._own[module] = of_rank[order], files.select(order)

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
-from profiler_merge.darshan.dxt import read_dxt
+from profiler_merge.darshan.dxt import SegmentCounts, read_dxt
 from profiler_merge.darshan.heatmap import read_heatmap
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.untraced.access_times import Activity
 from profiler_merge.untraced.data_rows import CountedData, untraced_part
 from profiler_merge.untraced.metadata_rows import FileOperations
-from profiler_merge.untraced.rank_counters import application_records
+from profiler_merge.untraced.rank_counters import TRACES, application_records
 from profiler_merge.untraced.shared_transfers import RankWeights, SharedTransfers
 from profiler_merge.untraced.transfers import Transfers, transfers_of
 from traces.errors import LogError
 from traces.units import NS_PER_S
 
 _HEATMAPS = {"POSIX": b"heatmap:POSIX", "MPI-IO": b"heatmap:MPIIO", "STDIO": b"heatmap:STDIO"}
-_TRACES = {"POSIX": "DXT_POSIX", "MPI-IO": "DXT_MPIIO"}
 
 SHARED_PER_PROCESS = 4
 """Reads and writes of reduced records that are dealt out at most, as a multiple of the limit of one process."""
@@ -32,7 +31,7 @@ class RankData:
     """The reads and writes at one `module` of one log. Files are in the order of `rank_counters.RankCounters`.
 
     `fixed_rank`: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
-    `limit`: the most operations of one process that are made.
+    `limit`: the most operations of one process that are made. `traced`: as of `RankCounters`, for this module.
     Raises: LogError as `read_counters`.
     """
 
@@ -43,10 +42,12 @@ class RankData:
         module: str,
         *,
         limit: int,
+        traced: Sequence[SegmentCounts] = (),
         fixed_rank: int | None = None,
         excluded: Collection[int] = (),
     ) -> None:
         self._log, self._ranks, self._fixed_rank, self._module, self._limit = log, ranks, fixed_rank, module, limit
+        self._traced = traced
         table = read_counters(log, module)
         self._table = table
         if table is None:
@@ -116,10 +117,13 @@ class RankData:
     def _missing(self) -> Transfers:
         assert self._table is not None
         counted = self._shared_transfers
-        trace = _TRACES.get(self._module)
-        if trace is None or not len(counted) or trace not in self._log.modules:
+        if not len(counted) or not self._traced:
             return counted
-        return untraced_part(counted, _traced(self._log, trace, self._table.record_ids[self._shared_rows]))
+        record_ids = self._table.record_ids[self._shared_rows]
+        traced = _count_traced(self._traced, record_ids)
+        partial = ((traced > 0) & (traced < counted.count)).any()
+        operations = _traced(self._log, TRACES[self._module], record_ids) if partial else None
+        return untraced_part(counted, traced, operations)
 
     def _measured(self) -> np.ndarray | None:
         """float64 (2, ranks), bytes that each rank read and wrote in reduced records; None without HEATMAP."""
@@ -158,6 +162,17 @@ def _weights(table: CounterTable, module: str, rows: np.ndarray, measured: np.nd
         slowest_bytes=np.maximum(column("SLOWEST_RANK_BYTES"), 0),
         measured=measured,
     )
+
+
+def _count_traced(traced: Iterable[SegmentCounts], record_ids: np.ndarray) -> np.ndarray:
+    """int64 (2 n,): the traced reads and writes of these files, of all ranks."""
+    by_id = np.argsort(record_ids)
+    found = np.zeros((len(record_ids), 2), dtype=np.int64)
+    for part in traced:
+        place = by_id[np.minimum(np.searchsorted(record_ids[by_id], part.record_ids), len(by_id) - 1)]
+        mine = record_ids[place] == part.record_ids
+        np.add.at(found, place[mine], np.column_stack([part.reads, part.writes])[mine])
+    return found.ravel()
 
 
 def _traced(log: DarshanLog, module: str, record_ids: np.ndarray) -> FileOperations:

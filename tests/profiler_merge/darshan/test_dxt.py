@@ -1,5 +1,6 @@
 """The DXT reader: over written logs of every layout, and against pydarshan on every real one."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from profiler_merge.darshan import dxt_stretches
 from profiler_merge.darshan import regions as darshan_stream
 from profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, read_dxt
+from profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, count_segments, read_dxt
 from profiler_merge.darshan.log import DarshanLog, open_log
 from profiler_merge.darshan.regions import DamagedLogError
 from tests.darshan_oracle import SHARED, answer, log_id, shared_logs
@@ -128,6 +129,15 @@ class TestEveryLayout:
             patch.setattr(darshan_stream, "PIECE_BYTES", piece)
             patch.setattr(dxt_stretches, "BLOCK_BYTES", block)
             assert rows_of(list(read_dxt(open_log(target)))) == expected_rows(written, "DXT_POSIX", 2)
+            for skip in (False, True):
+                found: Counter[tuple[int, int, bool]] = Counter()
+                for part in count_segments(open_log(target, skip_damaged=skip), "DXT_POSIX"):
+                    for record, rank, writes, reads in zip(
+                        *(getattr(part, name).tolist() for name in ("record_ids", "ranks", "writes", "reads")),
+                        strict=True,
+                    ):
+                        found.update({(record, rank, True): writes, (record, rank, False): reads})
+                assert +found == Counter(row[:3] for row in expected_rows(written, "DXT_POSIX", 2))
 
     @pytest.mark.parametrize(("module", "version"), LAYOUTS)
     def test_columns_have_the_promised_types(self, target: Path, module: str, version: int) -> None:
