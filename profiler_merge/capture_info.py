@@ -10,6 +10,7 @@ from typing import Any
 from profiler_merge.darshan.job_logs import JobLogs
 from profiler_merge.process_rows import ProcessRows
 from profiler_merge.profiles.reading import profile_kind
+from profiler_merge.recognise import kind_of
 from traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
 from traces.units import ns_to_seconds
 from traces.version import VERSION
@@ -21,6 +22,7 @@ MAX_RANKS = 1 << 20
 def capture_info(
     job: JobLogs,
     profiles: Mapping[int, Sequence[Path]],
+    more_files: Sequence[Path],
     *,
     with_operations: Collection[int],
     rows: ProcessRows,
@@ -31,12 +33,14 @@ def capture_info(
     extended: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> CaptureInfo:
-    """The contents of capture.json. `stored`: rows of the op stream; `extended`, `options`: what `made_by` repeats."""
+    """The contents of capture.json. `more_files`: with spans, and no profiles. `stored`: rows of the op stream;
+    `extended`, `options`: what `made_by` repeats.
+    """
     ranks = set(range(job.nprocs)) if job.nprocs <= MAX_RANKS else set()
     return CaptureInfo(
         job=_job(job),
         ranks=tuple(sorted(ranks.union(with_operations, profiles))),
-        sources=_sources(job, profiles),
+        sources=_sources(job, profiles, more_files),
         clock=tuple(sorted(clock, key=lambda each: (each.rank, each.worker))),
         coverage=coverage,
         lanes="pthread_id" if rows.threads_known and all(rows.threads_known) else "overlap",
@@ -71,10 +75,11 @@ def _job(job: JobLogs) -> Job:
     )
 
 
-def _sources(job: JobLogs, profiles: Mapping[int, Sequence[Path]]) -> tuple[Source, ...]:
+def _sources(job: JobLogs, profiles: Mapping[int, Sequence[Path]], more_files: Sequence[Path]) -> tuple[Source, ...]:
     return tuple(
         [source_of(process.log.path, "darshan") for process in job.processes]
         + [source_of(path, profile_kind(path)) for _, files in sorted(profiles.items()) for path in files]
+        + [source_of(path, str(kind_of(path))) for path in more_files]
     )
 
 

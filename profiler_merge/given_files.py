@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler_merge.darshan.job_logs import find_logs
-from profiler_merge.recognise import DARSHAN, DFTRACER, PROFILES, STRACE, TRACES, foreign, recognise
+from profiler_merge.recognise import DARSHAN, DFTRACER, HOROVOD, PROFILES, SPANS, STRACE, TRACES, foreign, kind_of
 from profiler_merge.tracers.strace.strace_job import is_thread_file
 from traces.errors import LogError, ProfileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenFiles:
-    """The sources of a merge. `tool`: which tool recorded the `operations`. `profiles`: of the ranks."""
+    """The sources of a merge.
+
+    tool: which one recorded the `operations`. profiles: of the ranks. spans: files that hold spans and are no profile.
+    """
 
     tool: str
     operations: tuple[Path, ...]
     profiles: tuple[Path, ...]
+    spans: tuple[Path, ...]
 
 
 def find_recordings(path: Path) -> list[Path]:
@@ -30,7 +34,7 @@ def find_recordings(path: Path) -> list[Path]:
     try:
         return find_logs(path)
     except LogError as error:
-        traces = [file for file in files_below(path) if _kind(file) in TRACES]
+        traces = [file for file in files_below(path) if kind_of(file) in TRACES]
         if not traces:
             raise LogError(foreign(path, DARSHAN) or str(error)) from error
         empty = [file for file in files_below(path) if file not in traces and _is_empty_thread(file, traces)]
@@ -43,15 +47,15 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
     Raises: LogError, ProfileError for what cannot be used here, or operations that two tools recorded.
     """
     for path in profiles:
-        if (text := foreign(path, *PROFILES)) is not None:
+        if (text := foreign(path, *PROFILES, *SPANS)) is not None:
             raise ProfileError(text)
-    kinds = {path: _kind(path) for path in files}
-    own = [path for path in files if kinds[path] in PROFILES]
+    kinds = {path: kind_of(path) for path in files}
+    own = [path for path in files if kinds[path] in (*PROFILES, HOROVOD)]
     traces = [path for path in files if kinds[path] in TRACES]
     for path in files:
         if kinds[path] is None and _is_empty_thread(path, traces):
             kinds[path] = STRACE
-        elif (text := foreign(path, DARSHAN, *PROFILES, *TRACES)) is not None:
+        elif (text := foreign(path, DARSHAN, *PROFILES, HOROVOD, *TRACES)) is not None:
             raise LogError(text)
     operations = [path for path in files if path not in own]
     tools = {kinds[path] or DARSHAN: path for path in operations}
@@ -61,17 +65,18 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
         (one, first), (other, second), *_ = tools.items()
         raise LogError(
             f"{first} was recorded by {_NAMES[one]} and {second} by {_NAMES[other]}: a capture has the operations of "
-            "one of them. Leave the other out"
+            "one of them. Leave the other out, or give DFTracer's traces as --profile for their annotations"
         )
-    return GivenFiles(tool=next(iter(tools)), operations=tuple(operations), profiles=(*profiles, *own))
+    spans = [path for path in (*profiles, *own) if kind_of(path) in SPANS]
+    return GivenFiles(
+        tool=next(iter(tools)),
+        operations=tuple(operations),
+        profiles=tuple(path for path in (*profiles, *own) if path not in spans),
+        spans=tuple(spans),
+    )
 
 
 _NAMES = {DARSHAN: "Darshan", STRACE: "strace", DFTRACER: "DFTracer"}
-
-
-def _kind(path: Path) -> str | None:
-    found = recognise(path)
-    return None if found is None else found.kind
 
 
 def _is_empty_thread(path: Path, traces: Sequence[Path]) -> bool:

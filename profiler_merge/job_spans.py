@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import read_profile
 from profiler_merge.profiles.spans import SpanColumns, profile_spans
+from profiler_merge.span_sources import MoreSpans
 from profiler_merge.unprofiled.extend import Extended, extended_spans, text_of
 from traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
 from traces.steps import step_at
@@ -28,18 +29,24 @@ class JobSpans:
     ranks: number of ranks of the job.
     skip_damaged: whether the readable rest of a damaged profile is used.
     extend: whether steps that were not profiled are added, from the reads.
+    more: spans from files that are no profile; a rank's profile takes the place of its loop in these.
     """
 
     profiles: Mapping[int, Sequence[Path]]
     start_ns: int
     ranks: int
     skip_damaged: bool
+    more: MoreSpans
     extend: bool = True
     _extended: dict[int, Extended] = field(default_factory=dict)
     _not_extended: dict[int, str] = field(default_factory=dict)
     _tables: dict[int, pa.Table] = field(default_factory=dict)
     _template: pa.Table | None = None
     _template_known: bool = False
+
+    def __post_init__(self) -> None:
+        for rank in self.more.loops.keys() - self.profiles.keys():
+            self._tables[rank] = _spans_table(rank, self.more.loops[rank], -self.start_ns)
 
     def profile(self, rank: int) -> Profile | None:
         """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
@@ -62,10 +69,6 @@ class JobSpans:
         self._tables[rank] = _table(rank, profile, undated_offset_ns - self.start_ns)
         self._note_template(rank, profile)
         return warnings + [f"rank {rank}: {text}" for text in profile.warnings]
-
-    def add_columns(self, rank: int, spans: SpanColumns) -> None:
-        """Note spans of a rank, in CLOCK_REALTIME, from another source than its profile, which replaces them."""
-        self._tables[rank] = _spans_table(rank, spans, -self.start_ns)
 
     def extend_over(
         self, rank: int, operations: dict[str, np.ndarray], process: np.ndarray, path: Callable[[int], str]
@@ -129,7 +132,15 @@ class JobSpans:
 
     def table(self) -> pa.Table:
         """All spans so far, as `SPANS_SCHEMA`."""
-        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values()])
+        return pa.concat_tables([SPANS_SCHEMA.empty_table(), *self._tables.values(), *self._meetings()])
+
+    def _meetings(self) -> list[pa.Table]:
+        """Collectives of each rank, in the steps that its other spans make."""
+        tables = []
+        for rank, spans in self.more.meetings.items():
+            step = self.step_of(rank, spans.start_ns - self.start_ns)
+            tables.append(_spans_table(rank, replace(spans, step=step), -self.start_ns))
+        return tables
 
     def _of_profiled(self) -> pa.Table | None:
         """The spans that stand for ranks without a profile: those of the one profiled rank, if they have a date."""

@@ -20,11 +20,11 @@ from profiler_merge.capture_info import capture_info
 from profiler_merge.clocks.alignment import align_rank, parse_method
 from profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from profiler_merge.clocks.profile_ranks import map_profiles
-from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, numbered, open_job
+from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, numbered, open_job, process_ids
 from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError
 from profiler_merge.file_table import FileTable, mapped_warnings
 from profiler_merge.gaps import gap_warnings, refuse_rubbish
-from profiler_merge.given_files import given_files
+from profiler_merge.given_files import GivenFiles, given_files
 from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.job_spans import JobSpans
 from profiler_merge.process_rows import ProcessRows, in_start_order
@@ -32,6 +32,7 @@ from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import profile_files
 from profiler_merge.rank_sources import RankSources, left_out
 from profiler_merge.recognise import DARSHAN
+from profiler_merge.span_sources import MoreSpans, more_spans
 from profiler_merge.trace_merge import READERS, merge_trace
 from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT
 from traces.schema import OPS_SCHEMA, CaptureInfo, RankClock, table_from_columns
@@ -135,11 +136,11 @@ def merge(
     check_capture_output(output, force=options.force)
     if given.tool == DARSHAN:
         job = open_job(given.operations, skip_damaged=options.skip_damaged)
-        write = partial(_merge_logs, job, given.profiles, options, method)
+        write = partial(_merge_logs, job, given, options, method)
     else:
         traced = READERS[given.tool](given.operations, options.exclude)
         write = partial(
-            merge_trace, traced, given.profiles, method, skip_damaged=options.skip_damaged, options=_repeated(options)
+            merge_trace, traced, given, method, skip_damaged=options.skip_damaged, options=_repeated(options)
         )
     working = begin_capture(output, force=options.force)
     try:
@@ -167,29 +168,30 @@ def _repeated(options: MergeOptions) -> dict[str, Any]:
 
 
 def _merge_logs(
-    job: JobLogs, profiles: Sequence[Path], options: MergeOptions, method: str | float, working: Path
+    job: JobLogs, given: GivenFiles, options: MergeOptions, method: str | float, working: Path
 ) -> tuple[CaptureInfo, pa.Table, int]:
     try:
-        return _merge_once(job, profiles, working, options, method, gather=False)
+        return _merge_once(job, given, working, options, method, gather=False)
     except RanksInterleavedError:
         create_capture(working)
-        return _merge_once(job, profiles, working, options, method, gather=True)
+        return _merge_once(job, given, working, options, method, gather=True)
 
 
 def _merge_once(
-    job: JobLogs, profiles: Sequence[Path], working: Path, options: MergeOptions, method: str | float, *, gather: bool
+    job: JobLogs, given: GivenFiles, working: Path, options: MergeOptions, method: str | float, *, gather: bool
 ) -> tuple[CaptureInfo, pa.Table, int]:
     added_ns = seconds_to_ns(method) if isinstance(method, float) else 0
     ranks = map_profiles(
-        profile_files(profiles), job, gather=gather, offset_ns=added_ns, skip_damaged=options.skip_damaged
+        profile_files(given.profiles), job, gather=gather, offset_ns=added_ns, skip_damaged=options.skip_damaged
     )
     exports = () if options.keep_profiler_files else ranks.exports
     by_rank = ranks.by_rank
     if ranks.numbers:
         job, new = numbered(job, ranks.numbers)
         by_rank = {new[rank]: files for rank, files in by_rank.items()}
-    merger = _Merger(job, by_rank, working, options, method, gather=gather, exports=frozenset(exports))
-    return merger.run(ranks.warnings)
+    more = more_spans(given.spans, process_ids(job) if given.spans else ())
+    merger = _Merger(job, by_rank, more, working, options, method, gather=gather, exports=frozenset(exports))
+    return merger.run([*ranks.warnings, *more.warnings])
 
 
 class _Merger:
@@ -199,6 +201,7 @@ class _Merger:
         self,
         job: JobLogs,
         profiles: Mapping[int, tuple[Path, ...]],
+        more: MoreSpans,
         output: Path,
         options: MergeOptions,
         method: str | float,
@@ -207,6 +210,7 @@ class _Merger:
         exports: frozenset[str],
     ) -> None:
         self._job, self._profiles, self._output, self._options, self._method = job, profiles, output, options, method
+        self._more = more
         dropped = left_out(job, options.exclude, exports)
         self._warnings = dropped.warnings()
         self._files = FileTable([process.log for process in job.processes], dropped.records)
@@ -227,6 +231,7 @@ class _Merger:
             ranks=job.nprocs,
             skip_damaged=options.skip_damaged,
             extend=options.extend,
+            more=more,
         )
         self._clock: list[RankClock] = []
 
@@ -255,6 +260,7 @@ class _Merger:
         info = capture_info(
             self._job,
             self._profiles,
+            self._more.files,
             with_operations=seen,
             rows=self._rows,
             stored=writer.rows,

@@ -15,8 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from profiler_merge.profiles.xplane.decode import find_profiles as find_xplane
 
+_NO_OFFSETS = (
+    "it has no offsets, so that nothing can be replayed from it. Record with Darshan, strace or DFTracer instead"
+)
 HEAD_BYTES = 64 << 10
 _MOST_FILES = 1000
 _WITHOUT = (
@@ -47,10 +53,14 @@ def _source(kind: str, pattern: bytes, what: str, remedy: str) -> Source:
 
 
 DARSHAN, XPLANE, KINETO, STRACE, DFTRACER = "darshan", "xplane", "kineto", "strace", "dftracer"
-PROFILES = (XPLANE, KINETO)
-"""Kinds from which the spans of a rank come."""
+VIEWER, HOROVOD = "tensorflow trace", "horovod"
+PROFILES = (XPLANE, KINETO, VIEWER)
+"""Kinds of profiles of a rank, whose events become its spans."""
+SPANS = (HOROVOD, DFTRACER)
+"""Kinds other than profiles that hold spans; DFTracer's traces hold operations too."""
 TRACES = (STRACE, DFTRACER)
 """Kinds other than Darshan's logs from which the operations come."""
+_AS_PROFILE = "give it to `dxt-replay merge` as --profile, beside the Darshan log"
 _AS_LOG = "give it to `dxt-replay merge` as LOG, not as a profile or a capture"
 SOURCES = (
     _source(
@@ -65,7 +75,7 @@ SOURCES = (
         XPLANE,
         rb"\A\x0a[\x80-\xff]{0,9}[\0-\x7f](\x08.{1,9}?)?\x12.(/host:|/device:|Task Environment)",
         "a TensorFlow profile (XPlane)",
-        "give it to `dxt-replay merge` as --profile, beside the Darshan log",
+        _AS_PROFILE,
     ),
     _source("tfevents", rb"\A.{12,40}brain\.Event:", "a file of TensorBoard events",
             "it holds no profile. Give the folder that has plugins/profile in it, or an .xplane.pb file"),
@@ -74,9 +84,10 @@ SOURCES = (
             "it holds times per step and no events. Give the .xplane.pb file that it was made of, or leave it out"),
     _source(DFTRACER, rb'\A[\s\[]*\{"(id|name)".*"cat": ?"(dftracer|POSIX|STDIO|ai_framework)"', "a DFTracer trace",
             _AS_LOG),
-    _source("horovod", rb"\A\s*\[.*(CYCLE_START|NEGOTIATE_ALL|Horovod(All|Broad))", "a Horovod timeline", _WITHOUT),
-    _source("tensorflow trace", rb'\A\s*[\[{].*"/(host|device):[A-Z]', "a trace.json of TensorFlow's profiler",
-            "its times have no date. Give the .xplane.pb file beside it (TensorFlow 2.3 and later write one)"),
+    _source(HOROVOD, rb"\A\s*\[.*(CYCLE_START|NEGOTIATE_(ALL|BROAD)|Horovod(All|Broad)|start_time_since_epoch_in_)",
+            "a Horovod timeline", _AS_PROFILE),
+    _source(VIEWER, rb'\A\s*[\[{].*"/(host|device):[A-Z]', "a trace.json of TensorFlow's profiler",
+            "give the .xplane.pb file beside it to `dxt-replay merge` as --profile, or this file where there is none"),
     _source(
         "execution trace",
         rb'\A\s*\{\s*"schema": ?"[^"]*",.*"nodes": ?\[',
@@ -105,15 +116,32 @@ SOURCES = (
         "the output of strace",
         _AS_LOG,
     ),
+    _source("dftracer index", rb"\ASQLite format 3\0.*(LineOffsets|AccessPoints)", "DFTracer's index of a trace",
+            "it holds no events. Give the .pfw.gz file beside it"),
+    _source("bpftrace", rb"\AAttaching \d+ probes?", "the output of bpftrace", _NO_OFFSETS),
+    _source("perf", rb"\A\s*\d+\.\d+ \(\s*\d+\.\d+ ms\): ", "the output of perf trace",
+            "its times have no date. Record with strace (-f -ttt -T -y) instead"),
+    _source("recorder", rb'\A\s*\{"file_id":\[.*"proc_id":\[.*"tmid":\[', "an index of Recorder data", _NO_OFFSETS),
     _source("parquet", rb"\APAR1", "a Parquet file", "give the whole capture folder that it is a part of"),
 )  # fmt: skip
 """Kinds in order: the first whose pattern is found names the file."""
+RECORDER = _source("recorder", rb"(?!)", "Recorder data as WisIO stores it", _NO_OFFSETS)
+"""Its columns stand at the end of a Parquet file."""
 
 
 def recognise(path: Path) -> Source | None:
     """The kind of a file; None where no pattern fits, or it cannot be read."""
     head = _head(path).removeprefix(codecs.BOM_UTF8)
-    return next((source for source in SOURCES if source.pattern.search(head)), None)
+    found = next((source for source in SOURCES if source.pattern.search(head)), None)
+    return RECORDER if found is not None and found.kind == "parquet" and _is_wisio(path) else found
+
+
+def _is_wisio(path: Path) -> bool:
+    """Whether a Parquet file has the columns in which WisIO stores what Recorder traced."""
+    try:
+        return {"func_id", "acc_pat", "tstart"} <= set(pq.read_schema(path).names)
+    except (OSError, pa.ArrowException):
+        return False
 
 
 def foreign(path: Path, *wanted: str) -> str | None:
@@ -154,10 +182,11 @@ def _files_below(path: Path) -> list[Path]:
 
 
 def find_profiles(path: Path) -> list[Path]:
-    """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, and PyTorch's JSON files.
+    """Every profile below a folder, sorted, or the file itself: `*.xplane.pb[.gz]`, and profiles in JSON.
 
-    A compressed copy beside the plain file is left out. Raises: ProfileError for a path that does not exist, or a
-    folder in it that cannot be listed.
+    A compressed copy beside the plain file is left out, and TensorFlow's JSON beside its .xplane.pb.
+
+    Raises: ProfileError for a path that does not exist, or a folder in it that cannot be listed.
     """
     found = find_xplane(path)
     if not path.is_dir():
@@ -168,17 +197,20 @@ def find_profiles(path: Path) -> list[Path]:
         for name in names
         if name.endswith((".json", ".json.gz"))
     }
-    kineto = [
+    with_xplane = {file.parent for file in found}
+    others = [
         trace
         for trace in traces
-        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces) and _is_kineto(trace)
+        if not (trace.suffix == ".gz" and trace.with_suffix("") in traces)
+        and ((kind := kind_of(trace)) in (KINETO, HOROVOD) or (kind == VIEWER and trace.parent not in with_xplane))
     ]
-    return sorted([*found, *kineto])
+    return sorted([*found, *others])
 
 
-def _is_kineto(path: Path) -> bool:
+def kind_of(path: Path) -> str | None:
+    """The kind of a file in code; None where no pattern fits."""
     source = recognise(path)
-    return source is not None and source.kind == KINETO
+    return None if source is None else source.kind
 
 
 def _head(path: Path) -> bytes:

@@ -19,10 +19,12 @@ from profiler_merge.clocks.alignment import align_rank
 from profiler_merge.clocks.offsets import Alignment, align_seconds
 from profiler_merge.clocks.process_profiles import profiles_of_processes
 from profiler_merge.darshan.rank_segments import RankSegments
+from profiler_merge.given_files import GivenFiles
 from profiler_merge.job_spans import JobSpans
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import profile_files, profile_kind
-from profiler_merge.recognise import DFTRACER, STRACE
+from profiler_merge.recognise import DFTRACER, STRACE, kind_of
+from profiler_merge.span_sources import MoreSpans, more_spans
 from profiler_merge.traced_files import TracedFiles
 from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
 from profiler_merge.tracers.strace.strace_job import read_strace
@@ -72,7 +74,7 @@ class _TraceClock:
 
 def merge_trace(
     job: TracedJob,
-    profiles: Sequence[Path],
+    given: GivenFiles,
     method: str | float,
     output: Path,
     *,
@@ -85,8 +87,12 @@ def merge_trace(
     Raises: LogError for a trace without operations; ProfileError, AlignmentError for profiles that cannot be used.
     """
     pids = [frozenset(process.pid for process in rank.processes) for rank in job.ranks]
-    mapped = profiles_of_processes(profile_files(profiles), pids, (job.start_ns, job.end_ns), skip_damaged=skip_damaged)
-    merger = _TraceMerger(job, mapped.by_rank, method, skip_damaged=skip_damaged)
+    mapped = profiles_of_processes(
+        profile_files(given.profiles), pids, (job.start_ns, job.end_ns), skip_damaged=skip_damaged
+    )
+    more = more_spans(given.spans, pids)
+    more.loops = {**job.spans, **more.loops}
+    merger = _TraceMerger(job, mapped.by_rank, more, method, skip_damaged=skip_damaged)
     with OpsWriter(output) as writer:
         for rank in range(job.nprocs):
             table = merger.rank_table(rank)
@@ -95,7 +101,14 @@ def merge_trace(
         raise LogError(
             f"{job.files[0]} holds no operation on a file of the job: {'; '.join(job.warnings) or 'nothing was opened'}"
         )
-    warnings = [*job.warnings, *mapped.warnings, *merger.warnings, *merger.spans.add_rest(), *_mapped(job)]
+    warnings = [
+        *job.warnings,
+        *mapped.warnings,
+        *merger.warnings,
+        *more.warnings,
+        *merger.spans.add_rest(),
+        *_mapped(job),
+    ]
     table = merger.files.table(complete=job.complete)
     spans = merger.spans.table()
     share = 1.0 if job.complete and writer.rows else None
@@ -105,6 +118,7 @@ def merge_trace(
         sources=(
             *(source_of(path, job.tool) for path in job.files),
             *(source_of(path, profile_kind(path)) for _, files in sorted(mapped.by_rank.items()) for path in files),
+            *(source_of(path, str(kind_of(path))) for path in more.files),
         ),
         clock=tuple(merger.clock),
         coverage=Coverage(bytes=share, operations=share, ranks=dict.fromkeys(range(job.nprocs), (share, share))),
@@ -131,19 +145,25 @@ class _TraceMerger:
     """One pass over the ranks of a traced job."""
 
     def __init__(
-        self, job: TracedJob, profiles: Mapping[int, tuple[Path, ...]], method: str | float, *, skip_damaged: bool
+        self,
+        job: TracedJob,
+        profiles: Mapping[int, tuple[Path, ...]],
+        more: MoreSpans,
+        method: str | float,
+        *,
+        skip_damaged: bool,
     ) -> None:
         self._job, self._method = job, method
         self.files = TracedFiles(job.paths, job.sizes, job.suspect)
-        self.spans = JobSpans(profiles=profiles, start_ns=job.start_ns, ranks=job.nprocs, skip_damaged=skip_damaged)
+        self.spans = JobSpans(
+            profiles=profiles, start_ns=job.start_ns, ranks=job.nprocs, skip_damaged=skip_damaged, more=more
+        )
         self.clock: list[RankClock] = []
         self.warnings: list[str] = []
 
     def rank_table(self, rank: int) -> pa.Table:
         """The rank's operations as `OPS_SCHEMA`; its spans and clock are noted on the way."""
         rows = self._job.of_rank(rank)
-        if rank in self._job.spans:
-            self.spans.add_columns(rank, self._job.spans[rank])
         profile = self.spans.profile(rank)
         alignment = self._align(rank, rows, profile)
         undated = profile is not None and profile.epoch_start_ns is None

@@ -219,7 +219,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file that the capture was made from. `kind`: darshan, xplane or capture."""
+    """A file that the capture was made from. `kind`: darshan, strace, dftracer, xplane, kineto ... or capture."""
 
     name: str
     sha256: str

@@ -216,6 +216,15 @@ def _in_rank_folders(
     return processes, [f"no log of these ranks, whose I/O is not in the capture: {names}"]
 
 
+def process_ids(job: JobLogs) -> list[set[int]]:
+    """The ids of the processes of each rank; empty sets where one log holds all ranks."""
+    ids: list[set[int]] = [set() for _ in range(job.nprocs)]
+    for process in job.processes:
+        if process.rank is not None and (pid := ProcessFacts(process.log).pid) is not None:
+            ids[process.rank].add(pid)
+    return ids
+
+
 def _refuse_twice(paths: Sequence[Path]) -> None:
     """Raises: LogError for a log that is given twice, which would double a rank's operations."""
     resolved = [path.resolve() for path in paths]

@@ -93,7 +93,7 @@ def _logs_of(path: Path) -> list[Path]:
 
 def _profiles_of(directory: Path) -> list[Path]:
     """Raises: ProfileError where none is found: a merge with profiles must not make a capture without one."""
-    from profiler_merge.recognise import KINETO, XPLANE, find_profiles, foreign
+    from profiler_merge.recognise import PROFILES, SPANS, find_profiles, foreign
 
     found = find_profiles(directory)
     if not found:
@@ -101,5 +101,5 @@ def _profiles_of(directory: Path) -> list[Path]:
             f"{directory} holds neither an .xplane.pb nor a .pt.trace.json profile: did the profiler run, and was it "
             "stopped?"
         )
-        raise ProfileError(foreign(directory, XPLANE, KINETO) or missing)
+        raise ProfileError(foreign(directory, *PROFILES, *SPANS) or missing)
     return found

@@ -63,12 +63,14 @@ def unpacked(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
 class EventChunks:
     """The events of a file, chunk by chunk; `head`, `tail` and `damage` are complete once all chunks were taken.
 
-    `head`, `tail`: the file's text before and after its events. `damage`: what is wrong with the file's end, None
-    for a whole file. A chunk holds whole events, with commas and white space between them but none at its ends.
+    `first_members`: with which an event can begin. `head`, `tail`: the file's text before and after its events.
+    `damage`: what is wrong with the file's end, None for a whole file. A chunk holds whole events, with commas and
+    white space between them but none at its ends.
     """
 
     path: Path
     chunk_bytes: int = CHUNK_BYTES
+    first_members: tuple[bytes, ...] = (b'"ph"', b'"name"')
     head: bytes = b""
     tail: bytes = b""
     damage: str | None = None
@@ -99,8 +101,8 @@ class EventChunks:
             buffer += part
             if (array := ARRAY.search(buffer)) and (first := _FIRST_MEMBER.match(buffer, array.end())):
                 self.head = bytes(buffer[: array.end()])
-                # Kineto begins an event with "ph" or "name"; a tool that wrote the file anew may not.
-                members = b"|".join({b'"ph"', b'"name"', first.group(1)})
+                # A tool that wrote the file anew may begin an event with another member.
+                members = b"|".join({*self.first_members, first.group(1)})
                 self.border = re.compile(rb"\}\s*,\s*(?=\{\s*(?:" + members + rb")\s*:)")
                 del buffer[: array.end()]
                 return True

@@ -73,7 +73,7 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = ()) -> TracedJob
     traces = _traces(files)
     unfollowed = 0
     for number, trace in enumerate(traces):
-        births = births_of(_calls(trace, BIRTHS.__contains__, Damage(), _Span()))
+        births = births_of(_births(trace))
         made = sum(len(several) for several in births.values())
         tasks = Tasks(births, number, processes, threads)
         for call in _calls(trace, calls.wanted, damage, span):
@@ -157,6 +157,15 @@ def _calls(trace: _Trace, wanted: Callable[[bytes], bool], damage: Damage, span:
     for reader in readers:
         damage.lines += reader.damaged
         span.note(reader)
+
+
+def _births(trace: _Trace) -> Iterator[Call | int]:
+    """The calls that make threads, of each file in turn."""
+    for path, tid in zip(trace.files, trace.tids, strict=True):
+        reader = LineReader(BIRTHS.__contains__, tid)
+        for line in text_lines(path, Damage()):
+            if (b"clone" in line or b"fork" in line) and (call := reader.call(line)) is not None:
+                yield call
 
 
 def _of_file(path: Path, reader: LineReader, damage: Damage) -> Iterator[Call | int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 LINE = re.compile(
     rb"(?:\[pid +(\d+)\] +|(\d+) +)?(\d{5,12})\.(\d{3,9}) (?:(\w+)\(|<\.\.\. (\w+) resumed>)(.*)", re.DOTALL
@@ -18,13 +18,14 @@ ANY_CALL = re.compile(rb"(?:\[pid +\d+\] +|\d+ +)?(?:[\d:.]+ )?(?:\w+\(|<\.\.\. 
 ENDED = re.compile(rb"(?:\[pid +(\d+)\] +|(\d+) +)?[\d.]+ \+\+\+ ")
 SIGNAL = re.compile(rb"(?:\[pid +\d+\] +|\d+ +)?[\d.]* ?--- ")
 _TAIL = re.compile(rb"(.*)\) += (0x[0-9a-f]+|-?\d+|\?)(?:<((?:[^>\\]|\\.)*)>)?(.*?)(?: <(\d+)\.(\d+)>)?", re.DOTALL)
+_SCALE = [10 ** (9 - digits) for digits in range(10)]
+"""Nanoseconds in the last of so many decimals."""
 _UNFINISHED = re.compile(rb" *<unfinished \.\.\.>\Z")
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A system call that returned.
 
     tid: thread, as the lines or the name of the file say. name: without its number or version.
@@ -54,7 +55,7 @@ def _byte(match: re.Match[bytes]) -> bytes:
 
 def time_ns(seconds: bytes, fraction: bytes) -> int:
     """Nanoseconds of a decimal number."""
-    return int(seconds) * 1_000_000_000 + int(fraction) * 10 ** (9 - len(fraction))
+    return int(seconds + fraction) * _SCALE[len(fraction)]
 
 
 class LineReader:
@@ -104,16 +105,9 @@ class LineReader:
         arguments, result, path, _, seconds, fraction = found.groups()
         if result == b"?":
             return None
-        return Call(
-            tid=tid,
-            name=name,
-            arguments=arguments,
-            result=int(result, 0),
-            path=path,
-            start_ns=start_ns,
-            end_ns=start_ns if seconds is None else start_ns + time_ns(seconds, fraction),
-            timed=seconds is not None,
-        )
+        value = int(result, 16) if result.startswith(b"0x") else int(result)
+        end_ns = start_ns if seconds is None else start_ns + time_ns(seconds, fraction)
+        return Call(tid, name, arguments, value, path, start_ns, end_ns, seconds is not None)
 
     def _other(self, line: bytes) -> int | None:
         ended = ENDED.match(line)

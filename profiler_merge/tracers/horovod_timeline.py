@@ -1,0 +1,130 @@
+"""Horovod's timeline (HOROVOD_TIMELINE): when each rank was ready for each collective, and when it was done.
+
+The coordinator writes it, one event a line, a tensor as a process: `NEGOTIATE_<OP>` with an instant for each rank that
+became ready, then the operation with its parts inside. An `E` ends the event of its tensor that began last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profiler_merge.profiles.span_parts import COLLECTIVE, SpanColumns
+from profiler_merge.tracers.text_lines import Damage, text_lines
+from traces.errors import ProfileError
+from traces.measures.intervals import Intervals
+from traces.schema import NO_STEP, UNION_THREAD
+
+_START = "start_time_since_epoch_in_micros"
+_OPERATION = re.compile(r"(ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM|JOIN|BARRIER)\w*", re.IGNORECASE)
+_NEGOTIATION = "NEGOTIATE_"
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """What goes on for one tensor. `open`: names and starts of events that have not ended; `ready`: rank -> us."""
+
+    open: list[tuple[str, int]] = field(default_factory=list)
+    ready: dict[int, int] = field(default_factory=dict)
+    begin_us: int | None = None
+
+
+@dataclass(slots=True)
+class _Timeline:
+    """Finished collectives: first instant, end, and rank and time of each that became ready."""
+
+    start_us: int | None = None
+    begins: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    arrivals: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    tensors: dict[int, _Tensor] = field(default_factory=lambda: defaultdict(_Tensor))
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Note one event."""
+        kind, tensor = event.get("ph"), self.tensors[int(event.get("pid", 0))]
+        if kind == "M":
+            arguments = event.get("args")
+            if isinstance(arguments, dict) and _START in arguments:
+                self.start_us = int(arguments[_START])
+            return
+        name, time_us = str(event.get("name", "")), int(event.get("ts", 0))
+        if kind == "B":
+            tensor.open.append((name, time_us))
+            if tensor.begin_us is None:
+                tensor.begin_us = time_us
+        elif kind == "X" and name.isdigit():
+            tensor.ready[int(name)] = time_us
+        elif kind == "E" and tensor.open:
+            ended, _ = tensor.open.pop()
+            if not tensor.open and not ended.startswith(_NEGOTIATION):
+                self._finish(tensor, ended, time_us)
+
+    def _finish(self, tensor: _Tensor, name: str, end_us: int) -> None:
+        if _OPERATION.match(name) and tensor.begin_us is not None:
+            self.begins.append(tensor.begin_us)
+            self.ends.append(end_us)
+            self.names.add(name.lower())
+            for rank, time_us in tensor.ready.items():
+                self.arrivals[rank].append((time_us, len(self.ends) - 1))
+        tensor.begin_us, tensor.ready = None, {}
+
+
+def read_horovod(path: Path) -> tuple[dict[int, SpanColumns], list[str]]:
+    """`collective` spans of each rank, in CLOCK_REALTIME, and warnings.
+
+    Collectives that overlap are one meeting, as the gradients of a step are: a rank is in it from when its last tensor
+    was ready until the last collective is done. Raises: ProfileError for a timeline without a date or a collective.
+    """
+    damage, timeline = Damage(), _Timeline()
+    for line in text_lines(path, damage):
+        text = line.strip(b" \t\r,[]")
+        if not text:
+            continue
+        try:
+            event = json.loads(text)
+            timeline.take(event)
+        except (ValueError, TypeError, AttributeError):
+            damage.lines += 1
+    if timeline.start_us is None:
+        raise ProfileError(
+            f"{path} is a Horovod timeline without a date: before Horovod 0.20.1 its times count from the boot of the "
+            "host or from hvd.init, and nothing places them. Leave it out, or record with a later Horovod"
+        )
+    if not timeline.ends:
+        raise ProfileError(f"{path} is a Horovod timeline without a finished collective: leave it out")
+    unfinished = sum(bool(tensor.open) for tensor in timeline.tensors.values())
+    warnings = [f"{path.name}: {text}" for text in damage.warnings()]
+    if unfinished:
+        warnings.append(f"{path.name}: {unfinished} collectives had not ended when it was cut off: they are left out")
+    return _spans(timeline, timeline.start_us), warnings
+
+
+def _spans(timeline: _Timeline, start_us: int) -> dict[int, SpanColumns]:
+    begins, ends = (np.array(column, dtype=np.int64) for column in (timeline.begins, timeline.ends))
+    meetings = Intervals.union_of(begins, ends)
+    meeting_of = np.searchsorted(meetings.starts, begins, side="right") - 1
+    name = timeline.names.pop() if len(timeline.names) == 1 else "collective"
+    spans = {}
+    for rank in sorted(timeline.arrivals) or [0]:
+        arrived = meetings.starts.copy()
+        for time_us, operation in timeline.arrivals[rank]:
+            place = meeting_of[operation]
+            arrived[place] = max(arrived[place], min(time_us, int(meetings.ends[place])))
+        count = len(arrived)
+        spans[rank] = SpanColumns(
+            thread=np.full(count, UNION_THREAD, dtype=np.int64),
+            kind=np.full(count, COLLECTIVE, dtype=np.int8),
+            name=np.zeros(count, dtype=np.int32),
+            vocabulary=(name,),
+            step=np.full(count, NO_STEP, dtype=np.int32),
+            start_ns=(arrived + start_us) * 1000,
+            end_ns=(meetings.ends + start_us) * 1000,
+        )
+    return spans
