@@ -27,6 +27,7 @@ from profiler_merge.gaps import gap_warnings, refuse_rubbish
 from profiler_merge.given_files import GivenFiles, given_files
 from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.job_spans import JobSpans
+from profiler_merge.merge_options import DEFAULTS, MergeOptions
 from profiler_merge.process_rows import ProcessRows, in_start_order
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import profile_files
@@ -34,7 +35,6 @@ from profiler_merge.rank_sources import RankSources, left_out
 from profiler_merge.recognise import DARSHAN
 from profiler_merge.span_sources import MoreSpans, more_spans
 from profiler_merge.trace_merge import READERS, merge_trace
-from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT
 from traces.schema import OPS_SCHEMA, CaptureInfo, RankClock, table_from_columns
 from traces.store.writer import (
     OpsWriter,
@@ -49,34 +49,6 @@ from traces.store.writer import (
     write_spans,
 )
 from traces.units import seconds_to_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeOptions:
-    """How to merge.
-
-    align: auto, anchors, nesting, wall, or seconds as text.
-    exclude: globs over whole paths.
-    skip_damaged: use the readable rest of damaged logs and profiles.
-    reconstruct: make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
-    reconstruct_limit: the most reads and writes of one process that are made.
-    inspect: open the recorded HDF5 files and store where their chunks lie.
-    inspect_maps: (recorded prefix, directory) pairs that say where those files are now.
-    keep_profiler_files: keep the operations on the files that PyTorch's profiler wrote while it was recorded.
-    extend: extend a profile of some steps over the reads of the others (`profiler_merge.unprofiled`).
-    force: replace an earlier capture.
-    """
-
-    align: str = "auto"
-    exclude: tuple[str, ...] = ()
-    skip_damaged: bool = False
-    reconstruct: bool = True
-    reconstruct_limit: int = RECONSTRUCT_LIMIT
-    inspect: bool = False
-    inspect_maps: tuple[tuple[bytes, bytes], ...] = ()
-    keep_profiler_files: bool = False
-    extend: bool = True
-    force: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +97,7 @@ class MergeResult:
 
 
 def merge(
-    logs: Sequence[Path], profiles: Sequence[Path], output: Path, options: MergeOptions = MergeOptions()
+    logs: Sequence[Path], profiles: Sequence[Path], output: Path, options: MergeOptions = DEFAULTS
 ) -> MergeResult:
     """Write the capture `output` from the logs or traces of one job and the profiles of its ranks.
 
@@ -139,9 +111,7 @@ def merge(
         write = partial(_merge_logs, job, given, options, method)
     else:
         traced = READERS[given.tool](given.operations, options.exclude)
-        write = partial(
-            merge_trace, traced, given, method, skip_damaged=options.skip_damaged, options=_repeated(options)
-        )
+        write = partial(merge_trace, traced, given, options, method)
     working = begin_capture(output, force=options.force)
     try:
         made = write(working)
@@ -160,11 +130,6 @@ def merge(
         spans=spans,
         counted=_counted(files),
     )
-
-
-def _repeated(options: MergeOptions) -> dict[str, Any]:
-    """The options that capture.json repeats."""
-    return {"align": options.align, "exclude": list(options.exclude)}
 
 
 def _merge_logs(
@@ -268,7 +233,7 @@ class _Merger:
             coverage=coverage,
             warnings=self._warnings,
             extended=self._spans.extended_json(),
-            options=_repeated(self._options),
+            options=self._options.repeated(),
         )
         write_files(self._output, table)
         write_spans(self._output, spans)

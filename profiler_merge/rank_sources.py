@@ -35,20 +35,21 @@ class LeftOut:
 
 def left_out(job: JobLogs, globs: Sequence[str], exports: Collection[str]) -> LeftOut:
     """The files that one of `globs` matches, and those that the profiler wrote under the names `exports`."""
-    named = [(record, _shown(path)) for process in job.processes for record, path in process.log.names.items()]
-    exported = {record: path for record, path in named if _is_export(path, exports)}
+    named = [(record, shown(path)) for process in job.processes for record, path in process.log.names.items()]
+    exported = {record: path for record, path in named if is_export(path, exports)}
     matched = (record for record, path in named if any(fnmatchcase(path, glob) for glob in globs))
     return LeftOut(records=frozenset((*exported, *matched)), exports=tuple(sorted(exported.values())))
 
 
-def _is_export(path: str, exports: Collection[str]) -> bool:
+def is_export(path: str, exports: Collection[str]) -> bool:
     """Whether the profiler wrote the file, or a temporary form of it that is renamed or compressed later."""
     name = path.rpartition("/")[2]
     finals = (path, name, f"{name}.gz", name.removesuffix(".tmp"), path.removesuffix(".tmp"))
     return any(final in exports for final in finals)
 
 
-def _shown(path: bytes) -> str:
+def shown(path: bytes) -> str:
+    """The path as text, what is not UTF-8 as escapes."""
     return path.decode("utf-8", "backslashreplace")
 
 

@@ -6,23 +6,24 @@ without a date has to be placed. No more than one rank's operations and one prof
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from profiler_merge.capture_info import source_of
-from profiler_merge.clocks.alignment import align_rank
+from profiler_merge.clocks.alignment import AUTO, WALL, align_rank
 from profiler_merge.clocks.offsets import Alignment, align_seconds
 from profiler_merge.clocks.process_profiles import profiles_of_processes
 from profiler_merge.darshan.rank_segments import RankSegments
 from profiler_merge.given_files import GivenFiles
 from profiler_merge.job_spans import JobSpans
+from profiler_merge.merge_options import MergeOptions
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import profile_files, profile_kind
+from profiler_merge.rank_sources import LeftOut, is_export, shown
 from profiler_merge.recognise import DFTRACER, STRACE, kind_of
 from profiler_merge.span_sources import MoreSpans, more_spans
 from profiler_merge.traced_files import TracedFiles
@@ -73,72 +74,32 @@ class _TraceClock:
 
 
 def merge_trace(
-    job: TracedJob,
-    given: GivenFiles,
-    method: str | float,
-    output: Path,
-    *,
-    skip_damaged: bool,
-    options: Mapping[str, Any],
+    job: TracedJob, given: GivenFiles, options: MergeOptions, method: str | float, output: Path
 ) -> tuple[CaptureInfo, pa.Table, int]:
     """Write the capture's parts. Returns the contents of capture.json, the files table and the number of spans.
 
-    `method`: as `clocks.alignment.parse_method` returns it; `options`: those that `made_by` repeats.
+    `method`: as `clocks.alignment.parse_method` returns it.
     Raises: LogError for a trace without operations; ProfileError, AlignmentError for profiles that cannot be used.
     """
     pids = [frozenset(process.pid for process in rank.processes) for rank in job.ranks]
-    mapped = profiles_of_processes(
-        profile_files(given.profiles), pids, (job.start_ns, job.end_ns), skip_damaged=skip_damaged
-    )
+    times_ns = (job.start_ns, job.end_ns)
+    mapped = profiles_of_processes(profile_files(given.profiles), pids, times_ns, skip_damaged=options.skip_damaged)
     more = more_spans(given.spans, pids)
     more.loops = {**job.spans, **more.loops}
-    merger = _TraceMerger(job, mapped.by_rank, more, method, skip_damaged=skip_damaged)
-    with OpsWriter(output) as writer:
-        for rank in range(job.nprocs):
-            table = merger.rank_table(rank)
-            writer.write(table)
-    if not writer.rows:
-        raise LogError(
-            f"{job.files[0]} holds no operation on a file of the job: {'; '.join(job.warnings) or 'nothing was opened'}"
-        )
-    warnings = [
-        *job.warnings,
-        *mapped.warnings,
-        *merger.warnings,
-        *more.warnings,
-        *merger.spans.add_rest(),
-        *_mapped(job),
-    ]
-    table = merger.files.table(complete=job.complete)
-    spans = merger.spans.table()
-    share = 1.0 if job.complete and writer.rows else None
-    info = CaptureInfo(
-        job=_job(job),
-        ranks=tuple(range(job.nprocs)),
-        sources=(
-            *(source_of(path, job.tool) for path in job.files),
-            *(source_of(path, profile_kind(path)) for _, files in sorted(mapped.by_rank.items()) for path in files),
-            *(source_of(path, str(kind_of(path))) for path in more.files),
-        ),
-        clock=tuple(merger.clock),
-        coverage=Coverage(bytes=share, operations=share, ranks=dict.fromkeys(range(job.nprocs), (share, share))),
-        lanes="pthread_id",
-        warnings=tuple(warnings),
-        made_by={
-            "program": "dxt-replay",
-            "version": VERSION,
-            "command": "merge",
-            "operations_stored": writer.rows,
-            "operations_reconstructed": 0,
-            "rebuilt": Rebuilt().as_json(),
-            **options,
-        },
-    )
-    write_files(output, table)
-    write_spans(output, spans)
-    write_hdf5(output, HDF5_SCHEMA.empty_table())
-    write_capture_info(output, info)
-    return info, table, spans.num_rows
+    exported = frozenset() if options.keep_profiler_files else _exported(job, mapped.exports)
+    merger = _TraceMerger(replace(job, left_out=job.left_out | exported), mapped.by_rank, more, options, method)
+    merger.warnings += [*job.warnings, *mapped.warnings, *more.warnings, *_exports_warnings(job, exported)]
+    return merger.run(output)
+
+
+def _exported(job: TracedJob, exports: Collection[str]) -> frozenset[int]:
+    """Files that the profiler itself wrote."""
+    return frozenset(number for number, path in enumerate(job.paths) if is_export(shown(path), exports))
+
+
+def _exports_warnings(job: TracedJob, exported: Collection[int]) -> list[str]:
+    paths = tuple(sorted(shown(job.paths[number]) for number in exported))
+    return LeftOut(records=frozenset(), exports=paths).warnings()
 
 
 class _TraceMerger:
@@ -149,30 +110,81 @@ class _TraceMerger:
         job: TracedJob,
         profiles: Mapping[int, tuple[Path, ...]],
         more: MoreSpans,
+        options: MergeOptions,
         method: str | float,
-        *,
-        skip_damaged: bool,
     ) -> None:
-        self._job, self._method = job, method
-        self.files = TracedFiles(job.paths, job.sizes, job.suspect)
-        self.spans = JobSpans(
-            profiles=profiles, start_ns=job.start_ns, ranks=job.nprocs, skip_damaged=skip_damaged, more=more
+        self._job, self._profiles, self._more, self._options, self._method = job, profiles, more, options, method
+        self._files = TracedFiles(job.paths, job.sizes, job.suspect)
+        self._spans = JobSpans(
+            profiles=profiles,
+            start_ns=job.start_ns,
+            ranks=job.nprocs,
+            skip_damaged=options.skip_damaged,
+            more=more,
+            extend=options.extend,
         )
-        self.clock: list[RankClock] = []
+        self._clock: list[RankClock] = []
         self.warnings: list[str] = []
 
-    def rank_table(self, rank: int) -> pa.Table:
+    def run(self, output: Path) -> tuple[CaptureInfo, pa.Table, int]:
+        """Write everything. Returns the contents of capture.json, the files table, and the number of spans."""
+        with OpsWriter(output) as writer:
+            for rank in range(self._job.nprocs):
+                writer.write(self._rank_table(rank))
+        if not writer.rows:
+            why = "; ".join(self._job.warnings) or "nothing was opened"
+            raise LogError(f"{self._job.files[0]} holds no operation on a file of the job: {why}")
+        self.warnings += [*self._spans.add_rest(), *self._spans.extension_warnings(), *_mapped(self._job)]
+        table, spans, info = (
+            self._files.table(complete=self._job.complete),
+            self._spans.table(),
+            self._info(writer.rows),
+        )
+        write_files(output, table)
+        write_spans(output, spans)
+        write_hdf5(output, HDF5_SCHEMA.empty_table())
+        write_capture_info(output, info)
+        return info, table, spans.num_rows
+
+    def _info(self, stored: int) -> CaptureInfo:
+        job, share = self._job, 1.0 if self._job.complete else None
+        extended = self._spans.extended_json()
+        return CaptureInfo(
+            job=_job(job),
+            ranks=tuple(range(job.nprocs)),
+            sources=(
+                *(source_of(path, job.tool) for path in job.files),
+                *(source_of(path, profile_kind(path)) for _, files in sorted(self._profiles.items()) for path in files),
+                *(source_of(path, str(kind_of(path))) for path in self._more.files),
+            ),
+            clock=tuple(self._clock),
+            coverage=Coverage(bytes=share, operations=share, ranks=dict.fromkeys(range(job.nprocs), (share, share))),
+            lanes="pthread_id",
+            warnings=tuple(self.warnings),
+            made_by={
+                "program": "dxt-replay",
+                "version": VERSION,
+                "command": "merge",
+                "operations_stored": stored,
+                "operations_reconstructed": 0,
+                "rebuilt": Rebuilt().as_json(),
+                **({"extended": extended} if extended else {}),
+                **self._options.repeated(),
+            },
+        )
+
+    def _rank_table(self, rank: int) -> pa.Table:
         """The rank's operations as `OPS_SCHEMA`; its spans and clock are noted on the way."""
         rows = self._job.of_rank(rank)
-        profile = self.spans.profile(rank)
+        profile = self._spans.profile(rank)
         alignment = self._align(rank, rows, profile)
         undated = profile is not None and profile.epoch_start_ns is None
         if profile is not None:
             # A profile without a date is moved to the trace's clock.
-            self.warnings += self.spans.add(rank, profile, -alignment.offset_ns if undated else 0)
+            self.warnings += self._spans.add(rank, profile, -alignment.offset_ns if undated else 0)
         if undated:
             alignment = replace(alignment, offset_ns=0)
-        self.clock.append(
+        self._clock.append(
             RankClock(
                 rank=rank,
                 method=alignment.method,
@@ -192,16 +204,20 @@ class _TraceMerger:
             "lane": rows["thread"],
             "op": rows["op"],
             "api": rows["api"],
-            "file_id": self.files.number(rows["file"]),
+            "file_id": self._files.number(rows["file"]),
             "offset": offset,
             "length": rows["length"],
             "start_ns": start_ns,
             "end_ns": end_ns,
-            "step": self.spans.step_of(rank, start_ns),
             "origin": np.full(len(rows), TRACED, dtype=np.int8),
         }
-        offset[renamed] = self.files.number(offset[renamed])
-        self.files.note(columns)
+        offset[renamed] = self._files.number(offset[renamed])
+        self._files.note(columns)
+        processes = np.array([process.number for process in self._job.ranks[rank].processes])
+        order = np.argsort(processes)
+        worker = order[np.searchsorted(processes, rows["process"], sorter=order)]
+        self._spans.extend_over(rank, columns, worker, self._files.name)
+        columns["step"] = self._spans.step_of(rank, start_ns)
         return table_from_columns(columns, OPS_SCHEMA)
 
     def _align(self, rank: int, rows: np.ndarray, profile: Profile | None) -> Alignment:
@@ -210,7 +226,7 @@ class _TraceMerger:
             return align_seconds(self._method)
         dated = profile is None or profile.epoch_start_ns is not None
         low, high = self._job.clock_ns
-        if self._method == "wall" or (self._method == "auto" and dated):
+        if dated and self._method in (AUTO, WALL):
             return Alignment(method="wall", offset_ns=0, residual_ns=max(-low, high), interval_ns=(low, high))
         clock = _TraceClock(job=_LogTime(start_ns=self._job.start_ns), names=dict(enumerate(self._job.paths)))
         alignment, notes = align_rank(self._segments(rank, rows), clock, profile, self._method)

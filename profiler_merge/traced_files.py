@@ -36,6 +36,10 @@ class TracedFiles:
                 self._numbers.append(file)
         return self._ids[files]
 
+    def name(self, file_id: int) -> str:
+        """The path of a file, what is not UTF-8 as escapes."""
+        return self._paths[self._numbers[file_id]].decode("utf-8", "backslashreplace")
+
     def note(self, columns: Mapping[str, np.ndarray]) -> None:
         """Count the operations of a rank, given as columns of `OPS_SCHEMA`."""
         op, api, file_id, length = (columns[name] for name in ("op", "api", "file_id", "length"))

@@ -28,6 +28,7 @@ def profiles_of_processes(
     """
     by_rank: dict[int, tuple[Path, ...]] = {}
     warnings = []
+    exports: set[str] = set()
     for files in profiles:
         profile = read_profile(files, skip_damaged=skip_damaged)
         other = list(time_contradiction(profile, *times_ns))
@@ -36,6 +37,8 @@ def profiles_of_processes(
                 f"{files[0]} is the profile of another run: {'; '.join(other)}. Give the profile of this run, or leave "
                 "--profile out"
             )
+        if profile.torch is not None:
+            exports.update((*profile.torch.exports, *(path.name for path in files)))
         rank = 0 if len(pids) == len(profiles) == 1 else _rank_of(files[0], profile, pids)
         if rank is None:
             warnings.append(
@@ -47,7 +50,7 @@ def profiles_of_processes(
             )
         else:
             by_rank[rank] = files
-    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings))
+    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings), exports=tuple(sorted(exports)))
 
 
 def _rank_of(path: Path, profile: Profile, pids: Sequence[Collection[int]]) -> int | None:

@@ -57,7 +57,7 @@ class TracedJob:
     paths: exact path by number of the file. sizes: the greatest size seen, by number.
     mapped: files of which parts were mapped into memory, whose reads are page faults and in no trace.
     suspect: file -> operations whose offset may be wrong.
-    folders: files of `paths` that are folders of others, on which no operation is kept.
+    left_out: files of `paths` on which no operation is kept, such as those that are folders of others.
     spans: of a rank, in CLOCK_REALTIME, where the program was annotated.
     complete: whether it is certain that all that was read and written is in the trace.
     """
@@ -74,7 +74,7 @@ class TracedJob:
     sizes: Mapping[int, int] = field(default_factory=dict)
     mapped: frozenset[int] = frozenset()
     suspect: Mapping[int, int] = field(default_factory=dict)
-    folders: frozenset[int] = frozenset()
+    left_out: frozenset[int] = frozenset()
     spans: Mapping[int, SpanColumns] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -89,8 +89,8 @@ class TracedJob:
         """
         processes = self.ranks[rank].processes
         rows = self.rows.of_processes([process.number for process in processes])
-        if self.folders:
-            rows = rows[~np.isin(rows["file"], list(self.folders))]
+        if self.left_out:
+            rows = rows[~np.isin(rows["file"], list(self.left_out))]
         place = {process.number: place for place, process in enumerate(processes)}
         process = np.array([place[number] for number in rows["process"].tolist()], dtype=np.int32)
         threads, first, of_row = np.unique(rows["thread"], return_index=True, return_inverse=True)
