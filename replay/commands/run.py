@@ -54,7 +54,7 @@ def command(
     """Replay a capture (or a .darshan log); the replay is written as a capture too.
 
     Under `mpiexec -n R` each process replays its share of the recorded ranks.
-    Exits 1 when operations or closes failed or the run was stopped.
+    Exits 1 when operations or closes failed, reads or writes moved fewer bytes than recorded, or the run was stopped.
     """
     from replay import interface
     from replay.commands.processes import ending_together

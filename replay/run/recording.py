@@ -22,6 +22,7 @@ from traces.schema import (
     OPS_SCHEMA,
     SPAN_KINDS,
     SPANS_SCHEMA,
+    TRACED,
     UNION_THREAD,
     table_from_columns,
 )
@@ -57,7 +58,7 @@ class Tally:
     """Totals of a run so far. Tallies of several lanes or processes can be added.
 
     operations, failed: issued operations, and those that returned an error.
-    short: reads and writes that moved fewer bytes than recorded.
+    short: traced reads and writes that moved fewer bytes than recorded.
     bytes_read, bytes_written: bytes moved.
     last_end_ns: when the last operation ended, from the start of the run.
     starved_ns: how long lanes had nothing to do because the feeder was late.
@@ -174,8 +175,8 @@ class LaneRecorder:
         failed = (result < 0) & ~refused
         tally.operations += len(rows)
         tally.failed += int(failed.sum())
-        data = operations["kind"] <= WRITE_AT
-        tally.short += int((data & (result >= 0) & (result < operations["length"])).sum())
+        exact = (operations["kind"] <= WRITE_AT) & (rows["origin"] == TRACED)
+        tally.short += int((exact & (result >= 0) & (result < operations["length"])).sum())
         tally.bytes_read += int(moved[operations["kind"] == READ_AT].sum())
         tally.bytes_written += int(moved[operations["kind"] == WRITE_AT].sum())
         tally.last_end_ns = max(tally.last_end_ns, int(rows["end_ns"].max()))

@@ -116,8 +116,8 @@ class RunResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the run came to its end and no operation and no close failed."""
-        return not (self.stopped or self.tally.failed or self.tally.close_errors)
+        """Whether the run came to its end, no operation and no close failed, and all moved their bytes."""
+        return not (self.stopped or self.tally.failed or self.tally.short or self.tally.close_errors)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -63,6 +63,8 @@ def run_headline(run: Mapping[str, Any]) -> str:
     closes = run.get("close_errors") or {}
     if closes:
         problems.append(f"{format_counted(sum(closes.values()), 'file')} failed to close{_by_name(closes)}")
+    if run.get("short"):
+        problems.append(f"{format_counted(run['short'], 'operation')} moved fewer bytes than recorded")
     if problems:
         return f"FAILED: r{done}; {', '.join(problems)}."
     if run.get("stopped"):
@@ -152,7 +154,7 @@ def repeat_headline(repeats: Mapping[str, Any]) -> str:
     spread = f"{seconds(elapsed['min'])} to {seconds(elapsed['max'])}"
     done = f"eplayed {times} in a median of {seconds(elapsed['median'])} ({spread}; {_recorded(runs[0])})"
     of_runs = f"of {format_counted(len(runs), 'run')}"
-    failed = sum(1 for run in runs if run["failed"] or run.get("close_errors"))
+    failed = sum(1 for run in runs if run["failed"] or run.get("short") or run.get("close_errors"))
     if failed:
         return f"FAILED: r{done}; operations or closes failed in {failed} {of_runs}."
     late = sum(1 for run in whole if _is_late(run))

@@ -109,7 +109,7 @@ def plan_stage(capture: Capture, target: Path, *, maps: Sequence[PathMap] = (), 
 def found_at(target: Target | None, files: Iterable[TwinFile]) -> Iterator[tuple[TwinFile, os.stat_result | None]]:
     """Each file with what is at its place, directory by directory.
 
-    Raises: TargetError for a link, a directory and anything else that is not a plain file.
+    Raises: TargetError for a link of either kind, a directory and anything else that is not a plain file.
     """
     by_directory: dict[str, list[TwinFile]] = defaultdict(list)
     for file in files:
@@ -128,6 +128,11 @@ def found_at(target: Target | None, files: Iterable[TwinFile]) -> Iterator[tuple
                     link = stat_modes.S_ISLNK(found.st_mode)
                     what = "a symbolic link" if link else "no plain file"
                     raise TargetError(f"{target.shown(file.path)} is {what}: remove it or choose another --target")
+                if found is not None and found.st_nlink > 1:
+                    raise TargetError(
+                        f"{target.shown(file.path)} is one of {found.st_nlink} names (hard links) of a file, which a "
+                        "replay could overwrite: remove this name and stage again, or choose another --target"
+                    )
                 yield file, found
 
 

@@ -17,7 +17,7 @@ from replay.run.options import RunOptions
 from replay.run.runner import run_replay
 from replay.twin.stage import stage
 from replay.twin.stage_plan import plan_stage
-from tests.capture_builder import Span, build_capture, read, write
+from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.errors import TargetError, UsageError
 from traces.store.reader import open_capture
 
@@ -302,3 +302,16 @@ sys.exit(main({arguments!r}))
     assert done.returncode == 2
     assert "process 1: a part of rank 1 is damaged" in done.stderr
     assert not (tmp_path / "r.capture").exists()
+
+
+def test_a_read_that_moves_fewer_bytes_fails_the_run(tmp_path):
+    """The file is made within the run, with half of the bytes that are read of it."""
+    ops = [
+        write(0, length=10, start_ns=1),
+        Op("rename", 0, offset=1, start_ns=2 * MS),
+        read(1, length=20, start_ns=3 * MS),
+    ]
+    source = build_capture(tmp_path, files=["/new", "/final"], ops=ops)
+    stage(plan_stage(source, tmp_path / "target"))
+    result = run_replay(source, tmp_path / "r.capture", options(tmp_path / "target", source, compute="skip"), Solo())
+    assert (result.tally.failed, result.tally.short, result.succeeded) == (0, 1, False)

@@ -382,3 +382,15 @@ def test_contained(path: str) -> None:
 @pytest.mark.parametrize("path", ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/.", "a\0"])
 def test_not_contained(path: str) -> None:
     assert not is_contained(path)
+
+
+@pytest.mark.parametrize("where", ["/a/b/c", "/w/x"])
+def test_a_hard_link_is_refused_before_a_run_writes_through_it(where: str, place: Path, capture: Capture) -> None:
+    target = place / "target"
+    stage(plan_stage(capture, target))
+    link = target / f"{TWIN_ROOT}{where}"
+    link.unlink(missing_ok=True)
+    link.hardlink_to(place / "outside/kept")
+    for look in (lambda: check_staged(capture, target), lambda: plan_stage(capture, target)):
+        with nothing_outside_changes(place), pytest.raises(TargetError, match=r"one of 2 names \(hard links\)"):
+            look()
