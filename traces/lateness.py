@@ -1,4 +1,4 @@
-"""The one rule by which a replayer counts as late: its lag against what its machine could do at best."""
+"""The rules by which a replayer counts as late: its lag against what its machine could do at best."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from traces.replay_record import PERCENTILES
-from traces.units import NS_PER_US
+from traces.units import NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
     from traces.measures.distribution import Distribution
@@ -21,6 +21,14 @@ def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
     `jitter_us`: percentiles of the lag of an idle thread on the same machine; None where it was not measured.
     """
     return max(LATE_US, LATE_RATIO * (jitter_us or {}).get("p99", 0.0))
+
+
+def kept_times_limit_us(recorded_elapsed_s: float, share_pct: float, allowed_us: float) -> float:
+    """The largest p99 of the lag (us) with which a replay kept the recorded times.
+
+    `share_pct`: share of the recorded time, in per cent; `allowed_us`: in a short run, what `allowed_lag_us` says.
+    """
+    return max(recorded_elapsed_s * NS_PER_S / NS_PER_US * share_pct / 100, allowed_us)
 
 
 def percentiles_us(nanoseconds: Distribution) -> dict[str, float] | None:

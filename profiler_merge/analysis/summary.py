@@ -314,8 +314,14 @@ class SummaryCollector:
         return int((probably_mapped(self._capture.files) & self._capture.file_mask).sum())
 
     def _counters(self) -> pa.Table | None:
-        """Darshan's counters where they cover exactly the rows of the capture or part; else None."""
-        if is_replay(self._capture.info) or not self._capture.takes_whole_files:
+        """Darshan's counters where they cover exactly the rows of the capture or part; else None.
+
+        Those of a capture without a Darshan log were counted from its rows, and so add nothing to them.
+        """
+        info = self._capture.info
+        if is_replay(info) or not self._capture.takes_whole_files:
+            return None
+        if info.sources and not any(source.kind == "darshan" for source in info.sources):
             return None
         return self._capture.files.filter(pa.array(self._capture.file_mask))
 

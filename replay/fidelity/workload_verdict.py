@@ -13,7 +13,7 @@ from replay.fidelity.exactness import Exactness
 from replay.fidelity.similarity import Similarity
 from replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
 from traces.errors import UsageError
-from traces.lateness import allowed_lag_us
+from traces.lateness import allowed_lag_us, kept_times_limit_us
 from traces.store.relation import Relation
 from traces.units import NS_PER_S, NS_PER_US, format_count, format_duration, format_slowdown
 
@@ -183,12 +183,14 @@ def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[st
     if abs(times.elapsed_error_pct) > thresholds.elapsed_error_pct:
         allowed = thresholds.elapsed_error_pct
         reasons.append(f"elapsed time is off by {times.elapsed_error_pct:+.2f} %, more than {allowed:g} %")
-    late_ns = (times.lag_p99_us or 0.0) * NS_PER_US
-    if late_ns > times.recorded_elapsed_s * NS_PER_S * thresholds.elapsed_error_pct / 100:
-        late = format_duration(late_ns)
+    limit_us = kept_times_limit_us(
+        times.recorded_elapsed_s, thresholds.elapsed_error_pct, allowed_lag_us(times.jitter_us)
+    )
+    if (times.lag_p99_us or 0.0) > limit_us:
+        late, limit = (format_duration(value * NS_PER_US) for value in (times.lag_p99_us or 0.0, limit_us))
         reasons.append(
-            f"the recorded times were not kept: 1 % of the operations began {late} late or more, over "
-            f"{thresholds.elapsed_error_pct:g} % of the run. {_cause(times)}"
+            f"the recorded times were not kept: 1 % of the operations began {late} late or more, over the limit of "
+            f"{limit}. {_cause(times)}"
         )
     if times.drift_interval_ppm is None:
         return reasons, ["timing: drift is not judged, too few operations on equal threads to measure it"]

@@ -7,9 +7,8 @@ from typing import Any
 
 from replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
 from replay.show.section import Section, prose
+from traces.lateness import kept_times_limit_us
 from traces.units import (
-    NS_PER_S,
-    NS_PER_US,
     format_bytes,
     format_count,
     format_rate_change,
@@ -79,7 +78,7 @@ def _recorded_times(comparison: Comparison) -> Iterable[tuple[str, ...]]:
         return
     late_us, limit_pct = comparison["workload"]["lag_p99_us"], thresholds["elapsed_error_pct"]
     if late_us is not None:
-        limit_us = timing["source_elapsed_s"] * limit_pct / 100 * NS_PER_S / NS_PER_US
+        limit_us = kept_times_limit_us(timing["source_elapsed_s"], limit_pct, comparison["workload"]["allowed_lag_us"])
         yield "behind the recorded times, slowest 1 %", "", microseconds(late_us), f"limit {microseconds(limit_us)}"
     times = (seconds(timing[f"{side}_elapsed_s"]) for side in ("source", "replay"))
     yield "elapsed time", *times, f"{format_signed(timing['elapsed_error_pct'], 2)} %, limit {limit_pct:g} %"

@@ -3,11 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
+from profiler_merge.analysis.summary import summarise
 from tests.capture_builder import File, build_capture, files_table, read, write
 from traces.measures.access_pattern import AccessCounts
 from traces.measures.operation_rows import operation_rows
+from traces.schema import CaptureInfo, Job, Source
 
 OPS = [
     read(0, length=10, start_ns=0),
@@ -33,6 +36,16 @@ def test_rows_decide_without_counters(tmp_path: Path) -> None:
     )
     assert (found["MPIIO"].operations, found["MPIIO"].bytes) == (2, 11)
     assert (found["STDIO"].operations, found["STDIO"].reconstructed) == (0, 1)
+
+
+@pytest.mark.parametrize(("recorder", "source"), [("darshan", "counters"), ("strace", "operations")])
+def test_only_a_darshan_log_has_counters(tmp_path: Path, recorder: str, source: str) -> None:
+    counted = {"posix_reads": 1, "posix_writes": 0, "posix_bytes_read": 10, "posix_bytes_written": 0}
+    info = CaptureInfo(
+        job=Job(nprocs=1, run_time_s=1.0), ranks=(0,), sources=(Source(name="a", sha256="0", kind=recorder),)
+    )
+    capture = build_capture(tmp_path, files=[File("/a", counters=counted)], ops=[read(0, length=10)], info=info)
+    assert summarise(capture).interfaces["POSIX"].source == source
 
 
 def test_counters_are_preferred_per_interface(tmp_path: Path) -> None:

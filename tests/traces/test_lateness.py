@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from traces.lateness import allowed_lag_us, kept_times_limit_us
+
+
+def test_a_lag_is_allowed_as_far_as_the_machine_explains_it() -> None:
+    assert allowed_lag_us(None) == 1_000
+    assert allowed_lag_us({"p99": 20.0}) == 1_000
+    assert allowed_lag_us({"p99": 4_000.0}) == 40_000
+
+
+def test_recorded_times_may_be_missed_by_a_share_of_the_run_or_by_what_the_machine_explains() -> None:
+    assert kept_times_limit_us(8.0, 1.0, 1_000) == 80_000
+    assert kept_times_limit_us(0.05, 1.0, 1_000) == 1_000, "1 % of 50 ms is less than an idle thread is late"
