@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,18 +91,19 @@ def command(
     from replay import interface
     from replay.commands.json_output import print_json
 
-    recorded = interface.record(
-        words,
-        output,
-        logs=logs,
-        tracer=tracer,
-        profiles=profiles,
-        library=library,
-        memory_mib=memory,
-        include=include,
-        force=force,
-        stdout=2 if as_json else None,
-    )
+    with _hint_when_interrupted():
+        recorded = interface.record(
+            words,
+            output,
+            logs=logs,
+            tracer=tracer,
+            profiles=profiles,
+            library=library,
+            memory_mib=memory,
+            include=include,
+            force=force,
+            stdout=2 if as_json else None,
+        )
     if as_json:
         print_json(recorded.as_json())
     _report(recorded)
@@ -111,8 +113,19 @@ def command(
         raise SystemExit(recorded.job.ended.status or DxtReplayError.exit_status)
 
 
+@contextlib.contextmanager
+def _hint_when_interrupted() -> Iterator[None]:
+    """Ctrl-C while the job runs is the job's; this one came while its logs were merged, or before it started."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("dxt-replay: interrupted: what was recorded stays, and `dxt-replay merge` merges it", err=True)
+        raise
+
+
 def _report(recorded: Recorded) -> None:
     """What was found and what to type next, on stderr: standard output is the job's."""
+    from replay.commands.next_command import print_next
     from replay.commands.session import current, warn
     from replay.show.record_sections import record_sections
     from replay.show.terminal import print_sections
@@ -128,3 +141,4 @@ def _report(recorded: Recorded) -> None:
     if not current().quiet:
         with contextlib.redirect_stdout(sys.stderr):
             print_sections(record_sections(recorded.as_json()))
+            print_next(*recorded.next_words)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replay.interface.merging import PathLike, merge
-from traces.errors import DxtReplayError, RecordingError, UsageError
+from traces.errors import DxtReplayError, ProfileError, RecordingError, UsageError
 
 if TYPE_CHECKING:
     from profiler_merge.merge import MergeResult
     from profiler_merge.recorder.job import RecordedJob
+
+_CLOCK_STEP_S = 2.0
+"""Coarsest time of a file, of FAT; times of Lustre and NFS are of a server's clock."""
 
 _ENOUGH = 0.99995
 """Least trace coverage that is called complete."""
@@ -25,15 +29,19 @@ class Recorded:
     """What `record` made.
 
     capture: the capture, None where nothing could be merged; `problem` then says why.
+    output: where the capture was to be.
     folder: the recording: the tracer's logs, the profiles, and the script that started each process.
-    profiles: the folders that the profiles were merged from.
+    profiles: the folders and files that the profiles were merged from.
+    old_profiles: given folders in which this job wrote no profile.
     merged: the result of the merge.
     """
 
     capture: Path | None
+    output: Path
     folder: Path
     job: RecordedJob
     profiles: tuple[Path, ...]
+    old_profiles: tuple[Path, ...]
     merged: MergeResult | None
     problem: str | None
 
@@ -43,18 +51,12 @@ class Recorded:
         return (*self.job.warnings, *_coverage_warnings(self))
 
     @property
-    def next_command(self) -> str:
-        """What to type next."""
-        if self.capture is None:
-            return self.merge_command
-        return f"dxt-replay summary {shlex.quote(str(self.capture))}"
-
-    @property
-    def merge_command(self) -> str:
-        """The merge alone, for when it did not succeed."""
+    def next_words(self) -> list[str]:
+        """What to type next, behind `dxt-replay`: a look at the capture, or the merge that did not succeed."""
+        if self.capture is not None:
+            return ["summary", str(self.capture)]
         given = [word for profile in self.profiles for word in ("--profile", str(profile))]
-        words = ["dxt-replay", "merge", str(self.folder / "logs"), *given, "-o", "run.capture"]
-        return shlex.join(words)
+        return ["merge", str(self.folder / "logs"), *given, "-o", str(self.output)]
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay record --json` prints."""
@@ -76,7 +78,7 @@ class Recorded:
             "merge": None if self.merged is None else self.merged.as_json(),
             "problem": self.problem,
             "warnings": list(self.warnings),
-            "next": self.next_command,
+            "next": shlex.join(["dxt-replay", *self.next_words]),
         }
 
 
@@ -121,22 +123,27 @@ def record(
         output=stdout,
     )
     found = find_tracer(list(command), options)
+    began_s = time.time()
     with signals_held() as mask:
         from traces.store.writer import check_capture_output  # here: it starts threads
 
         check_capture_output(capture, force=force)
         job = record_job(list(command), found, options, mask)
     given = [Path(each) for each in ([profiles] if isinstance(profiles, (str, os.PathLike)) else profiles)]
-    return _merged(capture, folder, job, given, force=force)
+    return _merged(capture, folder, job, given, began_s, force=force)
 
 
-def _merged(capture: Path, folder: Path, job: RecordedJob, given: Sequence[Path], *, force: bool) -> Recorded:
+def _merged(
+    capture: Path, folder: Path, job: RecordedJob, given: Sequence[Path], began_s: float, *, force: bool
+) -> Recorded:
     """The capture of a job that has run; what stands in its way is the result's problem."""
     from profiler_merge.recognise import find_profiles
     from profiler_merge.recorder.other_tracers import NOT_DATA
     from profiler_merge.recorder.tracer import DFTRACER
 
-    profiles = [*given, *([job.profiles] if find_profiles(job.profiles) else [])]
+    new = {place: _written_since(place, began_s) for place in given}
+    profiles = [file for files in new.values() for file in files]
+    profiles += [job.profiles] if find_profiles(job.profiles) else []
     merged, problem = None, None
     try:
         if not job.logs:
@@ -147,12 +154,24 @@ def _merged(capture: Path, folder: Path, job: RecordedJob, given: Sequence[Path]
         problem = str(error)
     return Recorded(
         capture=None if merged is None else capture,
+        output=capture,
         folder=folder,
         job=job,
         profiles=tuple(profiles),
+        old_profiles=tuple(place for place, files in new.items() if not files),
         merged=merged,
         problem=problem,
     )
+
+
+def _written_since(place: Path, began_s: float) -> list[Path]:
+    """The profiles below a folder that were written after a time: earlier ones are of other runs."""
+    from profiler_merge.recognise import find_profiles
+
+    try:
+        return [file for file in find_profiles(place) if file.stat().st_mtime >= began_s - _CLOCK_STEP_S]
+    except ProfileError:
+        return []
 
 
 def _no_log(job: RecordedJob) -> str:
@@ -181,6 +200,7 @@ def _coverage_warnings(recorded: Recorded) -> list[str]:
             f"only {min(known):.1%} of the job's I/O is in the trace: record again with more memory for it, such as "
             "--memory 1024 (MiB for each process)"
         )
+    warnings += [f"{place} holds no profile that this job wrote" for place in recorded.old_profiles]
     if not recorded.profiles:
         warnings.append(
             "no profile was written, so the capture has neither steps nor compute: put `with recording() as r:` around "

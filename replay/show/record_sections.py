@@ -25,4 +25,4 @@ def record_sections(recorded: Mapping[str, Any]) -> list[Section]:
         sections.append(prose("What this tracer costs and loses", [tracer["note"]]))
     if recorded["merge"] is not None:
         sections += merge_sections(recorded["merge"])
-    return [*sections, prose("Next", [recorded["next"]])]
+    return sections

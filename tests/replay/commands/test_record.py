@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from replay.commands.main import main
 from tests import fake_darshan
 from tests.places import ROOT
+from traces.samples import sample
 from traces.store.reader import open_capture
 
 PYTHON = sys.executable
@@ -56,7 +58,7 @@ def test_a_job_becomes_a_capture_and_the_next_command_is_printed(library, work, 
     assert "darshan 3.5.0" in err
     assert "trace coverage 100 %" in err
     assert WITHOUT_COMPUTE in err
-    assert err.rstrip().endswith("dxt-replay summary run.capture")
+    assert err.rstrip().endswith("next: dxt-replay summary run.capture")
     assert traced_reads(work / "run.capture") == 2
     assert (work / "run.recording" / "recording.txt").read_text(encoding="utf-8").startswith(PYTHON)
 
@@ -144,6 +146,36 @@ def test_profiles_go_into_the_recording(library, work, capfd) -> None:
     program = "import os; print(os.environ['DXT_RECORDING_PROFILE'])"
     assert record("--", PYTHON, "-c", program, library=library) == 0
     assert capfd.readouterr().out == f"{work}/run.recording/profile\n"
+
+
+def test_profiles_of_earlier_runs_are_not_of_this_job(library, work, capfd) -> None:
+    """The folder that the job writes into holds those of earlier runs too."""
+    old = work / "prof" / "rank0.xplane.pb"
+    old.parent.mkdir()
+    shutil.copy(sample("imagenet").profiles[0], old)
+    os.utime(old, (1, 1))
+    assert record("--profile", "prof", "--", PYTHON, "-c", "1", library=library) == 0
+    err = capfd.readouterr().err
+    assert "prof holds no profile that this job wrote" in err
+    assert WITHOUT_COMPUTE in err
+
+
+def test_a_merge_that_fails_says_how_to_repeat_it(library, work, capfd) -> None:
+    copy = f"import shutil; shutil.copyfile({str(sample('imagenet').profiles[0])!r}, 'prof/rank0.xplane.pb')"
+    (work / "prof").mkdir()
+    assert record("-o", "a b.capture", "--profile", "prof", "--", PYTHON, "-c", copy, library=library) == 2
+    err = capfd.readouterr().err
+    assert "is the profile of another run" in err
+    next_line = "next: dxt-replay merge 'a b.recording/logs' --profile prof/rank0.xplane.pb -o 'a b.capture'"
+    assert err.rstrip().endswith(next_line)
+    assert not (work / "a b.capture").exists()
+
+
+def test_nothing_with_threads_is_imported_before_the_signals_are_held() -> None:
+    program = "import sys, replay.commands.record, replay.interface.recordings, profiler_merge.recorder.job\n"
+    program += "print({'numpy', 'pyarrow'} & set(sys.modules))"
+    done = subprocess.run([PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_ctrl_c_leaves_what_was_recorded(library, work) -> None:
