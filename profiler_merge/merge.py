@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler_merge.capture_info import capture_info
-from profiler_merge.clocks.alignment import align_rank, parse_method
+from profiler_merge.clocks.alignment import WALL, align_rank, parse_method
 from profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from profiler_merge.clocks.profile_ranks import map_profiles
+from profiler_merge.clocks.worker_clock import align_worker
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, numbered, open_job, process_ids
 from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError
 from profiler_merge.file_table import FileTable, mapped_warnings
@@ -248,9 +249,13 @@ class _Merger:
         lanes = undated_offset_ns = 0
         process_of_lane: list[int] = []
         for process, segments in parts:
-            # Only the rank's own process is in the profile; its workers' logs are placed by their wall clock.
+            # Only the rank's own process is in the profile.
             own = profile if process.worker == 0 else None
-            alignment = self._align(rank, process, segments, own)
+            alignment = (
+                self._align(rank, process, segments, own)
+                if process.worker == 0
+                else self._align_worker(process, segments, profile)
+            )
             if len(segments) and own is not None and own.epoch_start_ns is None:
                 # The profile has no date, so it is moved to the log's clock, not the log to the profile's.
                 undated_offset_ns = -alignment.offset_ns
@@ -271,6 +276,16 @@ class _Merger:
         joined["step"] = self._spans.step_of(rank, joined["start_ns"])
         joined["rank"] = np.full(len(joined["lane"]), rank, dtype=np.int32)
         return table_from_columns(joined, OPS_SCHEMA)
+
+    def _align_worker(self, process: ProcessLog, segments: RankSegments, profile: Profile | None) -> Alignment:
+        """The offset of a worker's log: as its rank's training thread shows it, else the wall clock's or the user's."""
+        log_job = process.log.job
+        if isinstance(self._method, float):
+            return align_seconds(self._method)
+        found = align_worker(segments, process.log, profile) if self._method != WALL else None
+        if found is None and len(segments) == 0 and log_job.start_ns <= 0:
+            return align_seconds(0.0)
+        return found or align_wall(log_job.start_ns, log_job.has_nsec)
 
     def _align(self, rank: int, process: ProcessLog, segments: RankSegments, profile: Profile | None) -> Alignment:
         """The offset of a log; without traced operations it is the wall clock's, or the one that the user gives."""

@@ -142,7 +142,7 @@ def nest(segments: RankSegments, log: RecordingClock, profile: Profile, events: 
         segment_thread=threads,
         event_thread=events.line_id,
         window_ns=None if profile.epoch_start_ns is None else _window(log),
-        exclusive=events.exclusive,
+        least=events.least,
     )
 
 

@@ -68,6 +68,11 @@ class NestingEvents:
     start_ns: np.ndarray
     end_ns: np.ndarray
 
+    @property
+    def least(self) -> tuple[float, float]:
+        """Ratio and share from which on an answer is sure."""
+        return (EXCLUSIVE_RATIO, EXCLUSIVE_SHARE) if self.exclusive else (MIN_RATIO, MIN_SHARE)
+
     def __len__(self) -> int:
         """Number of events."""
         return len(self.start_ns)
@@ -125,13 +130,13 @@ def align_nesting(
     segment_thread: np.ndarray | None = None,
     event_thread: np.ndarray | None = None,
     window_ns: tuple[int, int] | None = WINDOW_NS,
-    exclusive: bool = False,
+    least: tuple[float, float] = (MIN_RATIO, MIN_SHARE),
 ) -> Alignment:
     """The offset that nests most segments (log clock) in events (CLOCK_REALTIME), all arrays int64, in any order.
 
     Threads, when both sides have them (`line_ids_of_threads`), must agree. `window_ns` bounds the offset; None, for
-    a profile without an epoch, tries all. `exclusive`: every segment must lie in an event. `evidence`: segments,
-    nested, share (of those inside the events' time), ratio (to the best offset elsewhere), second.
+    a profile without an epoch, tries all. `least`: ratio and share from which on an answer is sure. `evidence`:
+    segments, nested, share (of those inside the events' time), ratio (to the best offset elsewhere), second.
     Raises: AlignmentError when the answer is weak, with the reason.
     """
     if len(segment_start_ns) == 0 or len(event_start_ns) == 0:
@@ -169,7 +174,7 @@ def align_nesting(
         "ratio": peak / max(second, 1),
         "threads": int(threaded),
     }
-    _refuse_weak(evidence, high - low, exclusive=exclusive)
+    _refuse_weak(evidence, high - low, *least)
     return Alignment(
         method="nesting",
         offset_ns=offset,
@@ -179,8 +184,7 @@ def align_nesting(
     )
 
 
-def _refuse_weak(evidence: dict[str, float | int], width_ns: int, *, exclusive: bool) -> None:
-    least_ratio, least_share = (EXCLUSIVE_RATIO, EXCLUSIVE_SHARE) if exclusive else (MIN_RATIO, MIN_SHARE)
+def _refuse_weak(evidence: dict[str, float | int], width_ns: int, least_ratio: float, least_share: float) -> None:
     reason = None
     if evidence["nested"] < MIN_SEGMENTS:
         reason = f"only {evidence['nested']} of {evidence['segments']} reads lie in an event at any one offset"

@@ -50,7 +50,7 @@ def test_reads_of_the_training_thread_place_the_clock(tmp_path, loader):
     profile, start, end = job(tmp_path, loader=loader)
     (events,) = nesting_events(profile)
     assert (events.event_class, events.exclusive) == ("loader" if loader else "between operators", True)
-    found = align_nesting(start, end, events.start_ns, events.end_ns, exclusive=True)
+    found = align_nesting(start, end, events.start_ns, events.end_ns, least=events.least)
     assert found.interval_ns[0] <= -7_000_000 <= found.interval_ns[1]
     assert found.residual_ns < 300_000
     assert found.evidence["share"] == 1.0
@@ -62,7 +62,7 @@ def test_reads_of_which_some_lie_elsewhere_do_not(tmp_path):
     others = start[::10] + 10 * MS
     with pytest.raises(AlignmentError, match="of the reads during the profile lie in an event"):
         align_nesting(
-            np.append(start, others), np.append(end, others + 1000), events.start_ns, events.end_ns, exclusive=True
+            np.append(start, others), np.append(end, others + 1000), events.start_ns, events.end_ns, least=events.least
         )
 
 

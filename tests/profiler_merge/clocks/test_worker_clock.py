@@ -1,0 +1,88 @@
+"""Clocks of DataLoader workers: made ones of a known offset, and recorded ones held against what must precede what."""
+
+import numpy as np
+import pytest
+
+from profiler_merge.clocks.alignment import align_rank
+from profiler_merge.clocks.worker_clock import align_worker, worker_offset
+from profiler_merge.darshan.job_logs import open_job
+from profiler_merge.darshan.rank_segments import read_rank_segments
+from profiler_merge.profiles.reading import read_profile
+from profiler_merge.recognise import find_profiles
+from tests.places import CAPTURES
+
+MS = 1_000_000
+EPOCH = 1_795_000_000_000_000_000
+BATCH = 16
+
+
+def loop(offset_ns, *, steps=40, seed=5, jitter=6.0):
+    """Reads of one of two workers on its own clock, and the requests of the training thread, one a step."""
+    random = np.random.default_rng(seed)
+    asked = EPOCH + np.cumsum(random.uniform(40 - jitter, 40 + jitter, steps) * MS).astype(np.int64)
+    answered = asked + (random.uniform(0.8, 1.8, steps) * MS).astype(np.int64)
+    starts, ends = [], []
+    for request in answered[::2].tolist():
+        now = request + int(random.uniform(-0.3, 0.5) * MS)
+        for _ in range(8):
+            starts.append(now)
+            now += MS
+            ends.append(now)
+            now += MS // 5
+    return np.array(starts) - offset_ns, np.array(ends) - offset_ns, asked, answered
+
+
+@pytest.mark.parametrize("offset_ns", [-2 * MS, -17 * MS, -45 * MS])
+def test_a_worker_that_wakes_when_it_is_asked_is_placed(offset_ns):
+    found = worker_offset(*loop(offset_ns))
+    assert found is not None
+    assert found.interval_ns[0] <= offset_ns <= found.interval_ns[1]
+    assert abs(found.offset_ns - offset_ns) < 2 * MS
+    assert found.residual_ns < 4 * MS
+
+
+def test_a_worker_without_pauses_or_one_that_pauses_at_any_time_is_not():
+    start, end, asked, answered = loop(-5 * MS)
+    without_pauses = np.arange(len(start)) * 2 * MS + start[0]
+    assert worker_offset(without_pauses, without_pauses + MS, asked, answered) is None
+    anywhere = start + np.repeat(np.random.default_rng(1).integers(-15 * MS, 15 * MS, len(start) // 8), 8)
+    assert worker_offset(anywhere, anywhere + MS, asked, answered) is None
+    assert worker_offset(start, end, asked[:0], answered[:0]) is None
+
+
+@pytest.mark.skipif(not (CAPTURES / "torch_images").is_dir(), reason="no recorded captures beside this checkout")
+def test_no_recorded_batch_is_read_after_it_was_fetched_or_before_it_was_asked_for():
+    """The two workers of an epoch read 16 files a batch in turn, and may be four batches ahead."""
+    folder = CAPTURES / "torch_images"
+    job = open_job(sorted((folder / "logs").glob("*.darshan")))
+    (path,) = find_profiles(folder / "profile")
+    profile = read_profile([path])
+    rows = np.flatnonzero(profile.names_matching(r"enumerate.*Multi.*__next__")[profile.name])
+    asked, answered = np.sort(profile.start_ns[rows]), np.sort(profile.end_ns[rows])
+    placed = 0
+    for process in job.processes[1:]:
+        (segments,) = read_rank_segments(process.log)
+        found = align_worker(segments, process.log, profile)
+        if found is None:
+            continue
+        placed += 1
+        epoch, turn = divmod(process.worker - 1, 2)
+        first = (segments.offset == 0) & (segments.length > 0)
+        begin = segments.start_ns[first][::BATCH] + process.log.job.start_ns
+        last = np.maximum.reduceat(segments.end_ns[segments.length > 0], np.arange(0, first.sum(), BATCH))
+        fetch = epoch * 26 + 2 * np.arange(len(begin)) + turn
+        at_most = (answered[fetch] - last - process.log.job.start_ns).min()
+        at_least = (asked[fetch[2:] - 4] - begin[2:]).max()
+        assert at_least - 100_000 <= found.interval_ns[1]
+        assert at_most >= found.interval_ns[0]
+        assert found.residual_ns < 4 * MS
+    assert placed >= 6
+
+
+@pytest.mark.skipif(not (CAPTURES / "torch_eval").is_dir(), reason="no recorded captures beside this checkout")
+def test_a_rank_without_a_profile_leaves_its_workers_on_the_wall_clock():
+    folder = CAPTURES / "torch_eval"
+    job = open_job(sorted((folder / "logs").glob("*.darshan")))
+    (segments,) = read_rank_segments(job.processes[1].log)
+    assert align_worker(segments, job.processes[1].log, None) is None
+    assert align_rank(segments, job.processes[1].log, None, "auto")[0].method == "wall"
