@@ -88,6 +88,28 @@ def look(loop: TrainingLoop, batches: Batches, evaluated: np.ndarray) -> LoopRea
     return LoopReads(loop_files=loop_files, reads=reads, inside=inside, bytes=moved, lanes=tuple(lanes))
 
 
+def with_own_reads(loop: TrainingLoop, batches: Batches, loop_reads: LoopReads) -> TrainingLoop:
+    """The loop in which a step fetches its batch while the training thread itself reads it.
+
+    Only where the profile has no input waits, and one lane reads for the loop that also does what the training thread
+    does in its checkpoints: then that lane is this thread. Else the loop as it is.
+    """
+    if loop.input_waits or len(loop_reads.lanes) != 1:
+        return loop
+    first = np.full(len(loop.step_begin_ns), np.iinfo(np.int64).max)
+    last = np.zeros(len(first), dtype=np.int64)
+    in_checkpoints: set[int] = set()
+    for batch in batches():
+        checkpoint = containing(loop, loop.checkpoints, batch.start_ns) != NO_EVENT
+        in_checkpoints.update(np.unique(batch.lane[checkpoint]).tolist())
+        step = np.searchsorted(loop.step_begin_ns, batch.start_ns, side="right") - 1
+        read = (batch.op == READ) & loop_reads.loop_files[batch.file_id] & ~checkpoint & (step >= 0)
+        read[read] &= batch.end_ns[read] <= loop.step_end_ns[step[read]]
+        np.minimum.at(first, step[read], batch.start_ns[read])
+        np.maximum.at(last, step[read], batch.end_ns[read])
+    return loop.with_fetches(first, last) if in_checkpoints == set(loop_reads.lanes) else loop
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """Of `LoopModel`, what the reads alone show; the fields are described there."""

@@ -42,6 +42,7 @@ from replay.causal.feed import (
     look,
     turns_of,
     with_evaluations,
+    with_own_reads,
 )
 from replay.causal.ready import ready_at, ready_times
 from replay.causal.training_loop import FETCH, OPENING, TrainingLoop
@@ -288,7 +289,7 @@ def derive_model(
     threads_known: bool,
     worker_lanes: Mapping[int, int] | None = None,
 ) -> LoopModel:
-    """The model of one rank from its loop and operations, which are read six times at most.
+    """The model of one rank from its loop and operations, which are read eight times at most.
 
     files: how many there are. threads_known: whether lanes are true threads, not inferred from overlaps.
     worker_lanes: the lanes of worker processes, and how late their clocks may be, ns.
@@ -296,6 +297,9 @@ def derive_model(
     """
     loop, evaluated = with_evaluations(loop, batches, files)
     loop_reads = look(loop, batches, evaluated)
+    own = with_own_reads(loop, batches, loop_reads)
+    if own is not loop:
+        loop, loop_reads = own, look(own, batches, evaluated)
     reads, inside = loop_reads.reads, loop_reads.inside
     dealt = dealing(loop, batches, worker_lanes or {})
     # What workers do not read, the training thread reads by itself.

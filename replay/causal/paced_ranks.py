@@ -136,7 +136,6 @@ def derive_steps(
     """
     ranks = [survey.rank for survey in surveys]
     loops = together(comm, lambda: {rank: _loop(capture, rank, spans[rank], origin_ns) for rank in ranks})
-    meetings, warnings = _meetings(list(loops.values()), comm)
 
     def model(survey: RankSurvey) -> LoopModel:
         return derive_model(
@@ -148,6 +147,7 @@ def derive_steps(
         )
 
     models = together(comm, lambda: {survey.rank: model(survey) for survey in surveys})
+    meetings, warnings = _meetings([each.loop for each in models.values()], comm)
     return Steps(
         models=models,
         surveys={survey.rank: survey for survey in surveys},

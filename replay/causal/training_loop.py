@@ -122,6 +122,27 @@ class TrainingLoop:
         long = free.ends - free.starts > PAUSE_STEPS * np.median(self.step_end_ns - self.step_begin_ns)
         return Intervals.union_of(free.starts[long], free.ends[long])
 
+    def with_fetches(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
+        """The loop in which each step (steps,) fetches its batch from `begin_ns` to `end_ns`, where that is later than
+        its begin and touches no other event; `input_waits` is then true."""
+        begin, end = self.begin_ns.copy(), self.end_ns.copy()
+        fetches = self.fetches
+        step = np.searchsorted(self.step_begin_ns, begin[fetches], side="right") - 1
+        others = np.flatnonzero(self.kind != FETCH)
+        taken = Intervals.union_of(begin[others], end[others])
+        wanted = (step >= 0) & (begin_ns[step] < end_ns[step])
+        wanted[wanted] &= taken.covered_within(begin_ns[step[wanted]], end_ns[step[wanted]]) == 0
+        begin[fetches[wanted]], end[fetches[wanted]] = begin_ns[step[wanted]], end_ns[step[wanted]]
+        order = np.lexsort((end, begin))
+        return dataclasses.replace(
+            self,
+            kind=self.kind[order],
+            begin_ns=begin[order],
+            end_ns=end[order],
+            loader=self.loader[order],
+            input_waits=True,
+        )
+
     def with_evaluations(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> TrainingLoop:
         """The loop with these pauses as events."""
         kind = np.concatenate((self.kind, np.full(len(begin_ns), EVALUATION, dtype=np.int8)))

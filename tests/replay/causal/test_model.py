@@ -387,6 +387,21 @@ def test_without_input_waits_a_step_takes_its_batch_when_it_begins(tmp_path: Pat
     assert expected_elapsed_ns(capture, steps) == pytest.approx(elapsed, rel=0.001)
 
 
+@pytest.mark.parametrize(("here", "there"), [(FAST, SLOW), (SLOW, FAST)])
+def test_without_input_waits_a_thread_that_trains_and_reads_does_one_after_the_other(
+    here: Storage, there: Storage, tmp_path: Path
+) -> None:
+    application = Application(steps=30, checkpoint_every=7)
+    recorded = run(application, here)
+    spans = [span for span in recorded.spans if span.kind != "input_wait"]
+    capture = build_capture(tmp_path, files=FILES, ops=recorded.ops, spans=spans, info=in_turn_info())
+    steps = steps_of(capture)
+    assert steps.models[0].synchronous
+    assert steps.warnings == ()
+    truth = run(application, there).elapsed_ns - capture.time_span_ns[0]
+    assert predicted_ns(capture, steps, there) == pytest.approx(truth, rel=0.01)
+
+
 def test_a_checkpoint_of_another_thread_does_not_block(tmp_path: Path) -> None:
     recorded = run(Application(checkpoint_every=5, steps=20), FAST)
     beside = [dataclasses.replace(span, thread=5) if span.kind == "checkpoint" else span for span in recorded.spans]
