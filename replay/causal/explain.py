@@ -10,7 +10,7 @@ import numpy as np
 from replay.causal.model import LoopModel
 from replay.causal.paced_ranks import Steps, expected_elapsed_ns
 from replay.plan.pacing import Pacing
-from replay.show.section import Section
+from replay.show.section import Section, prose
 from traces.store.reader import Capture
 from traces.units import (
     NS_PER_MS,
@@ -24,6 +24,14 @@ from traces.units import (
 )
 
 MAX_RANKS_SHOWN = 16
+
+EXPLAINED_PCT = 5.0
+"""Largest difference, +- per cent, between model and recording with which the model explains the run."""
+
+_FEED_NOTE = (
+    "Steps ahead: how many batches are fetched between a read and the fetch of its own batch. Gap: how long a reader "
+    "pauses between two reads of a batch. In input waits: reads that begin while the loop waits for input."
+)
 
 
 def explanation(capture: Capture, steps: Steps, pacing: Pacing) -> dict[str, Any]:
@@ -108,8 +116,8 @@ def _feed_rule(model: LoopModel) -> str:
     if not model.step_bytes:
         return "by time: a read feeds the first step that fetched its batch after the read"
     if model.turns:
-        return f"ahead of the loop: {len(model.turns)} readers take turns, a batch each"
-    return "ahead of the loop: by cumulative bytes"
+        return f"ahead of the loop, {len(model.turns)} readers take turns, a batch each"
+    return "ahead of the loop, in order, as many bytes as a step takes"
 
 
 def _ready_ns(model: LoopModel) -> float:
@@ -149,6 +157,7 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     more = len(ranks) - len(shown)
     notes = (f"and {format_count(more)} more ranks (--json has all)",) if more else ()
     sections = [
+        *([prose("", [_check_sentence(explained["check"])])] if explained["check"] is not None else []),
         Section(
             title="Training loop",
             columns=("rank", "steps", "mean step", "time before it", "batch fetches", "collectives", "checkpoints"),
@@ -168,14 +177,13 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
                 "in input waits",
             ),
             rows=tuple(_feed_row(rank, model) for rank, model in shown),
-            notes=tuple(
-                dict.fromkeys(f"Which reads feed which step: {model['feed_rule']}" for model in ranks.values())
+            notes=(
+                *dict.fromkeys(f"Which reads feed which step: {model['feed_rule']}" for model in ranks.values()),
+                _FEED_NOTE,
             ),
         ),
         Section(title="Between the ranks", rows=_meeting_rows(explained["meetings"])),
     ]
-    if explained["check"] is not None:
-        sections.append(Section(title="Check against the capture", rows=_check_rows(explained["check"])))
     at_speed = explained["at_speed"]
     if at_speed is not None:
         label = f"model at compute speed {at_speed['compute_speed']:g}, I/O speed {at_speed['io_speed']:g}"
@@ -183,6 +191,17 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     if explained["warnings"]:
         sections.append(Section(title="Warnings", rows=tuple((text,) for text in explained["warnings"]), prose=True))
     return sections
+
+
+def _check_sentence(check: Mapping[str, Any]) -> str:
+    """Whether the model explains the run that it was made of."""
+    times = f"comes to {check['model_s']:.3f} s with the recorded durations; the recording took"
+    found = f"The model behind --pace steps {times} {check['recorded_s']:.3f} s"
+    error = check["error_pct"]
+    if error is None:
+        return f"{found}."
+    judged = "explains" if abs(error) <= EXPLAINED_PCT else "does NOT explain"
+    return f"{found} ({format_signed(error, 3)} %): it {judged} this run."
 
 
 def _loop_row(rank: str, model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -218,13 +237,3 @@ def _meeting_rows(meetings: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
         ("collectives", f"{format_count(meetings['count'])} of {format_count(meetings['ranks'])} ranks"),
         ("their own cost, median", format_duration(meetings["cost_median_ms"] * NS_PER_MS)),
     )
-
-
-def _check_rows(check: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    rows = [
-        ("schedule, with the recorded durations", f"{check['model_s']:.3f} s"),
-        ("recorded, first to last operation", f"{check['recorded_s']:.3f} s"),
-    ]
-    if check["error_pct"] is not None:
-        rows.append(("difference", f"{format_signed(check['error_pct'], 3)} %"))
-    return tuple(rows)

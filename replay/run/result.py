@@ -137,7 +137,7 @@ class RunResult:
             ranks = self.processes - self.idle_processes
             found.append(
                 f"{self.idle_processes} of {self.processes} processes had nothing to do: the replay has "
-                f"{ranks} ranks, and each is replayed by one process; start at most {ranks}"
+                f"{format_counted(ranks, 'rank')}, and each is replayed by one process; start at most {ranks}"
             )
         if self.stopped:
             found.append("the replay was stopped before its end")

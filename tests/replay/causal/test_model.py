@@ -332,7 +332,7 @@ def test_depth_zero_is_told_from_reading_ahead(tmp_path: Path) -> None:
     assert not ahead.models[0].synchronous
     told = rank_model(ahead.models[0])
     assert told["depth_steps"]["max"] == 3.0  # the batch that is being read is the fourth
-    assert told["feed_rule"] == "ahead of the loop: by cumulative bytes"
+    assert told["feed_rule"] == "ahead of the loop, in order, as many bytes as a step takes"
     assert rank_model(serial.models[0])["feed_rule"].startswith("depth 0")
     assert told["step_bytes"] == 3 * 262_144
 
