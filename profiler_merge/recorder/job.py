@@ -138,24 +138,29 @@ def _library(options: JobOptions, environment: Mapping[str, str]) -> Library:
 
 
 def _collect(folder: Path, tracer: Tracer, ended: Ended, job: int) -> RecordedJob:
-    logs = folder / places.LOGS
+    place = folder / places.LOGS
     warnings = []
     if tracer.name == STRACE:
-        await_flush(places.find_below(logs, tracer.patterns))
+        await_flush(places.find_below(place, tracer.patterns))
     if tracer.name == DARSHAN:
-        places.remove_empty(logs)
+        places.remove_empty(place)
+    logs = places.find_below(place, tracer.patterns)
+    if tracer.name == DARSHAN:
         killed = places.collect_killed(folder, job, Path(tempfile.gettempdir()))
         if killed:
+            who = "process" if killed == 1 else "processes"
+            use = "is not in the capture" if logs else "is rebuilt from counters"
             warnings.append(
-                f"{killed} {'processes' if killed > 1 else 'process'} ended by a signal before Darshan wrote a trace: "
-                f"its I/O is not in the capture; the counters are in {folder / places.KILLED}"
+                f"{killed} {who} ended by a signal before Darshan wrote a trace: that I/O {use} (the counters are in "
+                f"{folder / places.KILLED}). Stop the job by Ctrl-C or `kill -INT`"
             )
-        if places.find_below(logs, ("*.darshan_partial",)):
+        if places.find_below(place, ("*.darshan_partial",)):
             warnings.append("a process ended while Darshan wrote its log: its I/O is not in the capture")
+        logs = logs or places.find_below(folder / places.KILLED, tracer.patterns)
     return RecordedJob(
         ended=ended,
         tracer=tracer,
-        logs=tuple(places.find_below(logs, tracer.patterns)),
+        logs=tuple(logs),
         profiles=folder / places.PROFILES,
         warnings=tuple(warnings),
     )

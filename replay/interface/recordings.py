@@ -56,7 +56,7 @@ class Recorded:
         if self.capture is not None:
             return ["summary", str(self.capture)]
         given = [word for profile in self.profiles for word in ("--profile", str(profile))]
-        return ["merge", str(self.folder / "logs"), *given, "-o", str(self.output)]
+        return ["merge", *_as_typed(self), *given, "-o", str(self.output)]
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay record --json` prints."""
@@ -174,6 +174,13 @@ def _written_since(place: Path, began_s: float) -> list[Path]:
         return []
 
 
+def _as_typed(recorded: Recorded) -> list[str]:
+    """The logs of a job as words of a command: their folder where it is theirs alone."""
+    folder = recorded.folder / "logs"
+    logs = recorded.job.logs
+    return [str(folder)] if not logs or logs[0].is_relative_to(folder.absolute()) else [str(log) for log in logs]
+
+
 def _no_log(job: RecordedJob) -> str:
     """Why a job may have left no log at all."""
     if job.ended.status > 128:
@@ -195,7 +202,7 @@ def _coverage_warnings(recorded: Recorded) -> list[str]:
     warnings = []
     coverage = merged.info.coverage
     known = [share for share in (coverage.bytes, coverage.operations) if share is not None]
-    if known and min(known) < _ENOUGH:
+    if known and min(known) < _ENOUGH and not recorded.job.warnings:
         warnings.append(
             f"only {min(known):.1%} of the job's I/O is in the trace: record again with more memory for it, such as "
             "--memory 1024 (MiB for each process)"

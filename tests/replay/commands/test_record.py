@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,25 @@ def test_a_job_that_a_signal_ended_without_a_log_says_why(library, capfd) -> Non
     err = capfd.readouterr().err
     assert "ended by signal 15 and left no log" in err
     assert "Traceback" not in err
+
+
+def test_counters_that_a_killed_process_left_are_used(library, work, tmp_path, capfd, monkeypatch) -> None:
+    """Darshan keeps them in a mapped file of the temporary folder, which a process that ends in order removes."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    counters = fake_darshan.log_without_dxt(tmp_path / "plain")
+    program = (
+        f"import os, shutil; shutil.copyfile({str(counters)!r}, "
+        f"f\"{tmp_path}/me_python_id{{os.environ['DXT_RECORDING_JOB']}}_mmap-log-7-0.darshan\"); "
+        "os.kill(os.getpid(), 15)"
+    )
+    assert record("--", PYTHON, "-c", program, library=library) == 143
+    err = capfd.readouterr().err.replace("\n", " ")
+    assert "1 process ended by a signal before Darshan wrote a trace: that I/O is rebuilt from counters" in err
+    assert "record again with more memory" not in err
+    rows = [row for batch in open_capture(work / "run.capture").operations() for row in batch.to_pylist()]
+    assert [(row["origin"], row["length"]) for row in rows if row["op"] == "read"] == [("reconstructed", 100)]
+    assert not list(tmp_path.glob("*mmap-log*"))
 
 
 def test_a_library_that_writes_no_log_is_refused_before_the_job(work, tmp_path, capfd) -> None:
