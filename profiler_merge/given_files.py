@@ -9,7 +9,6 @@ from pathlib import Path
 
 from profiler_merge.darshan.job_logs import find_logs
 from profiler_merge.recognise import DARSHAN, DFTRACER, HOROVOD, PROFILES, SPANS, STRACE, TRACES, foreign, kind_of
-from profiler_merge.tracers.strace.strace_job import is_thread_file
 from traces.errors import LogError, ProfileError
 
 
@@ -81,7 +80,11 @@ _NAMES = {DARSHAN: "Darshan", STRACE: "strace", DFTRACER: "DFTracer"}
 
 def _is_empty_thread(path: Path, traces: Sequence[Path]) -> bool:
     """Whether a file is of a thread, under `strace -ff`, that made no call."""
-    return path.is_file() and path.stat().st_size < 100 and is_thread_file(path, traces)
+    if not traces or not path.is_file() or path.stat().st_size >= 100:
+        return False
+    from profiler_merge.tracers.strace.strace_job import is_thread_file
+
+    return is_thread_file(path, traces)
 
 
 def files_below(path: Path) -> list[Path]:

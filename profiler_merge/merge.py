@@ -35,7 +35,6 @@ from profiler_merge.profiles.reading import profile_files
 from profiler_merge.rank_sources import RankSources, left_out
 from profiler_merge.recognise import DARSHAN
 from profiler_merge.span_sources import MoreSpans, more_spans
-from profiler_merge.trace_merge import READERS, merge_trace
 from traces.schema import OPS_SCHEMA, CaptureInfo, RankClock, table_from_columns
 from traces.store.writer import (
     OpsWriter,
@@ -111,6 +110,8 @@ def merge(
         job = open_job(given.operations, skip_damaged=options.skip_damaged)
         write = partial(_merge_logs, job, given, options, method)
     else:
+        from profiler_merge.trace_merge import READERS, merge_trace  # what a merge of logs need not wait for
+
         traced = READERS[given.tool](given.operations, options.exclude)
         write = partial(merge_trace, traced, given, options, method)
     working = begin_capture(output, force=options.force)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profiler_merge.profiles.span_parts import SpanColumns
 from profiler_merge.recognise import DFTRACER, HOROVOD, kind_of
-from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from profiler_merge.tracers.horovod_timeline import read_horovod
-from profiler_merge.tracers.traced_job import TracedJob
 from traces.errors import ProfileError
+
+if TYPE_CHECKING:
+    from profiler_merge.tracers.traced_job import TracedJob
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +36,8 @@ def more_spans(files: Sequence[Path], pids: Sequence[Collection[int]]) -> MoreSp
     """
     found = MoreSpans(files=tuple(files))
     for path in (path for path in files if kind_of(path) == HOROVOD):
+        from profiler_merge.tracers.horovod_timeline import read_horovod
+
         meetings, warnings = read_horovod(path)
         if max(meetings) >= len(pids):
             raise ProfileError(
@@ -47,6 +50,8 @@ def more_spans(files: Sequence[Path], pids: Sequence[Collection[int]]) -> MoreSp
         found.warnings += warnings
     traces = [path for path in files if kind_of(path) == DFTRACER]
     if traces:
+        from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+
         _add_loops(found, read_dftracer(traces), pids)
     return found
 
