@@ -20,7 +20,7 @@ _SOFTWARE = re.compile(
 
 
 class PathNumbers:
-    """Numbers paths in order of appearance; NOT_KEPT for what is no file of the job, or matches a glob of `exclude`.
+    """Numbers paths in order of appearance; NOT_KEPT for a path that is not of the job or matches a glob of `exclude`.
 
     paths: by number. dropped: calls on files that are not kept, by why.
     """

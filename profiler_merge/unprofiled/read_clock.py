@@ -165,7 +165,7 @@ def _per_step(
             high=read / max(apart - slack, apart / 2) * noise,
         )
     first = float(number[0])
-    # What a thread reads itself before its first step are no batches only.
+    # Before its first step a thread may read other data than batches.
     if first <= 1 or not at_fetch[0] or (between is not None and most_ahead is None):
         return between or _PerStep()
     before = _PerStep(

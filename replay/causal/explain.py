@@ -30,7 +30,7 @@ EXPLAINED_PCT = 5.0
 
 _FEED_NOTE = (
     "Steps ahead: how many batches are fetched between a read and the fetch of its own batch. Gap: how long a reader "
-    "pauses between two reads of a batch. In input waits: reads that begin while the loop waits for input."
+    "pauses between two reads of a batch. In input waits: the share of reads during which the loop waits for input."
 )
 
 

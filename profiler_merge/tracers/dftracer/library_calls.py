@@ -61,7 +61,7 @@ class _Context:
 
 
 class LibraryCalls:
-    """Turns events into operations. `mapped`: files that were mapped; `left_out`: calls that are no operation."""
+    """Turns events into operations. `mapped`: files that were mapped; `left_out`: calls that no capture holds."""
 
     def __init__(self, rows: TracedRows) -> None:
         self._rows = rows

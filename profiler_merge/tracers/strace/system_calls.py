@@ -98,7 +98,7 @@ class SystemCalls:
         return number
 
     def _opened(self, task: Task, arguments: bytes) -> OpenFile | None:
-        """What the descriptor that is the first argument stands for; None where it is no file of the job."""
+        """The file of the descriptor that is the first argument; None where it is not a file of the job."""
         found = _DESCRIPTOR.match(arguments)
         if found is None:
             return None
