@@ -41,7 +41,7 @@ def access_sizes(transfers: Transfers) -> SizedAccesses:
     of_common = np.repeat(stream, used[stream, place])
     left = transfers.moved - _sums(of_common, common, len(rest))
     least = np.where((transfers.access_count > 0).all(axis=1), transfers.access_count.min(axis=1), 0)
-    of_rest, others = _others(rest, left, np.repeat(least, 2))
+    of_rest, others = _others(rest, left, np.repeat(least, 2), np.repeat(transfers.access, 2, axis=0))
     streams, sizes = np.concatenate((of_common, of_rest)), np.concatenate((common, others))
     order = np.lexsort((-sizes, streams))
     return SizedAccesses(stream=streams[order], size=sizes[order])
@@ -144,8 +144,13 @@ def _by_bin(transfers: Transfers, used: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _others(counts: np.ndarray, moved: np.ndarray, most_alike: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Streams and sizes of `counts` (streams, BINS) accesses that move `moved` bytes, as far as their bins allow."""
+def _others(
+    counts: np.ndarray, moved: np.ndarray, most_alike: np.ndarray, common: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Streams and sizes of `counts` (streams, BINS) accesses that move `moved` bytes, as far as their bins allow.
+
+    Where a stream has more than `most_alike` of a bin they differ, and avoid the sizes `common` (streams, TOP).
+    """
     low = counts * LOWEST
     over = np.maximum(moved - low.sum(axis=1), 0)
     highest = np.append(BOUNDS, 0)
@@ -173,7 +178,13 @@ def _others(counts: np.ndarray, moved: np.ndarray, most_alike: np.ndarray) -> tu
     apart = ((pairs[cell] - pair) * width[cell].astype(np.float64) / np.maximum(pairs[cell], 1)).astype(np.int64)
     middle = (count[cell] % 2 == 1) & (pair == pairs[cell])
     apart = np.where(middle, 0, np.where(number < pairs[cell], -apart, apart))
-    return stream[cell], size + apart
+    size = size + apart
+    # One step towards the mean keeps bin and sum, as the other one of the pair steps, too.
+    hits = np.flatnonzero((size[:, np.newaxis] == common[stream[cell]]).any(axis=1) & (apart != 0))
+    step = np.sign(apart[hits])
+    size[hits] -= step
+    size[hits + count[cell[hits]] - 1 - 2 * number[hits]] += step
+    return stream[cell], size
 
 
 def _sums(stream: np.ndarray, size: np.ndarray, streams: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiler_merge.untraced.access_sizes import SizedAccesses
+from profiler_merge.untraced.gap_runs import GapRuns, gap_runs
 from profiler_merge.untraced.passes import whole_passes
 
 _GOLDEN = 0.6180339887498949
@@ -65,14 +66,34 @@ class _Placement:
         runs = np.maximum(np.maximum(patterns.backward, np.minimum(-(-moved // room), patterns.apart)), 1)
         self.runs = np.where(counts > 0, np.minimum(runs, np.maximum(counts, 1)), 0)
         self.first_run = np.cumsum(self.runs) - self.runs
-        of_run = whole_passes(accesses, self.runs, np.where(patterns.apart == patterns.backward, room, 0))
-        run = self.first_run[accesses.stream] + of_run
+        known = (patterns.gap, np.minimum(patterns.gap_count, np.maximum(patterns.apart - self.runs, 0)[:, np.newaxis]))
+        wide = gap_runs(accesses, self.runs, room, known)
+        run = self.first_run[accesses.stream] + self._of_run(accesses, wide, room)
         order = _mixed(run, accesses.size)
         self.run, self.size, self.stream = run[order], accesses.size[order], accesses.stream[order]
+        self.in_gap_run, self.wide_gap, self.gap_count = wide.number[order] >= 0, wide.gap[order], wide.left
         self.begins = np.append(True, self.run[1:] != self.run[:-1])
         self.first_access = np.flatnonzero(self.begins)
         self.stream_of_run = self.stream[self.first_access]
         self.number_of_run = np.arange(len(self.first_access)) - self.first_run[self.stream_of_run]
+
+    def _of_run(self, accesses: SizedAccesses, wide: GapRuns, room: np.ndarray) -> np.ndarray:
+        """Number within its stream of the run of each access: gap runs follow opens, the others follow each of them."""
+        others = wide.number < 0
+        rest = SizedAccesses(stream=accesses.stream[others], size=accesses.size[others])
+        jumps = np.maximum(self.patterns.apart - self.runs - wide.runs, 0)
+        of_run = np.empty(len(accesses), dtype=np.int64)
+        of_run[others] = (
+            whole_passes(rest, self.runs - wide.runs, np.where(jumps == 0, room, 0)) + wide.runs[rest.stream]
+        )
+        of_run[~others] = wide.number[~others]
+        for stream in np.flatnonzero(wide.runs).tolist():
+            number = np.arange(self.runs[stream])
+            anew = self._begins_anew(np.full(len(number), stream), number)
+            after = number - np.maximum.accumulate(np.where(anew, number, 0))
+            first, last = np.searchsorted(accesses.stream, [stream, stream + 1])
+            of_run[first:last] = np.lexsort((number, after))[of_run[first:last]]
+        return of_run
 
     def placed(self) -> PlacedAccesses:
         jumps = self._jumps()
@@ -94,8 +115,11 @@ class _Placement:
     def _jumps(self) -> np.ndarray:
         """bool: which accesses follow a gap: those of one size where just as many were counted, else evenly."""
         streams = len(self.runs)
-        wanted = np.maximum(self.patterns.apart - self.runs, 0)
-        able = ~self.begins & (self.size > 0)
+        wide = self.wide_gap > 0
+        wanted = np.maximum(self.patterns.apart - self.runs - np.bincount(self.stream[wide], minlength=streams), 0)
+        # A read of 0 bytes meets the end of the file where the one before it ended, unless all are such.
+        moves = np.bincount(self.stream, weights=self.size, minlength=streams)[self.stream] > 0
+        able = ~self.begins & ((self.size > 0) | ~moves) & ~self.in_gap_run
         if 0 < wanted.sum() < int(able.sum()):
             pairs = np.stack((self.stream, self.size))
             sizes, of_size = np.unique(pairs, axis=1, return_inverse=True)
@@ -109,7 +133,7 @@ class _Placement:
         stream = self.stream[able]
         number = np.arange(len(stream)) - (np.cumsum(total) - total)[stream]
         share = np.minimum(wanted, total)[stream]
-        jumps = np.zeros(len(self.size), dtype=bool)
+        jumps = wide.copy()
         jumps[able] = (number + 1) * share // np.maximum(total[stream], 1) > number * share // np.maximum(
             total[stream], 1
         )
@@ -117,16 +141,16 @@ class _Placement:
 
     def _gaps(self, jumps: np.ndarray, start_is_free: np.ndarray) -> np.ndarray:
         """int64: the counted stride of each jump, 0 where none is left or they would leave the file."""
-        rows = np.flatnonzero(jumps)
+        rows = np.flatnonzero(jumps & (self.wide_gap == 0))
         stream = self.stream[rows]
         number = np.arange(len(rows))
         mixed = np.lexsort((np.modf(number * _GOLDEN)[0], stream))
         total = np.bincount(stream, minlength=len(self.runs))
         place = number - (np.cumsum(total) - total)[stream]
-        until = np.cumsum(self.patterns.gap_count, axis=1)[stream]
+        until = np.cumsum(self.gap_count, axis=1)[stream]
         which = (place[:, np.newaxis] >= until).sum(axis=1)
         gaps = np.append(self.patterns.gap, np.zeros((len(self.runs), 1), dtype=np.int64), axis=1)
-        gap = np.zeros(len(self.size), dtype=np.int64)
+        gap = self.wide_gap.copy()
         gap[rows[mixed]] = gaps[stream, which]
         used = np.add.reduceat(gap + self.size, self.first_access)
         room = (self.patterns.high - self.patterns.low)[self.stream_of_run]
@@ -136,9 +160,9 @@ class _Placement:
     def _with_one_free(
         self, gap: np.ndarray, jumps: np.ndarray, start_is_free: np.ndarray, reaches: np.ndarray
     ) -> np.ndarray:
-        """A gap of each stream is left open, where nothing else lets a run from the start reach the highest offset."""
+        """A gap of each stream is left open, where nothing else lets a run reach the highest offset."""
         free = np.logical_or.reduceat(jumps & (gap == 0), self.first_access)
-        done = np.bincount(self.stream_of_run, weights=~start_is_free & (free | reaches), minlength=len(self.runs)) > 0
+        done = np.bincount(self.stream_of_run, weights=reaches | (~start_is_free & free), minlength=len(self.runs)) > 0
         rows = np.flatnonzero(jumps & ~start_is_free[self.run] & ~done[self.stream])
         last = rows[np.append(self.stream[rows[1:]] != self.stream[rows[:-1]], True)] if len(rows) else rows
         gap[last] = 0
@@ -146,13 +170,16 @@ class _Placement:
 
     def _free_starts(self) -> np.ndarray:
         """bool by run: whether it may begin anywhere: no open is left for it, or it begins with a gap."""
-        backward = self.patterns.backward[self.stream_of_run]
-        extra = self.runs[self.stream_of_run] - backward
-        at_start = np.maximum(np.minimum(self.patterns.opens[self.stream_of_run] - extra, backward), backward > 0)
-        number, runs = self.number_of_run, np.maximum(backward, 1)
-        # As many as there are opens, evenly among the others, and the first.
+        return ~self._begins_anew(self.stream_of_run, self.number_of_run)
+
+    def _begins_anew(self, stream: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """bool: whether runs begin at the start of the file: as many as there are opens, evenly, and the first."""
+        backward = self.patterns.backward[stream]
+        extra = self.runs[stream] - backward
+        at_start = np.maximum(np.minimum(self.patterns.opens[stream] - extra, backward), backward > 0)
+        runs = np.maximum(backward, 1)
         evenly = -(-number * at_start // runs) < -(-(number + 1) * at_start // runs)
-        return ~evenly | (number >= backward)
+        return np.asarray(evenly & (number < backward))
 
     def _drawn(self, free: np.ndarray, start_is_free: np.ndarray, place: np.ndarray) -> np.ndarray:
         """What gaps of unknown width and free starts add to each offset, by chance; one run reaches the highest."""

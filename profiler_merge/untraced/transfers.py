@@ -102,7 +102,8 @@ def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfer
         count=by_stream(*([f"{kind}{ways}" for kind in kinds] for _, ways, _ in WAYS)),
         collective=by_stream(*([f"COLL_{ways}"] for _, ways, _ in WAYS)),
         moved=moved,
-        end=moved if module == "MPI-IO" else np.where(moved > 0, last + 1, 0),
+        # Reads of 0 bytes behind the end of a file have places, too.
+        end=moved if module == "MPI-IO" else np.where((moved > 0) | (last > 0), last + 1, 0),
         consec=by_stream(*([f"CONSEC_{ways}"] for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
         seq=by_stream(*([f"SEQ_{ways}"] for _, ways, _ in WAYS)) if module == "POSIX" else unordered,
         sizes=sizes.reshape(-1, BINS),
@@ -135,7 +136,7 @@ def counted_again(
     same = (stream[1:] == stream[:-1]) & (opened[1:] == opened[:-1])
     before[1:] = np.where(same, offset[:-1] + length[:-1] - 1, 0)
     end, moved = np.zeros(streams, dtype=np.int64), np.zeros(streams, dtype=np.int64)
-    np.maximum.at(end, stream, np.where(length > 0, offset + length, 0))
+    np.maximum.at(end, stream, offset + length)
     np.add.at(moved, stream, length)
     bins = np.bincount(stream * BINS + np.searchsorted(BOUNDS, length), minlength=streams * BINS)
     jumped = offset - before - 1

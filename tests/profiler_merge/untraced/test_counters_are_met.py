@@ -146,8 +146,31 @@ def appended(draw):
     return [[(WRITE, sum(lengths[:number]), length) for number, length in enumerate(lengths)]]
 
 
-@settings(max_examples=20)
-@given(st.lists(epochs() | strided() | appended(), min_size=1, max_size=4))
+@st.composite
+def behind_the_end(draw):
+    """Reads of 0 bytes at constant distances, as a library makes them that looks for data that are not yet written."""
+    distance, count = draw(st.integers(2, 1 << 30)), draw(st.integers(2, 9))
+    return [[(READ, number * distance, 0) for number in range(1, count + 1)]]
+
+
+@st.composite
+def archives(draw):
+    """Each pass reads the start of the file, then its directory at the end, and then the file."""
+    head, tail = draw(st.integers(2000, 4000)), draw(st.integers(100, 1000))
+    buffers = draw(st.integers(4, 20))
+    size = buffers * head + tail
+    return [
+        [
+            (READ, 0, head),
+            (READ, size - tail, tail),
+            *((READ, number * head, head) for number in range(buffers)),
+            (READ, buffers * head, tail),
+        ]
+    ] * draw(st.integers(1, 4))
+
+
+@settings(max_examples=25)
+@given(st.lists(epochs() | strided() | appended() | behind_the_end() | archives(), min_size=1, max_size=4))
 def test_epochs_strides_and_appends_meet_all_their_counters(files):
     source, again, rows, said = rebuilt([rows_of_file(passes) for passes in files])
     assert said["not_met"] == []
