@@ -91,10 +91,10 @@ class TracedJob:
         rows = self.rows.of_processes([process.number for process in processes])
         if self.left_out:
             rows = rows[~np.isin(rows["file"], list(self.left_out))]
-        place = {process.number: place for place, process in enumerate(processes)}
-        process = np.array([place[number] for number in rows["process"].tolist()], dtype=np.int32)
+        place = np.zeros(1 + max(process.number for process in processes), dtype=np.int32)
+        place[[process.number for process in processes]] = np.arange(len(processes))
         threads, first, of_row = np.unique(rows["thread"], return_index=True, return_inverse=True)
-        order = np.lexsort((first, process[first])) if len(threads) else first
+        order = np.lexsort((first, place[rows["process"][first]]))
         lane = np.empty(len(threads), dtype=np.int32)
         lane[order] = np.arange(len(threads), dtype=np.int32)
         rows["thread"] = lane[of_row.reshape(-1)]
