@@ -112,7 +112,7 @@ def merge(
     else:
         from profiler_merge.trace_merge import READERS, merge_trace  # what a merge of logs need not wait for
 
-        traced = READERS[given.tool](given.operations, options.exclude)
+        traced = READERS[given.tool](given.operations, options.exclude, options.include)
         write = partial(merge_trace, traced, given, options, method)
     working = begin_capture(output, force=options.force)
     try:

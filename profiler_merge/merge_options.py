@@ -14,6 +14,7 @@ class MergeOptions:
 
     align: auto, anchors, nesting, wall, or seconds as text.
     exclude: globs over whole paths.
+    include: globs over whole paths of files that are kept though a trace leaves them out, such as data in /opt.
     skip_damaged: use the readable rest of damaged logs and profiles.
     reconstruct: make the operations that a trace does not hold (`profiler_merge.untraced.reconstruct`).
     reconstruct_limit: the most reads and writes of one process that are made.
@@ -26,6 +27,7 @@ class MergeOptions:
 
     align: str = "auto"
     exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
     skip_damaged: bool = False
     reconstruct: bool = True
     reconstruct_limit: int = RECONSTRUCT_LIMIT

@@ -50,11 +50,11 @@ from traces.units import ns_to_seconds
 from traces.version import VERSION
 
 _RENAME = OPS.index("rename")
-READERS: Mapping[str, Callable[[Sequence[Path], Sequence[str]], TracedJob]] = {
+READERS: Mapping[str, Callable[[Sequence[Path], Sequence[str], Sequence[str]], TracedJob]] = {
     STRACE: read_strace,
     DFTRACER: read_dftracer,
 }
-"""Kind of source -> what reads its files, leaving out paths that match a glob."""
+"""Kind of source -> what reads its files, with globs of paths that are left out, and of some that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,6 @@ CALLS = (
 )
 """System calls that the operations of a job are rebuilt from. A machine may lack some: each is asked for with `?`."""
 
-NOT_DATA = (
-    "*.py", "*.pyc", "*.pyc.*", "*.so", "*.so.*", "*/site-packages/*", "*/dist-packages/*", "*/lib/python3*",
-    "*/pyvenv.cfg", "/etc/*", "/dev/*", "/usr/*", "/bin/*", "/lib/*", "/lib64/*", "/sbin/*", "/sys/*", "/proc/*",
-    "pipe:*", "socket:*", "anon_inode:*",
-)  # fmt: skip
-"""Globs of files that these tracers record and Darshan's settings leave out."""
-
 STRACE_NOTE = (
     "each traced call takes 0.05 to 0.13 ms longer, which small reads show in their times; reads through memory-mapped "
     "files and io_uring are not seen"

@@ -22,13 +22,14 @@ _SOFTWARE = re.compile(
 class PathNumbers:
     """Numbers paths in order of appearance; NOT_KEPT for a path that is not of the job or matches a glob of `exclude`.
 
+    Files of the system and of programs that match a glob of `include` are files of the job.
     paths: by number. dropped: calls on files that are not kept, by why.
     """
 
-    def __init__(self, exclude: Sequence[str] = ()) -> None:
+    def __init__(self, exclude: Sequence[str] = (), include: Sequence[str] = ()) -> None:
         self.paths: list[bytes] = []
         self.dropped: Counter[str] = Counter()
-        self._exclude = tuple(exclude)
+        self._exclude, self._include = tuple(exclude), tuple(include)
         self._numbers: dict[bytes, int] = {}
         self._reasons: dict[bytes, str] = {}
 
@@ -42,14 +43,15 @@ class PathNumbers:
         return known
 
     def _add(self, path: bytes) -> int:
-        number = NOT_KEPT
+        number, text = NOT_KEPT, path.decode("utf-8", "backslashreplace")
+        included = any(fnmatchcase(text, glob) for glob in self._include)
         if not path.startswith(b"/") or path.startswith((b"/dev/", b"/proc/", b"/memfd:", b"/anon_hugepage")):
             pass  # A pipe, a socket, a device: not a file.
-        elif _SYSTEM.match(path):
+        elif not included and _SYSTEM.match(path):
             self._reasons[path] = "system"
-        elif _SOFTWARE.search(path):
+        elif not included and _SOFTWARE.search(path):
             self._reasons[path] = "software"
-        elif not any(fnmatchcase(path.decode("utf-8", "backslashreplace"), glob) for glob in self._exclude):
+        elif not any(fnmatchcase(text, glob) for glob in self._exclude):
             number = len(self.paths)
             self.paths.append(path)
         self._numbers[path] = number
@@ -72,4 +74,5 @@ class PathNumbers:
             (self.dropped["software"], "Python code and libraries"),
         ]
         parts = [f"{format_counted(calls, 'operation')} on {what}" for calls, what in said if calls]
-        return [f"left out, as Darshan leaves them out or as they load programs: {'; '.join(parts)}"] if parts else []
+        left_out = f"left out, as Darshan leaves them out or as they load programs: {'; '.join(parts)}"
+        return [f"{left_out} (--include GLOB keeps files)"] if parts else []

@@ -35,6 +35,12 @@ from replay.commands.shared_options import force_option, json_option
     help="How the log's clock is placed on the profile's; SECONDS is added to the log's times.",
 )
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out files whose path matches; repeatable.")
+@click.option(
+    "--include",
+    multiple=True,
+    metavar="GLOB",
+    help="Of a trace of strace or DFTracer, keep files that are left out as the system's or as programs; repeatable.",
+)
 @click.option("--skip-damaged", is_flag=True, help="Read what a damaged log still holds.")
 @click.option(
     "--no-reconstruct",
@@ -76,6 +82,7 @@ def command(
     output: Path,
     align: str,
     exclude: tuple[str, ...],
+    include: tuple[str, ...],
     skip_damaged: bool,
     no_reconstruct: bool,
     reconstruct_limit: int,
@@ -105,6 +112,7 @@ def command(
             profiles=profiles,
             align=align,
             exclude=exclude,
+            include=include,
             skip_damaged=skip_damaged,
             reconstruct=not no_reconstruct,
             reconstruct_limit=reconstruct_limit,

@@ -25,6 +25,7 @@ def merge(
     profiles: PathLike | Sequence[PathLike] = (),
     align: str = "auto",
     exclude: Sequence[str] = (),
+    include: Sequence[str] = (),
     skip_damaged: bool = False,
     reconstruct: bool = True,
     reconstruct_limit: int = 10_000_000,
@@ -38,7 +39,8 @@ def merge(
 
     `logs` can also be traces of strace or DFTracer; a folder stands for all in it. `profiles` are log directories,
     or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting,
-    wall or seconds; `exclude` has globs over recorded paths. `keep_profiler_files`: also what PyTorch's profiler wrote.
+    wall or seconds; `exclude` has globs over recorded paths, `include` those of files in /opt and the like, which
+    traces leave out by themselves. `keep_profiler_files`: also what PyTorch's profiler wrote.
     `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
     `extend`: extend a profile that covers only some steps over the reads of the others, marked as reconstructed.
@@ -56,6 +58,7 @@ def merge(
     options = MergeOptions(
         align=align,
         exclude=tuple(exclude),
+        include=tuple(include),
         skip_damaged=skip_damaged,
         reconstruct=reconstruct,
         reconstruct_limit=reconstruct_limit,

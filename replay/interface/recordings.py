@@ -130,16 +130,21 @@ def record(
         check_capture_output(capture, force=force)
         job = record_job(list(command), found, options, mask)
     given = [Path(each) for each in ([profiles] if isinstance(profiles, (str, os.PathLike)) else profiles)]
-    return _merged(capture, folder, job, given, began_s, force=force)
+    return _merged(capture, folder, job, given, began_s, include=options.include, force=force)
 
 
 def _merged(
-    capture: Path, folder: Path, job: RecordedJob, given: Sequence[Path], began_s: float, *, force: bool
+    capture: Path,
+    folder: Path,
+    job: RecordedJob,
+    given: Sequence[Path],
+    began_s: float,
+    *,
+    include: Sequence[str],
+    force: bool,
 ) -> Recorded:
     """The capture of a job that has run; what stands in its way is the result's problem."""
     from profiler_merge.recognise import find_profiles
-    from profiler_merge.recorder.other_tracers import NOT_DATA
-    from profiler_merge.recorder.tracer import DFTRACER
 
     new = {place: _written_since(place, began_s) for place in given}
     profiles = [file for files in new.values() for file in files]
@@ -148,8 +153,8 @@ def _merged(
     try:
         if not job.logs:
             raise RecordingError(_no_log(job))
-        exclude = NOT_DATA if job.tracer.name == DFTRACER else ()
-        merged = merge(job.logs, capture, profiles=profiles, exclude=exclude, force=force)
+        kept = [f"{folder.rstrip('/')}/*" for folder in include]
+        merged = merge(job.logs, capture, profiles=profiles, include=kept, force=force)
     except DxtReplayError as error:
         problem = str(error)
     return Recorded(

@@ -29,13 +29,14 @@ _UNSEEN = (
 )
 
 
-def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = ()) -> TracedJob:
+def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: Sequence[str] = ()) -> TracedJob:
     """The job that these files trace. Memory: one block of rows, and the annotations.
 
-    `exclude`: globs over paths. Raises: LogError for traces without what a replay needs, or that cannot be read.
+    `exclude`, `include`: as for `PathNumbers`.
+    Raises: LogError for traces without what a replay needs, or that cannot be read.
     """
     damage = Damage()
-    reader = _Reader(run_facts(files), exclude)
+    reader = _Reader(run_facts(files), exclude, include)
     for place, path in enumerate(files):
         reader.begin_file()
         for event in pfw_events(path, damage):
@@ -77,9 +78,9 @@ def _spans(annotations: Annotations, rank: TracedRank) -> SpanColumns | None:
 class _Reader:
     """One pass over the events of all files."""
 
-    def __init__(self, facts: RunFacts, exclude: Sequence[str]) -> None:
+    def __init__(self, facts: RunFacts, exclude: Sequence[str], include: Sequence[str]) -> None:
         self.facts = facts
-        self.rows, self.paths = TracedRows(), PathNumbers(exclude)
+        self.rows, self.paths = TracedRows(), PathNumbers(exclude, include)
         self.calls = LibraryCalls(self.rows)
         self.annotations = Annotations()
         self.processes: list[TracedProcess] = []

@@ -60,13 +60,14 @@ def is_thread_file(path: Path, others: Sequence[Path]) -> bool:
     return name is not None and (path.parent, name[1]) in prefixes
 
 
-def read_strace(files: Sequence[Path], exclude: Sequence[str] = ()) -> TracedJob:
+def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Sequence[str] = ()) -> TracedJob:
     """The job whose processes these files trace. Memory: one block of rows, and what is open.
 
-    `exclude`: globs over paths. Raises: LogError for output that lacks what a replay needs, or that cannot be read.
+    `exclude`, `include`: as for `PathNumbers`.
+    Raises: LogError for output that lacks what a replay needs, or that cannot be read.
     """
     damage, span = Damage(), _Span()
-    rows, paths = TracedRows(), PathNumbers(exclude)
+    rows, paths = TracedRows(), PathNumbers(exclude, include)
     calls = SystemCalls(rows, paths)
     processes: list[TracedProcess] = []
     threads: list[Task] = []

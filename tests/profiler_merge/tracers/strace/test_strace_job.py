@@ -173,6 +173,10 @@ def test_programs_and_devices_are_left_out(tmp_path):
         'openat(AT_FDCWD</d>, "/d/b.bin", O_RDONLY) = 8</d/b.bin>',
     )
     assert operations(path, exclude=["*/b.bin"]) == [("open", "/d/a.bin", -1, 0)]
+    assert operations(path, include=["/usr/*"])[:2] == [
+        ("open", "/usr/lib/libc.so.6", -1, 0),
+        ("read", "/usr/lib/libc.so.6", 0, 10),
+    ]
     assert "2 operations on files of the system" in read_strace([path]).warnings[0]
 
 
