@@ -78,7 +78,7 @@ def extended_spans(
     `operations`, `process`, `path`: as for `loop_reads`. `limits`: first and last step, where another rank shows them.
     """
     steps = profiled_steps(spans)
-    if steps is None or len(steps) < 2:
+    if steps is None:
         return None
     reads = loop_reads(operations, process, path, steps)
     clock = read_clock(reads, steps)

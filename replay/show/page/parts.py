@@ -97,7 +97,9 @@ def checks(overview: Overview) -> Iterator[Check]:
             yield "ok" if share >= 0.995 else "warn", f"{100 * share:.2f} % of the counted {what} were traced"
     yield from _clock_checks(info)
     profiled, ranks = summary.compute.profiled_ranks, len(overview.analysis.overlap.ranks)
-    if profiled == ranks and ranks:
+    if summary.steps.extended:
+        yield "warn", f"profiles of {profiled} of {ranks} ranks, which show some of the training steps"
+    elif profiled == ranks and ranks:
         yield "ok", "a profile of every rank: compute, input wait and steps are known"
     elif profiled:
         yield "warn", f"profiles of {profiled} of {ranks} ranks: shares of compute cover only these"

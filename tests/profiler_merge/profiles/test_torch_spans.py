@@ -1,5 +1,6 @@
 """Spans of PyTorch's profiles from small written files, rule by rule, and on the real captures."""
 
+import gzip
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ from profiler_merge.profiles.spans import main_line, profile_spans
 from profiler_merge.recognise import find_profiles
 from tests import kineto_writer as writer
 from tests.kineto_writer import PID, START_NS, event, kernel, launch, mark
-from tests.places import CAPTURES
+from tests.places import CAPTURES, SHARED
 from traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, table_from_columns
 
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -205,3 +206,40 @@ def test_real_captures_have_every_step_and_its_time(wall):
     assert found.step[steps].tolist() == list(range(recorded["steps"]))
     total_ns = found.end_ns[steps].max() - found.start_ns[steps].min()
     assert total_ns == pytest.approx((recorded["t1"] - recorded["t0"]) * 1e9, rel=0.01)
+
+
+GPU_FILES = [
+    "resnet50_num_workers_0.worker0.1623143089861", "nccl_data", "trace_diff_control", "resnet_act_checkpoint",
+    "mi250_minitoy_train_ROCm6_2_kineto",
+]  # fmt: skip
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+
+
+@pytest.mark.skipif(not (SHARED / "other-sources/kineto").is_dir(), reason="no recorded files beside this checkout")
+@pytest.mark.parametrize("name", GPU_FILES)
+def test_gpu_times_of_real_files_are_those_of_their_events(name):
+    """Compute, what only NCCL did, and the loader's waits, against unions taken of the JSON itself."""
+    (path,) = (SHARED / "other-sources/kineto").glob(f"{name}*.json.gz")
+    events = [e for e in json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"] if e["ph"] == "X"]
+    on_gpu = [e for e in events if str(e.get("cat")).lower() in ON_GPU]
+    everything = covered_us(on_gpu)
+    work = covered_us([e for e in on_gpu if not e["name"].startswith("nccl")])
+    waits = covered_us([e for e in events if "__next__" in e["name"] and e.get("cat") != "gpu_user_annotation"])
+    spans = profile_spans(read_profile([path]))
+    kinds = np.array(SPAN_KINDS)[spans.kind]
+    lasts_us = (spans.end_ns - spans.start_ns) / 1000
+    asked = np.array(["__next__" in name for name in spans.names])
+    assert lasts_us[(kinds == "compute") & (spans.names == "gpu compute")].sum() == pytest.approx(work, rel=1e-4)
+    assert lasts_us[kinds == "collective"].sum() == pytest.approx(everything - work, rel=1e-4, abs=1)
+    starves, hidden = lasts_us[kinds == "input_wait"].sum(), lasts_us[(kinds == "other") & asked].sum()
+    assert starves + hidden == pytest.approx(waits, rel=1e-4, abs=1)
+
+
+def covered_us(events):
+    """How much time lies in at least one event."""
+    total, reached = 0.0, float("-inf")
+    for begin, lasts in sorted((e["ts"], e.get("dur", 0)) for e in events):
+        if begin + lasts > reached:
+            total += begin + lasts - max(begin, reached)
+            reached = begin + lasts
+    return total
