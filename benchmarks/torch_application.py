@@ -158,16 +158,9 @@ def _shards(training: TorchTraining, paths: list[Path]) -> Any:
 
 
 def main(config: str) -> int:
-    """Train as `config` says: JSON with `training`, `data`, `output` and `cold` (drop the page cache first)."""
+    """Train as `config` says: JSON with `training`, `data` and `output`."""
     chosen = json.loads(Path(config).read_text(encoding="utf-8"))
     training, folder = TorchTraining(**chosen["training"]), Path(chosen["data"])
-    for path in training.paths(folder):
-        if chosen["cold"]:
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-        else:
-            path.read_bytes()
     print(train(training, folder, Path(chosen["output"])))
     return 0
 

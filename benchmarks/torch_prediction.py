@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -64,19 +63,19 @@ class _Jobs:
         data = self._folder / "data"
         data.mkdir()
         self._training.write(data)
-        seconds = self.train(data, cold=False)
+        seconds = self.train(data)
         logs, profile = str(self._folder / "logs"), str(self._folder / "output" / "profile")
         dxt_replay("merge", logs, "--profile", profile, "-o", str(self.capture))
         return seconds
 
-    def train(self, data: Path, *, cold: bool, procs: Path | None = None) -> float:
+    def train(self, data: Path, procs: Path | None = None) -> float:
         """Train on `data`; seconds of the training loop."""
         logs, output = self._folder / "logs", self._folder / "output"
         for place in (logs, output):
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir()
         config, darshan = self._folder / "config.json", self._folder / "darshan.conf"
-        chosen = {"training": asdict(self._training), "data": str(data), "output": str(output), "cold": cold}
+        chosen = {"training": asdict(self._training), "data": str(data), "output": str(output)}
         config.write_text(json.dumps(chosen), encoding="utf-8")
         darshan.write_text(DARSHAN_CONFIGURATION, encoding="utf-8")
         variables = {
@@ -97,8 +96,8 @@ class _Jobs:
         for path in self._training.paths(self._folder / "data"):
             if not (data / path.name).exists():
                 shutil.copyfile(path, data / path.name)
-        subprocess.run(["sync"], check=True)
-        return self.train(data, cold=True, procs=procs)
+            _drop(data / path.name)
+        return self.train(data, procs)
 
     def replay(self, slow: Path, procs: Path | None = None) -> float:
         """Replay the capture on cold data in `slow`; seconds from the first step's begin to the last one's end."""
@@ -152,6 +151,14 @@ def _storages(arguments: argparse.Namespace, scratch: Path) -> Iterator[tuple[st
         yield f"{rate / 1e6:g} MB/s", nullcontext(scratch), rate
     for slow in arguments.slow:
         yield str(slow), _directory(slow), None
+
+
+def _drop(path: Path) -> None:
+    """Drop a file from the page cache."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""The events of the training thread: collectives that run beside it in a PyTorch job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from replay.causal.training_loop import WORKERS, TrainingLoop, training_loop
+from tests.capture_builder import Span, build_capture, read
+from tests.simulated_loader import FETCH
+
+STEP_NS, STEPS, THREAD, BESIDE = 1000, 4, 7, 9
+
+
+def loop_of(folder: Path, collectives: list[tuple[int, int]], fetch: str = FETCH) -> TrainingLoop:
+    """A loop whose steps begin with a fetch of 100 ns, with collectives of another thread."""
+    begins = [STEP_NS * number for number in range(1, STEPS + 1)]
+    spans = [Span("step", begin, begin + 990, thread=THREAD, step=number) for number, begin in enumerate(begins)]
+    spans += [Span("input_wait", begin, begin + 100, name=fetch, thread=THREAD) for begin in begins]
+    spans += [Span("collective", begin, end, name="gloo:all_reduce", thread=BESIDE) for begin, end in collectives]
+    capture = build_capture(folder, files=["/data"], ops=[read(0, length=1, start_ns=0, end_ns=1)], spans=spans)
+    return training_loop(capture.spans, 0)
+
+
+def test_the_last_of_the_collectives_beside_a_step_is_the_one_that_the_thread_waits_for(tmp_path: Path) -> None:
+    buckets = [(1300, 1320), (1400, 1440), (2300, 2310), (3300, 3350), (3200, 3250), (4500, 4600)]
+    loop = loop_of(tmp_path, buckets)
+    assert loop.begin_ns[loop.collectives].tolist() == [1400, 2300, 3300, 4500]
+
+
+def test_a_collective_that_outlasts_a_batch_fetch_does_not_hide_it(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path, [(1900, 2150)])
+    assert (loop.loader == WORKERS).sum() == STEPS
+    assert loop.end_ns[loop.collectives].tolist() == [2000]
+    assert loop.begin_ns[loop.fetches].tolist() == [1000, 2000, 3000, 4000]
+
+
+def test_collectives_of_other_frameworks_are_all_events(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path, [(1300, 1320), (1400, 1440)], fetch="Iterator::Next")
+    assert len(loop.collectives) == 2
