@@ -14,6 +14,7 @@ from pathlib import Path
 from profiler_merge.recorder import darshan_settings as settings
 from profiler_merge.recorder import python_start
 from profiler_merge.recorder.darshan_library import Library, is_darshan
+from profiler_merge.recorder.job_python import folder_of_package, job_python
 from profiler_merge.recorder.job_script import script_text
 from profiler_merge.recorder.recording_folder import CHECK, CONFIG, PYTHON, find_below, write_script
 from profiler_merge.recorder.tracer import DARSHAN, LOGS, Tracer
@@ -22,6 +23,7 @@ from traces.errors import LogError, RecordingError
 _CHECKED = "checked-file"
 _CHECK = f"open('{_CHECKED}', 'rb').read()"
 PATIENCE_S = 60
+_HDF5_CALL = b"H5get_libversion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +56,11 @@ def set_up(
         origin=library.origin,
         variables=settings.variables(config=str(config), logs=LOGS, job=job, dxt_mib=dxt_mib),
         unset=settings.UNSET,
-        preload=(library.path,),
+        preload=(library.path, *_hdf5_libraries(library.path, command, without_darshan(os.environ))),
         python_path=_python_start(folder),
         patterns=("*.darshan",),
     )
     printed, log = _try(tracer, folder)
-    if log is None and "undefined symbol: H5" in printed:
-        tracer = replace(tracer, preload=(library.path, *_hdf5_libraries(command)))
-        printed, log = _try(tracer, folder)
     if log is None:
         raise RecordingError(
             f"{library.path} ({library.origin}) wrote no log of a small test process, so it would write none of the "
@@ -128,16 +127,15 @@ def _data_folders(command: Sequence[str]) -> list[str]:
     return [word for word in words if word.startswith("/") and len(Path(word).parts) > 2 and os.path.isdir(word)]
 
 
-def _hdf5_libraries(command: Sequence[str]) -> list[Path]:
-    """The HDF5 library that the job's Python uses, which a Darshan with HDF5 modules needs loaded beside it."""
-    python = next((found for word in command if (found := _python(word)) is not None), sys.executable)
-    prefix = Path(python).parent.parent
-    bundled = prefix.glob("lib/python3*/site-packages/h5py.libs/libhdf5-*.so*")
-    return [*bundled, *prefix.glob("lib/libhdf5.so")][:1]
-
-
-def _python(word: str) -> str | None:
-    return shutil.which(word) if Path(word).name.startswith("python") else None
+def _hdf5_libraries(library: Path, command: Sequence[str], environment: Mapping[str, str]) -> list[Path]:
+    """The HDF5 of the job's h5py, and what it needs, for a Darshan with HDF5 modules, which needs them loaded."""
+    if _HDF5_CALL not in library.read_bytes():
+        return []
+    folder = folder_of_package(job_python(command, environment), "h5py", environment)
+    if folder is None:
+        return []
+    bundled = sorted(folder.parent.glob("h5py.libs/*.so*"), key=lambda path: (path.name.startswith("libhdf5"), path))
+    return [path for path in bundled if "hdf5_" not in path.name] or [*folder.parents[2].glob("libhdf5.so")]
 
 
 def _last_line(text: str) -> str:

@@ -6,11 +6,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from profiler_merge.recorder.job_python import folder_of_package, job_python
 from profiler_merge.recorder.tracer import DFTRACER, LOGS, OF_RANK, STRACE, Tracer
 from traces.errors import RecordingError
 
@@ -66,13 +66,12 @@ def find_strace(environment: Mapping[str, str]) -> Tracer:
 
 
 def find_dftracer(environment: Mapping[str, str], command: Sequence[str]) -> Tracer:
-    """DFTracer of the Python that the command runs, or of this one. Raises: RecordingError when neither has it."""
-    pythons = [shutil.which(word, path=environment.get("PATH")) for word in command if _is_python(word)]
-    for python in dict.fromkeys(filter(None, [*pythons, sys.executable])):
-        for site in sorted(Path(python).parent.parent.glob("lib/python3*/site-packages/dftracer")):
-            for library in (*site.glob("lib64/libdftracer_preload.so"), *site.glob("lib/libdftracer_preload.so")):
-                return _dftracer(library, python)
-    raise RecordingError("DFTracer is not installed beside the job's Python: pip install dftracer")
+    """DFTracer of the Python that the command runs, ready. Raises: RecordingError when it has none."""
+    python = job_python(command, environment)
+    folder = folder_of_package(python, "dftracer", environment)
+    for library in [] if folder is None else sorted(folder.glob("lib*/libdftracer_preload.so")):
+        return _dftracer(library, python)
+    raise RecordingError(f"DFTracer is not installed beside the job's Python: {python} -m pip install dftracer")
 
 
 def _dftracer(library: Path, python: str) -> Tracer:
@@ -109,7 +108,3 @@ def _tail(path: Path, size: int = 4096) -> bytes:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - size))
         return file.read()
-
-
-def _is_python(word: str) -> bool:
-    return Path(word).name.startswith("python")

@@ -149,6 +149,20 @@ def test_profiles_go_into_the_recording(library, work, capfd) -> None:
     assert capfd.readouterr().out == f"{work}/run.recording/profile\n"
 
 
+def test_hdf5_is_loaded_beside_a_darshan_that_calls_it(library, work, capfd) -> None:
+    """The one of the job's h5py, and the libraries that it needs before it."""
+    import h5py
+
+    bundled = sorted(Path(h5py.__file__).parent.parent.glob("h5py.libs/libhdf5-*.so*"))
+    if not bundled:
+        pytest.skip("h5py is not a wheel that brings its HDF5")
+    program = "import h5py, os; print(os.environ['LD_PRELOAD']); print(h5py.version.hdf5_version)"
+    assert record("--", PYTHON, "-c", program, library=library) == 0
+    loaded, version = capfd.readouterr().out.split()
+    first, *others = loaded.split(":")
+    assert (first, others[-1], version) == (str(library), str(bundled[0]), h5py.version.hdf5_version)
+
+
 def test_profiles_of_earlier_runs_are_not_of_this_job(library, work, capfd) -> None:
     """The folder that the job writes into holds those of earlier runs too."""
     old = work / "prof" / "rank0.xplane.pb"
