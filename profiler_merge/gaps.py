@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from profiler_merge.darshan.job_logs import JobLogs
 from profiler_merge.process_rows import ProcessRows
 from traces.errors import LogError
@@ -11,14 +14,20 @@ MOST_TRACED = 2.0
 """Times of what was counted that a damaged trace may hold: counters can be incomplete too."""
 
 
-def refuse_rubbish(job: JobLogs, coverage: Coverage) -> None:
-    """Raises: LogError where what is left of a damaged trace contradicts the counters."""
+def refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
+    """Raises: LogError where what is left of a damaged trace contradicts the counters, in all or of one of `files`."""
     most = max(coverage.bytes or 0.0, coverage.operations or 0.0)
-    if most > MOST_TRACED:
-        raise LogError(
-            f"{job.first.path} is damaged beyond use: its trace holds {most:.3g} times what its counters saw; "
-            "merge an undamaged copy of the log"
-        )
+    of_file = pc.max(files["coverage"]).as_py() or 0.0
+    if max(most, of_file) <= MOST_TRACED:
+        return
+    where = ""
+    if most <= MOST_TRACED:
+        where = f" of {files['path'][pc.index(files['coverage'], of_file).as_py()].as_py()}"
+        most = of_file
+    raise LogError(
+        f"{job.first.path} is damaged beyond use: its trace holds {most:.3g} times what its counters saw{where}; "
+        "merge an undamaged copy of the log"
+    )
 
 
 def gap_warnings(rows: ProcessRows, coverage: Coverage, *, traced: int) -> list[str]:

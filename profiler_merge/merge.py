@@ -215,7 +215,7 @@ class _Merger:
         self._rows.rebuilt.finish()
         table, coverage = self._files.finish([process.rank for process in self._job.processes])
         if self._options.skip_damaged:
-            refuse_rubbish(self._job, coverage)
+            refuse_rubbish(self._job, coverage, table)
         self._warnings += self._files.offset_warnings(table["path"].to_pylist())
         self._warnings += mapped_warnings(table)
         self._warnings += gap_warnings(self._rows, coverage, traced=writer.rows - self._rows.reconstructed)

@@ -44,6 +44,24 @@ def test_what_is_left_of_a_damaged_trace_must_agree_with_the_counters(tmp_path):
     assert not (tmp_path / "a.capture").exists()
 
 
+def test_rubbish_of_one_file_is_not_hidden_by_the_size_of_another(tmp_path):
+    records = [
+        DxtRecord(record_id=1, reads=[(0, 1 << 30, 1.0, 2.0)]),
+        DxtRecord(record_id=2, reads=[(0, 5000, 1.0, 2.0), (0, 10, 3.0, 2.0)]),
+    ]
+    rows = [
+        {"record_id": 1, "POSIX_READS": 1, "POSIX_BYTES_READ": 1 << 30},
+        {"record_id": 2, "POSIX_READS": 2, "POSIX_BYTES_READ": 50},
+    ]
+    modules = {
+        "POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", rows, 4)]),
+        "DXT_POSIX": ModuleSpec(version=1, streams=[encode_dxt(records)]),
+    }
+    log = write_log(tmp_path / "a.darshan", job=JobSpec(nprocs=1), names={1: b"/a", 2: b"/b"}, modules=modules)
+    with pytest.raises(LogError, match="trace holds 100 times what its counters saw of /b;"):
+        merge([log], [], tmp_path / "a.capture", MergeOptions(skip_damaged=True))
+
+
 @pytest.mark.skipif(not (SHARED / "darshan-logs").exists(), reason="the public logs are not beside the checkout")
 def test_modules_that_are_not_read_are_named(tmp_path):
     (log,) = (SHARED / "darshan-logs").glob("snyder_ior-DFS*.darshan")
