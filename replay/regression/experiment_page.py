@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from replay.regression.comparison import BASELINE, CANDIDATE
@@ -24,9 +25,7 @@ _MARKS = {BASELINE: (BLUE, "circle"), CANDIDATE: (VERMILION, "square")}
 _BAND = "rgba(0, 158, 115, 0.3)"
 """GREEN, through which the points show."""
 
-_RUNS_NOTE = (
-    "In the order in which the runs were made. A line joins the two runs of a pair; a hollow mark is a warm-up."
-)
+_RUNS_NOTE = "In the order in which the runs were made. A line joins the two runs of a pair."
 _RATIOS_NOTE = (
     "Each point is the candidate against the baseline of one pair. The verdict rests on the estimate and its interval: "
     "above the upper threshold is slower, or, for a bandwidth, faster."
@@ -75,17 +74,20 @@ def runs_figure(result: Mapping[str, Any]) -> Figure:
     primary = result["primary"]
     placed = [(number, run) for number, run in enumerate(result["runs"], start=1) if primary in run["metrics"]]
     data = [_pair_lines(placed, primary)]
-    for side, (colour, symbol) in _MARKS.items():
-        own = [(number, run) for number, run in placed if run["side"] == side]
+    for side, warm_up in product(_MARKS, (False, True)):
+        colour, symbol = _MARKS[side]
+        own = [(number, run) for number, run in placed if run["side"] == side and run["warmup"] == warm_up]
+        if not own:
+            continue
         data.append(
             {
-                "type": "scatter", "mode": "markers", "name": side,
+                "type": "scatter", "mode": "markers", "name": f"{side}, warm-up" if warm_up else side,
                 "x": [number for number, _ in own], "y": [run["metrics"][primary] for _, run in own],
                 "text": [f"pair {run['pair']}" if run["pair"] else "warm-up" for _, run in own],
                 "hovertemplate": f"run %{{x}}, {side}, %{{text}}: %{{y:,.4~g}} {METRICS[primary].unit}<extra></extra>",
                 "marker": {
                     "size": 9, "color": colour, "line": {"color": colour, "width": 1.5},
-                    "symbol": [symbol if run["pair"] else f"{symbol}-open" for _, run in own],
+                    "symbol": f"{symbol}-open" if warm_up else symbol,
                 },
             }
         )  # fmt: skip

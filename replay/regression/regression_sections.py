@@ -74,7 +74,9 @@ def _basis(result: Mapping[str, Any]) -> list[str]:
 
 def _metrics(result: Mapping[str, Any]) -> Section:
     interval = f"{100 * (1 - result['rule']['alpha']):g} % interval"
-    notes = ["* decides. Change: candidate against baseline, in pairs; medians are shown beside it."]
+    notes = [
+        "* decides. Change: of the candidate against the baseline of its pair; it may differ from that of the medians."
+    ]
     needed = result.get("secondary_pairs_needed")
     if needed is not None:
         pairs = len(next(iter(result["metrics"].values()))["baseline"])

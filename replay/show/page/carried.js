@@ -26,11 +26,20 @@ function oneTabStop(place) {
   });
 }
 
+// Tables that reach beyond their place show it.
+function markSideways() {
+  const sideways = new ResizeObserver((entries) => {
+    for (const { target } of entries) target.classList.toggle("sideways", target.scrollWidth > target.clientWidth + 1);
+  });
+  for (const place of document.querySelectorAll(".scroll")) sideways.observe(place);
+}
+
 // `begin` is called with the data of the page once plotly is there.
 function openPage(begin) {
   try {
     run(unpacked("plotly"), document.currentScript.nonce);
     begin(JSON.parse(unpacked("data")));
+    markSideways();
     document.documentElement.dataset.complete = String(Math.round(performance.now()));
   } catch (error) {
     const trouble = document.getElementById("trouble");

@@ -59,8 +59,4 @@ function beginTables() {
     bar.append(table.counted);
     table.closest(".scroll").before(bar);
   }
-  const sideways = new ResizeObserver((entries) => {
-    for (const { target } of entries) target.classList.toggle("sideways", target.scrollWidth > target.clientWidth + 1);
-  });
-  for (const place of document.querySelectorAll(".scroll")) sideways.observe(place);
 }
