@@ -32,7 +32,7 @@ from traces.measures.operation_rows import OperationRows
 from traces.replay_record import is_replay
 from traces.schema import OPS, TRACED, WRITE, CaptureInfo
 from traces.store.reader import Capture
-from traces.units import MIB, NS_PER_S, format_duration, ns_to_seconds
+from traces.units import NS_PER_S, format_duration, ns_to_seconds
 
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
@@ -280,7 +280,6 @@ class SummaryCollector:
         pattern, source = _pattern(counters, self._pattern.counts)
         operations = OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other)
         moved = ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written"))
-        in_flight_s = ns_to_seconds(io.busy.length_ns)
         return Summary(
             job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s, exe=info.job.exe),
             operations=operations,
@@ -288,11 +287,11 @@ class SummaryCollector:
             files=int(io.files_used.sum()),
             reconstructed=_rebuilt(self._reconstructed.tolist(), operations, moved),
             io_time_s=_io_time(io, self._rank_count()),
-            in_flight_s=in_flight_s,
+            in_flight_s=ns_to_seconds(io.busy.length_ns),
             transfer_size_bytes=Spread.of(io.size_bytes),
             bandwidth_per_op_mib_s=Spread.of(io.bandwidth_mib_s),
             unmeasured_operations=io.unmeasured,
-            aggregate_bandwidth_mib_s=io.bytes_moved / MIB / in_flight_s if in_flight_s else None,
+            aggregate_bandwidth_mib_s=io.aggregate_mib_s,
             sequential_pct=pattern.sequential_pct,
             consecutive_pct=pattern.consecutive_pct,
             access_pattern_source=source,

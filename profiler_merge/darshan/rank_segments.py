@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from traces.errors import LogError
 from traces.schema import APIS
 from traces.units import seconds_to_ns
 
+_COLUMNS = ("record_id", "api", "is_write", "offset", "length", "start_ns", "end_ns")
 _API_OF_MODULE = {"DXT_POSIX": APIS.index("POSIX"), "DXT_MPIIO": APIS.index("MPIIO")}
 
 
@@ -45,8 +47,7 @@ class RankSegments:
 
     def select(self, mask: np.ndarray) -> RankSegments:
         """The segments where `mask` (bool, one per segment) holds."""
-        columns = ("record_id", "api", "is_write", "offset", "length", "start_ns", "end_ns")
-        chosen = {name: getattr(self, name)[mask] for name in columns}
+        chosen = {name: getattr(self, name)[mask] for name in _COLUMNS}
         return replace(self, thread=None if self.thread is None else self.thread[mask], **chosen)
 
 
@@ -118,20 +119,6 @@ def _split(block: DxtBlock, api: int) -> Iterator[RankSegments]:
 def _concatenate(parts: list[RankSegments]) -> RankSegments:
     if len(parts) == 1:
         return parts[0]
-    threads = [part.thread for part in parts]
-
-    def joined(name: str) -> np.ndarray:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    return RankSegments(
-        rank=parts[0].rank,
-        hostname=parts[0].hostname,
-        record_id=joined("record_id"),
-        api=joined("api"),
-        is_write=joined("is_write"),
-        offset=joined("offset"),
-        length=joined("length"),
-        start_ns=joined("start_ns"),
-        end_ns=joined("end_ns"),
-        thread=None if any(thread is None for thread in threads) else joined("thread"),
-    )
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    threads = [part.thread for part in parts if part.thread is not None]
+    return replace(parts[0], thread=np.concatenate(threads) if len(threads) == len(parts) else None, **columns)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replay.commands.shared_options import force_option, json_option
+from replay.commands.shared_options import force_option, json_option, maps_option
 
 
 @click.command()
@@ -57,13 +57,7 @@ from replay.commands.shared_options import force_option, json_option
     help="The most untraced reads and writes of one process that are rebuilt from counters.",
 )
 @click.option("--inspect", is_flag=True, help="Open the recorded HDF5 files and store where their chunks lie.")
-@click.option(
-    "--map",
-    "maps",
-    multiple=True,
-    metavar="PREFIX=DIR",
-    help="With --inspect, look for recorded paths below PREFIX in DIR; repeatable.",
-)
+@maps_option("With --inspect, look for recorded paths below PREFIX in DIR; repeatable.")
 @click.option(
     "--keep-profiler-files",
     is_flag=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replay.commands.replay_options import replay_options
-from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+from replay.commands.shared_options import capture_argument, force_option, json_option, maps_option, part_options
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 )
 @replay_options(pace="timed")
 @click.option("--cold", is_flag=True, help="Drop the twin from the page cache first.")
-@click.option("--map", "maps", multiple=True, metavar="PREFIX=DIR", help="As for stage; repeatable.")
+@maps_option("As for stage; repeatable.")
 @part_options
 @click.option(
     "--repeat",

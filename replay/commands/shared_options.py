@@ -25,6 +25,11 @@ exclude_option = click.option(
 )
 
 
+def maps_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --map; `text`: what the command reads there."""
+    return click.option("--map", "maps", multiple=True, metavar="PREFIX=DIR", help=text)
+
+
 def part_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options --ranks, --from, --until and --steps: the command gets its `capture` as a `NamedPart`."""
     return _with_options(_with_part(command, _PART_WORDS), *_PART_OPTIONS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import capture_argument, part_options
+from replay.commands.shared_options import capture_argument, json_option, maps_option, part_options
 
 if TYPE_CHECKING:
     from replay.interface.captures import NamedPart
@@ -20,20 +20,14 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
 @click.option("--remove", is_flag=True, help="Remove everything that was staged under the target, and nothing else.")
 @click.option("--sparse", is_flag=True, help="Write holes instead of data; reads of holes do not reach the device.")
-@click.option(
-    "--map",
-    "maps",
-    multiple=True,
-    metavar="PREFIX=DIR",
-    help="Read recorded paths below PREFIX from the real data in DIR, which is never written; repeatable.",
-)
+@maps_option("Read recorded paths below PREFIX from the real data in DIR, which is never written; repeatable.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
     help="Files written at the same time.  [default: twice the processors, 16 at most]",
 )
 @part_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def command(
     capture: NamedPart,
     target: Path,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.shared_options import capture_argument, filter_options, force_option, json_option
+from replay.commands.shared_options import capture_argument, filter_options, force_option, json_option, maps_option
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,13 +61,7 @@ class _Command(click.Command):
     help="Print this table instead of the totals (the tables are listed above); repeatable.",
 )
 @click.option("--findings", is_flag=True, help="Print what stands out and what it costs, as --show findings.")
-@click.option(
-    "--map",
-    "maps",
-    multiple=True,
-    metavar="PREFIX=DIR",
-    help="For --show tfrecords and datasets: look for recorded files below PREFIX in DIR; repeatable.",
-)
+@maps_option("For --show tfrecords and datasets: look for recorded files below PREFIX in DIR; repeatable.")
 @click.option("--bin", "bin_width", metavar="TIME", help="Width of a bin of the timeline, such as 1s or 5ms.")
 @filter_options
 @click.option(

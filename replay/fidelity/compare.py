@@ -272,7 +272,7 @@ def _storage(
 ) -> Storage:
     """What the storage did. `whole_run`: the times of the run, None where the storage does not decide them."""
     io_time, here = (measures.factors()["io_time_s"] for measures in (recorded, replayed))
-    bandwidth = recorded.bandwidth_mib_s(), replayed.bandwidth_mib_s()
+    bandwidth = [measures.totals.aggregate_mib_s or 0.0 for measures in (recorded, replayed)]
     latencies = [
         Change.between(*(measures.latency_ns.quantile(share) / NS_PER_US for measures in (recorded, replayed)))
         if recorded.latency_ns.count and replayed.latency_ns.count

@@ -17,7 +17,6 @@ from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.lane_times import LaneTimeCollector
 from traces.measures.span_times import union_by_rank
 from traces.schema import TRACED
-from traces.units import MIB, NS_PER_S
 
 
 class Measures:
@@ -92,11 +91,6 @@ class Measures:
         """The paper's ten factors; all ranks of the job share the I/O time."""
         ranks = max(self._replayed.capture.info.job.nprocs, len(self._replayed.capture.ranks))
         return factors(self.totals, self._pattern.counts, ranks)
-
-    def bandwidth_mib_s(self) -> float:
-        """Bytes moved while any rank had an operation in flight, per second of that time; 0 without any."""
-        busy_ns = self.totals.busy.length_ns
-        return self.totals.bytes_moved / MIB * NS_PER_S / busy_ns if busy_ns else 0.0
 
     @cached_property
     def latency_ns(self) -> Distribution:

@@ -13,12 +13,12 @@ from replay.run.result import RunResult
 from traces.lateness import percentiles_us
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.intervals import StreamingUnion
-from traces.measures.io_totals import IoCollector, IoTotals
+from traces.measures.io_totals import IoCollector
 from traces.measures.operation_rows import operation_rows
 from traces.measures.span_times import spans_by_rank
 from traces.schema import READ, WRITE
 from traces.store.reader import Capture
-from traces.units import MIB, NS_PER_S, NS_PER_US, ns_to_seconds
+from traces.units import NS_PER_US, ns_to_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def measure(replay: Capture, tally: Tally, *, training: bool) -> dict[str, float
         metrics["latency_mean_us"] = tally.latency_ns.mean / NS_PER_US
         metrics["response_mean_us"] = tally.response_ns.mean / NS_PER_US
     metrics |= _percentiles("read", found.reads.distribution()) | _percentiles("write", found.writes.distribution())
-    metrics |= _bandwidth(totals)
+    metrics["bandwidth_mib_s"] = totals.aggregate_mib_s or 0.0
     return {name: metrics[name] for name in METRICS if metrics.get(name, 0.0) > 0}
 
 
@@ -204,8 +204,3 @@ def _percentiles(name: str, latency_ns: Distribution) -> dict[str, float]:
     if not latency_ns.count:
         return {}
     return {f"{name}_latency_p{p}_us": latency_ns.quantile(p / 100) / NS_PER_US for p in (50, 99)}
-
-
-def _bandwidth(totals: IoTotals) -> dict[str, float]:
-    busy_ns = totals.busy.length_ns
-    return {"bandwidth_mib_s": totals.bytes_moved / MIB * NS_PER_S / busy_ns} if busy_ns else {}

@@ -67,6 +67,12 @@ class IoTotals:
         """Bytes read and written."""
         return self.total("bytes_read") + self.total("bytes_written")
 
+    @property
+    def aggregate_mib_s(self) -> float | None:
+        """Bytes moved per second in which any rank had an operation in flight; None without any."""
+        busy_ns = self.busy.length_ns
+        return self.bytes_moved / MIB * NS_PER_S / busy_ns if busy_ns else None
+
 
 class IoCollector:
     """Collects `IoTotals` from rows of one rank after another.
