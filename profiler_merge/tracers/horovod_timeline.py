@@ -23,6 +23,9 @@ from traces.schema import NO_STEP, UNION_THREAD
 
 _START = "start_time_since_epoch_in_micros"
 _OPERATION = re.compile(r"(ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM|JOIN|BARRIER)\w*", re.IGNORECASE)
+_MOST_US = 1 << 52
+"""Microseconds since 1970 until the year 2112."""
+_MOST_RANKS = 1 << 20
 _NEGOTIATION = "NEGOTIATE_"
 
 
@@ -51,15 +54,17 @@ class _Timeline:
         kind, tensor = event.get("ph"), self.tensors[int(event.get("pid", 0))]
         if kind == "M":
             arguments = event.get("args")
-            if isinstance(arguments, dict) and _START in arguments:
+            if isinstance(arguments, dict) and 0 < int(arguments.get(_START, 0)) < _MOST_US:
                 self.start_us = int(arguments[_START])
             return
         name, time_us = str(event.get("name", "")), int(event.get("ts", 0))
+        if not 0 <= time_us < _MOST_US:
+            raise ValueError(time_us)
         if kind == "B":
             tensor.open.append((name, time_us))
             if tensor.begin_us is None:
                 tensor.begin_us = time_us
-        elif kind == "X" and name.isdigit():
+        elif kind == "X" and name.isdecimal() and int(name) < _MOST_RANKS:
             tensor.ready[int(name)] = time_us
         elif kind == "E" and tensor.open:
             ended, _ = tensor.open.pop()
@@ -90,7 +95,7 @@ def read_horovod(path: Path) -> tuple[dict[int, SpanColumns], list[str]]:
         try:
             event = json.loads(text)
             timeline.take(event)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError):
             damage.lines += 1
     if timeline.start_us is None:
         raise ProfileError(

@@ -33,6 +33,11 @@ class OpenFile:
         return self.descriptors == 0
 
 
+def _check(size: int) -> None:
+    if not 0 <= size < 1 << 62:
+        raise ValueError(size)
+
+
 Descriptors = dict[int, OpenFile]
 """The table of a process: open file description by descriptor."""
 
@@ -65,14 +70,16 @@ class Positions:
         return offset
 
     def grow(self, file: int, end: int) -> None:
-        """The file is at least `end` bytes long."""
+        """The file is at least `end` bytes long. Raises: ValueError for a size that no file has."""
+        _check(end)
         if end > self.sizes.get(file, 0):
             self.sizes[file] = end
         if end > self._seen.get(file, 0):
             self._seen[file] = end
 
     def truncate(self, file: int, size: int = 0) -> None:
-        """The file has this size now."""
+        """The file has this size now. Raises: ValueError for a size that no file has."""
+        _check(size)
         self.sizes[file] = size
         self._seen[file] = max(size, self._seen.get(file, 0))
 

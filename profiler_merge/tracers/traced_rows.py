@@ -27,6 +27,8 @@ TRACED_ROW = np.dtype(
 in `traces.schema.OPS_SCHEMA`."""
 
 BLOCK_ROWS = 1 << 16
+_MOST = 1 << 62
+"""Beyond all offsets, lengths and times."""
 
 
 class TracedRows:
@@ -42,7 +44,9 @@ class TracedRows:
         self._bytes = 0
 
     def add(self, row: tuple[int, ...]) -> None:
-        """Keep one operation, its values in the order of TRACED_ROW."""
+        """Keep one operation, its values in the order of TRACED_ROW. Raises: ValueError for one that cannot be."""
+        if not (-1 <= row[5] < _MOST and 0 <= row[6] < _MOST and 0 <= row[7] <= row[8] < _MOST):
+            raise ValueError(row)
         self._pending.append(row)
         if len(self._pending) >= BLOCK_ROWS:
             self._flush()

@@ -22,6 +22,7 @@ _NO_FOLDER = b"/unknown-working-directory"
 """Where relative paths are shown whose folder the trace does not have."""
 _MOST_RANKS = 1 << 16
 """In the oldest form `pid` is the rank, unless the program ran without MPI: then it is an id."""
+_MOST_NS = 1 << 62
 _PLAIN = ("", "dftracer", "POSIX", "STDIO")
 _UNSEEN = (
     "DFTracer sees calls of libc in its folders (DFTRACER_DATA_DIR) alone, and of those not all: what it misses is in "
@@ -40,7 +41,10 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
     for place, path in enumerate(files):
         reader.begin_file()
         for event in pfw_events(path, damage):
-            reader.take(place, event)
+            try:
+                reader.take(place, event)
+            except ValueError:
+                damage.lines += 1
     reader.calls.finish()
     reader.adopt()
     if not reader.processes:
@@ -105,8 +109,8 @@ class _Reader:
             return
         start_ns = number(event.ts) * self.facts.unit_ns
         end_ns = start_ns + max(number(event.dur), 0) * self.facts.unit_ns
-        if start_ns <= 0:
-            return
+        if not 0 < start_ns <= end_ns < _MOST_NS:
+            raise ValueError(event.ts)
         caller = self._caller(trace, event, start_ns)
         self.first_ns = min(self.first_ns or start_ns, start_ns)
         self.last_ns = max(self.last_ns, end_ns)

@@ -82,7 +82,10 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
                 tasks.ended(call)
             else:
                 span.timed = span.timed or call.timed
-                calls.apply(call, tasks)
+                try:
+                    calls.apply(call, tasks)
+                except (ValueError, IndexError):
+                    damage.lines += 1
         unfollowed += 0 if tasks.followed else made
     if not processes:
         raise LogError(f"{files[0]} holds no system call that could be used: {_RECORD}")

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 LINE = re.compile(
-    rb"(?:\[pid +(\d+)\] +|(\d+) +)?(\d{5,12})\.(\d{3,9}) (?:(\w+)\(|<\.\.\. (\w+) resumed>)(.*)", re.DOTALL
+    rb"(?:\[pid +(\d+)\] +|(\d+) +)?(\d{9,10})\.(\d{3,9}) (?:(\w+)\(|<\.\.\. (\w+) resumed>)(.*)", re.DOTALL
 )
 ANY_CALL = re.compile(rb"(?:\[pid +\d+\] +|\d+ +)?(?:[\d:.]+ )?(?:\w+\(|<\.\.\. \w+ resumed>).*")
 """Also without a time, or with a time of the day."""
 ENDED = re.compile(rb"(?:\[pid +(\d+)\] +|(\d+) +)?[\d.]+ \+\+\+ ")
 SIGNAL = re.compile(rb"(?:\[pid +\d+\] +|\d+ +)?[\d.]* ?--- ")
-_TAIL = re.compile(rb"(.*)\) += (0x[0-9a-f]+|-?\d+|\?)(?:<((?:[^>\\]|\\.)*)>)?(.*?)(?: <(\d+)\.(\d+)>)?", re.DOTALL)
+_TAIL = re.compile(
+    rb"(.*)\) += (0x[0-9a-f]{1,16}|-?\d{1,18}|\?)(?:<((?:[^>\\]|\\.)*)>)?(.*?)(?: <(\d{1,8})\.(\d{1,9})>)?", re.DOTALL
+)
 _SCALE = [10 ** (9 - digits) for digits in range(10)]
 """Nanoseconds in the last of so many decimals."""
 _UNFINISHED = re.compile(rb" *<unfinished \.\.\.>\Z")
