@@ -26,7 +26,7 @@ With the recorded latencies the recorded times follow from the model; with other
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,7 @@ from replay.causal.feed import (
     NO_EVENT,
     Batches,
     Feed,
+    LoopReads,
     OperationBatch,
     containing,
     feed_of,
@@ -287,12 +288,12 @@ def derive_model(
     files: int,
     *,
     threads_known: bool,
-    worker_lanes: Mapping[int, int] | None = None,
+    workers_late_ns: Sequence[int] = (),
 ) -> LoopModel:
     """The model of one rank from its loop and operations, which are read eight times at most.
 
     files: how many there are. threads_known: whether lanes are true threads, not inferred from overlaps.
-    worker_lanes: the lanes of worker processes, and how late their clocks may be, ns.
+    workers_late_ns: by worker process, in the order of their lanes, how late its clock may be, ns.
     Memory: some numbers per event, lane and read of a worker.
     """
     loop, evaluated = with_evaluations(loop, batches, files)
@@ -301,7 +302,7 @@ def derive_model(
     if own is not loop:
         loop, loop_reads = own, look(own, batches, evaluated)
     reads, inside = loop_reads.reads, loop_reads.inside
-    dealt = dealing(loop, batches, worker_lanes or {})
+    dealt = dealing(loop, batches, _worker_lanes(loop_reads, workers_late_ns))
     # What workers do not read, the training thread reads by itself.
     synchronous = dealt is not None or (reads > 0 and inside >= SYNCHRONOUS_SHARE * reads)
     fed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
@@ -325,6 +326,14 @@ def derive_model(
         inside_share=inside / reads if reads else 0.0,
     )
     return _measured(draft, batches)
+
+
+def _worker_lanes(loop_reads: LoopReads, workers_late_ns: Sequence[int]) -> dict[int, int]:
+    """The lanes of worker processes, each with how late its clock may be: the last of the lanes that read for the loop.
+
+    What is rebuilt from counters may have lanes of its own beside the one in which a worker reads.
+    """
+    return dict(zip(sorted(loop_reads.lanes, reverse=True), reversed(workers_late_ns), strict=False))
 
 
 def _measured(draft: LoopModel, batches: Batches) -> LoopModel:

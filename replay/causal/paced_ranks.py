@@ -143,7 +143,7 @@ def derive_steps(
             lambda: rank_batches(capture, survey.rank, survey.layers),
             capture.files.num_rows,
             threads_known=capture.info.lanes == "pthread_id",
-            worker_lanes=_worker_lanes(capture, survey),
+            workers_late_ns=_workers_late_ns(capture, survey.rank),
         )
 
     models = together(comm, lambda: {survey.rank: model(survey) for survey in surveys})
@@ -157,14 +157,10 @@ def derive_steps(
     )
 
 
-def _worker_lanes(capture: Capture, survey: RankSurvey) -> dict[int, int]:
-    """The lanes of a rank's worker processes, and by how much the clock of each may be late, ns.
-
-    They are the last lanes of the rank, in the order of the workers: one thread of a worker reads.
-    """
-    clocks = [clock for clock in capture.info.clock if clock.rank == survey.rank and clock.worker > 0]
-    late_ns = [max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks]
-    return dict(zip(reversed(survey.lanes), reversed(late_ns), strict=False))
+def _workers_late_ns(capture: Capture, rank: int) -> tuple[int, ...]:
+    """By how much the clock of each worker process of a rank may be late, ns, in the order of the workers."""
+    clocks = [clock for clock in capture.info.clock if clock.rank == rank and clock.worker > 0]
+    return tuple(max(clock.offset_ns - clock.interval_ns[0], 0) for clock in clocks)
 
 
 def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetings, tuple[str, ...]]:

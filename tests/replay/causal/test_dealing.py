@@ -95,3 +95,16 @@ def test_without_workers_the_training_thread_reads(tmp_path: Path) -> None:
     found = rank_model(steps_of(capture).models[0])
     assert found["data_loader"] is None
     assert "num_workers=0" in found["feed_rule"]
+
+
+def test_rebuilt_closes_in_lanes_of_their_own_are_no_workers(tmp_path: Path) -> None:
+    loader = Loader()
+    info = capture_of(tmp_path / "plain", loader, FAST).info
+    recorded = run(loader, FAST)
+    second = [op for op in recorded.ops if op.lane == 2][-1]
+    # The lanes of workers that were started later move up.
+    ops = [dataclasses.replace(op, lane=op.lane + 1) if op.lane > 2 else op for op in recorded.ops]
+    ops.append(dataclasses.replace(second, op="close", lane=3, length=0, offset=0, origin="reconstructed"))
+    capture = build_capture(tmp_path, files=FILES, ops=ops, spans=recorded.spans, info=info)
+    found = rank_model(steps_of(capture).models[0])["data_loader"]
+    assert (found["workers"], found["passes"], found["persistent_workers"]) == (2, 2, False)
