@@ -165,3 +165,14 @@ def test_cycles_under_names_of_the_users_own_are_one_profile(tmp_path):
     again = kineto.write(tmp_path / "again.json", [*marks, *work])
     with pytest.raises(ProfileError, match="are both of rank 0"):
         merged(tmp_path, [log(tmp_path, PIDS[0], anchors=False)], [first, second, again], force=True)
+
+
+@pytest.mark.skipif(not (CAPTURES / "torch_images").is_dir(), reason="no recorded captures beside this checkout")
+@pytest.mark.parametrize(
+    ("align", "methods"), [("anchors", {"nesting", "wall"}), ("wall", {"wall"}), ("0.5", {"seconds"})]
+)
+def test_workers_are_placed_whatever_method_places_their_rank(tmp_path, align, methods):
+    folder = CAPTURES / "torch_images"
+    logs = sorted((folder / "logs").glob("*.darshan"))
+    result, _, _ = merged(tmp_path, logs, find_profiles(folder / "profile"), align=align)
+    assert {clock.method for clock in result.info.clock if clock.worker} == methods
