@@ -28,20 +28,27 @@ def access_times(
     begin: np.ndarray,
     end: np.ndarray,
     spent_ns: np.ndarray,
+    longest_ns: np.ndarray,
     is_write: np.ndarray,
     activity: Activity | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Start and end ns of accesses (n,), sorted by `segment`; the other arrays but `size` are by segment.
 
     The first starts at `begin`, the last ends at `end`, together they last `spent_ns`, or the window if it is shorter.
+    The first is given `longest_ns`, as caches are cold then, where that leaves the others a nanosecond each; 0: it is
+    not known.
     """
     count = np.bincount(segment, minlength=len(begin))
     first = np.cumsum(count) - count
     number = np.arange(len(segment)) - first[segment]
     window = np.maximum(end - begin, 0)
     spent = np.where(count > 1, np.minimum(spent_ns, window), window)
-    each = spent // np.maximum(count, 1)
-    lasts = each[segment] + (number < (spent - each * count)[segment])
+    rest = np.maximum(count - 1, 0)
+    first_longest = (count > 1) & (longest_ns * count > spent) & (longest_ns + rest <= spent)
+    shared, among = np.where(first_longest, spent - longest_ns, spent), np.where(first_longest, rest, count)
+    each = shared // np.maximum(among, 1)
+    lasts = each[segment] + (number - first_longest[segment] < (shared - each * among)[segment])
+    lasts = np.where((number == 0) & first_longest[segment], longest_ns[segment], lasts)
     done = np.cumsum(lasts) - lasts
     done -= done[first[segment]]
     free = (window - spent).astype(np.float64)

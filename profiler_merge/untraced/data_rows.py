@@ -245,7 +245,9 @@ def _times(
     ends = np.stack((np.where(splits, first_end, end), end), axis=1).ravel()
     of_segment = np.stack((spent - spent_late, spent_late), axis=1).ravel()
     is_write = np.arange(len(begins)) // 2 % 2 == 1
-    return access_times(segment, placed.size, begins, ends, of_segment, is_write, activity)
+    longest = np.stack((files.longest_read_ns, files.longest_write_ns), axis=1).ravel() * np.repeat(files.own, 2)
+    longest_of_segment = np.stack((longest, np.zeros_like(longest)), axis=1).ravel()
+    return access_times(segment, placed.size, begins, ends, of_segment, longest_of_segment, is_write, activity)
 
 
 def _windows(

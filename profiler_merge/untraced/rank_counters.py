@@ -41,7 +41,7 @@ class CountedFiles:
     own: the record is of this rank alone, so that its times are exact; otherwise they are the first start and the last
         end over all ranks.
     syncs: fsync and fdatasync, or flushes of a stream.
-    *_ns: time spent.
+    *_ns: time spent; longest_*: in one operation, of any rank where the record is reduced.
     *_start, *_end: the first start and the last end in ns, or NOT_SEEN.
     """
 
@@ -56,6 +56,8 @@ class CountedFiles:
     meta_ns: np.ndarray
     read_ns: np.ndarray
     write_ns: np.ndarray
+    longest_read_ns: np.ndarray
+    longest_write_ns: np.ndarray
     open_start: np.ndarray
     open_end: np.ndarray
     close_start: np.ndarray
@@ -122,7 +124,7 @@ def _counted(table: CounterTable, module: str, kept: np.ndarray) -> CountedFiles
         return np.where(seen, seconds_to_ns(np.where(seen, seconds, 0.0)), NOT_SEEN)
 
     def spent(name: str) -> np.ndarray:
-        seconds = table.fcounters[f"{prefix}_F_{name}_TIME"][kept]
+        seconds = table.fcounters.get(f"{prefix}_F_{name}_TIME", np.zeros(len(kept)))[kept]
         return seconds_to_ns(np.where((seconds > 0) & (seconds < _LONGEST_S), seconds, 0.0))
 
     times = {name: time(name.upper()) for name in COUNTED_TIMES}
@@ -142,6 +144,8 @@ def _counted(table: CounterTable, module: str, kept: np.ndarray) -> CountedFiles
         meta_ns=spent("META"),
         read_ns=spent("READ"),
         write_ns=spent("WRITE"),
+        longest_read_ns=spent("MAX_READ"),
+        longest_write_ns=spent("MAX_WRITE"),
         **times,
     )
 

@@ -14,7 +14,7 @@ from traces.schema import READ, WRITE
 
 UNKNOWN_NS = 77
 _TIMES = ("read_start", "read_end", "write_start", "write_end", "open_end", "close_start", "open_start", "close_end",
-          "read_ns", "write_ns", "opens")  # fmt: skip
+          "read_ns", "write_ns", "longest_write_ns", "opens")  # fmt: skip
 
 
 def made(files, module="STDIO", limit=1 << 20):
@@ -46,6 +46,15 @@ def test_writes_are_spread_evenly_and_add_up():
     assert sorted(rows.length.tolist()) == [2, 3, 3]
     assert rows.offset.tolist() == [0, *np.cumsum(rows.length)[:-1].tolist()]
     assert list(zip(rows.start.tolist(), rows.end.tolist(), strict=True)) == [(0, 10), (45, 55), (90, 100)]
+
+
+@pytest.mark.parametrize(("longest", "durations"), [(20, [20, 5, 5]), (9, [10, 10, 10]), (30, [10, 10, 10])])
+def test_the_first_is_as_long_as_the_longest_was(longest, durations):
+    """Where the others are left with less; a longest operation that leaves them no time at all is not believed."""
+    columns = {"WRITES": 3, "BYTES_WRITTEN": 8, "MAX_BYTE_WRITTEN": 7, "write_start": 0, "write_end": 100}
+    rows = stream(**columns, write_ns=30, longest_write_ns=longest)
+    assert (rows.end - rows.start).tolist() == durations
+    assert (int(rows.start[0]), int(rows.end[-1])) == (0, 100)
 
 
 def test_what_is_read_again_starts_over():
