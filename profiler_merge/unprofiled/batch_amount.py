@@ -18,7 +18,9 @@ _NEARLY = 0.88
 """The shortest lag with this part of the highest autocorrelation is the period: its multiples are as high."""
 _FILES_SHARE = 0.02
 """Part of the reads that must be the first of their file for files to be counted."""
-_MOST_LAG = 1 << 14
+_MOST_LAGS = 1 << 12
+_MOST_GAPS = 1 << 16
+"""Gaps of one process that are looked at: enough for any rhythm, and a bound on the time that it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,9 +51,9 @@ def period(reads: LoopReads, counted: np.ndarray, low: float, high: float) -> fl
 
     Only periods from `low` to `high` are looked for.
     """
-    lags = np.arange(max(1, int(np.ceil(low))), min(int(np.floor(high)), _MOST_LAG) + 1)
+    lags = np.arange(max(1, int(np.ceil(low))), int(min(np.floor(high), _MOST_GAPS)) + 1)
     sequences = _log_gaps(reads, counted)
-    if not len(lags) or not sequences:
+    if not 0 < len(lags) <= _MOST_LAGS or not sequences:
         return None
     scores = np.array([_autocorrelation(sequences, int(lag)) for lag in lags])
     best = float(scores.max())
@@ -61,13 +63,14 @@ def period(reads: LoopReads, counted: np.ndarray, low: float, high: float) -> fl
 
 
 def _log_gaps(reads: LoopReads, counted: np.ndarray) -> list[np.ndarray]:
-    """Logarithm of the gap before each counted read, a sequence for each process."""
+    """How long the gap before each counted read is, on a scale for rhythms: a sequence for each process."""
     sequences = []
     for process in np.unique(reads.process):
         mine = np.flatnonzero(reads.process == process)
         free = np.concatenate(([0], reads.start_ns[mine][1:] - np.maximum.accumulate(reads.end_ns[mine])[:-1]))
         sequences.append(np.log(np.maximum(free[counted[mine]][1:], 1000)))
-    return [gaps for gaps in sequences if len(gaps) > 3]
+    # Only gaps above the usual count, and long ones for more: in a large batch there are many of the others.
+    return [np.maximum(gaps - np.median(gaps), 0)[:_MOST_GAPS] ** 2 for gaps in sequences if len(gaps) > 3]
 
 
 def _autocorrelation(sequences: list[np.ndarray], lag: int) -> float:
