@@ -147,7 +147,8 @@ JSON_KEYS: Mapping[str, str] = {
     "reconstructed": "operations and bytes from counters, which are in no other total; `pct`: their share of the reads "
     "and writes, or of the bytes of these where that is more",
     "sequential_pct": "accesses at a higher offset than the previous one",
-    "steps": "training steps of the rank with the most, and their mean duration",
+    "steps": "training steps of the rank with the most (`count`), their mean duration (`mean_s`), and how many were "
+    "not profiled but extended from the profiled ones (`extended`)",
     "transfer_size_bytes": "min, median, mean and max over operations",
     "unmeasured_operations": "operations with a recorded duration of 0",
     "warnings": "sentences",
