@@ -45,7 +45,7 @@ def read_info(path: Path) -> CaptureInfo:
         )
     try:
         info = _DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CaptureError(f"{file} is damaged: {error}") from error
     for problem in _problems(info):
         raise CaptureError(f"{file} is damaged: {problem}")
