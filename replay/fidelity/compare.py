@@ -47,6 +47,9 @@ from traces.store.reader import Capture
 from traces.store.relation import Relation
 from traces.units import NS_PER_S, NS_PER_US
 
+SLOW_TRACERS = {"strace": "strace", "dftracer": "DFTracer"}
+"""`Source.kind` -> name of a tracer that takes tens of microseconds for each call; Darshan takes some three."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
@@ -189,7 +192,16 @@ def _comparison(
     paced_by_storage = relation is Relation.DIFFERENT or (times.pace in CLOSED_LOOP and times.other_speed is None)
     storage = _storage(recorded, replayed, thresholds, timing if paced_by_storage else None, record)
     return Comparison(
-        headline=headline(verdict, workload, storage, exact, thresholds, relation, stopped=captures[1].info.partial),
+        headline=headline(
+            verdict,
+            workload,
+            storage,
+            exact,
+            thresholds,
+            relation,
+            stopped=captures[1].info.partial,
+            tracer=next((SLOW_TRACERS[s.kind] for s in captures[0].info.sources if s.kind in SLOW_TRACERS), None),
+        ),
         relation=relation.value,
         pace=times.pace,
         speed=1.0 if record is None else record.speed,

@@ -217,8 +217,13 @@ def headline(
     relation: Relation,
     *,
     stopped: bool,
+    tracer: str | None = None,
 ) -> str:
-    """The result in one or two plain sentences. `stopped`: whether the replay was stopped before its end."""
+    """The result in plain sentences.
+
+    `stopped`: whether the replay was stopped before its end. `tracer`: what recorded the source, where that made each
+    call much slower.
+    """
     measured = _storage_sentence(storage, thresholds)
     if relation is Relation.SAME:
         return "Both captures are the same recording, so the comparison says nothing about a replay."
@@ -234,7 +239,7 @@ def headline(
         return "FAILED: neither capture has operations, so nothing was compared."
     counts = " of ".join(format_count(workload.operations[side]) for side in ("replay", "source"))
     work = f"he replay did the same work: {counts} operations, same bytes, same order"
-    basis = _basis(workload.reconstructed["pct"]) + _steps_basis(workload.extended_steps_pct)
+    basis = _basis(workload.reconstructed["pct"]) + _steps_basis(workload.extended_steps_pct) + _cost_basis(tracer)
     if verdict.passed:
         return f"T{work}. {measured}{basis}"
     return f"FAILED: t{work}; but {'; '.join(verdict.reasons)}. {measured}{basis}"
@@ -257,6 +262,16 @@ def _steps_basis(extended_pct: float) -> str:
     return (
         f" {min(extended_pct, 99.9):.3g} % of the training steps were not profiled: when they began was inferred from "
         "the reads, how long they computed from the profiled steps."
+    )
+
+
+def _cost_basis(tracer: str | None) -> str:
+    """What the recorded times hold besides the storage's; empty where the tracer costs next to nothing."""
+    if tracer is None:
+        return ""
+    return (
+        f" The recorded times include what {tracer} added to every call, so the storage of the recorded run was faster "
+        "than they say."
     )
 
 

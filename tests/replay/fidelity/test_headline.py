@@ -1,4 +1,4 @@
-"""A comparison says what its result rests on: rows rebuilt from counters, a replay that was stopped."""
+"""A comparison says what its result rests on: rows rebuilt from counters, a slow tracer, a replay that was stopped."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from replay.fidelity.compare import compare
 from tests.capture_builder import Span, build_capture, read
+from traces.schema import CaptureInfo, Job, Source
 from traces.store.reader import open_capture
 from traces.store.writer import write_capture_info
 
@@ -48,3 +49,14 @@ def test_the_share_of_steps_without_a_profile_is_in_the_headline(extended: int, 
     found = compare(source, replay)
     assert found.workload.extended_steps_pct == 25.0 * extended
     assert ("75 % of the training steps were not profiled" in found.headline) is bool(extended)
+
+
+@pytest.mark.parametrize(("kind", "named"), [("darshan", None), ("strace", "strace"), ("dftracer", "DFTracer")])
+def test_a_tracer_that_slows_every_call_is_named(kind: str, named: str | None, tmp_path: Path) -> None:
+    ops = [read(0, offset=100 * i, length=100, start_ns=i * MS, end_ns=i * MS + MS // 2) for i in range(4)]
+    job = Job(nprocs=1, run_time_s=0.01)
+    info = CaptureInfo(job=job, ranks=(0,), sources=(Source(name="job.log", sha256="0", kind=kind),))
+    source = build_capture(tmp_path, files=["/data"], ops=ops, name="source", info=info)
+    headline = compare(source, build_capture(tmp_path, files=["/data"], ops=ops, replay_of=source)).headline
+    assert (f"include what {named} added to every call" in headline) is (named is not None)
+    assert ("added to every call" in headline) is (named is not None)
