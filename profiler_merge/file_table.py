@@ -14,6 +14,7 @@ from profiler_merge.darshan.log import DarshanLog
 from traces.errors import LogError
 from traces.file_rows import probably_mapped
 from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, OFFSETS, Coverage, table_from_columns
+from traces.text import listed
 from traces.units import format_counted
 
 _FORMAT_RULES = {
@@ -136,11 +137,8 @@ class FileTable:
         ):
             of_file = self._offsets[state]
             if of_file:
-                names = ", ".join(paths[file] for file in list(of_file)[:3])
-                rest = f" and {len(of_file) - 3} more" if len(of_file) > 3 else ""
-                warnings.append(
-                    f"offsets of {format_counted(sum(of_file.values()), 'operation')} {text} ({names}{rest})"
-                )
+                names = listed([paths[file] for file in of_file])
+                warnings.append(f"offsets of {format_counted(sum(of_file.values()), 'operation')} {text} ({names})")
         return warnings
 
     def _offset_states(self, files: int) -> np.ndarray:
@@ -325,9 +323,8 @@ def mapped_warnings(files: pa.Table) -> list[str]:
     mapped = files.filter(pa.array(probably_mapped(files)))["path"].to_pylist()
     if not mapped:
         return []
-    more = f" and {len(mapped) - 3} more" if len(mapped) > 3 else ""
     return [
-        f"opened but never read through a call, so probably memory-mapped: {', '.join(mapped[:3])}{more}. Darshan "
+        f"opened but never read through a call, so probably memory-mapped: {listed(mapped)}. Darshan "
         "sees no page faults: these reads are not in the capture, coverage does not count them, and a replay does not "
         "issue them"
     ]

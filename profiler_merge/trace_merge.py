@@ -46,6 +46,7 @@ from traces.schema import (
     table_from_columns,
 )
 from traces.store.writer import OpsWriter, write_capture_info, write_files, write_hdf5, write_spans
+from traces.text import listed
 from traces.units import ns_to_seconds
 from traces.version import VERSION
 
@@ -266,8 +267,7 @@ def _mapped(job: TracedJob) -> list[str]:
     names = sorted(job.paths[file].decode("utf-8", "backslashreplace") for file in job.mapped)
     if not names:
         return []
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return [
-        f"mapped into memory: {', '.join(names[:3])}{more}. No tracer sees page faults: what was read through the "
+        f"mapped into memory: {listed(names)}. No tracer sees page faults: what was read through the "
         "mapping is not in the capture, coverage does not count it, and a replay does not issue it"
     ]

@@ -1,8 +1,9 @@
-"""Text that other people chose (paths, names of profiles), made safe to show."""
+"""Text that other people chose (paths, names of profiles), made safe to show, and lists cut to a readable length."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -18,3 +19,9 @@ def printable(text: Path | bytes | str) -> str:
 def escaped(text: str) -> str:
     r"""All of `text` as escapes of Python (`\x1b`, `\udc80`), whatever the characters are."""
     return text.encode("unicode_escape", "surrogatepass").decode()
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`: the first `most` names, and how many others there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 
 from profiler_merge.anchor import ANCHOR_FILE
 from profiler_merge.clocks.anchors import profile_anchors
 from profiler_merge.darshan.job_logs import JobLogs
 from profiler_merge.profiles.event_table import Profile
+from traces.errors import ProfileError
+from traces.text import listed
 from traces.units import NS_PER_S
 
 _SLACK_NS = 60 * NS_PER_S
@@ -18,6 +21,16 @@ _SLACK_NS = 60 * NS_PER_S
 _MOST_SHOWN = 4
 _ADDRESS = re.compile(r"localhost|[\d.:]+|.*:\d+")
 """Names by which a profile of another host may have been asked for."""
+
+
+def refuse_other_run(path: Path, contradictions: Iterable[str]) -> None:
+    """Raises: ProfileError where something says that the profile `path` is not one of this run."""
+    found = list(contradictions)
+    if found:
+        raise ProfileError(
+            f"{path} is the profile of another run: {'; '.join(found)}. Give the profile of this run, or leave "
+            "--profile out"
+        )
 
 
 def contradictions(profile: Profile, job: JobLogs, hosts: frozenset[str], offset_ns: int) -> list[str]:
@@ -46,10 +59,10 @@ def _anchor_processes(job: JobLogs) -> set[int]:
 
 def _process(profile: Profile, job: JobLogs, pids: set[int], logged: set[int]) -> Iterator[str]:
     if pids and logged:
-        yield f"its anchors are of process {_listed(pids)}, those in the log of {_listed(logged)}"
+        yield f"its anchors are of process {_shown(pids)}, those in the log of {_shown(logged)}"
     ranks = set(profile_anchors(profile).rank.tolist())
     if ranks and min(ranks) >= job.nprocs > 0:
-        yield f"its anchors are of rank {_listed(ranks)}, and the job has {job.nprocs} ranks"
+        yield f"its anchors are of rank {_shown(ranks)}, and the job has {job.nprocs} ranks"
 
 
 def time_contradiction(profile: Profile, job_start: int, ended: int) -> Iterator[str]:
@@ -67,17 +80,15 @@ def time_contradiction(profile: Profile, job_start: int, ended: int) -> Iterator
 def _host(profile: Profile, hosts: frozenset[str]) -> Iterator[str]:
     mine = [host for host in profile.hostnames if host and not _ADDRESS.fullmatch(host)]
     if mine and hosts and not {_short(host) for host in mine} & {_short(host) for host in hosts}:
-        yield f"it is of host {mine[0]}, and the job ran on {_listed(hosts)}"
+        yield f"it is of host {mine[0]}, and the job ran on {_shown(hosts)}"
 
 
 def _short(host: str) -> str:
     return host.lower().partition(".")[0]
 
 
-def _listed(values: set[int] | frozenset[str]) -> str:
-    ordered = sorted(map(str, values))
-    more = f" and {len(ordered) - _MOST_SHOWN} more" if len(ordered) > _MOST_SHOWN else ""
-    return ", ".join(ordered[:_MOST_SHOWN]) + more
+def _shown(values: Iterable[int | str]) -> str:
+    return listed(sorted(map(str, values)), _MOST_SHOWN)
 
 
 def _clock(time_ns: int) -> str:

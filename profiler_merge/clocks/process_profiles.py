@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from profiler_merge.clocks.anchors import anchor_rank
-from profiler_merge.clocks.other_runs import time_contradiction
+from profiler_merge.clocks.other_runs import refuse_other_run, time_contradiction
 from profiler_merge.clocks.profile_ranks import ProfileRanks, rank_in_path
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.kineto.names import host_and_pid
@@ -31,12 +31,7 @@ def profiles_of_processes(
     exports: set[str] = set()
     for files in profiles:
         profile = read_profile(files, skip_damaged=skip_damaged)
-        other = list(time_contradiction(profile, *times_ns))
-        if other:
-            raise ProfileError(
-                f"{files[0]} is the profile of another run: {'; '.join(other)}. Give the profile of this run, or leave "
-                "--profile out"
-            )
+        refuse_other_run(files[0], time_contradiction(profile, *times_ns))
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))
         rank = 0 if len(pids) == len(profiles) == 1 else _rank_of(files[0], profile, pids)

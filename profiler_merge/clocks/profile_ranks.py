@@ -20,7 +20,7 @@ from profiler_merge.clocks.alignment import anchor_segments, nest
 from profiler_merge.clocks.anchors import anchor_rank
 from profiler_merge.clocks.nesting import nesting_events
 from profiler_merge.clocks.offsets import line_ids_of_threads
-from profiler_merge.clocks.other_runs import contradictions
+from profiler_merge.clocks.other_runs import contradictions, refuse_other_run
 from profiler_merge.darshan.counters import SHARED_RANK, read_counters
 from profiler_merge.darshan.job_groups import ProcessFacts, host_of
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
@@ -76,12 +76,7 @@ def map_profiles(
     times: dict[int, Intervals] = {}
     for files in profiles:
         profile = read_profile(files, skip_damaged=skip_damaged)
-        found = contradictions(profile, job, mapper.hosts, offset_ns)
-        if found:
-            raise ProfileError(
-                f"{files[0]} is the profile of another run: {'; '.join(found)}. Give the profile of this run, or leave "
-                "--profile out"
-            )
+        refuse_other_run(files[0], contradictions(profile, job, mapper.hosts, offset_ns))
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))
         alone = job.nprocs == 1 and (len(profiles) == 1 or profile.torch is not None)

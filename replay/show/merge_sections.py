@@ -7,6 +7,7 @@ from typing import Any
 
 from replay.show.cells import share
 from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
+from traces.text import listed
 from traces.units import format_bytes, format_count, format_counted, format_duration
 
 _WHOLE = 0.99995
@@ -131,5 +132,4 @@ def _ranges(numbers: Iterable[int]) -> str:
         else:
             parts.append([number, number])
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in parts]
-    more = f" and {len(shown) - MAX_GROUPS} more" if len(shown) > MAX_GROUPS else ""
-    return ", ".join(shown[:MAX_GROUPS]) + more
+    return listed(shown, MAX_GROUPS)

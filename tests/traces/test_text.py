@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from traces.text import escaped, printable
+from traces.text import escaped, listed, printable
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,10 @@ def test_what_a_terminal_would_obey_is_escaped(text: Path | bytes | str, shown: 
     assert printable(text) == shown
     assert printable(shown) == shown
     assert escaped("\x00") == "\\x00"
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"), [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b, c"), (list("abcde"), "a, b, c and 2 more")]
+)
+def test_a_list_is_cut_and_says_by_how_many(names: list[str], shown: str) -> None:
+    assert listed(names) == shown
