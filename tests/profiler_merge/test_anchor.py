@@ -117,9 +117,13 @@ def test_the_rank_comes_from_the_launcher(tmp_path, monkeypatch):
 
 
 def test_threads_do_not_share_a_number(tmp_path):
+    all_live = threading.Barrier(8)  # a thread's id is given again once the thread has ended
+
     def mark():
+        all_live.wait()
         for _ in range(50):
             anchor(directory=tmp_path)
+        all_live.wait()
 
     threads = [threading.Thread(target=mark) for _ in range(8)]
     for thread in threads:
@@ -128,7 +132,7 @@ def test_threads_do_not_share_a_number(tmp_path):
         thread.join()
     found = records(tmp_path)
     assert [record.i for record in found] == list(range(400))
-    assert len({record.pthread_id for record in found}) > 1
+    assert len({record.pthread_id for record in found}) == 8
 
 
 def test_a_forked_child_writes_a_file_of_its_own(tmp_path):
