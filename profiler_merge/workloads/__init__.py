@@ -1,0 +1,1 @@
+"""A workload description, as DLIO's YAML or a shipped name, to a capture."""
