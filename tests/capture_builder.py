@@ -68,6 +68,9 @@ class Op:
     origin: str = "traced"
     due_ns: int | None = None
     result: int | None = None
+    feeds: int | None = None
+    follows: int | None = None
+    ready_ns: int | None = None
 
 
 def read(file_id: int, **columns: Any) -> Op:
@@ -169,8 +172,8 @@ def ops_table(ops: Iterable[Op]) -> pa.Table:
     columns["op"] = _codes([row.op for row in rows], OPS)
     columns["api"] = _codes([row.api for row in rows], APIS)
     columns["origin"] = _codes([row.origin for row in rows], ORIGINS)
-    columns["due_ns"] = [row.due_ns for row in rows]
-    columns["result"] = [row.result for row in rows]
+    for name in ("due_ns", "result", "feeds", "follows", "ready_ns"):
+        columns[name] = [getattr(row, name) for row in rows]
     return table_from_columns(columns, OPS_SCHEMA)
 
 

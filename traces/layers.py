@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traces.schema import APIS, READ, TRACED, WRITE, codes
+from traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
 
 if TYPE_CHECKING:
     from traces.store.reader import Capture
@@ -77,7 +77,7 @@ def _note(
     table = capture.usage(rank)
     op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
     traced, moved, used = marks
-    is_traced, data = codes(table, "origin") == TRACED, (op == READ) | (op == WRITE)
+    is_traced, data = codes(table, "origin") != RECONSTRUCTED, (op == READ) | (op == WRITE)
     counted = apis[api] if reconstruct else apis[api] & is_traced
     for mark, mask in ((traced, counted & data & is_traced), (moved, counted & data), (used, counted)):
         mark[file_id[mask], LAYER_OF_API[api[mask]]] = True

@@ -6,7 +6,7 @@ import errno
 
 import numpy as np
 
-from traces.schema import READ, TRACED, WRITE
+from traces.schema import READ, RECONSTRUCTED, WRITE
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBADF)
 """What a path or a descriptor comes to that is not there, or is another kind of file, when an operation wants it."""
@@ -19,5 +19,5 @@ def is_refused(op: np.ndarray, origin: np.ndarray, result: np.ndarray) -> np.nda
     nothing yet, or no longer, where the application's own call succeeded. Errors of the storage itself, such as EIO
     and ENOSPC, are failures of any operation.
     """
-    refused: np.ndarray = (origin != TRACED) & (op != READ) & (op != WRITE) & np.isin(-result, _ABSENT)
+    refused: np.ndarray = (origin == RECONSTRUCTED) & (op != READ) & (op != WRITE) & np.isin(-result, _ABSENT)
     return refused

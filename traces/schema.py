@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from traces.errors import CaptureError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Version of the tables and of `capture.json`. History: 1 (0.1.0): first. 2: operation `rename`, rows that are
-reconstructed, and the column `offsets` of the files. 3: the counts of usage lie in `usage/`, no longer in `ops/`."""
+reconstructed, and the column `offsets` of the files. 3: the counts of usage lie in `usage/`, no longer in `ops/`.
+4: the origins `generated`, `transformed` and `modelled`, the columns `feeds`, `follows` and `ready_ns` of the
+operations, and `dependencies` in `capture.json`."""
 
 OPS = ("open", "close", "read", "write", "stat", "sync", "seek", "rename")
 APIS = ("POSIX", "MPIIO", "MPIIO_COLL", "STDIO", "HDF5")
-ORIGINS = ("traced", "reconstructed")
+ORIGINS = ("traced", "reconstructed", "generated", "transformed", "modelled")
 FORMATS = ("tfrecord", "hdf5", "npz", "csv", "json", "checkpoint", "other")
 OFFSETS = ("as recorded", "repaired", "suspect")
 SPAN_KINDS = ("step", "compute", "input_wait", "pipeline", "checkpoint", "collective", "other")
@@ -30,6 +32,8 @@ READ = OPS.index("read")
 WRITE = OPS.index("write")
 TRACED = ORIGINS.index("traced")
 RECONSTRUCTED = ORIGINS.index("reconstructed")
+"""The one origin whose moments are inferred from counters: totals and exact comparisons leave its rows out. Rows of all
+other origins are known one by one."""
 
 NO_STEP = -1
 UNION_THREAD = -1
@@ -64,6 +68,9 @@ OPS_SCHEMA = pa.schema(
         pa.field("origin", _ENUM, nullable=False),
         pa.field("due_ns", pa.int64()),
         pa.field("result", pa.int64()),
+        pa.field("feeds", pa.int32()),
+        pa.field("follows", pa.int32()),
+        pa.field("ready_ns", pa.int64()),
     ]
 )
 """One row per operation, sorted by (rank, start_ns). `length` is what was transferred, so a read of 0 met the
@@ -73,7 +80,17 @@ null except in replays.
 Operations other than read and write have length 0 and offset -1, except that the offset of a `seek` is the new position
 and the offset of a `rename` is the file_id of the new name. A `sync` is fsync or fdatasync at POSIX, and a
 flush of the stream's buffer at STDIO. `reconstructed` rows are made from counters: how many, and between which times,
-is exact; where in that time is inferred."""
+is exact; where in that time is inferred. `generated` rows come from a workload description; `transformed` ones were
+changed by an exact rule, `modelled` ones by a rule that is not exact.
+
+`feeds`, `follows` and `ready_ns` say what an operation waits for, and are null except where `CaptureInfo.dependencies`
+is `known`. The batch fetches of a rank are its `input_wait` spans in start order, counted from 0 over the whole run.
+`feeds`: the fetch that waits for the operation; null: none does. `follows`: the moment of the training thread that lets
+the operation begin, 2 n for the begin of fetch n and 2 n + 1 for its end; null: only its lane. `ready_ns`: how long
+after the operation's end its batch is ready, on the last operation of a batch; null: at once."""
+
+DEPENDENCY_COLUMNS = ("feeds", "follows", "ready_ns")
+"""The columns of `OPS_SCHEMA` that say what an operation waits for."""
 
 COUNTERS = (
     "posix_opens", "posix_reads", "posix_writes", "posix_seeks", "posix_stats", "posix_fsyncs", "posix_fdsyncs",
@@ -262,6 +279,8 @@ class Coverage:
 class CaptureInfo:
     """What `capture.json` holds. `lanes`: `pthread_id`, `overlap` (inferred) or `recorded`.
 
+    `dependencies`: whether what an operation waits for is `known`, from the columns `feeds`, `follows` and `ready_ns`,
+    or has to be `inferred` from the times.
     `made_by`: program, version and command; of a replay also what `traces.replay_record` reads.
     """
 
@@ -271,6 +290,7 @@ class CaptureInfo:
     clock: tuple[RankClock, ...] = ()
     coverage: Coverage = Coverage(bytes=None, operations=None)
     lanes: str = "overlap"
+    dependencies: Literal["inferred", "known"] = "inferred"
     warnings: tuple[str, ...] = ()
     partial: bool = False
     made_by: Mapping[str, Any] = field(default_factory=dict)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from traces.measures.access_pattern import AccessCounts
 from traces.measures.operation_rows import OperationRows
 from traces.part import INTERFACES
-from traces.schema import APIS, TRACED, WRITE
+from traces.schema import APIS, RECONSTRUCTED, WRITE
 
 _COUNTER_PREFIX = {"POSIX": "posix", "STDIO": "stdio", "MPIIO": "mpiio", "HDF5": "h5d"}
 
@@ -47,13 +47,13 @@ class InterfaceCollector:
         """Add reads and writes, traced and reconstructed."""
         if not len(rows):
             return
-        traced = rows.where(rows.origin == TRACED)
+        traced = rows.where(rows.origin != RECONSTRUCTED)
         by_cell = np.bincount(2 * traced.api + (traced.op == WRITE), minlength=self._traced.size)
         self._traced += by_cell
         for api in np.flatnonzero(by_cell.reshape(-1, 2).any(axis=1)).tolist():
             self._bytes[api] += traced.where(traced.api == api).length.sum()
         if len(traced) < len(rows):
-            self._reconstructed += np.bincount(rows.api[rows.origin != TRACED], minlength=len(APIS))
+            self._reconstructed += np.bincount(rows.api[rows.origin == RECONSTRUCTED], minlength=len(APIS))
 
     def totals(self, counted: pa.Table | None) -> dict[str, InterfaceTotals]:
         """Interfaces that were used. `counted`: the rows of the files table whose counters apply, if any do."""

@@ -11,7 +11,7 @@ from profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolu
 from profiler_merge.analysis.collect import at_one_layer, collect
 from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
-from traces.schema import TRACED, WRITE
+from traces.schema import RECONSTRUCTED, WRITE
 from traces.store.reader import Capture
 
 KINDS = ("read", "write", "metadata", "reconstructed")
@@ -91,7 +91,7 @@ class _Open:
 def _tracks(rows: OperationRows) -> Iterator[tuple[Track, OperationRows]]:
     """The rows of each lane and kind, in order."""
     kind = np.where(rows.data, (rows.op == WRITE).astype(np.int64), 2)
-    kind[rows.origin != TRACED] = 3
+    kind[rows.origin == RECONSTRUCTED] = 3
     cell = rows.lane.astype(np.int64) * len(KINDS) + kind
     for number in np.unique(cell).tolist():
         lane, place = divmod(number, len(KINDS))

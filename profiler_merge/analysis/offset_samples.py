@@ -11,7 +11,7 @@ import pyarrow as pa
 from profiler_merge.analysis.collect import at_one_layer, collect
 from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
-from traces.schema import TRACED, WRITE
+from traces.schema import RECONSTRUCTED, WRITE
 from traces.store.reader import Capture
 
 MOST_FILES = 16
@@ -89,7 +89,7 @@ class _OffsetCollector:
 
     def add(self, rows: OperationRows) -> None:
         counted = at_one_layer(rows, self._layers)
-        mask = self._wanted[counted.file_id] & counted.data & (counted.origin == TRACED) & (counted.offset >= 0)
+        mask = self._wanted[counted.file_id] & counted.data & (counted.origin != RECONSTRUCTED) & (counted.offset >= 0)
         found = counted.where(mask)
         for file_id in np.unique(found.file_id).tolist():
             self._add(file_id, found.where(found.file_id == file_id))

@@ -18,7 +18,7 @@ from profiler_merge.analysis.step_times import STEPS_SCHEMA, StepTotals
 from traces.layers import FileLayers
 from traces.measures.intervals import Intervals, StreamingUnion
 from traces.measures.operation_rows import OperationRows
-from traces.schema import TRACED
+from traces.schema import RECONSTRUCTED
 from traces.store.reader import Capture
 from traces.units import ns_to_seconds
 
@@ -186,7 +186,7 @@ class OverlapCollector:
         rows = at_one_layer(rows, self._layers)
         data = rows.where(rows.data)
         collector = self._ranks[rows.rank]
-        traced = data.origin == TRACED
+        traced = data.origin != RECONSTRUCTED
         if not traced.all():
             collector.add_reconstructed(data.where(~traced))
             data = data.where(traced)

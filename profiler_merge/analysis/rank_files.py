@@ -16,7 +16,7 @@ from profiler_merge.analysis.spreading import add_at
 from traces.layers import FileLayers
 from traces.measures.intervals import Intervals
 from traces.measures.operation_rows import OperationRows, operation_rows
-from traces.schema import FORMATS, TRACED, WRITE, codes
+from traces.schema import FORMATS, RECONSTRUCTED, WRITE, codes
 from traces.store.reader import Capture
 
 COUNTS = (
@@ -103,7 +103,7 @@ class RankAccesses:
 
     def add(self, rows: OperationRows) -> Intervals:
         """Add counted rows of the rank, in start order; returns the ranges of `line` that they read."""
-        traced, data = rows.origin == TRACED, rows.data
+        traced, data = rows.origin != RECONSTRUCTED, rows.data
         if not traced.all():
             self._add_reconstructed(rows.where(~traced))
         if not data.all():

@@ -30,7 +30,7 @@ from traces.measures.distribution import Distribution
 from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.operation_rows import OperationRows
 from traces.replay_record import is_replay
-from traces.schema import OPS, TRACED, WRITE, CaptureInfo
+from traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, format_duration, ns_to_seconds
 
@@ -249,7 +249,7 @@ class SummaryCollector:
         """Add rows of the capture."""
         self._interfaces.add(rows.where(rows.data))
         rows = at_one_layer(rows, self._layers)
-        traced, data = rows.origin == TRACED, rows.data
+        traced, data = rows.origin != RECONSTRUCTED, rows.data
         counted = rows.where(traced & data)
         duration_ns = self._durations(counted)
         self._io.add(counted, duration_ns)

@@ -77,7 +77,7 @@ MEANINGS: Mapping[str, str] = {
     "most_bytes": "largest size, included; empty for no limit",
     "op": "read or write",
     "operations": "reads and writes",
-    "origin": "traced, or reconstructed from counters",
+    "origin": "traced, reconstructed from counters, generated, transformed or modelled",
     "other_operations": "traced opens, closes, stats, syncs and seeks",
     "path": "as recorded",
     "pattern": "what most accesses are: consecutive, strided, sequential, random; empty below 2 accesses",

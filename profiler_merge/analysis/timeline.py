@@ -17,7 +17,7 @@ from traces.errors import UsageError
 from traces.layers import FileLayers
 from traces.measures.intervals import Intervals, StreamingUnion
 from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, rows_of_batch
-from traces.schema import TRACED, WRITE
+from traces.schema import RECONSTRUCTED, WRITE
 from traces.store.reader import Capture
 from traces.units import MIB, NS_PER_S, format_count
 
@@ -166,7 +166,7 @@ class TimelineCollector:
         if rows.rank != self._rank:
             self._finish_rank()
             self._rank, self._union = rows.rank, StreamingUnion()
-        traced, data = rows.origin == TRACED, rows.data
+        traced, data = rows.origin != RECONSTRUCTED, rows.data
         counted = rows.where(traced & data)
         self._count("reconstructed", rows.where(~traced))
         self._count("other_operations", rows.where(traced & ~data))
@@ -252,7 +252,7 @@ class TimelineCollector:
         names = [name for name in ROW_COLUMNS if name not in ("lane", "step")]
         for batch in self._capture.operations(rank, columns=names):
             rows = at_one_layer(rows_of_batch(batch, rank, names), self._layers)
-            yield rows.where(rows.data & (rows.origin == TRACED))
+            yield rows.where(rows.data & (rows.origin != RECONSTRUCTED))
 
     def _table(self) -> pa.Table:
         edges = self._start_ns + self._bin_ns * np.arange(self._bins + 1, dtype=np.int64)

@@ -23,7 +23,7 @@ from profiler_merge.export.time_parts import Weighted, time_cuts
 from profiler_merge.export.tracks import RankTracks
 from traces.errors import UsageError
 from traces.output import check_output, new_file, refusal
-from traces.schema import APIS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
+from traces.schema import APIS, DEPENDENCY_COLUMNS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
 from traces.store.reader import Capture
 
 SUFFIX = ".json.gz"
@@ -193,7 +193,8 @@ def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks:
     columns += [codes(rows, name).tolist() for name in ("op", "api", "origin")]
     columns += [file_id.tolist(), start.tolist(), end.tolist(), _texts(start), _texts(end - start)]
     events = []
-    for lane, offset, length, step, due, result, op, api, origin, file, begin, stop, ts, dur in zip(
+    columns.append(_dependency_texts(rows))
+    for lane, offset, length, step, due, result, op, api, origin, file, begin, stop, ts, dur, known in zip(
         *columns, strict=True
     ):
         tid = tracks.thread((_LANES, lane * 2, f"lane {lane}"), begin, stop, preferred=lane)
@@ -208,6 +209,7 @@ def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks:
             args += f',"origin":"{ORIGINS[origin]}"'
         if result is not None:
             args += f',"result":{result}'
+        args += known
         texts = []
         if due is not None:
             late = decimal_text(begin - due, MICROSECONDS)
@@ -223,6 +225,19 @@ def _operation_events(rows: pa.RecordBatch, rank: int, paths: list[str], tracks:
         )
         events.append(texts)
     return events
+
+
+def _dependency_texts(rows: pa.RecordBatch) -> list[str]:
+    """Arguments of each row that say what the operation waits for; empty where that is not known."""
+    texts = [""] * rows.num_rows
+    for name in DEPENDENCY_COLUMNS:
+        column = rows.column(name)
+        if column.null_count < rows.num_rows:
+            values = column.to_pylist()
+            texts = [
+                text if value is None else f'{text},"{name}":{value}' for text, value in zip(texts, values, strict=True)
+            ]
+    return texts
 
 
 def _cuts(capture: Capture, limit: int) -> list[int]:

@@ -25,8 +25,10 @@ COLUMNS = (
 )  # fmt: skip
 """Times in seconds from the capture's zero with all nine digits. Empty: offset and step that are not known, due_s and
 result of a capture that is not a replay, new_path of an operation that is not a rename. Paths as the files table shows
-them; one that a spreadsheet would run as a formula has an apostrophe before it (`traces.csv_text`)."""
+them; one that a spreadsheet would run as a formula has an apostrophe before it (`traces.csv_text`). Where the
+dependencies of the operations are known, `feeds`, `follows` and `ready_s` follow."""
 
+_DEPENDENCIES = ("feeds", "follows", "ready_s")
 _RENAME = OPS.index("rename")
 
 SLICE_ROWS = 1 << 13
@@ -46,13 +48,14 @@ def write_csv(capture: Capture, output: Path, *, force: bool = False) -> Exporte
 
 def stream_csv(capture: Capture, stream: IO[bytes]) -> int:
     """`write_csv` to an open stream, whose errors are the caller's; returns the rows written, without the header."""
-    stream.write(_lines([COLUMNS]))
+    names = (*COLUMNS, *_DEPENDENCIES) if capture.info.dependencies == "known" else COLUMNS
+    stream.write(_lines([names]))
     paths = as_plain_text(pa.array(capture.paths(), type=pa.string()))
     rows = 0
     for batch in capture.operations():
         for begin in range(0, batch.num_rows, SLICE_ROWS):
             part = batch.slice(begin, SLICE_ROWS)
-            stream.write(_lines(_rows(part, paths)))
+            stream.write(_lines(_rows(part, paths, names)))
             rows += part.num_rows
     return rows
 
@@ -63,7 +66,7 @@ def _lines(rows: Any) -> bytes:
     return text.getvalue().encode("utf-8")
 
 
-def _rows(batch: pa.RecordBatch, paths: pa.Array) -> Iterator[tuple[Any, ...]]:
+def _rows(batch: pa.RecordBatch, paths: pa.Array, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
     is_rename = codes(batch, "op") == _RENAME
     renames = pa.array(is_rename)
     new_file = pc.if_else(renames, batch.column("offset"), None)
@@ -77,11 +80,14 @@ def _rows(batch: pa.RecordBatch, paths: pa.Array) -> Iterator[tuple[Any, ...]]:
         "start_s": decimal_texts(batch.column("start_ns").to_numpy(), SECONDS),
         "end_s": decimal_texts(batch.column("end_ns").to_numpy(), SECONDS),
         "step": _known(batch.column("step"), NO_STEP),
-        "due_s": _due(batch.column("due_ns")),
+        "due_s": _seconds(batch.column("due_ns")),
         "result": batch.column("result"),
         "new_path": paths.take(new_file),
     }
-    return zip(*(columns[name].to_pylist() for name in COLUMNS), strict=True)
+    if names != COLUMNS:
+        columns |= {name: batch.column(name) for name in ("feeds", "follows")}
+        columns["ready_s"] = _seconds(batch.column("ready_ns"))
+    return zip(*(columns[name].to_pylist() for name in names), strict=True)
 
 
 def _names(batch: pa.RecordBatch, column: str) -> pa.Array:
@@ -92,5 +98,5 @@ def _known(column: pa.Array, unknown: int) -> pa.Array:
     return pc.if_else(pc.equal(column, unknown), None, column)
 
 
-def _due(due_ns: pa.Array) -> pa.Array:
-    return pc.if_else(due_ns.is_null(), None, decimal_texts(due_ns.fill_null(0).to_numpy(), SECONDS))
+def _seconds(times_ns: pa.Array) -> pa.Array:
+    return pc.if_else(times_ns.is_null(), None, decimal_texts(times_ns.fill_null(0).to_numpy(), SECONDS))

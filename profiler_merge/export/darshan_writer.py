@@ -37,7 +37,7 @@ from profiler_merge.export.exported import Exported, ExportedFile
 from traces.errors import CaptureError, UsageError
 from traces.file_rows import exact_paths
 from traces.output import new_file
-from traces.schema import APIS, READ, TRACED, WRITE, codes
+from traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, seconds_to_ns
 from traces.version import VERSION
@@ -146,7 +146,7 @@ class _Writer:
         posix = rows["api"] == APIS.index("POSIX")
         dxt = np.isin(rows["api"], APIS_OF_MODULE["POSIX"] + APIS_OF_MODULE["MPI-IO"])
         # DXT_POSIX has no way to say that an offset is not known
-        rows["traced"] = is_data & dxt & (codes(batch, "origin") == TRACED) & ~(posix & (rows["offset"] < 0))
+        rows["traced"] = is_data & dxt & (codes(batch, "origin") != RECONSTRUCTED) & ~(posix & (rows["offset"] < 0))
         failed = batch.column("result").fill_null(0).to_numpy() < 0
         hdf5 = ~failed & (rows["api"] == APIS.index("HDF5"))
         self.left_out[FAILED] += int(failed.sum())

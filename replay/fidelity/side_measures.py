@@ -16,7 +16,7 @@ from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.lane_times import LaneTimeCollector
 from traces.measures.span_times import union_by_rank
-from traces.schema import TRACED
+from traces.schema import RECONSTRUCTED
 
 
 class Measures:
@@ -70,7 +70,7 @@ class Measures:
         self.lateness.add(part)
         self.failed += int(part.failed.sum())
         self.operations += len(rows)
-        untraced = rows.origin != TRACED
+        untraced = rows.origin == RECONSTRUCTED
         self.transfers += len(rows)
         self.reconstructed += int(untraced.sum())
         self.reconstructed_bytes += int(rows.length[untraced].sum())

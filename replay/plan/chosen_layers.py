@@ -16,7 +16,7 @@ from replay.hdf5.files import Hdf5Files, hdf5_files
 from traces.errors import UsageError
 from traces.layers import FileLayers, file_layers
 from traces.replay_record import API_CHOICES
-from traces.schema import APIS, OPS, TRACED, codes
+from traces.schema import APIS, OPS, RECONSTRUCTED, codes
 from traces.store.reader import Capture
 
 BACKENDS = ("posix", "stdio", "mpiio", "mpiio_collective", "hdf5", "null")
@@ -57,7 +57,7 @@ class LayerChoice:
         api = codes(batch, "api")
         mask = self.files.counted(api, batch.column("file_id").to_numpy())
         if not self.reconstruct:
-            mask &= codes(batch, "origin") == TRACED
+            mask &= codes(batch, "origin") != RECONSTRUCTED
         if self.api in ("posix", "mpiio"):
             # The flush of a stream hands data to the kernel, which these do with each write.
             mask &= (api != _STREAM) | (codes(batch, "op") != _SYNC)

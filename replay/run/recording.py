@@ -20,9 +20,9 @@ from traces.measures.distribution import Distribution, DistributionCollector
 from traces.results import is_refused
 from traces.schema import (
     OPS_SCHEMA,
+    RECONSTRUCTED,
     SPAN_KINDS,
     SPANS_SCHEMA,
-    TRACED,
     UNION_THREAD,
     table_from_columns,
 )
@@ -175,7 +175,7 @@ class LaneRecorder:
         failed = (result < 0) & ~refused
         tally.operations += len(rows)
         tally.failed += int(failed.sum())
-        exact = (operations["kind"] <= WRITE_AT) & (rows["origin"] == TRACED)
+        exact = (operations["kind"] <= WRITE_AT) & (rows["origin"] != RECONSTRUCTED)
         tally.short += int((exact & (result >= 0) & (result < operations["length"])).sum())
         tally.bytes_read += int(moved[operations["kind"] == READ_AT].sum())
         tally.bytes_written += int(moved[operations["kind"] == WRITE_AT].sum())

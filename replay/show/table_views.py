@@ -142,7 +142,7 @@ def _size_sections(rows: Rows, label: Callable[[Mapping[str, Any]], str]) -> lis
     for (interface, op, origin), found in groupby(rows, key=lambda row: (row["interface"], row["op"], row["origin"])):
         part = list(found)
         total = sum(row["operations"] for row in part)
-        marked = "" if origin == "traced" else f", {origin} from counters"
+        marked = {"traced": "", "reconstructed": ", reconstructed from counters"}.get(origin, f", {origin}")
         sections.append(
             Section(
                 title=f"Sizes: {interface} {op}s{marked}",

@@ -23,6 +23,7 @@ MOST_ROWS = 1 << 22
 _RENAME = OPS.index("rename")
 _MOST_OFFSET = (1 << 63) - 1
 _LEAST = {"rank": 0, "lane": 0, "file_id": 0, "offset": -1, "length": 0, "step": -1, "start_ns": -MOST_NS}
+_MOST_WHERE_KNOWN = {"feeds": (1 << 31) - 1, "follows": (1 << 31) - 1, "ready_ns": MOST_NS}
 
 
 def check_columns(names: Sequence[str], schema: pa.Schema, place: object) -> None:
@@ -89,6 +90,10 @@ def operations(
     for name, least in _LEAST.items():
         if name in values and values[name].min() < least:
             raise CaptureError(f"{place} is damaged: {name} {values[name].min()} of an operation")
+    for name in set(_MOST_WHERE_KNOWN).intersection(found.column_names):
+        least, most = pc.min_max(found[name]).as_py().values()
+        if least is not None and not 0 <= least <= most <= _MOST_WHERE_KNOWN[name]:
+            raise CaptureError(f"{place} is damaged: {name} {least if least < 0 else most} of an operation")
     if "rank" in values and np.any(values["rank"] != rank):
         raise CaptureError(f"{place} is damaged: it mixes ranks")
     if "file_id" in values and values["file_id"].max() >= files:

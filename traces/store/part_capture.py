@@ -22,7 +22,7 @@ Window = tuple[int, int]
 """[begin, end) in ns of the capture's time."""
 
 _EARLIEST, _LATEST = -(1 << 62), 1 << 62
-_STEP = SPAN_KINDS.index("step")
+_STEP, _FETCH = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
 _MOST_NAMES = 5
 """Paths that an error names as examples."""
 
@@ -139,8 +139,25 @@ class PartCapture(Capture):
                 first, last = np.searchsorted(batch.column("start_ns").to_numpy(), window)
                 batch = batch.slice(first, max(last - first, 0))
             batch = _masked(batch, self._row_masks)
+            if columns is not None:
+                batch = batch.select(list(columns))
             if len(batch):
-                yield batch if columns is None else batch.select(list(columns))
+                yield _renumbered(batch, self._fetches[rank]) if self._fetches else batch
+
+    @cached_property
+    def _fetches(self) -> dict[int, tuple[int, int]]:
+        """By rank, which batch fetches of the inner capture are in the window: the first and how many. Empty where all
+        are, or where the dependencies are not known."""
+        if self._windows is None or self.info.dependencies != "known":
+            return {}
+        spans = self._inner.spans
+        is_fetch, spans_rank = codes(spans, "kind") == _FETCH, spans["rank"].to_numpy()
+        found = {}
+        for rank in self.ranks:
+            mine = spans.filter(pa.array(is_fetch & (spans_rank == rank)))
+            inside = np.flatnonzero(_cut(mine, self._windows)[2])
+            found[rank] = (int(inside[0]), len(inside)) if len(inside) else (0, 0)
+        return found
 
     def usage(self, rank: int) -> pa.Table:
         """As `Capture.usage`, of the operations in the part."""
@@ -158,13 +175,12 @@ class PartCapture(Capture):
             spans = spans.filter(pc.is_in(spans["rank"], pa.array(self.ranks, type=pa.int32())))
         if self._windows is None or not spans.num_rows:
             return spans
-        bounds = np.array([self._windows[rank] for rank in spans["rank"].to_pylist()], dtype=np.int64)
         start, end, step = (spans[name].to_numpy() for name in ("start_ns", "end_ns", "step"))
-        begin, until = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])
+        begin, until, inside = _cut(spans, self._windows)
         piece = (codes(spans, "kind") == _STEP) & ((begin > start) | (until < end))
         cut = {"start_ns": begin, "end_ns": until, "step": np.where(piece, np.int32(NO_STEP), step)}
         columns = [cut.get(name, spans[name]) for name in spans.column_names]
-        return pa.table(columns, schema=spans.schema).filter(pa.array(begin < until))
+        return pa.table(columns, schema=spans.schema).filter(pa.array(inside))
 
     @cached_property
     def time_span_ns(self) -> Window:
@@ -181,6 +197,29 @@ class PartCapture(Capture):
             last.append(int(self.spans["end_ns"].to_numpy().max()))
         first = max(first, self._inner.time_span_ns[0])
         return first, max(last, default=first)
+
+
+def _cut(spans: pa.Table, windows: Mapping[int, Window]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Begin and end of each span within its rank's window, and which spans have a part there."""
+    bounds = np.array([windows[rank] for rank in spans["rank"].to_pylist()], dtype=np.int64).reshape(-1, 2)
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    begin, until = np.maximum(start, bounds[:, 0]), np.minimum(end, bounds[:, 1])
+    instant = (start == end) & (bounds[:, 0] <= start) & (start < bounds[:, 1])
+    return begin, until, (begin < until) | instant
+
+
+def _renumbered(batch: pa.RecordBatch, fetches: tuple[int, int]) -> pa.RecordBatch:
+    """The batch with its batch fetches counted from the first one of the window; those outside are null."""
+    first, count = fetches
+    for name, moments in (("feeds", 1), ("follows", 2)):
+        if name not in batch.schema.names:
+            continue
+        place = batch.schema.get_field_index(name)
+        number = pc.subtract(batch.column(name), pa.scalar(moments * first, pa.int32()))
+        inside = pc.and_(pc.greater_equal(number, 0), pc.less(number, moments * count))
+        number = pc.if_else(inside, number, pa.scalar(None, pa.int32()))
+        batch = batch.set_column(place, batch.schema.field(place), number)
+    return batch
 
 
 def _row_masks(part: Part, files: np.ndarray | None) -> dict[str, np.ndarray]:

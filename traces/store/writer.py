@@ -32,7 +32,7 @@ _TABLES = ("capture.json", ".capture.json.new", "files.parquet", "spans.parquet"
 _PART_NAME = re.compile(r"(part|usage)-[0-9]{7,}(-[0-9]{4,})?\.parquet")
 """Names that a capture's directory and its folders hold; captures before schema version 3 hold usage among the rows."""
 
-_DELTAS = ("offset", "start_ns", "end_ns", "due_ns")
+_DELTAS = ("offset", "start_ns", "end_ns", "due_ns", "feeds", "follows")
 """Columns whose values differ little from row to row: stored as differences, they are read 3 times as fast."""
 
 

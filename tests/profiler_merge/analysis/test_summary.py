@@ -239,3 +239,11 @@ def test_theta_as_vanidl_prints_it(theta: Capture) -> None:
     assert found.bandwidth_per_op_mib_s.median == pytest.approx(5.95, abs=0.005)
     assert found.transfer_size_bytes.median == 2529
     assert round(found.transfer_size_bytes.mean or 0) == 5170
+
+
+@pytest.mark.parametrize("origin", ["generated", "transformed", "modelled"])
+def test_what_no_log_holds_but_is_known_one_by_one_counts(tmp_path: Path, origin: str) -> None:
+    ops = [read(0, length=100, end_ns=50 * MS, origin=origin), Op("open", 0, origin=origin)]
+    found = summarise(build_capture(tmp_path, files=["/a"], ops=ops))
+    assert (found.operations.read, found.operations.other, found.bytes.read) == (1, 1, 100)
+    assert (found.reconstructed.read, found.reconstructed.other) == (0, 0)

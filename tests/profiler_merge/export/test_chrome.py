@@ -59,6 +59,16 @@ def test_an_operation_is_an_interval_of_its_lane(tmp_path: Path) -> None:
     assert names_of(events, "process_name") == {(0, 0): "rank 0", (2, 0): "rank 2"}
 
 
+def test_known_dependencies_are_arguments(tmp_path: Path) -> None:
+    ops = [read(0, origin="generated", feeds=3, ready_ns=1_500), read(0, origin="modelled", follows=2, start_ns=9)]
+    events = exported(build_capture(tmp_path, files=["/a"], ops=ops), tmp_path)
+    shown = [event["args"] for event in events if event["ph"] == "X"]
+    assert [{name: args.get(name) for name in ("origin", "feeds", "follows", "ready_ns")} for args in shown] == [
+        {"origin": "generated", "feeds": 3, "follows": None, "ready_ns": 1_500},
+        {"origin": "modelled", "feeds": None, "follows": 2, "ready_ns": None},
+    ]
+
+
 def test_a_rename_names_both_files(tmp_path: Path) -> None:
     capture = build_capture(tmp_path, files=["/a", "/b"], ops=[Op("rename", 0, offset=1)])
     (event,) = [event for event in exported(capture, tmp_path) if event["ph"] == "X"]

@@ -13,6 +13,7 @@ from profiler_merge.export import csv_rows
 from profiler_merge.export.csv_rows import COLUMNS, stream_csv, write_csv
 from tests.capture_builder import Op, build_capture, read, write
 from traces.errors import CaptureError, TargetError
+from traces.schema import CaptureInfo, Job
 from traces.store.reader import Capture
 
 AWKWARD = ["/plain", '/quo"te', "/com,ma", "/new\nline", "/cr\rhere", b"/odd\xff\xfe", "/ümläut \u2028", "/ space "]
@@ -42,6 +43,15 @@ def test_a_replayed_row_has_every_column(tmp_path: Path) -> None:
         b"rank,lane,op,api,path,offset,length,start_s,end_s,step,origin,due_s,result,new_path\r\n"
         b"1,3,read,STDIO,/a,4096,10,1.234567891,1.234567892,5,reconstructed,-0.000000001,-5,\r\n"
     )
+
+
+def test_known_dependencies_have_columns(tmp_path: Path) -> None:
+    info = CaptureInfo(job=Job(nprocs=1, run_time_s=1), ranks=(0,), dependencies="known")
+    ops = [read(0, origin="generated", feeds=3, follows=2, ready_ns=1_500), read(0, origin="generated", start_ns=9)]
+    write_csv(build_capture(tmp_path, files=["/a"], ops=ops, info=info), tmp_path / "out.csv")
+    found = rows_of(tmp_path / "out.csv")
+    assert [(row["feeds"], row["follows"], row["ready_s"]) for row in found] == [("3", "2", "0.000001500"), ("",) * 3]
+    assert list(found[0])[-4:] == ["new_path", "feeds", "follows", "ready_s"]
 
 
 def test_what_is_not_known_is_empty(tmp_path: Path) -> None:

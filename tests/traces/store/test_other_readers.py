@@ -13,7 +13,7 @@ import pytest
 
 from tests.capture_builder import Op, Span, build_capture, read, write
 from tests.places import ROOT
-from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SCHEMA_VERSION, SPANS_SCHEMA
+from traces.schema import DEPENDENCY_COLUMNS, FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SCHEMA_VERSION, SPANS_SCHEMA
 from traces.store.reader import Capture, open_capture
 from traces.store.usage import USAGE_SCHEMA
 
@@ -21,6 +21,9 @@ VERSION_2 = Path(__file__).parent / "captures" / "version-2"
 """Written by the release before schema version 3: usage-0000000.parquet lies in ops/."""
 
 INTEGERS = ("rank", "lane", "file_id", "offset", "length", "start_ns", "end_ns", "step")
+
+VERSION_3 = Path(__file__).parent / "captures" / "version-3"
+"""Written by the release before schema version 4: the operations lack `feeds`, `follows` and `ready_ns`."""
 
 
 @pytest.fixture
@@ -75,6 +78,20 @@ def test_the_counts_of_version_2_are_used(tmp_path: Path, monkeypatch: pytest.Mo
     assert capture.usage(0).num_rows == 2
 
 
+def test_a_capture_of_version_3_is_read() -> None:
+    capture = open_capture(VERSION_3)
+    assert (capture.info.schema_version, capture.info.dependencies) == (3, "inferred")
+    rows = [row for batch in capture.operations() for row in batch.to_pylist()]
+    assert [(row["rank"], row["op"], row["origin"], row["length"]) for row in rows] == [
+        (0, "read", "traced", 4096),
+        (0, "read", "traced", 100),
+        (1, "write", "reconstructed", 7),
+        (1, "rename", "traced", 0),
+    ]
+    assert all(row[name] is None for row in rows for name in DEPENDENCY_COLUMNS)
+    assert [capture.usage(rank).num_rows for rank in (0, 1)] == [2, 2]
+
+
 def test_a_copied_capture_is_whole(capture: Capture, tmp_path: Path) -> None:
     shutil.copytree(capture.path, tmp_path / "copy.capture")
     shutil.rmtree(tmp_path / "copy.capture" / "usage")
@@ -82,7 +99,7 @@ def test_a_copied_capture_is_whole(capture: Capture, tmp_path: Path) -> None:
 
 
 def test_a_new_capture_says_its_version(capture: Capture) -> None:
-    assert json.loads((capture.path / "capture.json").read_text())["schema_version"] == SCHEMA_VERSION == 3
+    assert json.loads((capture.path / "capture.json").read_text())["schema_version"] == SCHEMA_VERSION == 4
 
 
 @pytest.mark.parametrize("schema", [OPS_SCHEMA, FILES_SCHEMA, SPANS_SCHEMA, HDF5_SCHEMA, USAGE_SCHEMA])

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
 from traces.errors import CaptureError, TargetError
-from traces.schema import FILES_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, codes, table_from_columns
+from traces.schema import (
+    FILES_SCHEMA,
+    ORIGINS,
+    CaptureInfo,
+    Coverage,
+    Job,
+    RankClock,
+    Source,
+    codes,
+    table_from_columns,
+)
 from traces.store.reader import open_capture
 from traces.store.writer import (
     ROW_GROUP_ROWS,
@@ -45,6 +55,10 @@ OPERATIONS = st.lists(
         api=st.sampled_from(["POSIX", "MPIIO", "HDF5"]),
         due_ns=st.none() | INT63,
         result=st.none() | st.integers(-133, 2**62),
+        origin=st.sampled_from(ORIGINS),
+        feeds=st.none() | st.integers(0, 2**31 - 1),
+        follows=st.none() | st.integers(0, 2**31 - 1),
+        ready_ns=st.none() | st.integers(0, 2**60),
     ),
     max_size=40,
 )
@@ -71,6 +85,7 @@ def test_files_spans_and_info_come_back(tmp_path):
         clock=(RankClock(rank=1, method="anchors", offset_ns=-5, residual_ns=1, interval_ns=(-6, -4)),),
         coverage=Coverage(bytes=0.5, operations=None, ranks={0: (1.0, None)}),
         lanes="pthread_id",
+        dependencies="known",
         warnings=("partial",),
         partial=True,
         made_by={"program": "test", "lag_us": {"p50": 0.1}},
@@ -223,3 +238,11 @@ def test_what_version_2_brought_comes_back(tmp_path):
     )  # fmt: skip
     write_files(capture.path, files)
     assert open_capture(capture.path).files["offsets"].to_pylist() == ["repaired", None]
+
+
+def test_dependencies_are_known_or_inferred(tmp_path):
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0)])
+    text = (capture.path / "capture.json").read_text()
+    (capture.path / "capture.json").write_text(text.replace('"inferred"', '"guessed"'))
+    with pytest.raises(CaptureError, match="guessed"):
+        open_capture(capture.path)
