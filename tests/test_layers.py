@@ -129,6 +129,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
+    "replay.simulation": {"replay.simulation", "traces"},
     "replay.run": {
         "replay.run",
         "replay.causal",
@@ -214,6 +215,7 @@ HOMES = {
 LIGHT_HOMES = {
     "profiler_merge.profiles.kineto.events": {"msgspec"},
     "traces.store.info": {"msgspec"},
+    "replay.simulation.model_file": {"yaml"},
     "profiler_merge.tracers.dftracer.pfw_events": {"msgspec"},
 }
 """Module -> the light packages that it alone may import."""
@@ -240,6 +242,7 @@ PURE = {
     "traces.measures.lane_times",
     "replay.fidelity.side_measures",
     "replay.plan.pacing",
+    "replay.simulation.storage_model",
     "replay.interface.timeline_figure",
     "replay.show.page.figures",
     "replay.show.page.body",

@@ -1,0 +1,232 @@
+"""What a storage system is to the simulation: how long requests take, what they queue for, what a cache holds. Pure.
+
+A request passes all of its queues at once, as data flow through pipes in a row, and the slowest pipe decides:
+
+* Each limit (a link, a drive's bandwidth, a throttle) lets the request begin when it has served the earlier requests,
+  and end no earlier than its own bytes are through.
+* From its begin a request takes the time of its operation, by its size and by how many requests are in flight there.
+* A request that spans several stripes is one piece for each server, and ends with the last of them.
+
+`replay.simulation.model_file` reads and writes a model as YAML or JSON; docs/simulation.md explains each key.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist, fmean
+
+from traces.errors import UsageError
+from traces.schema import OPS
+
+DATA_OPERATIONS = ("read", "write")
+"""Operations that go to the servers; the others go to the metadata service."""
+
+SCOPES = ("server", "node", "system", "metadata")
+"""What may have a limit of its own: each server, each node, the whole system, or each metadata server."""
+
+QUANTILES = 1024
+"""How many factors a jitter is drawn from."""
+
+MAX_SERVERS = 1 << 16
+"""Most servers of a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTime:
+    """How long a request takes that waits for nothing, by its size and the number of requests in flight.
+
+    in_flight: ascending, with the request itself. sizes: bytes, ascending.
+    time_ns: for each number in flight, a time for each size.
+    Between its values the table is linear; beyond the last ones it goes on as between the last two, but never falls.
+    Raises: UsageError for a table that is empty, uneven, not ascending or negative.
+    """
+
+    in_flight: tuple[int, ...] = (1,)
+    sizes: tuple[int, ...] = (0,)
+    time_ns: tuple[tuple[float, ...], ...] = ((0.0,),)
+
+    def __post_init__(self) -> None:
+        for name, values, least in (("requests in flight", self.in_flight, 1), ("sizes", self.sizes, 0)):
+            if not values or values[0] < least or any(a >= b for a, b in itertools.pairwise(values)):
+                raise UsageError(f"the {name} {list(values)} do not ascend from {least} or more")
+        if len(self.time_ns) != len(self.in_flight) or any(len(row) != len(self.sizes) for row in self.time_ns):
+            raise UsageError("each number of requests in flight needs a time for the same sizes")
+        if not all(0 <= value < 1e18 for row in self.time_ns for value in row):
+            raise UsageError("a time is negative or longer than 30 years")
+
+    @classmethod
+    def affine(cls, latency_ns: float, bytes_per_s: float | None = None) -> RequestTime:
+        """A latency, and the bytes at a bandwidth; None for no limit."""
+        if bytes_per_s is None:
+            return cls(time_ns=((float(latency_ns),),))
+        size = 1 << 20
+        return cls(sizes=(0, size), time_ns=((float(latency_ns), latency_ns + size * 1e9 / bytes_per_s),))
+
+    def ns(self, size: int, in_flight: int = 1) -> float:
+        """The time of a request of `size` bytes with so many in flight, ns."""
+        row, share = _place(self.in_flight, in_flight)
+        time = self._row_ns(row, size)
+        return time if share == 0.0 else _between(time, self._row_ns(row + 1, size), share)
+
+    def _row_ns(self, row: int, size: int) -> float:
+        times = self.time_ns[row]
+        place, share = _place(self.sizes, size)
+        return times[place] if share == 0.0 else _between(times[place], times[place + 1], share)
+
+
+def _between(first: float, second: float, share: float) -> float:
+    """The value `share` of the way from the first to the second; beyond the second it does not fall."""
+    return second if share > 1.0 and second < first else first + share * (second - first)
+
+
+def _place(values: Sequence[int], value: int) -> tuple[int, float]:
+    """The interval that a value lies in or goes on from, and how far it lies in it, from 0; 0 below the first."""
+    if len(values) == 1 or value <= values[0]:
+        return 0, 0.0
+    place = min(bisect_right(values, value) - 1, len(values) - 2)
+    return place, (value - values[place]) / (values[place + 1] - values[place])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A queue with a rate: a token bucket that is full at first.
+
+    name: how the results call it. each: one of SCOPES, what has such a bucket of its own.
+    operations: which operations pass it. per_s: bytes per second, or requests where `counts_requests`.
+    burst: bytes or requests that pass at once after a pause. 0: a pipe, in which each request takes its own time.
+    request_bytes: where requests count, one counts for each so many bytes; 0: one, however large.
+    Raises: UsageError for a rate that is not positive, or an unknown operation or scope.
+    """
+
+    name: str
+    each: str
+    operations: tuple[str, ...] = DATA_OPERATIONS
+    per_s: float
+    counts_requests: bool = False
+    burst: float = 0.0
+    request_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.each not in SCOPES:
+            raise UsageError(f"each {self.each!r}: choose {', '.join(SCOPES)}")
+        allowed = DATA_OPERATIONS if self.each == "server" else OPS
+        wrong = [operation for operation in self.operations if operation not in allowed]
+        if wrong or not self.operations:
+            raise UsageError(f"operations {list(self.operations)} of limit {self.name!r}: choose {', '.join(allowed)}")
+        if not 0 < self.per_s < 1e18 or not 0 <= self.burst < 1e18 or self.request_bytes < 0:
+            raise UsageError(f"limit {self.name!r} needs a rate above 0, and a burst that is not negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Servers of one kind.
+
+    count: how many. slots: requests that one serves at a time, the others wait in order; 0: any number.
+    stripe_bytes: bytes of a file that lie on one server before the next one follows; 0: files are not striped.
+    stripe_count: over how many servers a file is striped. File f begins on server f * stripe_count modulo count.
+    Raises: UsageError for impossible numbers.
+    """
+
+    count: int = 1
+    slots: int = 0
+    stripe_bytes: int = 0
+    stripe_count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MAX_SERVERS or self.slots < 0 or self.stripe_bytes < 0:
+            raise UsageError(f"servers need a count of 1 to {MAX_SERVERS}; slots and a stripe size are not negative")
+        if not 1 <= self.stripe_count <= self.count:
+            raise UsageError(f"stripe_count {self.stripe_count} is not a number from 1 to the {self.count} servers")
+        if self.stripe_count > 1 and not self.stripe_bytes:
+            raise UsageError("a stripe_count above 1 needs a stripe_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageCache:
+    """The page cache of a node; what leaves it first is what entered it first.
+
+    size: bytes. hit: how long a read of cached bytes, or a write into the cache, takes.
+    read_ahead: bytes that are fetched ahead of a rank that reads a file from its begin or goes on where it stopped, in
+        requests of so many bytes at most; 0: none.
+    dirty: bytes of writes that the cache holds until they are synced; what exceeds them is written at once.
+    Raises: UsageError for negative sizes.
+    """
+
+    size: int
+    hit: RequestTime = RequestTime()
+    read_ahead: int = 0
+    dirty: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size <= 0 or self.read_ahead < 0 or self.dirty < 0:
+            raise UsageError("a cache needs a size above 0, and read_ahead and dirty that are not negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jitter:
+    """By which factors the times of requests vary, drawn anew for each.
+
+    quantiles: factors at equally spaced probabilities, ascending. seed: of the first of several runs.
+    Raises: UsageError for factors that are negative or do not ascend.
+    """
+
+    quantiles: tuple[float, ...]
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.quantiles or self.quantiles[0] < 0 or any(a > b for a, b in itertools.pairwise(self.quantiles)):
+            raise UsageError("the quantiles of a jitter are factors of 0 or more, in ascending order")
+
+    @classmethod
+    def lognormal(cls, spread: float, seed: int = 1) -> Jitter:
+        """Log-normal factors with mean 1; `spread`: the standard deviation of their logarithm."""
+        if not 0 <= spread <= 3:
+            raise UsageError(f"the spread {spread} of a jitter is not a number from 0 to 3")
+        normal = NormalDist()
+        raw = [2.718281828459045 ** (spread * normal.inv_cdf((at + 0.5) / QUANTILES)) for at in range(QUANTILES)]
+        return cls(quantiles=tuple(value / fmean(raw) for value in raw), seed=seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageModel:
+    """A storage system.
+
+    operations: time of each operation (`traces.schema.OPS`); what is not listed takes no time.
+    servers, metadata: where reads and writes go, and all other operations but seeks, which never leave the node.
+    limits: the queues besides. cache: of each node, None for none.
+    ranks_per_node: 0 where all ranks run on one node.
+    jitter: None where times do not vary. uncertainty: by which share all times may be wrong, 0.1 for 10 %.
+    Raises: UsageError for an unknown operation or an impossible number.
+    """
+
+    name: str
+    about: str = ""
+    operations: Mapping[str, RequestTime] = field(default_factory=dict)
+    servers: Servers = Servers()
+    metadata: Servers = Servers()
+    limits: tuple[Limit, ...] = ()
+    cache: PageCache | None = None
+    ranks_per_node: int = 0
+    jitter: Jitter | None = None
+    uncertainty: float = 0.0
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.operations if name not in OPS]
+        if unknown:
+            raise UsageError(f"operation {unknown[0]!r}: choose {', '.join(OPS)}")
+        if not 0 <= self.uncertainty < 1:
+            raise UsageError(f"uncertainty {self.uncertainty} is not a share from 0 to below 1")
+        if self.ranks_per_node < 0:
+            raise UsageError(f"ranks_per_node {self.ranks_per_node} is negative")
+        if self.metadata.stripe_bytes or self.metadata.stripe_count > 1:
+            raise UsageError("the metadata servers have no stripes")
+        names = [limit.name for limit in self.limits]
+        if len(set(names)) < len(names):
+            raise UsageError("two limits have the same name")
+
+    def time_of(self, operation: str) -> RequestTime:
+        """The time of an operation; none where the model does not list it."""
+        return self.operations.get(operation, RequestTime())

@@ -1,0 +1,186 @@
+"""Storage models in YAML and JSON: every form of a quantity, every error, and that a model survives being written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.simulation.model_file import document_of, model_of, read_storage_model, shipped_names
+from replay.simulation.storage_model import (
+    Jitter,
+    Limit,
+    PageCache,
+    RequestTime,
+    Servers,
+    StorageModel,
+)
+from traces.errors import UsageError
+
+LEAST = {"storage_model": 1, "name": "x"}
+
+
+def model(**keys: object) -> StorageModel:
+    return model_of({**LEAST, **keys})
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_models_are_read_and_written(name: str) -> None:
+    shipped = read_storage_model(name)
+    assert model_of(document_of(shipped)) == shipped
+    assert model_of(yaml.safe_load(yaml.safe_dump(document_of(shipped)))) == shipped
+    assert model_of(json.loads(json.dumps(document_of(shipped)))) == shipped
+
+
+def test_the_paper_file_system_has_its_printed_figures() -> None:
+    theta = read_storage_model("theta_lustre")
+    assert (theta.servers.count, theta.servers.stripe_count, theta.servers.stripe_bytes) == (56, 48, 1 << 20)
+    assert 56 * theta.limits[0].per_s == pytest.approx(240e9, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("100us", RequestTime(time_ns=((100_000.0,),))),
+        (0, RequestTime()),
+        ({"latency": "1 ms", "bandwidth": "1MiB/s"}, RequestTime(sizes=(0, 1 << 20), time_ns=((1e6, 1e6 + 1e9),))),
+        ({"1MiB": "2ms", "4KiB": "1ms"}, RequestTime(sizes=(4096, 1 << 20), time_ns=((1e6, 2e6),))),
+        (
+            {8: {"4kB": "1.5ms"}, 1: {"4kB": "900us"}},
+            RequestTime(in_flight=(1, 8), sizes=(4000,), time_ns=((900_000.0,), (1_500_000.0,))),
+        ),
+    ],
+)
+def test_forms_of_a_time(value: object, expected: RequestTime) -> None:
+    assert model(operations={"read": value}).operations["read"] == expected
+
+
+def test_times_between_and_beyond_a_table() -> None:
+    table = RequestTime(in_flight=(1, 4), sizes=(1000, 2000), time_ns=((10.0, 20.0), (40.0, 80.0)))
+    assert [table.ns(size) for size in (0, 1000, 1500, 2000, 4000)] == [10.0, 10.0, 15.0, 20.0, 40.0]
+    assert [table.ns(2000, count) for count in (1, 2, 4, 7)] == [20.0, 40.0, 80.0, 140.0]
+
+
+def test_a_table_that_falls_does_not_fall_on() -> None:
+    table = RequestTime(in_flight=(1, 2), sizes=(0, 10), time_ns=((20.0, 10.0), (5.0, 4.0)))
+    assert table.ns(1000) == 10.0
+    assert table.ns(0, 100) == 5.0
+
+
+@given(
+    rows=st.lists(st.lists(st.floats(0, 1e12), min_size=3, max_size=3), min_size=2, max_size=2),
+    size=st.integers(0, 1 << 40),
+    count=st.integers(1, 1 << 20),
+)
+def test_a_time_is_never_negative(rows: list[list[float]], size: int, count: int) -> None:
+    table = RequestTime(in_flight=(1, 16), sizes=(1, 4096, 1 << 20), time_ns=tuple(map(tuple, rows)))
+    assert table.ns(size, count) >= 0
+
+
+def test_all_keys() -> None:
+    read = model(
+        about="y",
+        uncertainty="12.5 %",
+        ranks_per_node=4,
+        servers={"count": 8, "slots": 16, "stripe_size": "1MiB", "stripe_count": 4},
+        metadata={"count": 2, "slots": 3},
+        limits=[
+            {"name": "link", "each": "node", "rate": "1.5GB/s", "burst": "1MiB"},
+            {"each": "server", "of": ["read"], "rate": "1000/s", "burst": 10, "request_size": "128KiB"},
+        ],
+        cache={"size": "1GiB", "hit": "1us", "read_ahead": "128KiB", "dirty": "16MiB"},
+        jitter={"quantiles": [0.5, 1, 1.5], "seed": 7},
+    )
+    assert read == StorageModel(
+        name="x",
+        about="y",
+        uncertainty=0.125,
+        ranks_per_node=4,
+        servers=Servers(count=8, slots=16, stripe_bytes=1 << 20, stripe_count=4),
+        metadata=Servers(count=2, slots=3),
+        limits=(
+            Limit(name="link", each="node", per_s=1.5e9, burst=1 << 20),
+            Limit(
+                name="read 1000/s of each server",
+                each="server",
+                operations=("read",),
+                per_s=1000.0,
+                counts_requests=True,
+                burst=10.0,
+                request_bytes=128 << 10,
+            ),
+        ),
+        cache=PageCache(size=1 << 30, hit=RequestTime.affine(1000), read_ahead=128 << 10, dirty=16 << 20),
+        jitter=Jitter(quantiles=(0.5, 1.0, 1.5), seed=7),
+    )
+    assert model_of(document_of(read)) == read
+
+
+def test_a_lognormal_jitter_has_mean_one() -> None:
+    factors = Jitter.lognormal(0.5).quantiles
+    assert sum(factors) / len(factors) == pytest.approx(1.0)
+    assert factors[512] < 1.0 < factors[1000]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"storage_model": 2}, "storage_model 2: this release reads version 1"),
+        ({"bandwith": 1}, "unknown key 'bandwith': choose storage_model, "),
+        ({"operations": {"raed": "1us"}}, "operation 'raed': choose open"),
+        ({"operations": {"read": 5}}, r"operations.read 5 is not a number with a unit: write one of ns, us"),
+        ({"operations": {"read": "5 furlongs"}}, "operations.read '5 furlongs' is not a number with a unit"),
+        ({"operations": {"read": {"1MiB": "1us", 8: {}}}}, "operations.read mixes"),
+        ({"operations": {"read": {1: {"1B": "1us"}, 2: {"2B": "1us"}}}}, "operations.read: each number of requests"),
+        ({"operations": {"read": {}}}, "operations.read has no times"),
+        ({"operations": {"read": {"latency": "1us", "bandwidth": "1GB"}}}, "operations.read.bandwidth '1GB'"),
+        ({"operations": {"read": {"latency": "1us", "bandwidth": "0GB/s"}}}, "operations.read.bandwidth.*above 0"),
+        ({"servers": {"count": 0}}, "servers: servers need a count of 1"),
+        ({"servers": {"count": 2, "stripe_count": 3, "stripe_size": "1MiB"}}, "stripe_count 3 is not"),
+        ({"servers": {"count": 2, "stripe_count": 2}}, "needs a stripe_size"),
+        ({"limits": {}}, "limits is not a list"),
+        ({"limits": [{"each": "rack", "rate": "1/s"}]}, r"limits\[0\]: each 'rack': choose server, node"),
+        ({"limits": [{"each": "node", "rate": "0/s"}]}, r"limits\[0\]: .*rate above 0"),
+        ({"limits": [{"each": "node", "rate": "fast"}]}, r"limits\[0\].rate 'fast'"),
+        ({"limits": [{"each": "server", "rate": "1/s", "of": ["open"]}]}, "choose read, write"),
+        ({"limits": [{"each": "node", "rate": "1/s", "color": 1}]}, r"unknown key 'color' of limits\[0\]"),
+        ({"limits": [{"each": "node", "rate": "1/s"}] * 2}, "two limits have the same name"),
+        ({"cache": {"size": 0}}, "cache: a cache needs a size above 0"),
+        ({"jitter": {}}, "jitter needs either spread or quantiles"),
+        ({"jitter": {"quantiles": [2, 1]}}, "ascending order"),
+        ({"uncertainty": "200 %"}, "uncertainty 2.0 is not a share"),
+        ({"ranks_per_node": -1}, "ranks_per_node -1 is not a whole number"),
+        ({"name": 3}, "name 3 is not text"),
+        ({"cache": {"size": "1e400 MiB"}}, "cache.size '1e400 MiB' is too large"),
+    ],
+)
+def test_errors_name_key_value_and_what_is_allowed(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        model(**keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- 1", "the document is not a mapping"),
+        ("a: [", "neither YAML nor JSON"),
+        ("name: 2001-99-99", "neither YAML nor JSON"),
+        ("", "the document is not a mapping"),
+        ("storage_model: 1", "name is missing"),
+        ("!!python/object/apply:os.system ['true']", "neither YAML nor JSON"),
+    ],
+)
+def test_errors_name_the_file(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=f"model.yaml.*{message}"):
+        read_storage_model(path)
+
+
+def test_an_unknown_name_lists_the_shipped_models() -> None:
+    with pytest.raises(UsageError, match="give a file, or one of null, nvme, theta_lustre"):
+        read_storage_model("nvmee")
