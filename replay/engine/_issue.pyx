@@ -40,8 +40,9 @@ cdef enum:
     C_WINDOW_NS = 60000
     C_PIECE_NS = 50000000
     C_FEED_POLL_NS = 50000
-    C_MAX_FEED_POLL_NS = 4000000
-    C_GATE_POLL_NS = 5000000
+    C_FEED_POLLS_NS = 32000000
+    C_LONG_PIECE_NS = 250000000
+    C_CROWDED_WAITS = 16
     C_END_OF_FILE_READ_BYTES = 4096
     C_MAX_TRANSFER_BYTES = 0x7FFFF000
     C_CONSUMED_BYTES = 524288
@@ -55,8 +56,7 @@ CONSTANTS = {
     "WINDOW_NS": C_WINDOW_NS,
     "PIECE_NS": C_PIECE_NS,
     "FEED_POLL_NS": C_FEED_POLL_NS,
-    "MAX_FEED_POLL_NS": C_MAX_FEED_POLL_NS,
-    "GATE_POLL_NS": C_GATE_POLL_NS,
+    "FEED_POLLS_NS": C_FEED_POLLS_NS,
     "END_OF_FILE_READ_BYTES": C_END_OF_FILE_READ_BYTES,
     "CONSUMED_BYTES": C_CONSUMED_BYTES,
     "CACHE_LINE_BYTES": C_CACHE_LINE_BYTES,
@@ -154,12 +154,20 @@ cdef class CompiledLane:
             item.length, item.due = length[i], due[i]
         self.batches[self.tail], self.records[self.tail] = batch, records
         store_release(&place.state, READY)
+        self._wake(place)
         self.tail = (self.tail + 1) % C_RING_BATCHES
         return True
 
     def finish(self):
         """See `Lane`."""
         store_release(&self.lane.no_more, 1)
+        self._wake(&self.lane.ring[self.tail])
+
+    cdef void _wake(self, Place *place):
+        """Wake the lane where it sleeps until `place` is filled."""
+        full_barrier()
+        if load_relaxed(&self.lane.asleep):
+            wake_all(&place.state)
 
     def collect(self):
         """See `Lane`."""
@@ -250,6 +258,16 @@ def add_to_counter(int64_t[:, ::1] cells, int64_t index, int64_t amount, int64_t
     if not 0 <= index < cells.shape[0] or multiple < 1:
         raise IndexError(index)
     add_and_wake(&cells[index, 0], amount, multiple, now)
+
+
+def wake_waiting(int64_t[::1] cell not None):
+    """Wake the lanes that wait for a cell to change."""
+    wake_all(&cell[0])
+
+
+def let_lanes_spin(int64_t lanes):
+    """How many lanes of this process may spin at once (`replay.engine.clock`)."""
+    let_spin(lanes)
 
 
 def bucket_index(int64_t value):

@@ -24,7 +24,9 @@ static inline void store_relaxed(int64_t *cell, int64_t value) { __atomic_store_
 static inline void store_release(int64_t *cell, int64_t value) { __atomic_store_n(cell, value, __ATOMIC_RELEASE); }
 static inline int64_t take_ticket(int64_t *cell) { return __atomic_fetch_add(cell, 1, __ATOMIC_RELAXED); }
 
-/* A counter's low word is the futex (futex(2)): it changes with each addition. Not FUTEX_PRIVATE: processes share it. */
+static inline void full_barrier(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+/* A cell's low word is the futex (futex(2)). Not FUTEX_PRIVATE: processes share counters. */
 static inline uint32_t *low_word(int64_t *cell)
 {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -34,11 +36,16 @@ static inline uint32_t *low_word(int64_t *cell)
 #endif
 }
 
-/* Sleeps until woken, `at_most_ns` at most, unless the counter is not `seen` any more. Returns early on a signal. */
-static inline void sleep_while_counter_is(int64_t *cell, int64_t seen, long at_most_ns)
+/* Sleeps until woken, `at_most_ns` at most, unless the cell is not `seen` any more. Returns early on a signal. */
+static inline void sleep_while_cell_is(int64_t *cell, int64_t seen, long at_most_ns)
 {
     struct timespec limit = {.tv_sec = at_most_ns / 1000000000, .tv_nsec = at_most_ns % 1000000000};
     syscall(SYS_futex, low_word(cell), FUTEX_WAIT, (uint32_t)seen, &limit, NULL, 0);
+}
+
+static inline void wake_all(int64_t *cell)
+{
+    syscall(SYS_futex, low_word(cell), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 /* A counter is a cache line: its sum, and when it reached each of its latest sevens of multiples (replay.engine.wait_counters). */
@@ -71,7 +78,7 @@ static __attribute__((noinline)) void add_and_wake(int64_t *counter, int64_t amo
         stamp_multiples(counter, before, amount, multiple, now);
     while (!__atomic_compare_exchange_n(counter, &before, before + amount, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     if ((before + amount) / multiple != before / multiple)
-        syscall(SYS_futex, low_word(counter), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        wake_all(counter);
 }
 
 /* When a counter that is at least `least` became so; 0 when that is too long ago to be known. */
@@ -99,6 +106,20 @@ static inline void sleep_until_ns(int64_t deadline)
     struct timespec until = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
+
+/* Lanes of this process that spin now, and how many may: more than there are processors would only hold each other up. */
+static int64_t spinning_lanes;
+static int64_t most_spinning_lanes = 2;
+
+static inline int may_spin(void)
+{
+    if (__atomic_add_fetch(&spinning_lanes, 1, __ATOMIC_RELAXED) <= load_relaxed(&most_spinning_lanes))
+        return 1;
+    __atomic_sub_fetch(&spinning_lanes, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+static inline void has_spun(void) { __atomic_sub_fetch(&spinning_lanes, 1, __ATOMIC_RELAXED); }
+static inline void let_spin(int64_t lanes) { store_relaxed(&most_spinning_lanes, lanes); }
 
 /* The calling thread's timer slack in ns; 50,000 unless changed (prctl(2)). */
 static inline long get_timer_slack(void) { return prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0); }

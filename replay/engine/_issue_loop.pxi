@@ -3,16 +3,41 @@
 cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t now) noexcept nogil:
     """The clock after a look that found a counter at `least` or more, -1 when stopped. Spins first, then sleeps."""
     cdef int64_t spun_until = now + C_WINDOW_NS
-    cdef int64_t seen
+    cdef int64_t seen, found = -1
+    cdef bint spins = may_spin()
     while True:
         seen = load_acquire(cell)
         now = now_ns()  # after the look: an end before the addition that it waited for would be a lie
         if seen >= least:
-            return now
+            found = now
+            break
         if load_relaxed(lane.stop):
-            return -1
-        if now >= spun_until:
-            sleep_while_counter_is(cell, seen, C_PIECE_NS)
+            break
+        if spins and now >= spun_until:
+            has_spun()
+            spins = False
+        if not spins:
+            sleep_while_cell_is(cell, seen, C_PIECE_NS)
+    if spins:
+        has_spun()
+    return found
+
+
+cdef int64_t await_due(State *lane, int64_t due, int64_t now) noexcept nogil:
+    """Wait for an item to be due: see `replay.engine.clock`. The last read of the clock, -1 when stopped."""
+    if lane.crowded > 0:
+        lane.crowded -= 1
+        return sleep_near(due, now, 0, lane.stop)
+    now = sleep_near(due, now, C_WINDOW_NS, lane.stop)
+    if not 0 <= now < due:
+        return now
+    if not may_spin():
+        lane.crowded = C_CROWDED_WAITS
+        return sleep_near(due, now, 0, lane.stop)
+    while now < due:
+        now = now_ns()
+    has_spun()
+    return now
 
 
 cdef inline int64_t due_time(State *lane, int64_t due_in) noexcept nogil:
@@ -99,12 +124,13 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
             now = now_ns()
             stale = False
         if due - now > C_WINDOW_NS and kind == C_READ and moves_data and error == 0:
-            now = sleep_near(due, now, lane.stop)
+            if lane.crowded == 0:
+                now = sleep_near(due, now, C_WINDOW_NS, lane.stop)
             if now >= 0:
                 consume(lane, asked)
                 now = now_ns()
         if 0 <= now < due:
-            now = wait_until(due, now, lane.stop)
+            now = await_due(lane, due, now)
         if now < 0:
             batch.done = i
             break
@@ -156,7 +182,7 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
 cdef int64_t compute(State *lane, int kind, int64_t begin, int64_t length) noexcept nogil:
     """End of a SLEEP, SPIN or MARK item, -1 when it was given up for a stop."""
     if length > 0 and kind == C_SLEEP:
-        return wait_until(begin + length, begin, lane.stop)
+        return await_due(lane, begin + length, begin)
     if length > 0 and kind == C_SPIN:
         return spin_until(begin + length, begin, lane.stop)
     return begin
@@ -174,7 +200,14 @@ cdef Place *next_batch(State *lane, Place *place) noexcept nogil:
         now = now_ns()
         if waiting_since < 0:
             waiting_since = now
-        sleep_until_ns(now + min(max(C_FEED_POLL_NS, (now - waiting_since) >> 3), C_MAX_FEED_POLL_NS))
+        if now - waiting_since < C_FEED_POLLS_NS:
+            sleep_until_ns(now + max(C_FEED_POLL_NS, (now - waiting_since) >> 3))
+            continue
+        store_relaxed(&lane.asleep, 1)
+        full_barrier()  # the feeder fills the place, then looks whether somebody sleeps
+        if load_acquire(&place.state) != READY and not load_acquire(&lane.no_more):
+            sleep_while_cell_is(&place.state, load_relaxed(&place.state), C_LONG_PIECE_NS)
+        store_relaxed(&lane.asleep, 0)
     if waiting_since >= 0:
         could_begin = due_time(lane, place.records[0].item.due)
         if could_begin < waiting_since:
@@ -192,7 +225,7 @@ cdef void run_lane(State *lane) noexcept nogil:
     set_timer_slack(1)
     lane.t0 = load_acquire(lane.start)
     while lane.t0 == 0 and not load_relaxed(lane.stop):
-        sleep_until_ns(now_ns() + C_GATE_POLL_NS)
+        sleep_while_cell_is(<int64_t *>lane.start, 0, C_LONG_PIECE_NS)
         lane.t0 = load_acquire(lane.start)
     lane.previous_end = lane.t0
     while not load_relaxed(lane.stop):

@@ -16,7 +16,12 @@ cdef extern from "_issue_atomics.h" nogil:
     int64_t take_ticket(int64_t *cell)
     int64_t now_ns()
     void sleep_until_ns(int64_t deadline)
-    void sleep_while_counter_is(int64_t *cell, int64_t seen, long at_most_ns)
+    void full_barrier()
+    void sleep_while_cell_is(int64_t *cell, int64_t seen, long at_most_ns)
+    void wake_all(int64_t *cell)
+    bint may_spin()
+    void has_spun()
+    void let_spin(int64_t lanes)
     int COUNTER_WORDS
     void add_and_wake(int64_t *counter, int64_t amount, int64_t multiple, int64_t now)
     int64_t reached_ns(const int64_t *counter, int64_t least, int64_t multiple)

@@ -1,14 +1,17 @@
 """The clock of a run: its start, the flag that stops it, and how a lane waits for an instant.
 
-All times are in ns of CLOCK_MONOTONIC. A wait sleeps until shortly before its deadline and spins the rest.
+All times are in ns of CLOCK_MONOTONIC. A wait sleeps until shortly before its deadline and spins the rest, unless as
+many compiled lanes of the process are spinning already as it has processors.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +21,16 @@ WINDOW_NS = 60_000
 
 PIECE_NS = 50_000_000
 """The longest sleep of a lane, after which it looks for a stop."""
+
+LONG_PIECE_NS = 250_000_000
+"""The longest sleep of a lane that has nothing to do yet."""
+
+LEAST_SPINNING_LANES = 2
+"""How many lanes of a process may spin at once, even where it has a single processor."""
+
+CROWDED_WAITS = 16
+"""How many waits a compiled lane sleeps to the end after one at which too many lanes were spinning already. Such a wait
+ends late by a wake-up (50 us), but lanes that spin for each other's processors are late by much more."""
 
 
 class StopFlag:
@@ -47,7 +60,8 @@ class StartGate:
 
     `cell`: int64 (1,), t0 in ns; 0 while it is not known.
 
-    Lanes look every 5 ms and then open their first files: choose t0 some tens of ms ahead.
+    Compiled lanes are woken, Python lanes look every 5 ms; then they open their first files: choose t0 some tens of ms
+    ahead.
     """
 
     __slots__ = ("cell",)
@@ -60,6 +74,8 @@ class StartGate:
         if self.cell[0] or t0_ns <= 0:
             raise RuntimeError("a start gate opens once, at a positive time")
         self.cell[0] = t0_ns
+        if (compiled := _compiled()) is not None:
+            compiled.wake_waiting(self.cell)
 
     @property
     def t0_ns(self) -> int:
@@ -85,6 +101,22 @@ class MonotonicClock:
     def sleep_until(self, deadline_ns: int) -> None:
         """Sleep; returns at once when the deadline has passed."""
         time.sleep(max(0, deadline_ns - time.monotonic_ns()) / 1e9)
+
+
+def share_processors(processes: int) -> None:
+    """Let as many lanes of this process spin at once as it has processors, shared with `processes` on this machine."""
+    if (compiled := _compiled()) is not None:
+        processors = len(os.sched_getaffinity(0))
+        compiled.let_lanes_spin(max(processors // processes, LEAST_SPINNING_LANES))
+
+
+def _compiled() -> ModuleType | None:
+    """The compiled core; None where it is not installed."""
+    try:
+        from replay.engine import _issue
+    except ImportError:
+        return None
+    return _issue
 
 
 STOPPED = -1

@@ -45,12 +45,13 @@ from replay.engine.lane_files import LaneFiles
 from replay.engine.wait_counters import Counters
 from traces.errors import ReplayError, UsageError
 
-FEED_POLL_NS, MAX_FEED_POLL_NS = 50_000, 4_000_000
-"""Least and most ns between two looks of a lane without items. In between it looks again after an eighth of the time
-that it has waited: hundreds of lanes that looked every 50 us would leave the feeder no processor."""
+FEED_POLL_NS, FEED_POLLS_NS = 50_000, 32_000_000
+"""Least ns between two looks of a lane without items, and after how many ns a compiled lane sleeps until it is woken.
+Until then it looks again after an eighth of the time that it has waited: hundreds of lanes that looked every 50 us
+would leave the feeder no processor."""
 
 GATE_POLL_NS = 5_000_000
-"""ns between two looks of a lane for the start, which is set tens of ms before it comes."""
+"""ns between two looks of a Python lane for the start, which is set tens of ms before it comes."""
 
 COUNTER_POLL_NS = 50_000
 """ns between two looks of a Python lane at a counter that it waits for. A compiled lane is woken."""
@@ -213,7 +214,7 @@ class PythonLane:
                 return None
             now = self._clock.now()
             waiting_since = now if waiting_since is None else waiting_since
-            self._clock.sleep_until(now + min(max(FEED_POLL_NS, (now - waiting_since) >> 3), MAX_FEED_POLL_NS))
+            self._clock.sleep_until(now + max(FEED_POLL_NS, min(now - waiting_since, FEED_POLLS_NS) >> 3))
         batch = self._queue.popleft()
         if waiting_since is not None:
             could_begin = max(waiting_since, self._due(int(batch.due_ns[0])))

@@ -57,6 +57,9 @@ class Communicator(Protocol):
     def first_on_node(self) -> bool:
         """Whether this process has the lowest rank on its node. Collective."""
 
+    def processes_on_node(self) -> int:
+        """How many processes of the job run on this node. Collective."""
+
     def counters(self, own: int, common: int) -> SharedCounters:
         """Counters at zero: `common` counters that all processes of the node use, then `own` counters of this process.
 
@@ -138,6 +141,9 @@ class Solo:
     def first_on_node(self) -> bool:
         return True
 
+    def processes_on_node(self) -> int:
+        return 1
+
     def counters(self, own: int, common: int) -> SharedCounters:
         return SharedCounters(counters=Counters.of(common + own), base=common)
 
@@ -208,6 +214,9 @@ class MpiWorld:
     def first_on_node(self) -> bool:
         nodes = self._world.allgather(_node_id())
         return nodes.index(nodes[self.rank]) == self.rank
+
+    def processes_on_node(self) -> int:
+        return self._world.allgather(_node_id()).count(_node_id())
 
     def counters(self, own: int, common: int) -> SharedCounters:
         nodes = self._world.allgather(_node_id())

@@ -12,7 +12,7 @@ import pyarrow as pa
 from replay.causal.paced_ranks import PacedRanks
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import Lane, make_lane
-from replay.engine.items import LoopPace
+from replay.engine.items import RING_BATCHES, LoopPace
 from replay.plan.lane_plan import (
     ComputeSource,
     LaneSource,
@@ -165,7 +165,7 @@ class FedLane:
             self._operations_collected += int(np.count_nonzero(is_operation(rows[: done.count])))
 
     def _feed(self) -> None:
-        while not self._finished:
+        while not self._finished and len(self._in_flight) < RING_BATCHES:
             rows = self.source.next_rows() if self._waiting is None else self._waiting
             if not len(rows):
                 self.lane.finish()

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from replay.causal.paced_ranks import PacedRanks, paced_ranks
-from replay.engine.clock import StopFlag
+from replay.engine.clock import StopFlag, share_processors
 from replay.engine.jitter import JitterProbe
 from replay.ranks.comm import Communicator, together
 from replay.ranks.stopping import StopRelay, stop_on_signals
@@ -35,9 +35,10 @@ from traces.store.writer import (
     write_files,
     write_spans,
 )
-from traces.units import NS_PER_MS
+from traces.units import NS_PER_MS, NS_PER_US
 
-START_MARGIN_NS = 50 * NS_PER_MS
+START_MARGIN_NS, LANE_MARGIN_NS = 50 * NS_PER_MS, 100 * NS_PER_US
+"""How far ahead the start is set: a constant, and for each lane of the process the time to wake it."""
 
 
 def run_replay(
@@ -110,11 +111,12 @@ class _Run:
         comm.barrier()
         residency = together(comm, process.residency)
         probe = JitterProbe() if comm.first_on_node() else None
+        share_processors(comm.processes_on_node())
         together(comm, lambda: process.open_together(collectives))
         with stop_on_signals(process.stop):
             together(comm, process.start)
             wall_zero_ns = time.time_ns() - time.monotonic_ns()
-            start_ns = comm.common_start_ns(START_MARGIN_NS)
+            start_ns = comm.common_start_ns(START_MARGIN_NS + process.lane_count * LANE_MARGIN_NS)
             # The probe runs until all processes are done: its own one may be the first to finish on its node.
             with probe.running() if probe is not None else nullcontext():
                 self._issue(process, paced, start_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from pathlib import Path
@@ -54,6 +55,44 @@ def test_a_gate_opens_once():
     with pytest.raises(RuntimeError):
         start.open(8)
     assert start.t0_ns == 7
+
+
+def test_hundreds_of_lanes_that_wait_for_the_gate_leave_the_processors_to_others(core):
+    """A lane that looks for the start every few ms uses time; 2,000 of them once left none to start the others."""
+    start = StartGate()
+    files = make_files([], core=core)
+    lanes = [make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag()) for _ in range(300)]
+    threads = [threading.Thread(target=lane.run, daemon=True) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    time.sleep(0.5)
+    wake_ups = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
+    for lane in lanes:
+        lane.submit(make_batch((MARK, -1, 0, 0, 0)))
+        lane.finish()
+    start.open(time.monotonic_ns())
+    for thread in threads:
+        thread.join()
+    assert [collect_all(lane)[0].count for lane in lanes] == [1] * 300
+    assert core == "python" or wake_ups < 10 * len(lanes)
+
+
+def test_a_lane_that_sleeps_for_want_of_items_is_woken(core):
+    start = StartGate()
+    start.open(time.monotonic_ns())
+    lane = make_lane(make_files([], core=core), pace=LoopPace.NONE, start=start, stop=StopFlag())
+    thread = threading.Thread(target=lane.run, daemon=True)
+    thread.start()
+    for _ in range(3):
+        time.sleep(0.1)  # longer than a lane looks for items by itself
+        lane.submit(make_batch((MARK, -1, 0, 0, 0)))
+    while lane.items_done < 3:
+        time.sleep(0)
+    time.sleep(0.1)
+    lane.finish()
+    thread.join()
+    assert sum(completed.count for completed in collect_all(lane)) == 3
 
 
 @pytest.mark.parametrize("where", ["gate", "feeder"])

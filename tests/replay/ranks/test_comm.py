@@ -93,6 +93,7 @@ from traces.errors import ReplayError, TargetError
 comm = connect()
 starts = comm.gather(comm.common_start_ns(10**8))
 first = comm.gather(comm.first_on_node())
+assert comm.processes_on_node() == comm.size
 try:
     comm.agree(TargetError("no room") if comm.rank == 1 else None)
     outcome = "nothing raised"

@@ -315,3 +315,14 @@ def test_a_read_that_moves_fewer_bytes_fails_the_run(tmp_path):
     stage(plan_stage(source, tmp_path / "target"))
     result = run_replay(source, tmp_path / "r.capture", options(tmp_path / "target", source, compute="skip"), Solo())
     assert (result.tally.failed, result.tally.short, result.succeeded) == (0, 1, False)
+
+
+def test_thousands_of_lanes_in_one_process_come_to_an_end(tmp_path):
+    lanes = 2000
+    ops = [read(0, lane=lane, start_ns=lane * 1000, end_ns=lane * 1000 + 500, length=1) for lane in range(lanes)]
+    source = build_capture(tmp_path, ops=ops, files=["/data/train.bin"], name="source")
+    stage(plan_stage(source, tmp_path / "twin"))
+    choices = options(tmp_path / "twin", source, api="null", pace=Pace.NONE)
+    result = run_replay(source, tmp_path / "replay.capture", choices, Solo())
+    assert result is not None
+    assert (result.tally.operations, result.tally.failed) == (lanes, 0)
