@@ -100,7 +100,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
-    "profiler_merge.workloads": {"profiler_merge.workloads"},
+    "profiler_merge.workloads": {"profiler_merge.workloads", "traces"},
     "replay.hdf5": {"replay.hdf5", "traces", "traces.store"},
     "replay.twin": {"replay.twin", "replay.hdf5", "traces", "traces.store"},
     "replay.engine.backends": {"replay.engine.backends", "replay.hdf5", "traces"},
@@ -215,6 +215,7 @@ HOMES = {
 LIGHT_HOMES = {
     "profiler_merge.profiles.kineto.events": {"msgspec"},
     "traces.store.info": {"msgspec"},
+    "profiler_merge.workloads.yaml_text": {"yaml"},
     "replay.simulation.model_file": {"yaml"},
     "profiler_merge.tracers.dftracer.pfw_events": {"msgspec"},
 }

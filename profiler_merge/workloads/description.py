@@ -17,6 +17,7 @@ mlperf_storage_v2.0, which MLPerf Storage v2.0 runs)."""
 READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0")
 
 Framework = Literal["tensorflow", "pytorch"]
+Storage = Literal["local_fs", "parallel_fs", "s3", "aistore", "direct_fs"]
 Loader = Literal["tensorflow", "pytorch", "dali", "native_dali", "synthetic"]
 Format = Literal[
     "tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png", "indexed_binary", "mmap_indexed_binary", "synthetic"
@@ -26,6 +27,7 @@ Shuffle = Literal["off", "seed", "random"]
 ReadType = Literal["on_demand", "memory"]
 Sampler = Literal["iterative", "index"]
 CheckpointMode = Literal["default", "subset"]
+DataType = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
 Family = Literal["constant", "normal", "uniform", "gamma", "exponential", "poisson"]
 
 FAMILY_PARAMETERS: Mapping[Family, tuple[str, ...]] = {
@@ -71,8 +73,11 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hdf5:
-    """Layout of the datasets of HDF5 files. `chunk_dims`: elements per chunk, empty for a contiguous dataset; an
-    empty dimension list of `max_shape` means the shape itself."""
+    """Layout of the datasets of HDF5 files.
+
+    chunk_dims: elements of a chunk in each dimension, the samples of a file first; empty for a contiguous dataset.
+    max_shape: largest dimensions of a record in a dataset that can grow; empty for one that cannot.
+    """
 
     chunk_dims: tuple[int, ...] = ()
     num_dset_per_record: int = 1
@@ -83,7 +88,7 @@ class Hdf5:
 class Dataset:
     """The files. `record_dims`, where not empty, replaces `record_length_bytes` (`data_set_files.py` has exact sizes).
 
-    chunk_size: bytes of a chunk under the documented reading; 0: none.
+    chunk_size: of HDF5 files, bytes of a square chunk of one sample, where `hdf5.chunk_dims` is empty; 0: none.
     generation_buffer_size: bytes that the generator of indexed binary files holds; offsets restart with each buffer.
     """
 
@@ -97,7 +102,6 @@ class Dataset:
     record_length_bytes_resize: float = 0
     record_dims: tuple[int, ...] = ()
     record_element_type: str = "uint8"
-    enable_chunking: bool = False
     chunk_size: int = 0
     hdf5: Hdf5 = field(default_factory=Hdf5)
     compression: Compression = "none"
@@ -208,8 +212,8 @@ class Model:
     name: str = "default"
     type: str | None = None
     model_size_bytes: int = 10240
-    model_datatype: str = "fp16"
-    optimizer_datatype: str = "fp32"
+    model_datatype: DataType = "fp16"
+    optimizer_datatype: DataType = "fp32"
     optimization_groups: tuple[int, ...] = ()
     num_layers: int | None = None
     layer_parameters: tuple[int, ...] = ()
