@@ -66,12 +66,19 @@ def test_npz_and_npy_are_as_numpy_writes_them():
 
 def test_a_tfrecord_has_the_overhead_of_its_example():
     sizes = np.array([1000, 16_383, 16_384, 2_097_151, 2_097_152])
-    assert (record_bytes(sizes) - sizes).tolist() == [54, 58, 60, 64, 66]
+    assert (record_bytes(sizes, sizes) - sizes).tolist() == [54, 58, 60, 64, 66]
+
+
+def test_v2_stores_the_side_of_a_record_beside_it():
+    """799,320 bytes were measured on a file that DLIO v2.0 wrote."""
+    data = {"num_files_train": 1, "num_samples_per_file": 8, "record_length_bytes": 316 * 316}
+    assert files_of("v2.0", **data).train.sizes.tolist() == [799_320]
+    assert files_of("head", **data).train.sizes.tolist() == [799_328]
 
 
 def test_the_index_of_tfrecords_is_text():
     files = files_of(num_files_train=1, num_samples_per_file=1251, record_length_bytes=114_660).train
-    record = int(record_bytes(files.sample_bytes)[0])
+    record = int(record_bytes(files.sample_bytes, files.sample_bytes)[0])
     text = "".join(f"{number * record} {record}\n" for number in range(1251))
     assert files.sides[0].sizes.tolist() == [len(text)]
     assert files.side_path(files.sides[0], 0) == "/data/index/train/img_0_of_1.tfrecord.idx"
