@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from profiler_merge.workloads.description import Workload
+import math
+
+from profiler_merge.workloads.description import Dataset, Workload
 from profiler_merge.workloads.hdf5_data_set import largest_shape
 from traces.errors import UsageError
+
+_MOST_BYTES = 1 << 60
+"""Largest data set: its bytes stay far within 64 bits."""
 
 
 def check_consistency(workload: Workload) -> None:
@@ -73,8 +78,21 @@ def _check_records(workload: Workload) -> None:
             f"dataset.hdf5.num_dset_per_record {sets} needs dataset.record_dims, whose first dimension is a multiple "
             "of it"
         )
+    _check_sizes(data)
     if data.hdf5.chunk_dims:
         _check_chunks(workload)
+
+
+def _check_sizes(data: Dataset) -> None:
+    side = math.sqrt(data.record_length_bytes)
+    largest = (side + 5 * data.record_length_bytes_stdev / side) ** 2
+    elements = math.prod(data.record_dims) if data.record_dims else largest
+    files = max(data.num_files_train + data.num_files_eval, 1)
+    if 8 * elements * data.num_samples_per_file * files > _MOST_BYTES:
+        raise UsageError(
+            "the data set would be larger than 1 EiB: give fewer files (dataset.num_files_train), samples "
+            "(dataset.num_samples_per_file) or smaller records (dataset.record_length_bytes)"
+        )
 
 
 def _check_chunks(workload: Workload) -> None:

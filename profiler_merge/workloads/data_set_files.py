@@ -161,7 +161,8 @@ def _sizes(workload: Workload, elements: np.ndarray, sample: np.ndarray) -> np.n
     if data.format == "png":
         return elements + 5 * (elements // 16383 + 1) + 63
     if data.format == "synthetic":
-        return np.array([len(str(number)) for number in range(len(sample))], dtype=np.int64)
+        number = np.arange(len(sample), dtype=np.int64)
+        return 1 + sum((number >= 10**power for power in range(1, 19)), np.zeros(len(sample), dtype=np.int64))
     return sample * samples
 
 
@@ -231,10 +232,12 @@ def _digits_below(counts: np.ndarray) -> np.ndarray:
 
 def _hdf5_sizes(workload: Workload, dims: np.ndarray) -> tuple[np.ndarray, bool]:
     """int64[files] and whether they are exact; each distinct record shape is laid out once."""
-    shapes, which = np.unique(dims, axis=0, return_inverse=True) if len(dims) else (dims, np.empty(0, dtype=np.int64))
+    if not len(dims):
+        return np.empty(0, dtype=np.int64), True
+    shapes, which = np.unique(dims, axis=0, return_inverse=True)
     layouts = [hdf5_layout(workload.dataset, tuple(map(int, each)), workload.reading) for each in shapes]
     sizes = np.array([layout.file_bytes for layout in layouts], dtype=np.int64)
-    return sizes[which.reshape(-1)] if len(dims) else sizes, all(layout.exact for layout in layouts)
+    return sizes[which.reshape(-1)], all(layout.exact for layout in layouts)
 
 
 def _sides(workload: Workload, index_folder: str, sample: np.ndarray) -> tuple[SideFiles, ...]:

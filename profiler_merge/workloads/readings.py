@@ -137,7 +137,7 @@ def _read_type(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[Not
         yield from _drop(given, key, "this loader does not look at it")
         return
     if given[key] != "memory":
-        why = "DLIO's code takes any value as memory: files stay open and are read in the first epoch alone"
+        why = "DLIO's code takes any value as memory: files stay open, and arrays are read in the first epoch alone"
         yield _note(given, key, "read as", why)
     given[key] = "memory"
 

@@ -71,7 +71,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError
     text = str(value)
-    if "${" in text or "\0" in text or len(text) > 4000:
+    if "${" in text or "\0" in text or len(text.encode()) > 4000:  # a lone surrogate is a ValueError too
         raise ValueError
     return text
 
@@ -83,7 +83,7 @@ OPTIONAL_TEXT = ValueType(wanted=TEXT.wanted, convert=lambda value: None if valu
 
 def _name_part(value: Any) -> str:
     text = _text(value)
-    if "/" in text or len(text.encode("utf-8", "surrogatepass")) > 200:
+    if "/" in text or len(text.encode()) > 200:
         raise ValueError
     return text
 
