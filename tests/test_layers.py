@@ -100,7 +100,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
-    "profiler_merge.workloads": {"profiler_merge.workloads", "traces"},
+    "profiler_merge.workloads": {"profiler_merge.workloads", "profiler_merge.darshan", "traces", "traces.store"},
     "replay.hdf5": {"replay.hdf5", "traces", "traces.store"},
     "replay.twin": {"replay.twin", "replay.hdf5", "traces", "traces.store"},
     "replay.engine.backends": {"replay.engine.backends", "replay.hdf5", "traces"},

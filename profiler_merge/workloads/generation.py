@@ -1,0 +1,264 @@
+"""A workload description to a capture: rank by rank, in bounded memory, on as many processes as wanted."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.workloads.assumed_device import DEFAULT_DEVICE, AssumedDevice, parse_device
+from profiler_merge.workloads.description import Workload
+from profiler_merge.workloads.loaders import Loaders
+from profiler_merge.workloads.rank_rows import RankRows, timelines
+from profiler_merge.workloads.run_clock import RunClock
+from profiler_merge.workloads.run_files import run_files
+from profiler_merge.workloads.run_plan import Pass, run_plan
+from traces.errors import UsageError
+from traces.schema import READ, WRITE, CaptureInfo, Coverage, Job, Source, codes
+from traces.store.spans_writer import SpansWriter
+from traces.store.writer import (
+    OpsWriter,
+    begin_capture,
+    check_capture_output,
+    discard_capture,
+    publish_capture,
+    write_capture_info,
+    write_files,
+    write_hdf5,
+)
+from traces.units import ns_to_seconds
+from traces.version import VERSION
+
+BLOCK_BYTES = 4096
+"""Block size of the file system that is assumed: that of ext4 and XFS."""
+
+CHUNKS = 32
+"""Parts into which many ranks are divided, whatever the number of processes: the files must not depend on it."""
+
+CHUNK_NUMBERS = 1 << 23
+"""Numbers that the times of the ranks of a part are at most, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a generated run follows from: the workload, the number of ranks, the device, the seed of the draws, and the
+    block size of the file system in bytes."""
+
+    workload: Workload
+    ranks: int
+    device: AssumedDevice
+    seed: int
+    block_bytes: int = BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What was generated. bytes_read, bytes_written, operations: of all ranks. steps: of each rank."""
+
+    ranks: int
+    steps: int
+    files: int
+    operations: int
+    bytes_read: int
+    bytes_written: int
+    elapsed_s: float
+    warnings: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {**asdict(self), "warnings": list(self.warnings)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What a part of the ranks came to; `spans` of its ranks."""
+
+    operations: int
+    bytes_read: int
+    bytes_written: int
+    spans: pa.Table
+
+
+def generate(
+    workload: Workload,
+    ranks: int,
+    output: Path,
+    *,
+    seed: int = 0,
+    device: str = DEFAULT_DEVICE,
+    workers: int | None = None,
+    force: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Generated:
+    """Write the capture of a run of `workload` on `ranks` ranks, timed on `device` (see `parse_device`).
+
+    workers: processes that generate; the capture does not depend on it. on_progress: given ranks done, and all ranks.
+    Raises: UsageError for values that contradict each other; TargetError for `output`.
+    """
+    if ranks < 1:
+        raise UsageError(f"--ranks {ranks}: a run has at least 1 rank")
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers {workers}: at least 1 process generates")
+    setting = Setting(workload=workload, ranks=ranks, device=parse_device(device), seed=seed)
+    check_capture_output(output, force=force)
+    loaders = loaders_of(setting)
+    meetings_ns, elapsed_ns = meeting_times(setting)
+    working = begin_capture(output, force=force)
+    try:
+        with _executor(workers or 1) as executor:
+            found = _write(setting, meetings_ns, working, executor, workers or 1, on_progress)
+        write_files(working, loaders.files.table())
+        write_hdf5(working, loaders.files.hdf5_table())
+        generated = Generated(
+            ranks=ranks,
+            steps=loaders.files.plan.steps,
+            files=loaders.files.count,
+            operations=found.operations,
+            bytes_read=found.bytes_read,
+            bytes_written=found.bytes_written,
+            elapsed_s=ns_to_seconds(elapsed_ns),
+        )
+        write_capture_info(working, _info(setting, generated))
+        publish_capture(working, output, force=force)
+    except BaseException:
+        discard_capture(working)
+        raise
+    return generated
+
+
+def _executor(workers: int) -> ProcessPoolExecutor | nullcontext[None]:
+    # Forked processes would share the locks of Arrow's threads.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context) if workers > 1 else nullcontext()
+
+
+@lru_cache(maxsize=1)
+def loaders_of(setting: Setting) -> Loaders:
+    """The readers and files of a run, made once in each process. Raises: UsageError as `run_plan` and `run_files`."""
+    plan = run_plan(setting.workload, setting.ranks)
+    return Loaders(
+        workload=setting.workload,
+        files=run_files(setting.workload, plan, setting.ranks),
+        device=setting.device,
+        seed=setting.seed,
+        block_bytes=setting.block_bytes,
+    )
+
+
+def meeting_times(setting: Setting) -> tuple[np.ndarray, int]:
+    """When the ranks left each of their meetings, int64 ns, and when the last rank ended.
+
+    Of ranks that do everything at the same times one stands for all.
+    """
+    loaders = loaders_of(setting)
+    _, first = np.unique(loaders.alike(np.arange(setting.ranks)), return_index=True)
+    clock = RunClock(loaders.files.plan, first, loaders, loaders)
+    elapsed = clock.run()
+    return np.array(clock.meetings_ns, dtype=np.int64), elapsed
+
+
+def _chunks(setting: Setting) -> list[tuple[int, int]]:
+    """First and last + 1 of the ranks of each part."""
+    loaders = loaders_of(setting)
+    passes = [segment for segment in loaders.files.plan.segments if isinstance(segment, Pass)]
+    numbers = sum(each.fetches * (5 + 7 * loaders.of(each).piece_count) for each in passes)
+    size = max(1, min(-(-setting.ranks // CHUNKS), CHUNK_NUMBERS // max(numbers, 1)))
+    return [(first, min(first + size, setting.ranks)) for first in range(0, setting.ranks, size)]
+
+
+def _write(
+    setting: Setting,
+    meetings_ns: np.ndarray,
+    working: Path,
+    executor: Executor | None,
+    workers: int,
+    on_progress: Callable[[int, int], None] | None,
+) -> _Part:
+    """Write operations and spans of all ranks; what they came to."""
+    total = _Part(operations=0, bytes_read=0, bytes_written=0, spans=None)
+    with SpansWriter(working) as spans:
+        for last, part in _parts(setting, meetings_ns, working, executor, workers):
+            spans.write(part.spans)
+            total = _Part(
+                operations=total.operations + part.operations,
+                bytes_read=total.bytes_read + part.bytes_read,
+                bytes_written=total.bytes_written + part.bytes_written,
+                spans=None,
+            )
+            if on_progress is not None:
+                on_progress(last, setting.ranks)
+    return total
+
+
+def _parts(
+    setting: Setting, meetings_ns: np.ndarray, working: Path, executor: Executor | None, workers: int
+) -> Iterator[tuple[int, _Part]]:
+    """The parts in order, each with its last rank + 1; a few of them are made ahead."""
+    chunks = _chunks(setting)
+    if executor is None:
+        for first, last in chunks:
+            yield last, write_ranks(setting, meetings_ns, working, first, last)
+        return
+    waiting: deque[tuple[int, Future[_Part]]] = deque()
+    for first, last in chunks:
+        waiting.append((last, executor.submit(write_ranks, setting, meetings_ns, working, first, last)))
+        if len(waiting) > 2 * workers:
+            done, future = waiting.popleft()
+            yield done, future.result()
+    for done, future in waiting:
+        yield done, future.result()
+
+
+def write_ranks(setting: Setting, meetings_ns: np.ndarray, working: Path, first: int, last: int) -> _Part:
+    """Write the operations of the ranks first to last - 1 into `working`, as parts of their own."""
+    loaders = loaders_of(setting)
+    segments = loaders.files.plan.segments
+    clock = RunClock(loaders.files.plan, np.arange(first, last), loaders, loaders, meetings_ns=meetings_ns)
+    times = list(clock.segments())
+    spans, moved = [], np.zeros(2, dtype=np.int64)
+    with OpsWriter(working) as writer:
+        for rank, timeline in zip(range(first, last), timelines(segments, times, last - first), strict=True):
+            rows = RankRows(loaders, rank, timeline)
+            for table in rows.operations():
+                op, length = codes(table, "op"), table["length"].to_numpy()
+                moved += [int(length[op == code].sum()) for code in (READ, WRITE)]
+                writer.write(table)
+            spans.append(rows.spans())
+    return _Part(
+        operations=writer.rows, bytes_read=int(moved[0]), bytes_written=int(moved[1]), spans=pa.concat_tables(spans)
+    )
+
+
+def _info(setting: Setting, generated: Generated) -> CaptureInfo:
+    workload = setting.workload
+    source = workload.source
+    return CaptureInfo(
+        job=Job(nprocs=setting.ranks, run_time_s=generated.elapsed_s, exe="dlio_benchmark"),
+        ranks=tuple(range(setting.ranks)),
+        sources=(Source(name=source.name, sha256=source.sha256, kind="workload"),),
+        coverage=Coverage(bytes=1.0, operations=1.0),
+        lanes="recorded",
+        dependencies="known",
+        warnings=generated.warnings,
+        made_by={
+            "program": "dxt-replay",
+            "version": VERSION,
+            "command": "generate",
+            "operations_stored": generated.operations,
+            "workload": source.name,
+            "overrides": list(source.overrides),
+            "reading": workload.reading,
+            "seed": setting.seed,
+            "device": str(setting.device),
+            "block_bytes": setting.block_bytes,
+        },
+    )

@@ -1,0 +1,204 @@
+"""The readers of each pass of a generated run: DLIO's loaders, made from a description."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from profiler_merge.workloads.assumed_device import AssumedDevice
+from profiler_merge.workloads.description import NO_TIME, Workload
+from profiler_merge.workloads.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
+from profiler_merge.workloads.read_ahead import BatchReads, DataFiles, PassReads, SampleCosts
+from profiler_merge.workloads.request_templates import Layout
+from profiler_merge.workloads.run_files import RunFiles
+from profiler_merge.workloads.run_plan import Pass
+from profiler_merge.workloads.sample_order import Share, sample_order
+from profiler_merge.workloads.tfrecord_reads import TRANSFER_BYTES, TfrecordReads
+from traces.units import seconds_to_ns
+
+STREAM_BATCHES = 3
+"""Batches that a stream of tf.data holds ready: its default of twice the block length, and the one that is made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Loaders:
+    """The readers of each pass (`PassReadsOf`), and how long the ranks' own doings last (`RankTimes`).
+
+    block_bytes: block size of the file system. seed: of all draws.
+    """
+
+    workload: Workload
+    files: RunFiles
+    device: AssumedDevice
+    seed: int
+    block_bytes: int
+    _passes: dict[tuple[bool, int], PassReads] = field(default_factory=dict)
+
+    @property
+    def lane_count(self) -> int:
+        """See PassReadsOf."""
+        return 1 + self._readers * (2 if self.workload.workflow.evaluation else 1)
+
+    @property
+    def _is_tfrecord(self) -> bool:
+        return self.workload.reader.data_loader == "tensorflow" and self.workload.dataset.format == "tfrecord"
+
+    @property
+    def _in_turn(self) -> int:
+        """Readers that the description asks for; tf.data has at least one."""
+        threads = self.workload.reader.read_threads
+        return max(threads, 1) if self.workload.reader.data_loader != "pytorch" else threads
+
+    @property
+    def _readers(self) -> int:
+        """Lanes of a loader."""
+        return 3 * self._in_turn if self._is_tfrecord else self._in_turn
+
+    @property
+    def fetches_itself(self) -> bool:
+        """Whether the training thread itself reads."""
+        return self._readers == 0
+
+    def of(self, segment: Pass) -> PassReads:
+        """See PassReadsOf."""
+        key = (segment.evaluation, segment.epoch)
+        if key not in self._passes:
+            self._passes[key] = self._made(segment)
+        return self._passes[key]
+
+    def _made(self, segment: Pass) -> PassReads:
+        plan, evaluation = self.files.plan, segment.evaluation
+        shared = plan.evaluation if evaluation else plan.train
+        files = self.files.evaluation if evaluation else self.files.train
+        first_lane = 1 + (self._readers if evaluation else 0)
+        if self._is_tfrecord:
+            return self._tfrecord(shared, files, first_lane)
+        reader, data = self.workload.reader, self.workload.dataset
+        synthetic = reader.data_loader == "synthetic" or (data.format == "tfrecord")
+        mapped = reader.data_loader == "native_dali" and not reader.dont_use_mmap
+        layout = Layout(
+            block_bytes=self.block_bytes,
+            samples_per_file=data.num_samples_per_file,
+            odirect=reader.odirect or reader.data_loader == "native_dali",
+            hdf5=self.files.hdf5,
+        )
+        return BatchReads(
+            order=sample_order(self.workload, shared, epoch=segment.epoch, readers=self._in_turn),
+            costs=SampleCosts(
+                file_format="synthetic" if synthetic or mapped else data.format,
+                layout=layout,
+                files=files,
+                device=self.device,
+            ),
+            preprocessing=_Preprocessing(workload=self.workload, epoch=segment.epoch, seed=self.seed),
+            first_lane=first_lane,
+            lanes=self._readers,
+            depth=self._depth(),
+            batch=shared.batch,
+            fetches=segment.fetches,
+            indexes=len(files.side_ids) > 0 and self._first_of_loader(segment),
+            preprocesses=reader.preprocess_time != NO_TIME,
+        )
+
+    def _first_of_loader(self, segment: Pass) -> bool:
+        passes = (each for each in self.files.plan.segments if isinstance(each, Pass))
+        return next(each for each in passes if each.evaluation == segment.evaluation) is segment
+
+    def _depth(self) -> int:
+        """Batches that are given out ahead of the loop."""
+        reader, readers = self.workload.reader, max(self._in_turn, 1)
+        if reader.data_loader == "tensorflow":
+            return STREAM_BATCHES * readers + reader.prefetch_size
+        if reader.data_loader == "pytorch":
+            return readers * (math.ceil(reader.prefetch_size / readers) or 2)
+        return max(reader.prefetch_size, 1)
+
+    def _tfrecord(self, shared: Share, files: DataFiles, first_lane: int) -> TfrecordReads:
+        reader = self.workload.reader
+        literal = self.workload.reading != "documented"
+        by_file = shared.files >= shared.ranks if literal else shared.files % shared.ranks == 0
+        return TfrecordReads(
+            share=shared,
+            files=files,
+            device=self.device,
+            transfer_bytes=reader.transfer_size or TRANSFER_BYTES,
+            in_turn=self._in_turn,
+            first_lane=first_lane,
+            kept=shared.ranks if literal and not by_file else 1,
+            shuffle=reader.shuffle_size if reader.sample_shuffle != "off" else 1,
+            batches_ahead=reader.computation_threads + reader.prefetch_size,
+            by_file=by_file,
+        )
+
+    @property
+    def _is_seeded(self) -> bool:
+        """Whether DLIO's code seeds its draws alike on all ranks: it does for a shuffle."""
+        shuffled = {self.workload.reader.file_shuffle, self.workload.reader.sample_shuffle} != {"off"}
+        return self.workload.reading != "documented" and shuffled
+
+    @property
+    def _uniform_times(self) -> bool:
+        """Whether all ranks compute equally long."""
+        times = (self.workload.train.computation_time, self.workload.evaluation.eval_time)
+        return self._is_seeded or all(each.family == "constant" for each in times)
+
+    def _shuffled(self) -> tuple[int, ...]:
+        """Lengths of the arrays that DLIO shuffles at the begin of an epoch."""
+        train, reader = self.files.plan.train, self.workload.reader
+        if reader.data_loader == "tensorflow":
+            return (train.files,) if reader.file_shuffle != "off" else ()
+        return (train.files * train.samples_per_file,) if reader.sample_shuffle != "off" else ()
+
+    def compute_ns(self, ranks: np.ndarray, segment: Pass, first: int, last: int) -> np.ndarray:
+        """See RankTimes."""
+        columns = [self._of_rank(rank, segment)[first:last] for rank in ranks.tolist()]
+        return np.stack(columns, axis=1)
+
+    def _of_rank(self, rank: int, segment: Pass) -> np.ndarray:
+        """int64: how long each step of a pass computes."""
+        workload, epoch, steps, burn_in = self.workload, segment.epoch, segment.steps, self._shuffled()
+        if not segment.evaluation:
+            return step_times_ns(workload, rank, epoch, steps, seed=self.seed, burn_in=burn_in)
+        trained = next(
+            each.steps
+            for each in self.files.plan.segments
+            if isinstance(each, Pass) and not each.evaluation and each.epoch == epoch
+        )
+        return evaluation_times_ns(workload, rank, epoch, steps, seed=self.seed, burn_in=burn_in, steps=trained)
+
+    def pause_ns(self) -> int:
+        """See RankTimes."""
+        return seconds_to_ns(abs(self.workload.checkpoint.time_between_checkpoints))
+
+    def checkpoint_ns(self, ranks: np.ndarray, *, loads: bool) -> np.ndarray:
+        """See RankTimes."""
+        found = []
+        for rank in ranks.tolist():
+            operations = self.files.checkpoint_operations(rank, loads=loads)
+            lasts = sum(int(self.device.durations_ns(each.op, each.length).sum()) for each in operations)
+            found.append(max(lasts, 1) if operations else 0)
+        return np.array(found, dtype=np.int64)
+
+    def alike(self, ranks: np.ndarray) -> np.ndarray:
+        """int64 per rank: ranks with the same number do everything at the same times."""
+        if not self._uniform_times:
+            return ranks
+        keys = [np.zeros(len(ranks), dtype=np.int64)]
+        if self.files.plan.checkpoints:
+            keys += [self.checkpoint_ns(ranks, loads=False), self.checkpoint_ns(ranks, loads=True)]
+        keys += [self.of(each).alike(ranks) for each in self.files.plan.segments if isinstance(each, Pass)]
+        found: np.ndarray = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Preprocessing:
+    workload: Workload
+    epoch: int
+    seed: int
+
+    def __call__(self, rank: int, first: int, last: int) -> np.ndarray:
+        """See `read_ahead.Preprocessing`."""
+        return preprocess_times_ns(self.workload, rank, self.epoch, last, seed=self.seed)[first:last]

@@ -1,0 +1,246 @@
+"""The reads of tf.data over TFRecord files: several in turn, record by record, and more opened ahead. Pure.
+
+Facts: TensorFlow's older parallel interleave (`num_parallel_reads` a number) keeps T files in turn and twice as many
+opened ahead, each with two records in its buffer; a file is read in requests of the transfer size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiler_merge.workloads.assumed_device import AssumedDevice
+from profiler_merge.workloads.read_ahead import DataFiles, PieceOperations, Pieces
+from profiler_merge.workloads.request_templates import CLOSE, NO_OFFSET, OPEN, numbered
+from profiler_merge.workloads.sample_order import Share
+from traces.schema import READ
+
+TRANSFER_BYTES = 1 << 18
+"""TensorFlow's buffer for a TFRecord file where no transfer size is given."""
+
+RECORDS_AHEAD = 2
+"""Records that a file holds ready for the interleave: twice its block length of one record."""
+
+OPENED_AHEAD = 2
+"""Files opened ahead, as a multiple of the files read in turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Segments:
+    """Parts of files that a rank reads one after the other, arrays (s,): file in reading order, first record, records,
+    and the bytes of a record. base: int64 (groups + 1,), records before each group of files that are read in turn."""
+
+    file: np.ndarray
+    first: np.ndarray
+    records: np.ndarray
+    record_bytes: np.ndarray
+    base: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Reads:
+    """Operations of a rank in the order of its lanes' work, arrays (n,); segment: which part of a file it reads."""
+
+    segment: np.ndarray
+    fetch: np.ndarray
+    follows: np.ndarray
+    op: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TfrecordReads:
+    """Readers of TFRecord files (`PassReads`).
+
+    in_turn: files read in turn (T). first_lane: of 3 T lanes, in which files follow each other.
+    kept: of how many records a rank keeps one: the number of ranks where all of them read all files; else 1.
+    shuffle: records that the shuffle buffer holds before the first batch leaves it; 1 without one.
+    batches_ahead: batches in the parsing and in the prefetch buffer.
+    by_file: whether rank r reads the files r, r + R ...; else the samples from r `per_rank` on, or all files.
+    """
+
+    share: Share
+    files: DataFiles
+    device: AssumedDevice
+    transfer_bytes: int
+    in_turn: int
+    first_lane: int
+    kept: int
+    shuffle: int
+    batches_ahead: int
+    by_file: bool
+
+    @property
+    def lanes(self) -> int:
+        """See PassReads."""
+        return (1 + OPENED_AHEAD) * self.in_turn
+
+    @property
+    def _step_records(self) -> int:
+        return self.share.batch * self.kept
+
+    @property
+    def _records_ahead(self) -> int:
+        """How far a record is at most read ahead of the ones that the loop has fetched."""
+        ahead = max(self.batches_ahead, 1) * self._step_records
+        return RECORDS_AHEAD * self.in_turn + self.shuffle + ahead
+
+    @property
+    def depth(self) -> int:
+        """See PassReads."""
+        opened_ahead = OPENED_AHEAD * self.in_turn * self.share.samples_per_file
+        return (self._records_ahead + opened_ahead) // self._step_records + 2
+
+    @property
+    def piece_count(self) -> int:
+        """See PassReads."""
+        return 2 * self.in_turn + 2 * (self._step_records // self.share.samples_per_file)
+
+    @property
+    def fetch_operations(self) -> int:
+        """See PassReads."""
+        records, per_file = self._step_records, self.share.samples_per_file
+        moved = records * int(self.files.size.max(initial=0)) // per_file
+        return max(1, moved // self.transfer_bytes + 4 * (1 + records // per_file))
+
+    def _segments(self, rank: int) -> _Segments:
+        shared = self.share
+        if self.by_file or self.kept > 1:
+            file = np.arange(rank if self.by_file else 0, shared.files, shared.ranks if self.by_file else 1)
+            first = np.zeros(len(file), dtype=np.int64)
+            records = np.full(len(file), shared.samples_per_file)
+        else:
+            begin, end = rank * shared.per_rank, (rank + 1) * shared.per_rank
+            file = np.arange(begin // shared.samples_per_file, -(-end // shared.samples_per_file))
+            first = np.maximum(begin - file * shared.samples_per_file, 0)
+            records = np.minimum(end - file * shared.samples_per_file, shared.samples_per_file) - first
+        starts = np.arange(0, len(file), self.in_turn)
+        sums = np.add.reduceat(records, starts) if len(file) else np.empty(0, dtype=np.int64)
+        return _Segments(
+            file=file,
+            first=first,
+            records=records,
+            record_bytes=self.files.size[file] // shared.samples_per_file,
+            base=np.concatenate(([0], np.cumsum(sums))),
+        )
+
+    def _position(self, segments: _Segments, segment: np.ndarray, record: np.ndarray) -> np.ndarray:
+        """Place of records in the order in which the interleave hands them on."""
+        group = segment // self.in_turn
+        position = segments.base[group]
+        for slot in range(self.in_turn):
+            other = group * self.in_turn + slot
+            length = np.where(other < len(segments.records), segments.records[other % len(segments.records)], 0)
+            position = position + np.minimum(length, record) + ((other < segment) & (length > record))
+        return position
+
+    def _reads(self, rank: int, first: int, last: int) -> _Reads:
+        """The operations for the fetches first to last - 1, file by file."""
+        segments = self._segments(rank)
+        begin, end = first * self._step_records, last * self._step_records + self.shuffle - 1
+        groups = np.searchsorted(segments.base, (begin, end - 1), side="right") - 1
+        chosen = np.arange(groups[0] * self.in_turn, min((groups[1] + 1) * self.in_turn, len(segments.file)))
+        if not len(chosen):
+            return _Reads(**{name: np.zeros(0, dtype=np.int64) for name in _Reads.__slots__})
+        start = segments.first[chosen] * segments.record_bytes[chosen]
+        stop = start + segments.records[chosen] * segments.record_bytes[chosen]
+        whole = segments.first[chosen] + segments.records[chosen] == self.share.samples_per_file
+        # The bytes that a file has beyond its records are read with them.
+        stop = np.where(whole, self.files.size[segments.file[chosen]], stop)
+        counts = -(-(stop - start) // self.transfer_bytes)
+        # Each file is opened, read, met at its end, and closed.
+        row, number = numbered(counts + 3)
+        is_read = (number > 0) & (number <= counts[row])
+        at = np.minimum(np.maximum(number - 1, 0) * self.transfer_bytes, stop[row] - start[row])
+        segment = chosen[row]
+        record = np.minimum(at // segments.record_bytes[segment], segments.records[segment] - 1)
+        position = self._position(segments, segment, record)
+        fetch = np.maximum(position - self.shuffle + 1, 0) // self._step_records
+        op = np.select([number == 0, number == counts[row] + 2], [OPEN, CLOSE], READ).astype(np.int8)
+        offset = np.where(op == READ, start[row] + at, NO_OFFSET)
+        length = np.where(is_read, np.minimum(self.transfer_bytes, stop[row] - start[row] - at), 0)
+        mine = (fetch >= first) & (fetch < last)
+        mine &= whole[row] | (op != READ) | is_read  # the end is met only by who reads up to it
+        return _Reads(
+            segment=segment[mine],
+            fetch=fetch[mine],
+            follows=self._follows(segments, segment, record, position)[mine],
+            op=op[mine],
+            offset=offset[mine],
+            length=length[mine],
+        )
+
+    def _follows(
+        self, segments: _Segments, segment: np.ndarray, record: np.ndarray, position: np.ndarray
+    ) -> np.ndarray:
+        """The moment that lets each operation begin: there is room for its record in the buffers. The first records of
+        a file wait only until the file is opened ahead."""
+        opened = segments.base[np.maximum(segment // self.in_turn - OPENED_AHEAD, 0)]
+        wanted = np.where(record < RECORDS_AHEAD, np.minimum(opened, position), position)
+        room = wanted - self._records_ahead
+        return np.where(room < 0, 0, 2 * (room // self._step_records) + 1)
+
+    def _in_pieces(self, reads: _Reads, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """Order of the operations by fetch, segment and moment, and the piece of each in that order."""
+        order = np.lexsort((reads.follows, reads.segment, reads.fetch))
+        keys = np.stack((reads.fetch[order], reads.segment[order], reads.follows[order]))
+        borders = np.any(np.diff(keys, axis=1) != 0, axis=0)
+        return order, np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(borders)))[: len(order)]
+
+    def pieces(self, ranks: np.ndarray, first: int, last: int) -> Pieces:
+        """See PassReads."""
+        parts = [self._pieces_of(int(rank), row, first, last) for row, rank in enumerate(ranks)]
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("row", "fetch", "turn", "lane", "follows", "busy_ns")
+        }
+        order = np.lexsort((columns["row"], columns["turn"], columns["fetch"]))
+        return Pieces(**{name: values[order] for name, values in columns.items()})
+
+    def _pieces_of(self, rank: int, row: int, first: int, last: int) -> Pieces:
+        reads = self._reads(rank, first, last)
+        order, piece = self._in_pieces(reads, first)
+        count = int(piece[-1]) + 1 if len(piece) else 0
+        busy = np.zeros(count, dtype=np.int64)
+        np.add.at(busy, piece, self.device.durations_ns(reads.op, reads.length)[order])
+        begins = order[np.searchsorted(piece, np.arange(count))]
+        fetch = reads.fetch[begins]
+        return Pieces(
+            row=np.full(count, row),
+            fetch=fetch,
+            turn=np.arange(count) - np.searchsorted(fetch, fetch, side="left"),
+            lane=self._lane(reads.segment[begins]),
+            follows=reads.follows[begins],
+            busy_ns=busy,
+        )
+
+    def _lane(self, segment: np.ndarray) -> np.ndarray:
+        return self.first_lane + segment % self.lanes
+
+    def operations(self, rank: int, first: int, last: int) -> PieceOperations:
+        """See PassReads."""
+        segments, reads = self._segments(rank), self._reads(rank, first, last)
+        order, piece = self._in_pieces(reads, first)
+        nothing = np.zeros(len(order), dtype=np.int64)
+        return PieceOperations(
+            piece=piece,
+            op=reads.op[order],
+            file_id=self.files.file_id[segments.file[reads.segment[order]]],
+            offset=reads.offset[order],
+            length=reads.length[order],
+            before_ns=nothing,
+            ready_ns=nothing,
+        )
+
+    def alike(self, ranks: np.ndarray) -> np.ndarray:
+        """See PassReads."""
+        if not self.files.uniform:
+            return ranks
+        if self.kept > 1:
+            return np.zeros(len(ranks), dtype=np.int64)
+        shared = self.share
+        if self.by_file:
+            return -(-(shared.files - ranks) // shared.ranks)
+        return ranks * shared.per_rank % shared.samples_per_file

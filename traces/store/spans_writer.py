@@ -1,0 +1,53 @@
+"""Writing `spans.parquet` rank by rank, for captures with more spans than memory should hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traces.errors import TargetError
+from traces.schema import SPANS_SCHEMA
+
+
+class SpansWriter:
+    """Writes the spans of a capture; tables come sorted by (rank, start_ns), each after those before it.
+
+    A context manager. Raises: TargetError when the disk refuses.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "spans.parquet"
+        self._writer: pq.ParquetWriter | None = None
+        self.rows = 0
+
+    def write(self, spans: pa.Table) -> None:
+        """Append rows of `SPANS_SCHEMA`."""
+        try:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self._path, SPANS_SCHEMA, compression="zstd")
+            self._writer.write_table(spans.cast(SPANS_SCHEMA))
+        except (OSError, pa.ArrowException) as error:
+            raise self._refusal(error) from error
+        self.rows += spans.num_rows
+
+    def _refusal(self, error: Exception) -> TargetError:
+        return TargetError(f"cannot write {self._path}: {error}; free space there, or choose another place")
+
+    def __enter__(self) -> SpansWriter:
+        self.write(SPANS_SCHEMA.empty_table())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+        except (OSError, pa.ArrowException) as refused:
+            if kind is None:
+                raise self._refusal(refused) from refused
