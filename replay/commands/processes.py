@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import traceback
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ def ending_together(comm: Communicator) -> Iterator[None]:
     from replay.ranks.stopping import Terminated
 
     try:
-        yield
+        with _interruptible(comm):
+            yield
     except DxtReplayError as error:
         from replay.ranks.comm import is_known_to_all
 
@@ -43,6 +45,19 @@ def ending_together(comm: Communicator) -> Iterator[None]:
             raise
         _end_all(comm, f"{traceback.format_exc()}dxt-replay: process {comm.rank} failed and ends the replay")
         raise SystemExit(DxtReplayError.exit_status) from error
+
+
+@contextmanager
+def _interruptible(comm: Communicator) -> Iterator[None]:
+    """Ctrl-C is an exception, even where the program began (`replay.interface.start`) by letting it end the process."""
+    ends_process = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if ends_process:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ends_process and comm.size > 1:  # at the end of MPI each process waits for all others
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _end_all(comm: Communicator, last_words: str) -> None:

@@ -119,8 +119,8 @@ def command(
 
     comm = connect()
     with (
-        comm.watched(),
         ending_together(comm),
+        comm.watched(),
         byte_progress("staging") as staging,
         experiment_progress(comm.rank == 0, 2 * (repeats + warmup)) as running,
     ):

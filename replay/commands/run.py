@@ -68,7 +68,7 @@ def command(
         raise UsageError(f"a replay needs {'--target DIR' if target is None else '-o OUT.capture'}")
     comm = connect()
     result: RunResult | Repeats
-    with comm.watched(), ending_together(comm), run_progress(comm.rank == 0) as progress:
+    with ending_together(comm), comm.watched(), run_progress(comm.rank == 0) as progress:
         if repeat == 1:
             result = interface.run(capture, target, output, on_progress=progress, comm=comm, **choices)
         else:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from .packages import ForeignPackageError, check_packages  # relative: `replay` may be another project's
 
+JOINT_COMMANDS = {"run", "regress"}
+"""Commands that several processes of an MPI job run together. Python's own answer to Ctrl-C, an exception, would end
+one process and leave another for ever in the start of MPI, where no exception can be raised."""
+
 
 def main() -> int:
     """The command line of this process; returns its exit status."""
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `replay.commands.processes` undoes it
     try:
         check_packages()
     except ForeignPackageError as error:

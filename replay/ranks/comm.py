@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,6 +25,9 @@ _LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZ
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 _CLOCK_ROUNDS = 30
+
+MOST_START_S = 600
+"""Seconds after which a process gives up waiting for the others in the start of MPI: one of them died before it."""
 
 WAIT_PERIOD_S = 0.01
 """Seconds between two looks of a process that waits for process 0 to finish."""
@@ -166,6 +170,19 @@ class Solo:
         raise SystemExit(1)
 
 
+@contextmanager
+def _ended_after(seconds: int) -> Iterator[None]:
+    """SIGALRM ends this process if the work lasts longer, even where no signal handler of Python can run."""
+    if signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield  # somebody else's alarm
+        return
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
 class MpiWorld:
     """The processes of MPI_COMM_WORLD, through mpi4py; see `Communicator`.
 
@@ -174,7 +191,8 @@ class MpiWorld:
 
     def __init__(self) -> None:
         try:
-            from mpi4py import MPI
+            with _ended_after(MOST_START_S):
+                from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             raise MissingDependencyError(
                 f"mpi4py with an MPI library ({error})", "a replay under mpiexec", "pip install 'dxt-replay[mpich]'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
+from tests.capture_builder import build_capture, read
 from tests.places import ROOT
 from traces.samples import sample
+
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
 SHELL_STATUS = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 
@@ -44,3 +50,38 @@ def test_a_merge_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Sig
     )
     assert (done.returncode, "Traceback" in done.stderr) == (SHELL_STATUS[number], False), done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+JOINT_PROGRAM = """
+import os, signal, sys
+from replay.interface.start import main
+from tests.auditing import before
+
+def interrupted(path):
+    if os.environ["PMI_RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGINT)
+
+with before(sys.argv[1], sys.argv[2], interrupted):
+    del sys.argv[1:3]
+    sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
+@pytest.mark.parametrize(("event", "name"), [("import", "mpi4py"), ("import", "replay.run.runner")])
+def test_a_ctrl_c_in_one_process_ends_all_of_them(tmp_path: Path, event: str, name: str) -> None:
+    """One that leaves before the start of MPI, or while it joins the others, once left those in MPI for ever."""
+    capture = build_capture(tmp_path, ops=[read(0, length=1)], files=["/data/train.bin"], name="source")
+    stage(plan_stage(capture, tmp_path / "twin"))
+    command = ["run", str(capture.path), "--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture")]
+    done = subprocess.run(
+        [str(MPIEXEC), "-n", "2", sys.executable, "-c", JOINT_PROGRAM, event, name, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode != 0, done.stdout
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "r.capture").exists()
