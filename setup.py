@@ -14,7 +14,7 @@ LOOP_IS_OPTIONAL = os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1"
 
 def core(name: str, *, optional: bool) -> Extension:
     source = name.replace(".", "/") + ".pyx"
-    return Extension(name, [source], extra_compile_args=["-O3"], optional=optional)
+    return Extension(name, [source], extra_compile_args=["-O3", "-ffp-contract=off"], optional=optional)
 
 
 setup(
@@ -24,6 +24,7 @@ setup(
         [
             core("replay.engine._issue", optional=LOOP_IS_OPTIONAL),
             core("replay.causal._lane_events", optional=LOOP_IS_OPTIONAL),
+            core("replay.simulation._simulated_storage", optional=LOOP_IS_OPTIONAL),
             core("profiler_merge.profiles.xplane._xplane", optional=False),
         ],
         compiler_directives={"language_level": "3"},

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from replay.engine.issue import choose_core
 from replay.engine.items import ADD, SLEEP, SPIN, WAIT
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from traces.errors import ReplayError
+
+if TYPE_CHECKING:
+    from replay.causal._lane_events import Service as CompiledService
 
 KINDS, CODES = 13, 32
 """Shape of `Watch.class_of` before it is flattened."""
@@ -91,7 +94,9 @@ class LanesRun:
     served: int
 
 
-def run_lanes(lanes: Sequence[EventLane], service: Service | None = None, watch: Watch | None = None) -> LanesRun:
+def run_lanes(
+    lanes: Sequence[EventLane], service: Service | CompiledService | None = None, watch: Watch | None = None
+) -> LanesRun:
     """Run lanes in the compiled core, if it is installed and has the service. Counters with the same number are one.
 
     service: for lanes without durations; None: their operations take no time.
@@ -99,7 +104,7 @@ def run_lanes(lanes: Sequence[EventLane], service: Service | None = None, watch:
     """
     core = compiled_core()
     compiled = core is not None and (service is None or isinstance(service, core.Service))
-    runner = core.CompiledLanes if compiled and core is not None else PythonLanes
+    runner: Any = core.CompiledLanes if compiled and core is not None else PythonLanes
     run = runner(lanes, service, watch, FIRST_RANK_COUNTER)
     if not run.run():
         raise StuckLanesError(run.undone())
