@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -98,10 +98,12 @@ def generate(
     workers: int | None = None,
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
+    notes: Sequence[str] = (),
 ) -> Generated:
     """Write the capture of a run of `workload` on `ranks` ranks, timed on `device` (see `parse_device`).
 
     workers: processes that generate; the capture does not depend on it. on_progress: given ranks done, and all ranks.
+    notes: on what of the description is not followed; the capture keeps them as warnings.
     Raises: UsageError for values that contradict each other; TargetError for `output`.
     """
     if ranks < 1:
@@ -127,7 +129,7 @@ def generate(
             bytes_written=found.bytes_written,
             elapsed_s=ns_to_seconds(elapsed_ns),
         )
-        write_capture_info(working, _info(setting, generated))
+        write_capture_info(working, _info(setting, generated, notes))
         publish_capture(working, output, force=force)
     except BaseException:
         discard_capture(working)
@@ -238,7 +240,7 @@ def write_ranks(setting: Setting, meetings_ns: np.ndarray, working: Path, first:
     )
 
 
-def _info(setting: Setting, generated: Generated) -> CaptureInfo:
+def _info(setting: Setting, generated: Generated, notes: Sequence[str]) -> CaptureInfo:
     workload = setting.workload
     source = workload.source
     return CaptureInfo(
@@ -248,7 +250,7 @@ def _info(setting: Setting, generated: Generated) -> CaptureInfo:
         coverage=Coverage(bytes=1.0, operations=1.0),
         lanes="recorded",
         dependencies="known",
-        warnings=generated.warnings,
+        warnings=(*notes, *generated.warnings),
         made_by={
             "program": "dxt-replay",
             "version": VERSION,

@@ -49,6 +49,25 @@ def read_override(text: str) -> Override:
     return Override(path=path, value=None if deleted else _Value(text, match.end()).whole(), deleted=deleted)
 
 
+def override_text(key: str, value: Any) -> str:
+    """`KEY=VALUE` that reads as `value`: null, a boolean, a number, text, or lists and maps of them."""
+    return f"{key}={_value_text(value)}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ",".join(f"{_value_text(name)}:{_value_text(each)}" for name, each in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_value_text, value))}]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def _short(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:77]}...")
 

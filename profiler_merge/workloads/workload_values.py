@@ -65,7 +65,7 @@ def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         name = "reader" if section == "data_reader" else str(section)
         if section == "reader" and values.get("data_reader") is not None:
             raise UsageError("the description has both data_reader and reader: DLIO reads data_reader alone; keep one")
-        if name not in _SECTIONS:
+        if name not in _SECTIONS and not isinstance(keys, Mapping):
             yield name, keys
         elif keys is not None:
             yield from _keys_of(name, keys)

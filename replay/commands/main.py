@@ -27,6 +27,7 @@ COMPLETION_VARIABLE = "_DXT_REPLAY_COMPLETE"
 COMMANDS = {
     "demo": "The main job on the bundled captures, end to end.",
     "record": "Run a job, and record it as a capture.",
+    "generate": "The I/O of a workload, from a description of it, as a capture.",
     "merge": "Darshan logs and profiles to a capture.",
     "summary": "Operations, bytes, times and patterns of a capture.",
     "report": "The same as a page to look at, with timelines.",

@@ -113,6 +113,22 @@ def byte_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def rank_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A callback (ranks done, ranks in all) that shows how far `what` has come, with the time left."""
+    began = time.monotonic()
+    with _line() as line:
+
+        def report(done: int, total: int) -> None:
+            def text() -> str:
+                left = (total - done) * (time.monotonic() - began) / done if done else float("inf")
+                return f"{what} {format_count(done)} of {format_count(total)} ranks, {left:.0f} s left"
+
+            line.show(text)
+
+        yield report
+
+
+@contextmanager
 def run_progress(shown: bool) -> Iterator[Callable[[Progress], None]]:
     """A callback that shows operations, rate, lag and time left of a running replay, when `shown`."""
     with _line() as line:

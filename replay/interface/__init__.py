@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from profiler_merge.export.exported import Exported
     from profiler_merge.merge import MergeResult
     from profiler_merge.recording import keras_recording, lightning_recording, recording
+    from profiler_merge.workloads.listing import ListedWorkload
     from replay.fidelity.compare import Comparison
     from replay.fidelity.workload_verdict import Thresholds
     from replay.interface.analyses import TABLES, findings, summary, table, tables, timeline
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from replay.interface.charts import FIGURES, figure
     from replay.interface.comparisons import compare, regress
     from replay.interface.exports import FORMATS, Report, export, report
+    from replay.interface.generating import GeneratedCapture, generate, workloads
     from replay.interface.merging import merge
     from replay.interface.recordings import Recorded, record
     from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
@@ -62,6 +64,7 @@ _HOMES = {
     "profiler_merge.anchor": ("anchor",),
     "profiler_merge.export.exported": ("Exported",),
     "profiler_merge.merge": ("MergeResult",),
+    "profiler_merge.workloads.listing": ("ListedWorkload",),
     "profiler_merge.recording": ("keras_recording", "lightning_recording", "recording"),
     "replay.fidelity.compare": ("Comparison",),
     "replay.fidelity.workload_verdict": ("Thresholds",),
@@ -70,6 +73,7 @@ _HOMES = {
     "replay.interface.comparisons": ("compare", "regress"),
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
     "replay.interface.charts": ("FIGURES", "figure"),
+    "replay.interface.generating": ("GeneratedCapture", "generate", "workloads"),
     "replay.interface.merging": ("merge",),
     "replay.interface.recordings": ("Recorded", "record"),
     "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
@@ -109,6 +113,8 @@ __all__ = [
     "Exported",
     "Finding",
     "ForeignPackageError",
+    "GeneratedCapture",
+    "ListedWorkload",
     "LogError",
     "MergeResult",
     "MissingDependencyError",
@@ -135,6 +141,7 @@ __all__ = [
     "export",
     "figure",
     "findings",
+    "generate",
     "keras_recording",
     "lightning_recording",
     "merge",
@@ -153,6 +160,7 @@ __all__ = [
     "tables",
     "timeline",
     "unstage",
+    "workloads",
 ]
 
 

@@ -10,6 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from replay.show.comparison_sections import comparison_sections
+from replay.show.generate_sections import generate_sections, listing_section
 from replay.show.merge_sections import merge_sections
 from replay.show.run_sections import (
     repeat_sections,
@@ -65,6 +66,16 @@ def print_comparison(comparison: Mapping[str, Any], *, details: bool = False) ->
 def print_merge(merged: Mapping[str, Any]) -> None:
     """Print the JSON object of `dxt-replay merge` for a person."""
     print_sections(merge_sections(merged))
+
+
+def print_generated(generated: Mapping[str, Any]) -> None:
+    """Print the JSON object of `dxt-replay generate` for a person."""
+    print_sections(generate_sections(generated))
+
+
+def print_workloads(workloads: Sequence[Mapping[str, Any]]) -> None:
+    """Print the list of `dxt-replay generate --list` for a person."""
+    print_sections([listing_section(workloads)])
 
 
 def print_run(run: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     part = dxt_replay.part(capture, steps="0-2")
     regression = dxt_replay.regress(part, twin, twin, repeats=1, warmup=0, pace="none", cold=False)
     results = {
+        "generate": dxt_replay.generate("default", 1, folder / "w.capture", overrides=["reader.x=1"]),
         "merge": merged,
         "run": run,
         "compare": dxt_replay.compare(capture, folder / "r.capture"),
@@ -42,7 +43,7 @@ def explained(command: str) -> Mapping[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("command", ["merge", "run", "compare", "regress"])
+@pytest.mark.parametrize("command", ["generate", "merge", "run", "compare", "regress"])
 def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
     meanings = explained(command)
     assert list(meanings) == list(printed[command])

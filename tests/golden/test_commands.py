@@ -23,11 +23,39 @@ from traces.samples import sample
 MS = 1_000_000
 STEPS = 40
 
-COMMANDS = ("merge", "summary", "report", "stage", "run", "compare", "regress", "export", "demo", "glossary")
+COMMANDS = (
+    "generate",
+    "merge",
+    "summary",
+    "report",
+    "stage",
+    "run",
+    "compare",
+    "regress",
+    "export",
+    "demo",
+    "glossary",
+)
 
 CASES: Mapping[str, tuple[int, Sequence[str]]] = {
     "help": (0, ("--help",)),
     **{f"help-{name}": (0, (name, "--help")) for name in COMMANDS},
+    "generate": (
+        0,
+        (
+            "generate",
+            "default",
+            "reader.batchsize=3",
+            "--reading",
+            "head",
+            "--ranks",
+            "2",
+            "-o",
+            "w.capture",
+            "--force",
+        ),
+    ),
+    "generate-list": (0, ("generate", "--list")),
     "merge": (0, ("merge", "LOG", "--profile", "PROFILES", "-o", "again.capture", "--force")),
     "merge-no-profile": (0, ("merge", "LOG", "-o", "bare.capture", "--force")),
     "stage-dry": (0, ("stage", "run.capture", "--target", "absent", "--dry-run")),

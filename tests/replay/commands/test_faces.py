@@ -119,6 +119,35 @@ def test_merge_answers_as_its_program_does(tmp_path: Path, capsys: pytest.Captur
     assert {**shown, "capture": ""} == {**json.loads(json.dumps(merged.as_json())), "capture": ""}
 
 
+def test_generate_answers_as_its_program_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generated = dxt_replay.generate(
+        "default",
+        2,
+        tmp_path / "a.capture",
+        overrides={
+            "dataset.num_files_train": 16,
+            "reader.x": None,
+            "train.computation_time": {"mean": 1, "stdev": 0.1},
+        },
+        reading="head",
+        seed=3,
+        device="null",
+    )
+    line = "generate default dataset.num_files_train=16 reader.x=null train.computation_time={mean:1,stdev:0.1}"
+    words = [*line.split(), "--reading", "head", "--seed", "3", "--device", "null", "--ranks", "2"]
+    assert main([*words, "-o", str(tmp_path / "b.capture"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    said = {"schema_version": 1, **json.loads(json.dumps(generated.as_json()))}
+    different = {"capture": "", "overrides": []}
+    assert {**shown, **different} == {**said, **different}
+
+
+def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--list", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["workloads"]
+    assert [each["name"] for each in shown] == [each.name for each in dxt_replay.workloads()]
+
+
 @pytest.mark.parametrize(
     ("line", "program"),
     [

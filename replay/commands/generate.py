@@ -1,0 +1,107 @@
+"""`dxt-replay generate`: the description of a workload to a capture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from replay.commands.shared_options import force_option, json_option
+
+READINGS = ("documented", "head", "v2.0")
+"""Those of `profiler_merge.workloads.description`, which a command does not import to be listed."""
+
+
+@click.command()
+@click.argument("workload", required=False, metavar="WORKLOAD")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--list", "listed", is_flag=True, help="Print the shipped workloads, and generate nothing.")
+@click.option("--ranks", type=click.IntRange(min=1), help="Ranks of the job, one for each accelerator.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.capture", help="The capture to write.")
+@click.option(
+    "--reading",
+    type=click.Choice(READINGS),
+    default="documented",
+    show_default=True,
+    help="Follow DLIO's documentation, or what its code does: main of June 2026 (head), or MLPerf Storage v2.0 (v2.0).",
+)
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    help="Storage that the times assume, such as latency=100us,bandwidth=1GB/s or null.  [default: those values]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the times that DLIO draws without one.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 256), help="Processes that generate; the capture does not depend on it."
+)
+@force_option
+@json_option
+def command(
+    workload: str | None,
+    overrides: tuple[str, ...],
+    listed: bool,
+    ranks: int | None,
+    output: Path | None,
+    reading: str,
+    device: str | None,
+    seed: int,
+    workers: int | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Generate the I/O of a workload as a capture, from a description instead of a recording.
+
+    WORKLOAD is a YAML file of DLIO, a folder with the .hydra/config.yaml of one of its runs, or a shipped workload.
+    KEY=VALUE replaces a key of it, such as reader.batch_size=4 or 'train.computation_time={mean:0.5,stdev:0.1}'.
+    """
+    from replay import interface
+    from replay.commands.json_output import print_json
+    from replay.commands.next_command import print_next
+    from replay.commands.progress import rank_progress
+    from replay.ranks.stopping import unwind_on_signals
+    from replay.show.terminal import print_generated
+
+    if listed:
+        _print_list(as_json)
+        return
+    if workload is None or ranks is None or output is None:
+        missing = "WORKLOAD" if workload is None else "--ranks" if ranks is None else "-o OUT.capture"
+        raise click.UsageError(f"{missing} is missing; dxt-replay generate --list prints the shipped workloads")
+    with unwind_on_signals(), rank_progress("generating") as progress:
+        result = interface.generate(
+            workload,
+            ranks,
+            output,
+            overrides=overrides,
+            reading=reading,
+            device=device,
+            seed=seed,
+            workers=workers,
+            force=force,
+            on_progress=progress,
+        )
+    if as_json:
+        print_json(result.as_json())
+    else:
+        print_generated(result.as_json())
+        print_next("stage", output, "--target", "twin")
+
+
+def _print_list(as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from replay import interface
+    from replay.commands.json_output import print_json
+    from replay.show.terminal import print_workloads
+
+    workloads = [asdict(each) for each in interface.workloads()]
+    if as_json:
+        print_json({"workloads": workloads})
+    else:
+        print_workloads(workloads)

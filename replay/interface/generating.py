@@ -1,0 +1,102 @@
+"""Descriptions of workloads to captures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replay.interface.merging import PathLike
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from profiler_merge.workloads.description import Workload
+    from profiler_merge.workloads.generation import Generated
+    from profiler_merge.workloads.listing import ListedWorkload
+    from profiler_merge.workloads.note import Note
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedCapture:
+    """What `generate` made. `notes`: what of the description the capture does not follow, and why."""
+
+    capture: Path
+    workload: Workload
+    notes: tuple[Note, ...]
+    generated: Generated
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay generate --json` prints."""
+        return {
+            "capture": str(self.capture),
+            "workload": self.workload.source.name,
+            "reading": self.workload.reading,
+            "overrides": list(self.workload.source.overrides),
+            **self.generated.as_json(),
+            "notes": [asdict(note) for note in self.notes],
+        }
+
+
+def generate(
+    workload: PathLike,
+    ranks: int,
+    output: PathLike,
+    *,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    reading: str = "documented",
+    device: str | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    force: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> GeneratedCapture:
+    """Generate the I/O of a workload on `ranks` ranks, without running it, as the capture `output`.
+
+    `workload`: a YAML file of DLIO, a folder with the `.hydra/config.yaml` of one of its runs, or a shipped name (see
+    `workloads`). `overrides`: keys that replace those of the file. `reading`: documented, head or v2.0. `device`: the
+    storage that the times assume, such as "latency=100us,bandwidth=1GB/s" or "null". `seed`: of what DLIO draws
+    without one. `workers`: processes; the capture does not depend on it. `on_progress` gets ranks done, and all.
+
+        dxt_replay.generate("unet3d_h100", 8, "unet3d.capture", overrides={"dataset.num_files_train": 64})
+
+    Raises: UsageError for a description that is not one, or contradicts itself; TargetError for `output`.
+    """
+    from profiler_merge.workloads.assumed_device import DEFAULT_DEVICE
+    from profiler_merge.workloads.consistency import check_ranks
+    from profiler_merge.workloads.description import READINGS
+    from profiler_merge.workloads.generation import generate as write_capture
+    from profiler_merge.workloads.override_text import override_text
+    from profiler_merge.workloads.workload_source import read_workload
+
+    chosen = next((each for each in READINGS if each == reading), None)
+    if chosen is None:
+        raise UsageError(f"reading {reading!r}: choose {', '.join(READINGS)}")
+    if isinstance(overrides, Mapping):
+        overrides = [override_text(key, value) for key, value in overrides.items()]
+    found = read_workload(Path(workload), tuple(overrides), chosen)
+    check_ranks(found.workload, ranks)
+    generated = write_capture(
+        found.workload,
+        ranks,
+        Path(output),
+        seed=seed,
+        device=DEFAULT_DEVICE if device is None else device,
+        workers=workers,
+        force=force,
+        on_progress=on_progress,
+        notes=[note.line for note in found.notes if note.kind != "not I/O"],
+    )
+    return GeneratedCapture(capture=Path(output), workload=found.workload, notes=found.notes, generated=generated)
+
+
+def workloads() -> tuple[ListedWorkload, ...]:
+    """The shipped workloads: those of DLIO and MLPerf Storage, and the eight applications of the DLIO paper.
+
+    Each has its name, a title, files, bytes, the compute of a step, and the bytes per second that a rank needs.
+
+        [listed.name for listed in dxt_replay.workloads() if listed.bytes < 10**9]
+    """
+    from profiler_merge.workloads.listing import shipped_workloads
+
+    return shipped_workloads()

@@ -1,0 +1,108 @@
+"""`dxt-replay generate`: from a description to a capture that can be staged, replayed and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profiler_merge.workloads.description import READINGS
+from profiler_merge.workloads.workload_source import shipped_names
+from replay import interface as dxt_replay
+from replay.commands import generate
+from replay.commands.main import main
+
+SMALL = ("dataset.num_files_train=8", "dataset.num_files_eval=4", "train.epochs=1", "train.computation_time=0.001")
+
+
+def test_a_workload_is_generated_staged_replayed_and_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, twin, replay = (str(tmp_path / name) for name in ("w.capture", "twin", "r.capture"))
+    assert main(["generate", "default", *SMALL, "--ranks", "2", "-o", source]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("Generated 2 ranks, ")
+    assert printed.endswith(f"next: dxt-replay stage {source} --target twin\n")
+    assert main(["stage", source, "--target", twin]) == 0
+    assert main(["run", source, "--target", twin, "-o", replay, "--pace", "steps"]) == 0
+    assert main(["compare", source, replay]) == 0
+
+
+def test_what_is_not_followed_is_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "w.capture"
+    keys = ["reader.batchsize=3", "reader.pin_memory=false", "checkpoint.fsync=true", "storage.storage_type=s3"]
+    line = ["generate", "default", *SMALL, *keys, "--reading", "head", "--ranks", "1", "-o", str(source)]
+    assert main(line) == 0
+    printed = capsys.readouterr().out
+    for title in ("Unknown keys", "Without effect", "Not expressed by the capture", "Keys that change no request"):
+        assert f"\n{title}\n" in printed
+    assert "did you mean reader.batch_size?" in printed
+    warnings = " ".join(dxt_replay.open_capture(source).info.warnings)
+    assert "reader.batchsize 3 is unknown" in warnings
+    assert "checkpoint.fsync True is without effect" in warnings
+    assert "pin_memory" not in warnings
+
+
+def test_what_was_read_is_kept_in_the_capture(tmp_path: Path) -> None:
+    dxt_replay.generate("default", 1, tmp_path / "w.capture", overrides=SMALL, reading="v2.0", seed=7)
+    info = dxt_replay.open_capture(tmp_path / "w.capture").info
+    made_by = info.made_by
+    assert (made_by["workload"], made_by["reading"], made_by["seed"]) == ("default", "v2.0", 7)
+    assert made_by["overrides"] == list(SMALL)
+    assert info.sources[0].kind == "workload"
+    assert len(info.sources[0].sha256) == 64
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["generate"], "WORKLOAD is missing"),
+        (["generate", "default"], "--ranks is missing"),
+        (["generate", "default", "--ranks", "2"], "-o OUT.capture is missing"),
+        (["generate", "defualt", "--ranks", "2", "-o", "w.capture"], "did you mean default?"),
+        (["generate", "default", "reader.batch_size", "--ranks", "2", "-o", "w.capture"], "is not KEY=VALUE"),
+        (["generate", "default", "reader.batch_size=0", "--ranks", "2", "-o", "w.capture"], "of 1 or more"),
+        (["generate", "default", "--reading", "none", "--ranks", "2", "-o", "w.capture"], "is not one of"),
+        (["generate", "llama_70b", "--ranks", "2", "-o", "w.capture"], "give --ranks 32"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(
+    line: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_readings_can_be_chosen() -> None:
+    assert generate.READINGS == READINGS
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_the_list_has_whole_names_one_line_each(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["generate", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines if line.split()]
+    assert set(shipped_names()) <= set(names)
+    assert "6,335" in next(line for line in lines if "unet3d_b200" in line)
+
+
+def test_the_list_as_json_says_what_each_workload_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--list", "--json"]) == 0
+    workloads = {each["name"]: each for each in json.loads(capsys.readouterr().out)["workloads"]}
+    assert "3D U-Net" in workloads["unet3d_h100"]["title"]
+    assert workloads["llama3_8b"]["needs_bytes_per_s"] is None
+    needed = {name: round(each["needs_bytes_per_s"] / 1e6) for name, each in workloads.items() if each["compute_s"]}
+    published = {
+        "unet3d_h100": 3177,
+        "resnet50_a100": 105,
+        "cosmoflow_h100": 808,
+        "retinanet_b200": 163,
+        "flux_b200": 77,
+    }
+    assert published.items() <= needed.items()
