@@ -129,7 +129,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
-    "replay.simulation": {"replay.simulation", "traces"},
+    "replay.simulation": {"replay.simulation", "replay.causal", "replay.engine", "traces"},
     "replay.run": {
         "replay.run",
         "replay.causal",
@@ -244,6 +244,9 @@ PURE = {
     "replay.fidelity.side_measures",
     "replay.plan.pacing",
     "replay.simulation.storage_model",
+    "replay.simulation.cached_files",
+    "replay.simulation.model_numbers",
+    "replay.simulation.simulated_storage",
     "replay.interface.timeline_figure",
     "replay.show.page.figures",
     "replay.show.page.body",
