@@ -129,6 +129,13 @@ def rank_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def share_progress(what: str) -> Iterator[Callable[[float, float, str], None]]:
+    """A callback (seconds passed, seconds in all, what is done now) for work that takes a time given beforehand."""
+    with _line() as line:
+        yield lambda passed, whole, now: line.show(lambda: f"{what} {now}, {whole - passed:.0f} s left")
+
+
+@contextmanager
 def run_progress(shown: bool) -> Iterator[Callable[[Progress], None]]:
     """A callback that shows operations, rate, lag and time left of a running replay, when `shown`."""
     with _line() as line:

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from profiler_merge.merge import MergeResult
     from profiler_merge.recording import keras_recording, lightning_recording, recording
     from profiler_merge.workloads.listing import ListedWorkload
+    from replay.calibration.calibration import Calibration
     from replay.fidelity.compare import Comparison
     from replay.fidelity.workload_verdict import Thresholds
     from replay.interface.analyses import TABLES, findings, summary, table, tables, timeline
+    from replay.interface.calibrations import calibrate
     from replay.interface.captures import open_capture, part
     from replay.interface.charts import FIGURES, figure
     from replay.interface.comparisons import compare, regress
@@ -37,11 +39,9 @@ if TYPE_CHECKING:
     from replay.interface.merging import merge
     from replay.interface.recordings import Recorded, record
     from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
-    from replay.interface.transforming import transform
     from replay.regression.comparison import Regression
     from replay.run.repeat import Repeats
     from replay.run.result import RunResult
-    from replay.transform.rewrite import Transformed
     from traces.errors import (
         AlignmentError,
         CaptureError,
@@ -68,9 +68,11 @@ _HOMES = {
     "profiler_merge.merge": ("MergeResult",),
     "profiler_merge.workloads.listing": ("ListedWorkload",),
     "profiler_merge.recording": ("keras_recording", "lightning_recording", "recording"),
+    "replay.calibration.calibration": ("Calibration",),
     "replay.fidelity.compare": ("Comparison",),
     "replay.fidelity.workload_verdict": ("Thresholds",),
     "replay.interface.analyses": ("TABLES", "findings", "summary", "table", "tables", "timeline"),
+    "replay.interface.calibrations": ("calibrate",),
     "replay.interface.captures": ("open_capture", "part"),
     "replay.interface.comparisons": ("compare", "regress"),
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
@@ -79,11 +81,9 @@ _HOMES = {
     "replay.interface.merging": ("merge",),
     "replay.interface.recordings": ("Recorded", "record"),
     "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
-    "replay.interface.transforming": ("transform",),
     "replay.regression.comparison": ("Regression",),
     "replay.run.repeat": ("Repeats",),
     "replay.run.result": ("RunResult",),
-    "replay.transform.rewrite": ("Transformed",),
     "traces.errors": (
         "AlignmentError",
         "CaptureError",
@@ -110,6 +110,7 @@ __all__ = [
     "TABLES",
     "VERSION",
     "AlignmentError",
+    "Calibration",
     "Capture",
     "CaptureError",
     "Comparison",
@@ -137,10 +138,10 @@ __all__ = [
     "TargetError",
     "Thresholds",
     "Timeline",
-    "Transformed",
     "UsageError",
     "Views",
     "anchor",
+    "calibrate",
     "compare",
     "explain",
     "export",
@@ -164,7 +165,6 @@ __all__ = [
     "table",
     "tables",
     "timeline",
-    "transform",
     "unstage",
     "workloads",
 ]

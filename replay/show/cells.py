@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_duration
 
+_Value = TypeVar("_Value")
 
-def or_dash(value: float | None, text: Callable[[float], str]) -> str:
+
+def or_dash(value: _Value | None, text: Callable[[_Value], str]) -> str:
     """The text of a value; `-` for None."""
     return "-" if value is None else text(value)
 

@@ -95,6 +95,7 @@ def model_of(document: object) -> StorageModel:
         "jitter": top.take("jitter", _jitter, default=None),
         "uncertainty": top.take("uncertainty", _share, default=0.0),
     }
+    top.take("measured", _mapping, default={})  # what a calibration adds for people
     top.end()
     return StorageModel(**model)
 

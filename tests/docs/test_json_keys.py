@@ -13,7 +13,7 @@ from replay import interface as dxt_replay
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-BY_NAME_OF_SOMETHING = {"errors", "close_errors", "counted", "latency_by_operation_us", "metrics", "model", "changes"}
+BY_NAME_OF_SOMETHING = {"errors", "close_errors", "counted", "latency_by_operation_us", "metrics", "model"}
 """Objects whose keys are data."""
 
 
@@ -26,17 +26,18 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     dxt_replay.stage(capture, twin)
     run = dxt_replay.run(capture, twin, folder / "r.capture", pace="none")
     part = dxt_replay.part(capture, steps="0-2")
-    transformed = dxt_replay.transform(capture, folder / "t.capture", compute_speed=2)
     regression = dxt_replay.regress(part, twin, twin, repeats=1, warmup=0, pace="none", cold=False)
+    target = folder / "target"
+    target.mkdir()
     results = {
         "generate": dxt_replay.generate("default", 1, folder / "w.capture", overrides=["reader.x=1"]),
         "merge": merged,
         "run": run,
         "compare": dxt_replay.compare(capture, folder / "r.capture"),
         "regress": regression,
-        "transform": transformed,
     }
-    return {name: result.as_json() for name, result in results.items()}
+    calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
+    return {name: result.as_json() for name, result in results.items()} | {"calibrate": calibrated}
 
 
 def explained(command: str) -> Mapping[str, str]:
@@ -45,7 +46,7 @@ def explained(command: str) -> Mapping[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("command", ["generate", "merge", "run", "compare", "regress", "transform"])
+@pytest.mark.parametrize("command", ["calibrate", "generate", "merge", "run", "compare", "regress"])
 def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
     meanings = explained(command)
     assert list(meanings) == list(printed[command])

@@ -32,7 +32,6 @@ COMMANDS = (
     "run",
     "compare",
     "regress",
-    "transform",
     "export",
     "demo",
     "glossary",

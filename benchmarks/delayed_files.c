@@ -1,0 +1,177 @@
+/* A file system whose calls take at least a given time: a directory shown through FUSE, for benchmarks of slow storage.
+
+   delayed_files DELAY_US MOUNTPOINT [FUSE options]     shows the directory DXT_REPLAY_DELAYED_SOURCE
+
+   Each read, write, sync, open, create and look-up that reaches it waits DELAY_US first. Calls wait at the same time, so
+   it bounds latency and not bandwidth. The kernel's page cache and read-ahead lie above it, as with a network's file
+   system.  Build: cc -O2 delayed_files.c -o delayed_files $(pkg-config --cflags --libs fuse3) */
+
+#define FUSE_USE_VERSION 31
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fuse.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+static long delay_ns;
+static int source;
+
+static void wait_first(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += delay_ns % 1000000000;
+    until.tv_sec += delay_ns / 1000000000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        ;
+}
+
+static const char *below(const char *path) { return path[1] ? path + 1 : "."; }
+
+static int answer(long result) { return result < 0 ? -errno : (int)result; }
+
+static void *begin(struct fuse_conn_info *connection, struct fuse_config *config)
+{
+    (void)connection;
+    config->kernel_cache = 1; /* pages stay after a close, as on a local disk */
+    config->use_ino = 1;
+    return NULL;
+}
+
+static int get_attributes(const char *path, struct stat *status, struct fuse_file_info *file)
+{
+    wait_first();
+    return answer(file ? fstat(file->fh, status) : fstatat(source, below(path), status, AT_SYMLINK_NOFOLLOW));
+}
+
+static int list(const char *path, void *buffer, fuse_fill_dir_t fill, off_t offset, struct fuse_file_info *file,
+                enum fuse_readdir_flags flags)
+{
+    struct dirent *entry;
+    int fd = openat(source, below(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    (void)offset, (void)file, (void)flags;
+    wait_first();
+    if (!folder)
+        return -errno;
+    while ((entry = readdir(folder)))
+        if (fill(buffer, entry->d_name, NULL, 0, 0))
+            break;
+    closedir(folder);
+    return 0;
+}
+
+static int open_file(const char *path, struct fuse_file_info *file)
+{
+    wait_first();
+    int fd = openat(source, below(path), (file->flags & ~O_NOFOLLOW) | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    file->fh = fd;
+    return 0;
+}
+
+static int create_file(const char *path, mode_t mode, struct fuse_file_info *file)
+{
+    wait_first();
+    int fd = openat(source, below(path), file->flags | O_CREAT | O_CLOEXEC, mode);
+    if (fd < 0)
+        return -errno;
+    file->fh = fd;
+    return 0;
+}
+
+static int read_file(const char *path, char *data, size_t length, off_t offset, struct fuse_file_info *file)
+{
+    (void)path;
+    wait_first();
+    return answer(pread(file->fh, data, length, offset));
+}
+
+static int write_file(const char *path, const char *data, size_t length, off_t offset, struct fuse_file_info *file)
+{
+    (void)path;
+    wait_first();
+    return answer(pwrite(file->fh, data, length, offset));
+}
+
+static int sync_file(const char *path, int only_data, struct fuse_file_info *file)
+{
+    (void)path;
+    wait_first();
+    return answer(only_data ? fdatasync(file->fh) : fsync(file->fh));
+}
+
+static int release_file(const char *path, struct fuse_file_info *file)
+{
+    (void)path;
+    return answer(close(file->fh));
+}
+
+static int truncate_file(const char *path, off_t size, struct fuse_file_info *file)
+{
+    int fd = file ? (int)file->fh : openat(source, below(path), O_WRONLY | O_CLOEXEC);
+    int result = fd < 0 ? -errno : answer(ftruncate(fd, size));
+    if (!file && fd >= 0)
+        close(fd);
+    return result;
+}
+
+static int set_mode(const char *path, mode_t mode, struct fuse_file_info *file)
+{
+    (void)file;
+    return answer(fchmodat(source, below(path), mode, 0));
+}
+
+static int set_times(const char *path, const struct timespec times[2], struct fuse_file_info *file)
+{
+    (void)file;
+    return answer(utimensat(source, below(path), times, AT_SYMLINK_NOFOLLOW));
+}
+
+static int make_directory(const char *path, mode_t mode) { return answer(mkdirat(source, below(path), mode)); }
+static int remove_directory(const char *path) { return answer(unlinkat(source, below(path), AT_REMOVEDIR)); }
+static int remove_file(const char *path) { return answer(unlinkat(source, below(path), 0)); }
+
+static int rename_file(const char *from, const char *to, unsigned flags)
+{
+    return answer(renameat2(source, below(from), source, below(to), flags));
+}
+
+static int show_space(const char *path, struct statvfs *space)
+{
+    (void)path;
+    return answer(fstatvfs(source, space));
+}
+
+static const struct fuse_operations operations = {
+    .init = begin, .getattr = get_attributes, .readdir = list, .open = open_file, .create = create_file,
+    .read = read_file, .write = write_file, .fsync = sync_file, .release = release_file, .truncate = truncate_file,
+    .chmod = set_mode, .utimens = set_times, .mkdir = make_directory, .rmdir = remove_directory,
+    .unlink = remove_file, .rename = rename_file, .statfs = show_space,
+};
+
+int main(int count, char **arguments)
+{
+    const char *shown = getenv("DXT_REPLAY_DELAYED_SOURCE");
+    if (count < 3 || !shown) {
+        fprintf(stderr, "usage: DXT_REPLAY_DELAYED_SOURCE=DIR %s DELAY_US MOUNTPOINT [FUSE options]\n", arguments[0]);
+        return 2;
+    }
+    delay_ns = 1000 * atol(arguments[1]);
+    source = open(shown, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (source < 0) {
+        perror(shown);
+        return 2;
+    }
+    arguments[1] = arguments[0];
+    return fuse_main(count - 1, arguments + 1, &operations, NULL);
+}

@@ -1,0 +1,51 @@
+"""What this machine says of itself and of a file system: not measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_DEFAULT_DIRTY_PCT = 20
+"""vm.dirty_ratio of Linux."""
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Memory that a page cache can have, bytes; 1 GiB where the machine does not say."""
+    try:
+        for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines():
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return int(rest.split()[0]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return 1 << 30
+
+
+def dirty_bytes(folder: Path = Path("/proc/sys/vm")) -> int:
+    """Bytes of writes that the page cache holds before a writer has to wait (vm.dirty_bytes, vm.dirty_ratio)."""
+    limit = _number(folder / "dirty_bytes") or 0
+    percent = _number(folder / "dirty_ratio") or _DEFAULT_DIRTY_PCT
+    return limit or available_bytes() * percent // 100
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system that holds `path`, such as ext4; "file system" where it is not known."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "file system"
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")  # proc(5), /proc/pid/mountinfo
+        fields = before.split()
+        if len(fields) > 2 and fields[2] == wanted and after:
+            return after.split()[0]
+    return "file system"

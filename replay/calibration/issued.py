@@ -1,0 +1,119 @@
+"""Requests through the replay's own issue loop, a lane for each request in flight, and when each was done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.calibration.scratch import refused
+from replay.engine.clock import StartGate, StopFlag
+from replay.engine.issue import FileTable, make_lane
+from replay.engine.items import BATCH_ITEMS, RING_BATCHES, Batch, LoopPace
+from traces.units import NS_PER_MS
+
+MAX_ITEMS = BATCH_ITEMS * RING_BATCHES
+"""Most items of a lane."""
+
+_AHEAD_NS = 12 * NS_PER_MS
+"""How far ahead the start is set: lanes look for it every 5 ms."""
+
+_LOOK_S = 0.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaneItems:
+    """What one lane does, as the columns of a `Batch`: arrays (n,), n up to MAX_ITEMS; a number stands for all n."""
+
+    kind: np.ndarray | int
+    slot: np.ndarray | int
+    offset: np.ndarray | int = 0
+    length: np.ndarray | int = 0
+    pause_ns: int = 0
+    count: int
+
+    def batches(self) -> list[Batch]:
+        """The items in batches."""
+        columns: dict[str, np.ndarray] = {
+            "kind": np.full(self.count, self.kind, dtype=np.uint8),
+            "slot": np.full(self.count, self.slot, dtype=np.int32),
+            "offset": np.full(self.count, self.offset, dtype=np.int64),
+            "length": np.full(self.count, self.length, dtype=np.int64),
+            "due_ns": np.full(self.count, self.pause_ns, dtype=np.int64),
+        }
+        places = range(0, self.count, BATCH_ITEMS)
+        return [Batch(**{name: column[at : at + BATCH_ITEMS] for name, column in columns.items()}) for at in places]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Issued:
+    """The items that were done, of all lanes, in the order of their ends. Arrays (n,).
+
+    kind: uint8. begin_ns, end_ns: int64, from the start of the lanes. length: int64, bytes that were asked for.
+    """
+
+    kind: np.ndarray
+    begin_ns: np.ndarray
+    end_ns: np.ndarray
+    length: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def of_kind(self, kind: int) -> Issued:
+        """Only the items of one kind."""
+        chosen = self.kind == kind
+        columns = (self.kind, self.begin_ns, self.end_ns, self.length)
+        return Issued(**dict(zip(self.__dataclass_fields__, (column[chosen] for column in columns), strict=True)))
+
+    @property
+    def latency_ns(self) -> np.ndarray:
+        """How long each item took, int64 (n,)."""
+        return self.end_ns - self.begin_ns
+
+
+def issue(files: FileTable, lanes: Sequence[LaneItems], *, seconds: float, doing: str) -> Issued:
+    """Let each lane do its items for `seconds`; what is in flight then is waited for.
+
+    doing: for the error, such as "read below /scratch".
+    Raises: TargetError where the file system refuses an item; KeyboardInterrupt and the like after the lanes ended.
+    """
+    gate, stop = StartGate(), StopFlag()
+    # Pauses begin with the end of the item before, as under the pace `think`; without any, that is a closed loop.
+    made = [make_lane(files, pace=LoopPace.THINK, start=gate, stop=stop) for _ in lanes]
+    threads = []
+    try:
+        for lane, items in zip(made, lanes, strict=True):
+            for batch in items.batches():
+                lane.submit(batch)
+            lane.finish()
+            threads.append(threading.Thread(target=lane.run, name="calibration", daemon=True))
+            threads[-1].start()
+        begin_ns = time.monotonic_ns() + _AHEAD_NS
+        gate.open(begin_ns)
+        until = begin_ns / 1e9 + seconds
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    done = [completed for lane in made for completed in iter(lane.collect, None)]
+    results = _joined(completed.result for completed in done)
+    if len(results) and results.min() < 0:
+        raise refused(OSError(-int(results.min()), ""), doing)
+    end_ns = _joined(completed.end_ns for completed in done)
+    order = np.argsort(end_ns, kind="stable")
+    return Issued(
+        kind=_joined(completed.batch.kind[: completed.count] for completed in done)[order],
+        begin_ns=_joined(completed.begin_ns for completed in done)[order],
+        end_ns=end_ns[order],
+        length=_joined(completed.batch.length[: completed.count] for completed in done)[order],
+    )
+
+
+def _joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])

@@ -1,0 +1,135 @@
+"""From measured times to a storage model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+import numpy as np
+
+from replay.calibration.estimates import Measured
+from replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, StorageModel
+
+LEAST_UNCERTAINTY, MOST_UNCERTAINTY = 0.01, 0.5
+"""Bounds of the share by which all times of the model may be wrong."""
+
+QUANTILES = 64
+"""Factors of the jitter."""
+
+DECIDING_BYTES = 1 << 20
+"""Largest size by which is decided whether writes end in the page cache: larger ones are slowed down when it fills."""
+
+METADATA_CALLS = ("open", "close", "stat", "rename")
+
+
+def fit_model(
+    name: str,
+    about: str,
+    measured: Sequence[Measured],
+    limits: Sequence[Limit],
+    *,
+    read_ahead: int,
+    cache_bytes: int,
+    dirty_bytes: int,
+    drops_pages: bool,
+) -> StorageModel:
+    """The storage model of these measurements.
+
+    limits: of a throttle, if there is one: times of reads are then those of one request at a time.
+    read_ahead, cache_bytes, dirty_bytes: of the page cache; `drops_pages`: whether cold reads were cold. If not, the
+    file system has no cache beside it in the model.
+    """
+    cold = _of(measured, "read", "cold")
+    cached = _table([each for each in _of(measured, "read", "cached") if each.in_flight == 1])
+    writes = [each for each in _of(measured, "write") if each.in_flight == 1]
+    synced = [each for each in _of(measured, "sync") if each.in_flight == 1]
+    operations = {call: _table(_of(measured, call)) for call in METADATA_CALLS if _of(measured, call)}
+    operations["read"] = _table([each for each in cold if each.in_flight == 1] if limits else cold)
+    dirty = dirty_bytes if _ends_in_the_cache(_of(measured, "write", "synced"), synced) else 0
+    operations |= _written(writes, synced, in_cache=dirty > 0)
+    cache = PageCache(size=cache_bytes, hit=cached, read_ahead=read_ahead, dirty=dirty) if drops_pages else None
+    return StorageModel(
+        name=name,
+        about=about,
+        operations=operations,
+        limits=tuple(limits),
+        cache=cache,
+        jitter=_jitter(cold),
+        uncertainty=_uncertainty(cold),
+    )
+
+
+def _of(measured: Iterable[Measured], call: str, state: str = "") -> list[Measured]:
+    return [each for each in measured if each.call == call and each.state == state]
+
+
+def _table(measured: Sequence[Measured]) -> RequestTime:
+    """Times by requests in flight and size. Raises: ValueError where none has one request in flight."""
+    found = {(each.in_flight, each.size): each.time_ns.value for each in measured}
+    sizes = sorted(size for count, size in found if count == 1)
+    counts = sorted({count for count, _ in found})
+    rows: list[tuple[float, ...]] = []
+    for count in counts:
+        row: list[float] = []
+        for place, size in enumerate(sizes):
+            time = found.get((count, size))
+            if time is None:
+                time = _unmeasured(row, rows, place, sizes)
+            row.append(round(time, 1))
+        rows.append(tuple(row))
+    return RequestTime(in_flight=tuple(counts), sizes=tuple(sizes), time_ns=tuple(rows))
+
+
+def _unmeasured(row: Sequence[float], rows: Sequence[tuple[float, ...]], place: int, sizes: Sequence[int]) -> float:
+    """The time of a size that was left out with so many in flight: it grows as with fewer in flight."""
+    below = rows[-1]
+    return below[place] if not row else max(row[-1] * below[place] / max(below[place - 1], 1.0), row[-1])
+
+
+def _ends_in_the_cache(writes: Sequence[Measured], synced: Sequence[Measured]) -> bool:
+    """Whether a write only fills the page cache: its bytes then cost more in the sync after it than in the write."""
+    in_write = {each.size: each.time_ns.value for each in writes if each.in_flight == 1}
+    in_sync = {each.size: each.time_ns.value for each in synced if each.size in in_write}
+    sizes = [size for size in sorted(in_sync) if size <= DECIDING_BYTES]
+    if len(sizes) < 2:
+        return False
+    small, large = sizes[0], sizes[-1]
+    return in_sync[large] - in_sync[small] > in_write[large] - in_write[small]
+
+
+def _written(writes: Sequence[Measured], synced: Sequence[Measured], *, in_cache: bool) -> Mapping[str, RequestTime]:
+    """The times of a write that reaches the storage, and of a sync.
+
+    Where writes end in the cache, a sync takes what it takes after the least write, and the bytes take the rest.
+    """
+    found = {}
+    if synced:
+        base = min(each.time_ns.value for each in synced)
+        found["sync"] = RequestTime.affine(round(base, 1))
+        if in_cache:
+            rest = tuple(max(round(each.time_ns.value - base, 1), 0.0) for each in synced)
+            found["write"] = RequestTime(sizes=tuple(each.size for each in synced), time_ns=(_never_falling(rest),))
+    if writes and "write" not in found:
+        found["write"] = _table(writes)
+    return found
+
+
+def _never_falling(values: Sequence[float]) -> tuple[float, ...]:
+    return tuple(np.maximum.accumulate(np.asarray(values)).tolist())
+
+
+def _jitter(cold: Sequence[Measured]) -> Jitter | None:
+    """How single reads vary: with one in flight, the sizes taken together, as factors with mean 1."""
+    alone = [each for each in cold if each.in_flight == 1 and len(each.spread) >= QUANTILES]
+    if not alone:
+        return None
+    places = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    factors = np.median([np.quantile(each.spread, places) for each in alone], axis=0)
+    return Jitter(quantiles=tuple((factors / factors.mean()).round(4).tolist()))
+
+
+def _uncertainty(cold: Sequence[Measured]) -> float:
+    """By which share the times may be wrong: the half of a typical interval of those with one read in flight."""
+    widths = [each.time_ns.half_width for each in cold if each.in_flight == 1 and each.time_ns.trials > 1]
+    found = median(widths) if widths else MOST_UNCERTAINTY
+    return round(min(max(found, LEAST_UNCERTAINTY), MOST_UNCERTAINTY), 4)

@@ -1,0 +1,124 @@
+"""The directory in which a calibration works: made below the target, and removed however the calibration ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from replay.twin.containment import resolve_target
+from replay.twin.content import BLOCK_BYTES, make_noise
+from traces.errors import TargetError
+from traces.text import printable
+from traces.units import MIB, format_bytes
+
+NAME = ".dxt-replay-calibration-"
+"""How the directory's name begins; a random number follows."""
+
+LEAST_FREE_BYTES = 64 * MIB
+"""Free space that a calibration needs at least."""
+
+FREE_SHARE = 0.25
+"""Most of the free space that it takes."""
+
+MOST_DATA_BYTES = 512 * MIB
+"""Most data that are read cold."""
+
+LEAST_DATA_BYTES = 8 * MIB
+PIECE_BYTES = 8 * MIB
+"""Data are written in pieces of so many bytes, each synced, until the time for it is over."""
+
+POOL_FILES = 256
+"""Most small files that are opened."""
+
+SMALL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scratch:
+    """The directory and how many bytes may be written into it."""
+
+    path: Path
+    room_bytes: int
+
+    def file(self, name: str) -> bytes:
+        """The path of a file in it."""
+        return os.fsencode(self.path / name)
+
+
+@contextmanager
+def scratch_below(target: Path) -> Iterator[Scratch]:
+    """A new directory below the target, which is removed with all in it.
+
+    Raises: TargetError when the target is not a directory, cannot be written, or has too little free space.
+    """
+    resolved = resolve_target(target)
+    if not resolved.is_dir():
+        raise TargetError(
+            f"the target {printable(target)} does not exist: give a directory on the file system to measure"
+        )
+    path = resolved / f"{NAME}{secrets.token_hex(6)}"
+    try:
+        room = free_bytes(resolved)
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise refused(error, f"write below the target {printable(target)}") from error
+    try:
+        if room < LEAST_FREE_BYTES:
+            raise TargetError(
+                f"{printable(target)} has {format_bytes(room)} free, and a calibration needs "
+                f"{format_bytes(LEAST_FREE_BYTES)}: free space there or choose another --target"
+            )
+        yield Scratch(path=path, room_bytes=int(FREE_SHARE * room))
+    except OSError as error:
+        raise refused(error, f"measure {printable(target)}") from error
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def refused(error: OSError, doing: str) -> TargetError:
+    """The error for something that the file system refused. `doing`: such as "measure /scratch"."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free space there or choose another --target" if full else "choose another --target"
+    return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that this user may still write there. Raises: OSError."""
+    space = os.statvfs(path)
+    return space.f_bavail * space.f_frsize
+
+
+def write_data(path: bytes, most: int, seconds: float) -> int:
+    """Write data that do not compress, synced, for about `seconds` and up to `most` bytes; returns how many.
+
+    Raises: OSError.
+    """
+    until = time.monotonic() + seconds
+    words = np.empty(BLOCK_BYTES // 8, dtype=np.uint64)
+    written = 0
+    with open(path, "wb", buffering=0) as file:
+        while written < most and (time.monotonic() < until or written < LEAST_DATA_BYTES):
+            for _ in range(min(PIECE_BYTES, most - written) // BLOCK_BYTES):
+                make_noise(1, written // BLOCK_BYTES, words)
+                written += file.write(words.data)
+            os.fsync(file.fileno())
+    return written
+
+
+def write_pool(scratch: Scratch, seconds: float) -> list[bytes]:
+    """Small files, for about `seconds`: at least 4 and at most POOL_FILES. Raises: OSError."""
+    until = time.monotonic() + seconds
+    paths: list[bytes] = []
+    while len(paths) < POOL_FILES and (time.monotonic() < until or len(paths) < 4):
+        paths.append(scratch.file(f"small-{len(paths)}"))
+        Path(os.fsdecode(paths[-1])).write_bytes(bytes(SMALL_BYTES))
+    return paths

@@ -1,0 +1,116 @@
+"""Finds a throttle: storage that serves some requests at once and then a rate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.simulation.storage_model import Limit
+
+LEAST_BURST_S = 0.02
+"""What passes at once must be worth as much time at the rate that follows; less is a queue."""
+
+SAME = 1.3
+"""Rates of two sizes that differ by less than this factor are one and the same."""
+
+STEADY = 1.15
+"""So must the rates of two parts of a trial: storage that becomes slower and slower has no throttle."""
+
+SAMPLES = 128
+"""How many times of each part of a trial the count of requests is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """How reads of one size passed after a pause: `burst` requests at once, then `per_s` requests a second.
+
+    throttled: whether that is more than a queue.
+    """
+
+    size: int
+    burst: float
+    per_s: float
+    throttled: bool
+
+
+def passed(size: int, in_flight: int, end_ns: np.ndarray) -> Passed | None:
+    """From when the requests of a closed loop ended, ascending int64 ns from its start; None for fewer than 4.
+
+    The second half of the time shows the rate; where its line meets the start is what passed at once. A throttle that
+    lets requests through in steps, as a control group does every 100 ms, has half a step there.
+    """
+    if len(end_ns) < 4 or end_ns[0] >= end_ns[-1]:
+        return None
+    ended = end_ns / 1e9
+    per_s, burst = _line(ended, 0.5, 1.0)
+    rates = [_line(ended, 0.4 + 0.3 * part, 0.7 + 0.3 * part)[0] for part in range(2)]
+    early = ended[ended < ended[-1] / 2]
+    at_once = float(np.max(np.arange(1, len(early) + 1) - per_s * early, initial=0.0))
+    steady = min(rates) > 0 and max(rates) < STEADY * min(rates)
+    throttled = steady and at_once > in_flight + 2 and at_once > LEAST_BURST_S * per_s
+    return Passed(size=size, burst=max(burst, 0.0), per_s=per_s, throttled=bool(throttled))
+
+
+def _line(ended: np.ndarray, begin: float, until: float) -> tuple[float, float]:
+    """Slope (a second) and intercept of the count of requests between two shares of the time, at even times: the ends
+    of the requests themselves would count the quick ones of each step most."""
+    times = np.linspace(begin * ended[-1], until * ended[-1], SAMPLES)
+    slope, intercept = np.polyfit(times, np.searchsorted(ended, times, side="right"), 1)
+    return float(slope), float(intercept)
+
+
+def throttles(found: Sequence[Passed]) -> tuple[Limit, ...]:
+    """The limits on reads that explain these: of bytes, of requests, or of both; none where nothing was throttled.
+
+    A rate that at least two sizes have in common is a limit, in bytes or in requests. A throttled size beside these
+    has the other limit.
+    """
+    seen = {each.size for each in found if each.throttled}
+    if not seen:
+        return ()
+    by_bytes = _group(found, [each.per_s * each.size for each in found])
+    by_requests = _group(found, [each.per_s for each in found])
+    if len(by_bytes) >= len(by_requests):
+        left = [each for each in found if each.size in seen and each not in by_bytes and each.size < by_bytes[0].size]
+        by_requests = left
+    else:
+        left = [each for each in found if each.size in seen and each not in by_requests]
+        by_bytes = [each for each in left if each.size > by_requests[-1].size]
+    return (*_bandwidth(by_bytes), *_request_rate(by_requests, found, by_bytes))
+
+
+def _group(found: Sequence[Passed], rates: Sequence[float]) -> list[Passed]:
+    """Those whose rate is the highest one, or about it."""
+    highest = max(rates)
+    return [each for each, rate in zip(found, rates, strict=True) if rate * SAME >= highest]
+
+
+def _bandwidth(group: Sequence[Passed]) -> list[Limit]:
+    if not group:
+        return []
+    per_s = float(np.median([each.per_s * each.size for each in group]))
+    burst = max((each.burst * each.size for each in group if each.throttled), default=0.0)
+    return [Limit(name="throttle of bytes", each="server", operations=("read",), per_s=per_s, burst=round(burst))]
+
+
+def _request_rate(group: Sequence[Passed], found: Sequence[Passed], by_bytes: Sequence[Passed]) -> list[Limit]:
+    if not group:
+        return []
+    per_s = float(np.median([each.per_s for each in group]))
+    burst = max((each.burst for each in group if each.throttled), default=0.0)
+    # Without a limit of bytes, a large request that passes at a part of the rate counts as several.
+    largest = found[-1]
+    counts = 1 if by_bytes else round(per_s / largest.per_s)
+    return [
+        Limit(
+            name="throttle of requests",
+            each="server",
+            operations=("read",),
+            per_s=per_s,
+            counts_requests=True,
+            burst=round(burst),
+            request_bytes=largest.size // counts if counts > 1 else 0,
+        )
+    ]

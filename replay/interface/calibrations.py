@@ -1,0 +1,41 @@
+"""Measuring a file system, so that `simulate` can predict what training on it would take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+
+from replay.calibration.calibration import Calibration
+from replay.ranks.stopping import unwind_on_signals
+from traces.output import check_output, new_file
+
+
+def calibrate(
+    target: str | PathLike[str],
+    output: str | PathLike[str] | None = None,
+    *,
+    minutes: float = 3.0,
+    force: bool = False,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> Calibration:
+    """Measure the file system of the directory `target`, as a replay uses it, for about `minutes`.
+
+        dxt_replay.calibrate("/scratch", "measured.json").model
+
+    `output`: the storage model to write, which `simulate` reads; None to write none. `on_progress` gets the seconds
+    passed, the seconds in all, and what is being measured. All that is written below `target` is removed again.
+    Raises: UsageError for a time that is too short; TargetError for a target or output that cannot be used.
+    """
+    from replay.calibration.calibration import calibrate as measure
+
+    place = None if output is None else Path(output)
+    if place is not None:
+        check_output(place, force=force)
+    with unwind_on_signals():
+        done = measure(Path(target), 60.0 * minutes, on_progress=on_progress or (lambda passed, whole, what: None))
+        if place is not None:
+            with new_file(place, force=force) as file:
+                file.write((json.dumps(done.document(), indent=1, allow_nan=False) + "\n").encode())
+    return done

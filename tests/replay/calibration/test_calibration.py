@@ -1,0 +1,152 @@
+"""Whole calibrations, as short as they can be: what comes of them, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from replay.calibration.calibration import Calibration, calibrate
+from replay.calibration.scratch import NAME
+from replay.interface import calibrate as calibrate_to_file
+from replay.simulation.model_file import model_of, read_storage_model
+from tests.places import ROOT
+from traces.errors import TargetError
+
+SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+    folder = tmp_path_factory.mktemp("target")
+    done = calibrate(folder, SECONDS)
+    assert os.listdir(folder) == []
+    return done
+
+
+def test_every_call_is_measured(calibration: Calibration) -> None:
+    calls = {(each.call, each.state) for each in calibration.measured}
+    assert {("read", "cold"), ("read", "cached"), ("open", ""), ("close", ""), ("stat", ""), ("create", "")} <= calls
+    for each in calibration.measured:
+        assert each.requests > 0
+        assert 0 < each.time_ns.low <= each.time_ns.value <= each.time_ns.high
+        assert each.p50_ns <= each.p95_ns <= each.p99_ns
+
+
+def test_its_document_is_a_storage_model(calibration: Calibration) -> None:
+    document = calibration.document()
+    assert model_of(document) == calibration.model
+    assert {"read", "open", "close", "stat"} <= calibration.model.operations.keys()
+    assert document["measured"]["unseen"] == list(calibration.unseen)
+
+
+def test_it_says_what_it_could_not_see(calibration: Calibration) -> None:
+    text = " ".join(calibration.unseen)
+    assert "cannot be dropped" in text
+    assert "other clients" in text
+    assert "written out in the background" in text
+
+
+def test_a_longer_time_is_kept_to(tmp_path: Path) -> None:
+    seen: list[tuple[float, float]] = []
+    calibrate(tmp_path, 4.0, on_progress=lambda done, whole, what: seen.append((done, whole)))
+    assert {whole for _, whole in seen} == {4.0}
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+@pytest.mark.parametrize("reached", ["writing data to read", "throttles", "cold read"])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, reached: str) -> None:
+    def interrupt(done: float, whole: float, what: str) -> None:
+        assert [name.startswith(NAME) for name in os.listdir(tmp_path)] == [True]
+        if what == reached:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(tmp_path, SECONDS, on_progress=interrupt)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_amid_the_requests_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
+    target, output = tmp_path / "target", tmp_path / "model.json"
+    target.mkdir()
+    command = [sys.executable, "-m", "replay.commands.main", "calibrate", "--target", str(target), "-o", str(output)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not list(target.glob("*/data")) and time.monotonic() < until:
+        os.sched_yield()
+    process.send_signal(number)
+    _, printed = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert "Traceback" not in printed
+    assert os.listdir(target) == []
+    assert not output.exists()
+
+
+def test_a_target_that_cannot_be_written_is_one_clear_error() -> None:
+    with pytest.raises(TargetError, match=r"cannot write below the target /sys: .*; choose another --target"):
+        calibrate(Path("/sys"), SECONDS)
+
+
+def test_a_target_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="does not exist: give a directory on the file system to measure"):
+        calibrate(tmp_path / "none", SECONDS)
+    (tmp_path / "file").touch()
+    with pytest.raises(TargetError, match="is not a directory"):
+        calibrate(tmp_path / "file", SECONDS)
+
+
+def test_a_target_without_space_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs(tmp_path)
+    values = [*real]
+    values[real.n_fields - 7 if real.n_fields > 10 else 4] = 100  # f_bavail
+    little = os.statvfs_result(values)
+    assert little.f_bavail == 100
+    monkeypatch.setattr(os, "statvfs", lambda path: little)
+    with pytest.raises(TargetError, match=r"has 400 KiB free, and a calibration needs 64.0 MiB: free space there"):
+        calibrate(tmp_path, SECONDS)
+    assert os.listdir(tmp_path) == []
+
+
+def test_space_that_runs_out_meanwhile_is_one_clear_error(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
+        "from replay.commands.main import main;"
+        "sys.exit(main(['calibrate', '--target', sys.argv[1], '-o', sys.argv[2], '--minutes', '0.03']))"
+    )
+    target, output = tmp_path / "target", tmp_path / "model.json"
+    target.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(target), str(output)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"dxt-replay: error: cannot measure {target}: File too large; choose another --target\n"
+    assert os.listdir(target) == []
+    assert not output.exists()
+
+
+def test_the_file_of_a_calibration_is_read_as_a_storage_model(tmp_path: Path) -> None:
+    output = tmp_path / "measured.json"
+    target = tmp_path / "target"
+    target.mkdir()
+    done = calibrate_to_file(target, output, minutes=SECONDS / 60)
+    assert read_storage_model(output) == done.model
+    with pytest.raises(TargetError, match="--force replaces it"):
+        calibrate_to_file(target, output, minutes=SECONDS / 60)
+
+
+def test_a_file_system_in_memory_is_measured_without_a_cache_beside_it() -> None:
+    place = Path("/dev/shm")
+    if not os.access(place, os.W_OK):
+        pytest.skip("/dev/shm cannot be written here")
+    done = calibrate(place, SECONDS)
+    if done.file_system != "tmpfs":
+        pytest.skip("/dev/shm is not a tmpfs here")
+    assert done.model.cache is None
+    assert "does not drop pages on request" in done.unseen[0]
+    assert not list(place.glob(f"{NAME}*"))
