@@ -1,4 +1,4 @@
-"""Declares the two compiled cores, and `dxt_replay`, the name of the public interface; all else is in setup.cfg.
+"""Declares the compiled cores, and `dxt_replay`, the name of the public interface; all else is in setup.cfg.
 
 The decoder of profiles has no other form: without a C compiler the installation fails. The issue loop has a Python
 specification to fall back on; DXT_REPLAY_REQUIRE_COMPILED=1 (set in CI) makes its compilation necessary too.
@@ -14,7 +14,7 @@ LOOP_IS_OPTIONAL = os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1"
 
 def core(name: str, *, optional: bool) -> Extension:
     source = name.replace(".", "/") + ".pyx"
-    return Extension(name, [source], extra_compile_args=["-O3"], optional=optional)
+    return Extension(name, [source], extra_compile_args=["-O3", "-ffp-contract=off"], optional=optional)
 
 
 setup(
@@ -23,6 +23,8 @@ setup(
     ext_modules=cythonize(
         [
             core("replay.engine._issue", optional=LOOP_IS_OPTIONAL),
+            core("replay.causal._lane_events", optional=LOOP_IS_OPTIONAL),
+            core("replay.simulation._simulated_storage", optional=LOOP_IS_OPTIONAL),
             core("profiler_merge.profiles.xplane._xplane", optional=False),
         ],
         compiler_directives={"language_level": "3"},

@@ -128,3 +128,24 @@ def parse_duration_ns(text: str, option: str) -> int:
         return int(scaled.to_integral_value())
     except (ArithmeticError, KeyError, ValueError) as error:
         raise UsageError(f"{option} {text!r} is not a time: write seconds, or a unit as in 10s, 500ms, 1.5m") from error
+
+
+_BYTES = {"": 1, "B": 1, **{f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}} | {
+    f"{letter}B": 1000**n for n, letter in enumerate("KMGT", 1)
+}
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """`65536`, `64KiB`, `1MiB` or `1MB` in bytes, at least 1. `option`: what an error names.
+
+    Raises: UsageError for any other text.
+    """
+    number = text.strip().rstrip("KMGTiB")
+    unit = text.strip()[len(number) :]
+    try:
+        scaled = int(Decimal(number) * _BYTES[unit])
+    except (ArithmeticError, KeyError, ValueError):
+        scaled = 0
+    if not 1 <= scaled <= 1 << 50:
+        raise UsageError(f"{option} {text!r} is not a size: write bytes, or a unit as in 64KiB or 1MiB")
+    return scaled

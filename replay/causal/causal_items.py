@@ -14,8 +14,9 @@ from typing import TypedDict
 
 import numpy as np
 
+from replay.causal.dependencies import FETCHES, OPENINGS, Dependencies, DependencyReader
 from replay.causal.feed import NO_EVENT
-from replay.causal.model import FETCHES, OPENINGS, Dependencies, DependencyReader, LoopModel, starts_batch
+from replay.causal.model import LoopModel, starts_batch
 from replay.causal.training_loop import COLLECTIVE, ENTRY, FETCH
 from replay.engine.items import SLEEP
 from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
@@ -158,7 +159,7 @@ class _CausalLane:
         self._gates = {OPENINGS: counters.openings, FETCHES: counters.fetches}
         self._awaited = {OPENINGS: 0, FETCHES: 0}
         self._left = operations
-        self._dealt = model.dealing is not None and lane in model.dealing.lanes
+        self._is_worker = model.is_worker(lane)
         self._ready_ns = 0
         self._previous_need = NO_EVENT
         self._events = len(model.loop.kind)
@@ -206,7 +207,7 @@ class _CausalLane:
         self, dependencies: Dependencies, previous: np.ndarray, start_ns: np.ndarray, gap: np.ndarray, first: np.ndarray
     ) -> tuple[np.ndarray, Dependencies, _Gaps]:
         """By how much the lane's counter rises before each operation, what the operations wait for, and the gaps."""
-        if self._dealt:
+        if self._is_worker:
             let_go = self._additions(dependencies.floor)
             return let_go, dependencies, self._worker_gaps(dependencies, previous, start_ns, gap, let_go > 0)
         free = self._not_held_back(dependencies, previous, gap, first)
@@ -226,7 +227,7 @@ class _CausalLane:
     def _worker_gaps(
         self, dependencies: Dependencies, previous: np.ndarray, start_ns: np.ndarray, gap: np.ndarray, adds: np.ndarray
     ) -> _Gaps:
-        """The gaps of a DataLoader's worker: it makes its batch ready, waits for its turn, and goes on."""
+        """The gaps of a lane that makes whole batches: it makes its batch ready, waits for its turn, and goes on."""
         waits = self._waits(dependencies)
         ready = np.concatenate(([self._ready_ns], dependencies.ready_ns))
         self._ready_ns = int(ready[-1])

@@ -94,6 +94,7 @@ def rank_model(model: LoopModel) -> dict[str, Any]:
             "inside_input_wait_pct": 100.0 * model.inside_share,
             "loop_files": int(model.loop_files.sum()),
             "input_waits": loop.input_waits,
+            "dependencies": "inferred" if model.known is None else "known",
         },
     }
 
@@ -101,6 +102,8 @@ def rank_model(model: LoopModel) -> dict[str, Any]:
 def _feed_rule(model: LoopModel) -> str:
     if not model.reads:
         return "the loop reads nothing"
+    if model.known is not None:
+        return "known: the capture names, for each operation, the batch fetch that waits for it and what it waits for"
     if model.dealing is not None:
         dealing = model.dealing
         workers = "1 worker" if dealing.workers == 1 else f"{dealing.workers} workers in turn"
@@ -122,6 +125,8 @@ def _feed_rule(model: LoopModel) -> str:
 
 def _ready_ns(model: LoopModel) -> float:
     """How long a batch usually is made ready after its reads."""
+    if model.known is not None:
+        return model.known.ready_ns.quantile(0.5) if model.known.ready_ns.count else 0.0
     if model.dealing is None:
         return float(np.median(model.ready_ns[model.loop.fetches]))
     return float(np.median(np.concatenate([deal.ready_ns for deal in model.dealing.lanes.values()])))

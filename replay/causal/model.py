@@ -32,6 +32,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.causal.dealing import Dealing, dealing
+from replay.causal.dealt_reader import DealtReader
+from replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies, DependencyReader, nth_event
 from replay.causal.feed import (
     NO_EVENT,
     Batches,
@@ -45,6 +47,7 @@ from replay.causal.feed import (
     with_evaluations,
     with_own_reads,
 )
+from replay.causal.known import KnownFeeds, KnownReader, known_feeds
 from replay.causal.ready import ready_at, ready_times
 from replay.causal.training_loop import FETCH, OPENING, TrainingLoop
 from traces.measures.distribution import Distribution, DistributionCollector
@@ -53,30 +56,7 @@ from traces.schema import OPS, READ
 SYNCHRONOUS_SHARE = 0.99
 """Share of the loop's reads inside input waits from which on the training thread itself issues them (depth 0)."""
 
-NO_GATE, OPENINGS, FETCHES = range(3)
-"""What an operation waits for: nothing, an opening of the training thread, or a batch fetch."""
-
 _PREPARES_READ = tuple(OPS.index(name) for name in ("open", "stat", "seek"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Dependencies:
-    """What each of n operations waits for, and what waits for it; arrays (n,).
-
-    need: the event that waits for the operation, NO_EVENT for none.
-    floor: the first event that this operation or a later one can be needed by.
-    gate: what the operation waits for: NO_GATE, OPENINGS or FETCHES.
-    gate_count: how many openings or batch fetches.
-    gate_ns: when the last of these happened in the capture.
-    ready_ns: how long after the operation its batch is ready, where a worker made it and this was its last operation.
-    """
-
-    need: np.ndarray
-    floor: np.ndarray
-    gate: np.ndarray
-    gate_count: np.ndarray
-    gate_ns: np.ndarray
-    ready_ns: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,6 +75,7 @@ class LoopModel:
     think_ns, long_think_ns: median and longest usual think time, within a batch and before the next batch.
     depth: fetches between a read that ran ahead and the fetch that it fed.
     reads, inside_share: reads of the loop, and the share of them inside input waits.
+    known: what the capture says of its dependencies; None where they are inferred.
     """
 
     loop: TrainingLoop
@@ -114,6 +95,7 @@ class LoopModel:
     depth: Distribution
     reads: int
     inside_share: float
+    known: KnownFeeds | None = None
 
     @property
     def lead(self) -> int:
@@ -124,12 +106,16 @@ class LoopModel:
         """The operations at times of one clock: those of a DataLoader's workers are corrected."""
         return batch if self.dealing is None else self.dealing.placed(batch)
 
+    def is_worker(self, lane: int) -> bool:
+        """Whether a lane makes whole batches one after the other: it makes a batch ready before it goes on."""
+        return self.known is not None or (self.dealing is not None and lane in self.dealing.lanes)
+
     def dependencies(self) -> DependencyReader:
         """A reader of the rank's operations from the beginning."""
-        return DependencyReader(self)
+        return InferringReader(self) if self.known is None else KnownReader(self.loop)
 
 
-class DependencyReader:
+class InferringReader:
     """Dependencies of a rank's operations, batch after batch from the first one."""
 
     def __init__(self, model: LoopModel) -> None:
@@ -181,7 +167,7 @@ class DependencyReader:
                 fed = _fetch_fed(self._before(0, moved), self._model.step_bytes, self._model.fetches_before)
             consumed = fed < 0
             earliest = np.maximum(earliest, fed)
-        return _nth(self._fetches, earliest), consumed
+        return nth_event(self._fetches, earliest), consumed
 
     def _in_turn(self, lane: np.ndarray, moved: np.ndarray) -> np.ndarray:
         """Number of the batch fetch that each operation feeds where the lanes read batches in turn."""
@@ -220,60 +206,6 @@ class DependencyReader:
         return Dependencies(
             need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns, ready_ns=np.zeros_like(gate_ns)
         )
-
-
-class DealtReader:
-    """Dependencies of the operations of DataLoader workers, batch after batch from the first one."""
-
-    def __init__(self, loop: TrainingLoop, dealing: Dealing) -> None:
-        self._loop = loop
-        self._lanes = dealing.lanes
-        self._openings, self._fetch_ends = loop.openings_ns, loop.fetch_ends_ns
-        self._openings_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
-        self._fetch_number = np.cumsum(loop.kind == FETCH)
-        self._done = dict.fromkeys(dealing.lanes, 0)
-
-    def dependencies(self, batch: OperationBatch, plain: Dependencies) -> Dependencies:
-        """`plain`, with those of the workers' operations in place of what it has of them."""
-        columns = {field.name: getattr(plain, field.name).copy() for field in dataclasses.fields(plain)}
-        for lane, deal in self._lanes.items():
-            mine = np.flatnonzero(batch.lane == lane)
-            if not len(mine):
-                continue
-            place = self._done[lane] + np.arange(len(mine))
-            self._done[lane] += len(mine)
-            made = np.searchsorted(deal.first, place, side="right") - 1
-            need, after = deal.event[made], deal.after_event[made]
-            columns["need"][mine] = need
-            # A batch that nobody fetched holds nothing up that the batches before it did not.
-            columns["floor"][mine] = np.where(need == NO_EVENT, np.maximum.accumulate(deal.event)[made] + 1, need)
-            columns["ready_ns"][mine] = np.where(
-                np.append(deal.first, -1)[made + 1] == place + 1, deal.ready_ns[made], 0
-            )
-            gate, count, gate_ns = self._gates(batch.start_ns[mine], after, deal.is_early[made])
-            columns["gate"][mine], columns["gate_count"][mine], columns["gate_ns"][mine] = gate, count, gate_ns
-        return Dependencies(**columns)
-
-    def _gates(self, start: np.ndarray, after: np.ndarray, early: np.ndarray) -> tuple[np.ndarray, ...]:
-        """What operations of a worker wait for: the fetch `after`, or with `early`, whose batch may begin with its
-        pass, what the training thread did last before they began, up to the first fetch `after` of the pass."""
-        opened = np.minimum(np.searchsorted(self._openings, start, side="right"), self._openings_until[after])
-        fetched = np.minimum(np.searchsorted(self._fetch_ends, start, side="right"), self._fetch_number[after] - 1)
-        opened_ns, fetched_ns = self._openings[opened - 1], self._fetch_ends[fetched - 1]
-        by_opening = early & ((fetched == 0) | (opened_ns >= fetched_ns))
-        gate = np.where(by_opening, OPENINGS, FETCHES).astype(np.int8)
-        count = np.where(by_opening, opened, np.where(early, fetched, self._fetch_number[after]))
-        gate_ns = np.where(by_opening, opened_ns, np.where(early, fetched_ns, self._loop.end_ns[after]))
-        unheld = early & ((start < self._loop.entry_ns) | (count == 0))
-        gate[unheld], count[unheld], gate_ns[unheld] = NO_GATE, 0, np.iinfo(np.int64).min
-        return gate, count, gate_ns
-
-
-def _nth(events: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """events[index], NO_EVENT beyond the end."""
-    if not len(events):
-        return np.full(len(index), NO_EVENT, dtype=np.int64)
-    return np.where(index < len(events), events[np.minimum(index, len(events) - 1)], NO_EVENT)
 
 
 def _fetch_fed(bytes_before: np.ndarray, step_bytes: float, fetches_before: float) -> np.ndarray:
@@ -328,6 +260,36 @@ def derive_model(
     return _measured(draft, batches)
 
 
+def known_model(loop: TrainingLoop, batches: Batches, files: int) -> LoopModel:
+    """The model of one rank whose capture says what each operation waits for. The operations are read twice.
+
+    loop: from `replay.causal.training_loop.known_loop`. files: how many there are.
+    Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
+    """
+    known = known_feeds(loop, batches, files)
+    draft = LoopModel(
+        loop=loop,
+        loop_files=known.loop_files,
+        synchronous=known.reads > 0 and known.inside >= SYNCHRONOUS_SHARE * known.reads,
+        step_bytes=0.0,
+        fetches_before=0.0,
+        turns=(),
+        dealing=None,
+        loop_bytes=known.bytes,
+        outside_bytes=0,
+        residual_ns=loop.end_ns - loop.begin_ns,
+        ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
+        needed={},
+        think_ns=(0, 0),
+        long_think_ns=(0, 0),
+        depth=Distribution.of(np.empty(0, dtype=np.int64)),
+        reads=known.reads,
+        inside_share=known.inside / known.reads if known.reads else 0.0,
+        known=known,
+    )
+    return _measured(draft, batches)
+
+
 def _worker_lanes(loop_reads: LoopReads, workers_late_ns: Sequence[int]) -> dict[int, int]:
     """The lanes of worker processes, each with how late its clock may be: the last of the lanes that read for the loop.
 
@@ -357,7 +319,8 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
             events[dependencies.need[mine][is_needed[mine]]] = True
             think.add(lane, batch, dependencies, mine, feeds[mine])
     think_ns, long_think_ns = think.typical()
-    ready_ns = draft.ready_ns if draft.synchronous else ready_times(loop, last_end, think_ns[1])
+    lanes_make_ready = draft.synchronous or draft.known is not None
+    ready_ns = draft.ready_ns if lanes_make_ready else ready_times(loop, last_end, think_ns[1])
     from_ns = np.clip(last_end, loop.begin_ns, loop.end_ns)
     fetches = loop.fetches
     was_ready = ready_at(last_end[fetches], ready_ns[fetches])

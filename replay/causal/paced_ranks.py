@@ -11,18 +11,18 @@ import pyarrow as pa
 
 from replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from replay.causal.check import schedule
-from replay.causal.model import LoopModel, derive_model
-from replay.causal.training_loop import TrainingLoop, training_loop
+from replay.causal.model import LoopModel, derive_model, known_model
+from replay.causal.training_loop import TrainingLoop, known_loop, training_loop
 from replay.engine.clock import StopFlag
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.chosen_layers import LayerChoice
 from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import PLAN_ROW, OperationBatch
+from replay.plan.plan_row import PLAN_ROW, OperationBatch, known_rows
 from replay.plan.survey import RankSurvey
 from replay.ranks.comm import Communicator, SharedCounters, together
 from replay.ranks.meeting_relay import MeetingRelay
 from traces.errors import CaptureError
-from traces.schema import codes
+from traces.schema import DEPENDENCY_COLUMNS, codes
 from traces.store.reader import Capture
 
 MAX_CHECKED_OPERATIONS = 5_000_000
@@ -137,16 +137,7 @@ def derive_steps(
     ranks = [survey.rank for survey in surveys]
     loops = together(comm, lambda: {rank: _loop(capture, rank, spans[rank], origin_ns) for rank in ranks})
 
-    def model(survey: RankSurvey) -> LoopModel:
-        return derive_model(
-            loops[survey.rank],
-            lambda: rank_batches(capture, survey.rank, survey.layers),
-            capture.files.num_rows,
-            threads_known=capture.info.lanes == "pthread_id",
-            workers_late_ns=_workers_late_ns(capture, survey.rank),
-        )
-
-    models = together(comm, lambda: {survey.rank: model(survey) for survey in surveys})
+    models = together(comm, lambda: {each.rank: _model(capture, each, loops[each.rank]) for each in surveys})
     meetings, warnings = _meetings([each.loop for each in models.values()], comm)
     return Steps(
         models=models,
@@ -154,6 +145,26 @@ def derive_steps(
         meetings=meetings,
         origin_ns=origin_ns,
         warnings=(*warnings, *_outside(models)),
+    )
+
+
+def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop) -> LoopModel:
+    def batches() -> Iterator[OperationBatch]:
+        return rank_batches(capture, survey.rank, survey.layers)
+
+    if capture.info.dependencies == "known":
+        try:
+            return known_model(loop, batches, capture.files.num_rows)
+        except CaptureError as error:
+            raise CaptureError(
+                f"{capture.named}: rank {survey.rank}: {error}; make the capture again, or replay with --pace timed"
+            ) from error
+    return derive_model(
+        loop,
+        batches,
+        capture.files.num_rows,
+        threads_known=capture.info.lanes == "pthread_id",
+        workers_late_ns=_workers_late_ns(capture, survey.rank),
     )
 
 
@@ -200,7 +211,7 @@ def _outside(models: Mapping[int, LoopModel]) -> list[str]:
 
 def _loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> TrainingLoop:
     try:
-        return training_loop(spans, origin_ns)
+        return (known_loop if capture.info.dependencies == "known" else training_loop)(spans, origin_ns)
     except CaptureError as error:
         raise CaptureError(
             f"{capture.named}: rank {rank}: {error}; merge with a profile, or replay with --pace think or timed"
@@ -209,7 +220,8 @@ def _loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> Train
 
 def rank_batches(capture: Capture, rank: int, layers: LayerChoice) -> Iterator[OperationBatch]:
     """The operations of a rank that a replay issues. Raises: CaptureError when a part is damaged."""
-    for batch in capture.operations(rank, columns=_COLUMNS):
+    known = DEPENDENCY_COLUMNS if capture.info.dependencies == "known" else ()
+    for batch in capture.operations(rank, columns=[*_COLUMNS, *known]):
         mine = layers.replayed(batch)
         if mine.any():
             yield _operations(batch, mine)
@@ -227,6 +239,7 @@ def _operations(batch: pa.RecordBatch, mine: np.ndarray) -> OperationBatch:
         length=column("length"),
         start_ns=column("start_ns"),
         end_ns=column("end_ns"),
+        known=known_rows(batch, mine),
     )
 
 

@@ -38,6 +38,7 @@ OPENING = (FETCH, CHECKPOINT, EVALUATION)
 """Kinds of events that let operations of the training thread itself begin."""
 
 STEP, INPUT_WAIT = SPAN_KINDS.index("step"), SPAN_KINDS.index("input_wait")
+_NEVER = np.iinfo(np.int64).max
 PIPELINE, COLLECTIVE_SPAN = SPAN_KINDS.index("pipeline"), SPAN_KINDS.index("collective")
 _KIND_OF_SPAN = {
     INPUT_WAIT: FETCH,
@@ -165,14 +166,10 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
     begins when the earlier one ends.
     Raises: CaptureError without steps.
     """
-    kind = codes(spans, "kind")
-    thread, number = spans["thread"].to_numpy(), spans["step"].to_numpy()
+    kind, thread = codes(spans, "kind"), spans["thread"].to_numpy()
     start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-    steps = np.flatnonzero(kind == STEP)
-    if not len(steps):
-        raise CaptureError("the capture has no training steps, so its reads cannot follow a training loop")
-    steps = steps[np.argsort(start_ns[steps], kind="stable")]
-    begins, ends = start_ns[steps], end_ns[steps]
+    steps = _steps(kind, start_ns)
+    begins = start_ns[steps]
     entry_ns = max(int(begins[0]), origin_ns)
     threads = set(thread[steps].tolist())
     chosen = np.isin(kind, list(_KIND_OF_SPAN)) & (end_ns > entry_ns)
@@ -193,14 +190,54 @@ def training_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
         loader=np.concatenate(([OTHER_LOADER], event_loader)).astype(np.int8),
         begin_ns=np.concatenate(([origin_ns], event_begin)),
         end_ns=np.concatenate(([entry_ns], event_end)),
-        step_number=number[steps],
+        step_number=spans["step"].to_numpy()[steps],
         step_begin_ns=begins,
-        step_end_ns=ends,
-        exit_ns=max(int(ends.max()), int(event_end.max(initial=0))),
+        step_end_ns=end_ns[steps],
+        exit_ns=max(int(end_ns[steps].max()), int(event_end.max(initial=0))),
         input_waits=input_waits,
         made_begin_ns=made_begin,
         made_end_ns=made_end,
     )
+
+
+def known_loop(spans: pa.Table, origin_ns: int) -> TrainingLoop:
+    """The loop of one rank whose dependencies are known, as `training_loop`, with the spans as they are.
+
+    Each `input_wait` is a batch fetch and each `collective` a meeting, also those without duration, so that their
+    numbers are those of the capture. The entry ends with the first event where that is before the first step.
+    Raises: CaptureError without steps.
+    """
+    kind = codes(spans, "kind")
+    start_ns, end_ns = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    steps = _steps(kind, start_ns)
+    mine = np.flatnonzero(np.isin(kind, list(_KIND_OF_SPAN)))
+    mine = mine[np.lexsort((spans["step"].to_numpy()[mine], end_ns[mine], start_ns[mine]))]
+    entry_ns = max(min(start_ns[steps[0]], start_ns[mine].min(initial=_NEVER)), origin_ns)
+    until = np.maximum.accumulate(np.concatenate(([entry_ns], end_ns[mine])))
+    event_kind = np.array([_KIND_OF_SPAN[code] for code in kind[mine].tolist()], dtype=np.int8)
+    nothing = np.empty(0, dtype=np.int64)
+    return TrainingLoop(
+        kind=np.concatenate((np.array([ENTRY], dtype=np.int8), event_kind)),
+        loader=np.full(len(until), OTHER_LOADER, dtype=np.int8),
+        begin_ns=np.concatenate(([origin_ns], np.maximum(start_ns[mine], until[:-1]))),
+        end_ns=until,
+        step_number=spans["step"].to_numpy()[steps],
+        step_begin_ns=start_ns[steps],
+        step_end_ns=end_ns[steps],
+        exit_ns=max(int(end_ns[steps].max()), int(until[-1])),
+        input_waits=True,
+        made_begin_ns=nothing,
+        made_end_ns=nothing,
+    )
+
+
+def _steps(kind: np.ndarray, start_ns: np.ndarray) -> np.ndarray:
+    """The spans that are steps, in the order of their begin. Raises: CaptureError without any."""
+    steps = np.flatnonzero(kind == STEP)
+    if not len(steps):
+        raise CaptureError("the capture has no training steps, so its reads cannot follow a training loop")
+    found: np.ndarray = steps[np.argsort(start_ns[steps], kind="stable")]
+    return found
 
 
 def _hidden_collectives(

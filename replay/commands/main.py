@@ -35,6 +35,7 @@ COMMANDS = {
     "run": "Replay a capture.",
     "compare": "How faithful a replay is.",
     "regress": "Whether one file system is slower than another.",
+    "transform": "What if: a capture with other requests, readers or ranks.",
     "calibrate": "Measure a file system for predictions.",
     "export": "A capture for other tools: Perfetto, Darshan, CSV, fio.",
     "glossary": "The words of the tables and options, explained.",

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from replay.interface.merging import merge
     from replay.interface.recordings import Recorded, record
     from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
+    from replay.interface.transforming import transform
     from replay.regression.comparison import Regression
     from replay.run.repeat import Repeats
     from replay.run.result import RunResult
+    from replay.transform.rewrite import Transformed
     from traces.errors import (
         AlignmentError,
         CaptureError,
@@ -81,9 +83,11 @@ _HOMES = {
     "replay.interface.merging": ("merge",),
     "replay.interface.recordings": ("Recorded", "record"),
     "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
+    "replay.interface.transforming": ("transform",),
     "replay.regression.comparison": ("Regression",),
     "replay.run.repeat": ("Repeats",),
     "replay.run.result": ("RunResult",),
+    "replay.transform.rewrite": ("Transformed",),
     "traces.errors": (
         "AlignmentError",
         "CaptureError",
@@ -138,6 +142,7 @@ __all__ = [
     "TargetError",
     "Thresholds",
     "Timeline",
+    "Transformed",
     "UsageError",
     "Views",
     "anchor",
@@ -165,6 +170,7 @@ __all__ = [
     "table",
     "tables",
     "timeline",
+    "transform",
     "unstage",
     "workloads",
 ]

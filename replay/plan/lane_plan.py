@@ -19,11 +19,13 @@ from replay.engine.items import BATCH_ITEMS, RENAME, RING_BATCHES
 from replay.plan.pacing import LaneClock, Pace, Pacing
 from replay.plan.plan_row import (
     COMPUTE_KINDS,
+    KNOWN_ROW,
     PLAN_ROW,
     Gap,
     Mark,
     OperationBatch,
     is_operation,
+    known_rows,
     operation_rows,
     rows_of_arrays,
     set_new_slots,
@@ -32,7 +34,7 @@ from replay.plan.row_queue import RowQueue, SpillFile
 from replay.plan.survey import RankSurvey
 from replay.twin.placement import Placement
 from traces.measures.intervals import Intervals
-from traces.schema import SPAN_KINDS, codes
+from traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, codes
 from traces.steps import step_at
 from traces.store.reader import Capture
 
@@ -127,6 +129,8 @@ class RankSource:
     origin_ns: recorded time of the replay's start.
     spill: for rows of lanes that lag behind.
     causal: makes the operations depend on the training loop (pace `steps`); without it each has a due time of its own.
+    known: by lane, what the capture says that its operations wait for, in order; empty where it does not, or without
+    `causal`.
     batch_items: see `batch_items_of`.
     """
 
@@ -141,8 +145,11 @@ class RankSource:
         causal: CausalLanes | None = None,
         batch_items: int = BATCH_ITEMS,
     ) -> None:
+        known = causal is not None and capture.info.dependencies == "known"
+        columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if known else ())]
         # By `map`, which holds on to no row group until it is asked for the next: there may be many ranks.
-        self._batches = map(partial(_planned, survey, slots), capture.operations(survey.rank, columns=list(_COLUMNS)))
+        self._batches = map(partial(_planned, survey, slots), capture.operations(survey.rank, columns=columns))
+        self.known = {lane: RowQueue(KNOWN_ROW, spill=spill) for lane in survey.lanes} if known else {}
         self._batch_items = batch_items
         self._causal = causal
         self._queues = {lane: RowQueue(PLAN_ROW, spill=spill) for lane in survey.lanes}
@@ -168,6 +175,8 @@ class RankSource:
 
     def _shared_out(self, rows: np.ndarray, operations: OperationBatch) -> Iterator[tuple[int, np.ndarray]]:
         """Lane and items, for each lane of a row group."""
+        for lane, known in self.known.items():
+            known.append(operations.known[operations.lane == lane])
         if self._causal is not None:
             yield from ((lane, items) for lane, items, _ in self._causal.split(rows, operations))
             return
@@ -178,7 +187,7 @@ class RankSource:
             yield lane, own
 
     def close(self) -> None:
-        for queue in self._queues.values():
+        for queue in (*self._queues.values(), *self.known.values()):
             queue.close()
 
 
@@ -203,7 +212,7 @@ def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _
         new_file_id = values["offset"][renames]
         set_new_slots(rows, renames, new_file_id, slots.of_rows(backend[renames], new_file_id))
     recorded = {name: values[name] for name in ("lane", "file_id", "length", "start_ns", "end_ns")}
-    return rows, OperationBatch(op=op, **recorded)
+    return rows, OperationBatch(op=op, known=known_rows(batch, mask), **recorded)
 
 
 class _QueuedLane(LaneSource):

@@ -13,9 +13,10 @@ row is made by `operation_rows`, `rows_of_each` or `rows_of_arrays` and is read 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from replay.engine.items import (
     ADD,
@@ -33,7 +34,7 @@ from replay.engine.items import (
     WRITE_AT,
     Batch,
 )
-from traces.schema import NO_STEP, OPS
+from traces.schema import DEPENDENCY_COLUMNS, NO_STEP, OPS
 
 COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
 """Kind of a gap by the word of the option `--compute`."""
@@ -191,6 +192,22 @@ def rows_of_arrays(items: Item, count: int) -> np.ndarray:
     return rows
 
 
+KNOWN_ROW = np.dtype([("feeds", "<i4"), ("follows", "<i4"), ("ready_ns", "<i8")])
+"""`traces.schema.DEPENDENCY_COLUMNS` of an operation, -1 for null."""
+
+_NOTHING_KNOWN = np.empty(0, dtype=KNOWN_ROW)
+
+
+def known_rows(batch: pa.RecordBatch, mask: np.ndarray) -> np.ndarray:
+    """`KNOWN_ROW` (n,) of the rows `mask` (bool) of a batch of the op stream; none where it lacks these columns."""
+    if "feeds" not in batch.schema.names:
+        return _NOTHING_KNOWN
+    rows = np.empty(int(mask.sum()), dtype=KNOWN_ROW)
+    for name in DEPENDENCY_COLUMNS:
+        rows[name] = batch.column(name).fill_null(-1).to_numpy()[mask]
+    return rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperationBatch:
     """Operations of one rank in start order, each array (n,).
@@ -200,6 +217,7 @@ class OperationBatch:
     file_id: row of the file in the capture's table of files.
     length: bytes.
     start_ns, end_ns: recorded times.
+    known: `KNOWN_ROW` (n,), what the capture says that they wait for; no rows where it says nothing.
     """
 
     lane: np.ndarray
@@ -208,6 +226,7 @@ class OperationBatch:
     length: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
+    known: np.ndarray = field(default_factory=lambda: _NOTHING_KNOWN)
 
 
 def operation_rows(

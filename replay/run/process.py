@@ -83,9 +83,10 @@ class ReplayProcess:
         self.surveys = surveys
         self.paced = paced
         lanes = sum(len(survey.lanes) for survey in self.surveys)
-        # Two queues a lane: one for its plan, one for its results.
+        # Two queues a lane: one for its plan, one for its results; a third for dependencies that are known.
+        queues = 3 if capture.info.dependencies == "known" else 2
         self._buffers = LaneBuffers(
-            spill=SpillFile(prepared.working, queues=2 * lanes),
+            spill=SpillFile(prepared.working, queues=queues * lanes),
             times=TimeCollector(),
             batch_items=batch_items_of(lanes),
         )

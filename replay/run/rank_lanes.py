@@ -90,7 +90,9 @@ class ReplayedRank:
         source = RankSource(
             context.capture, survey, slots, pacing, context.begin_ns, buffers.spill, causal, buffers.batch_items
         )
-        self.recorders = [LaneRecorder(lane, buffers.spill, buffers.times) for lane in survey.lanes]
+        self.recorders = [
+            LaneRecorder(lane, buffers.spill, buffers.times, known=source.known.get(lane)) for lane in survey.lanes
+        ]
         self.compute = ComputeRecorder()
         self.lanes = [
             FedLane(

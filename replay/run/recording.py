@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH
 from replay.engine.items import ADD, MARK, READ_AT, SLEEP, SPIN, WRITE_AT, Completed
-from replay.plan.plan_row import EVENT_ROW, GAP_ROW, MARK_ROW, NO_EVENT, is_operation, recorded_operations
+from replay.plan.plan_row import EVENT_ROW, GAP_ROW, KNOWN_ROW, MARK_ROW, NO_EVENT, is_operation, recorded_operations
 from replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.results import is_refused
 from traces.schema import (
+    DEPENDENCY_COLUMNS,
     OPS_SCHEMA,
     RECONSTRUCTED,
     SPAN_KINDS,
@@ -43,6 +44,9 @@ RESULT_ROW = np.dtype(
     ]
 )
 """One issued operation. Times are in ns from the start of the run."""
+
+_RESULT_WITH_KNOWN = np.dtype([*RESULT_ROW.descr, *KNOWN_ROW.descr])
+"""With what the capture says that the operation waits for."""
 
 _SPAN_OF_EVENT = {FETCH: "input_wait", CHECKPOINT: "checkpoint", COLLECTIVE: "collective"}
 
@@ -144,12 +148,23 @@ class TimeCollector:
 
 
 class LaneRecorder:
-    """Keeps the rows of one I/O lane until the run has ended, and its totals. `times`: the collector of its times."""
+    """Keeps the rows of one I/O lane until the run has ended, and its totals.
 
-    def __init__(self, lane: int, spill: SpillFile | None = None, times: TimeCollector | None = None) -> None:
+    `times`: the collector of its times. `known`: `KNOWN_ROW`s of its operations in order, which go into its rows.
+    """
+
+    def __init__(
+        self,
+        lane: int,
+        spill: SpillFile | None = None,
+        times: TimeCollector | None = None,
+        known: RowQueue | None = None,
+    ) -> None:
         self.lane = lane
         self.times = times or TimeCollector()
-        self.rows = RowQueue(RESULT_ROW, spill=spill)
+        self._known = known
+        self._row = RESULT_ROW if known is None else _RESULT_WITH_KNOWN
+        self.rows = RowQueue(self._row, spill=spill)
         self._tally = Tally()
 
     def record(self, planned: np.ndarray, done: Completed) -> None:
@@ -157,12 +172,16 @@ class LaneRecorder:
         planned = planned[: done.count]
         issued = is_operation(planned)
         operations = recorded_operations(planned)
-        rows = np.empty(len(operations), dtype=RESULT_ROW)
+        rows = np.empty(len(operations), dtype=self._row)
         for name in ("op", "api", "origin", "file_id", "step", "offset"):
             rows[name] = operations[name]
         rows["lane"] = self.lane
         rows["begin_ns"], rows["end_ns"] = done.begin_ns[issued], done.end_ns[issued]
         rows["due_ns"], rows["result"] = done.due_ns[issued], done.result[issued]
+        if self._known is not None:
+            known = self._known.pop(len(rows))
+            for name in DEPENDENCY_COLUMNS:
+                rows[name] = known[name]
         self.rows.append(rows)
         self._count(rows, operations)
 
@@ -335,5 +354,7 @@ def _ops_table(rank: int, rows: np.ndarray) -> pa.Table:
     columns = {
         name: rows[name] for name in ("lane", "op", "api", "origin", "file_id", "step", "offset", "due_ns", "result")
     }
+    for name in set(DEPENDENCY_COLUMNS).intersection(rows.dtype.names or ()):
+        columns[name] = np.ma.masked_less(rows[name], 0)
     columns |= {"length": np.maximum(rows["result"], 0), "start_ns": rows["begin_ns"], "end_ns": rows["end_ns"]}
     return table_from_columns({"rank": np.full(len(rows), rank, dtype=np.int32), **columns}, OPS_SCHEMA)

@@ -232,6 +232,8 @@ def replay_info(
         ranks=source.info.ranks,
         sources=sources or (as_source(source), *source.info.sources),
         lanes="recorded",
+        # Without its batch fetches, which only this pace writes, a capture's dependencies would name nothing.
+        dependencies=source.info.dependencies if pacing.pace is Pace.STEPS else "inferred",
         warnings=result.warnings,
         partial=result.stopped,
         made_by=record.as_made_by(stored),

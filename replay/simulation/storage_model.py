@@ -112,7 +112,8 @@ class Limit:
     def __post_init__(self) -> None:
         if self.each not in SCOPES:
             raise UsageError(f"each {self.each!r}: choose {', '.join(SCOPES)}")
-        allowed = DATA_OPERATIONS if self.each == "server" else OPS
+        others = tuple(name for name in OPS if name not in DATA_OPERATIONS)
+        allowed = {"server": DATA_OPERATIONS, "metadata": others}.get(self.each, OPS)
         wrong = [operation for operation in self.operations if operation not in allowed]
         if wrong or not self.operations:
             raise UsageError(f"operations {list(self.operations)} of limit {self.name!r}: choose {', '.join(allowed)}")

@@ -13,7 +13,7 @@ from replay import interface as dxt_replay
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-BY_NAME_OF_SOMETHING = {"errors", "close_errors", "counted", "latency_by_operation_us", "metrics", "model"}
+BY_NAME_OF_SOMETHING = {"errors", "close_errors", "counted", "latency_by_operation_us", "metrics", "model", "changes"}
 """Objects whose keys are data."""
 
 
@@ -26,6 +26,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     dxt_replay.stage(capture, twin)
     run = dxt_replay.run(capture, twin, folder / "r.capture", pace="none")
     part = dxt_replay.part(capture, steps="0-2")
+    transformed = dxt_replay.transform(capture, folder / "t.capture", compute_speed=2)
     regression = dxt_replay.regress(part, twin, twin, repeats=1, warmup=0, pace="none", cold=False)
     target = folder / "target"
     target.mkdir()
@@ -35,6 +36,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "run": run,
         "compare": dxt_replay.compare(capture, folder / "r.capture"),
         "regress": regression,
+        "transform": transformed,
     }
     calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
     return {name: result.as_json() for name, result in results.items()} | {"calibrate": calibrated}
@@ -46,7 +48,7 @@ def explained(command: str) -> Mapping[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("command", ["calibrate", "generate", "merge", "run", "compare", "regress"])
+@pytest.mark.parametrize("command", ["calibrate", "generate", "merge", "run", "compare", "regress", "transform"])
 def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
     meanings = explained(command)
     assert list(meanings) == list(printed[command])

@@ -32,6 +32,7 @@ COMMANDS = (
     "run",
     "compare",
     "regress",
+    "transform",
     "export",
     "demo",
     "glossary",

@@ -1,0 +1,19 @@
+from collections.abc import Sequence
+
+import numpy as np
+
+from replay.causal.lane_events import EventLane, Watch
+
+CONSTANTS: dict[str, int]
+
+class Service: ...
+
+class CompiledLanes:
+    def __init__(
+        self, lanes: Sequence[EventLane], service: Service | None, watch: Watch | None, first_rank_counter: int
+    ) -> None: ...
+    def run(self) -> bool: ...
+    def undone(self) -> list[int]: ...
+    def end_ns(self) -> np.ndarray: ...
+    @property
+    def served(self) -> int: ...

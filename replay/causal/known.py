@@ -1,0 +1,124 @@
+"""Dependencies that a capture itself holds, in the columns `feeds`, `follows` and `ready_ns`: none is inferred. Pure.
+
+An operation that has neither `feeds` nor `follows` belongs to the checkpoint that it begins in. One that ended before
+the first step holds that step up, and one that began after the loop waits for its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies, nth_event
+from replay.causal.feed import Batches, containing
+from replay.causal.training_loop import FETCH, OPENING, TrainingLoop
+from replay.plan.plan_row import NO_EVENT, OperationBatch
+from traces.errors import CaptureError
+from traces.measures.distribution import Distribution, DistributionCollector
+from traces.schema import READ
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KnownFeeds:
+    """The reads that feed batch fetches.
+
+    loop_files: which files they read, bool by file id.
+    reads, inside: how many there are, and how many of them lie inside an input wait.
+    bytes: how much they read.
+    ready_ns: how long batches were made ready after their last operation, without those that were ready at once.
+    """
+
+    loop_files: np.ndarray
+    reads: int
+    inside: int
+    bytes: int
+    ready_ns: Distribution
+
+
+def known_feeds(loop: TrainingLoop, batches: Batches, files: int) -> KnownFeeds:
+    """The reads that feed batch fetches, of a rank whose dependencies are known. `files`: how many there are."""
+    loop_files, ready = np.zeros(files, dtype=bool), DistributionCollector()
+    reads = inside = moved = 0
+    for batch in batches():
+        known = batch.known
+        ready.add(known["ready_ns"][known["ready_ns"] > 0])
+        chosen = (known["feeds"] >= 0) & (batch.op == READ)
+        loop_files[batch.file_id[chosen]] = True
+        event = containing(loop, loop.fetches, batch.start_ns[chosen])
+        within = event != NO_EVENT
+        within[within] &= batch.end_ns[chosen][within] <= loop.end_ns[event[within]]
+        reads += int(chosen.sum())
+        inside += int(within.sum())
+        moved += int(batch.length[chosen].sum())
+    return KnownFeeds(loop_files=loop_files, reads=reads, inside=inside, bytes=moved, ready_ns=ready.distribution())
+
+
+class KnownReader:
+    """Known dependencies of a rank's operations, batch after batch from the first one."""
+
+    def __init__(self, loop: TrainingLoop) -> None:
+        self._loop = loop
+        self._fetches = loop.fetches
+        self._opened = 1 + np.cumsum(np.isin(loop.kind, OPENING))
+        self._fetched = np.cumsum(loop.kind == FETCH)
+        self._floor: dict[int, int] = {}
+        self._moment: dict[int, int] = {}
+
+    def dependencies(self, batch: OperationBatch) -> Dependencies:
+        """Dependencies of these operations, which continue the earlier batches.
+
+        Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
+        """
+        loop, known = self._loop, batch.known
+        start, end = batch.start_ns, batch.end_ns
+        free = (known["feeds"] < 0) & (known["follows"] < 0)
+        inside = np.where(free, containing(loop, loop.checkpoints, start), NO_EVENT)
+        need = np.where(known["feeds"] < 0, NO_EVENT, nth_event(self._fetches, known["feeds"]))
+        need[free & (start < loop.entry_ns) & (end <= loop.entry_ns)] = 0
+        holds_up = (inside != NO_EVENT) & (end <= loop.end_ns[inside])
+        need[holds_up] = inside[holds_up]
+        event = np.where(known["follows"] < 0, inside, nth_event(self._fetches, known["follows"] // 2))
+        gate = np.where(known["follows"] % 2 == 0, OPENINGS, FETCHES).astype(np.int8)
+        gate[inside != NO_EVENT] = OPENINGS
+        gate[event == NO_EVENT] = NO_GATE
+        count = np.where(gate == OPENINGS, self._opened[event], np.where(gate == FETCHES, self._fetched[event], 0))
+        gate_ns = np.where(gate == OPENINGS, loop.begin_ns[event], loop.end_ns[event])
+        gate_ns[gate == NO_GATE] = np.iinfo(np.int64).min
+        last = free & (start >= loop.exit_ns) & (inside == NO_EVENT)
+        gate[last], count[last], gate_ns[last] = OPENINGS, self._opened[-1] + 1, loop.exit_ns
+        moment = np.where(gate == NO_GATE, -1, 2 * event + (gate == FETCHES))
+        moment[last] = 2 * len(loop.kind)
+        # An event that has ended cannot have waited for an operation that begins later.
+        floor = np.where(need == NO_EVENT, np.searchsorted(loop.end_ns, start, side="right"), need)
+        floor = np.maximum(floor, np.where((inside != NO_EVENT) & (need == NO_EVENT), inside + 1, 0))
+        for lane in np.unique(batch.lane).tolist():
+            mine = np.flatnonzero(batch.lane == lane)
+            floor[mine] = self._floors(lane, need[mine], floor[mine])
+            self._check_order(lane, need[mine], moment[mine])
+        ready_ns = np.maximum(known["ready_ns"], 0)
+        return Dependencies(need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns, ready_ns=ready_ns)
+
+    def _floors(self, lane: int, need: np.ndarray, floor: np.ndarray) -> np.ndarray:
+        """The floors of operations of one lane: no later one of them is needed by an earlier event."""
+        wanted = np.where(need == NO_EVENT, _NEVER, need)
+        if wanted.min() < self._floor.get(lane, 0):
+            number = int(self._fetched[wanted.min()]) - 1
+            raise CaptureError(f"lane {lane} has operations of batch fetch {number} long after those of later ones")
+        found: np.ndarray = np.minimum(floor, np.minimum.accumulate(wanted[::-1])[::-1])
+        self._floor[lane] = max(self._floor.get(lane, 0), int(found.max()))
+        return found
+
+    def _check_order(self, lane: int, need: np.ndarray, moment: np.ndarray) -> None:
+        """Raises: CaptureError where the lane would wait for what comes after an event that waits for the lane."""
+        latest = np.maximum.accumulate(np.concatenate(([self._moment.get(lane, -1)], moment)))
+        self._moment[lane] = int(latest[-1])
+        wrong = (need != NO_EVENT) & (latest[1:] > 2 * need)
+        if wrong.any():
+            number = int(self._fetched[need[wrong][0]]) - 1
+            raise CaptureError(
+                f"an operation in lane {lane} feeds batch fetch {number} and waits for what comes after it: the "
+                "columns feeds and follows contradict each other"
+            )

@@ -1,0 +1,86 @@
+"""`dxt-replay transform`: what if the application read in another way, or ran on more ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from replay.commands.shared_options import capture_argument, force_option, json_option
+
+
+@click.command()
+@capture_argument("capture")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="OUT.capture",
+    help="The capture to write, such as what-if.capture.",
+)
+@click.option("--chunk", metavar="SIZE", help="Store HDF5 data in chunks of this size, such as 1MiB.")
+@click.option(
+    "--compression",
+    metavar="NAME:RATIO",
+    help="Compress the data: gzip:0.6 stores 60 % of the bytes; gzip:0.6:250MB/s sets the decoder's speed, too.",
+)
+@click.option("--transfer-size", metavar="SIZE", help="Read streams in requests of this size, such as 1MiB.")
+@click.option("--readers", type=int, metavar="N", help="Readers of each rank; 0: the training thread itself reads.")
+@click.option("--prefetch", type=int, metavar="N", help="Batches that readers are ahead of the training loop.")
+@click.option(
+    "--preprocess-speed", type=float, default=1.0, metavar="X", help="Preprocess X times as fast, such as 2 or 0.5."
+)
+@click.option("--compute-speed", type=float, default=1.0, metavar="X", help="Compute X times as fast, such as 4.")
+@click.option("--ranks", type=int, metavar="N", help="Run on N ranks.")
+@click.option("--weak", is_flag=True, help="With --ranks: each rank has as much to do as before.")
+@force_option
+@json_option
+def command(
+    capture: Path,
+    output: Path,
+    chunk: str | None,
+    compression: str | None,
+    transfer_size: str | None,
+    readers: int | None,
+    prefetch: int | None,
+    preprocess_speed: float,
+    compute_speed: float,
+    ranks: int | None,
+    weak: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a capture (or a .darshan log with a profile) as it would be if the application read in another way.
+
+    The changes are applied in the order of the options below. The result is a capture: stage it, replay it with
+    `run --pace steps`, compare it. What had to be assumed is printed.
+    """
+    from replay import interface
+    from replay.commands.json_output import print_json
+    from replay.commands.next_command import print_next
+    from replay.commands.progress import status
+    from replay.ranks.stopping import unwind_on_signals
+    from replay.show.terminal import print_sections
+    from replay.show.transform_sections import transform_sections
+
+    with unwind_on_signals(), status("transforming"):
+        result = interface.transform(
+            capture,
+            output,
+            chunk=chunk,
+            compression=compression,
+            transfer_size=transfer_size,
+            readers=readers,
+            prefetch=prefetch,
+            preprocess_speed=preprocess_speed,
+            compute_speed=compute_speed,
+            ranks=ranks,
+            weak=weak,
+            force=force,
+        )
+    if as_json:
+        print_json(result.as_json())
+        return
+    print_sections(transform_sections(result.as_json()))
+    print_next("stage", output, "--target", "TARGET")

@@ -1,0 +1,36 @@
+"""What `dxt-replay transform` prints for a person: the capture before and after, and what was assumed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from replay.show.section import Section, prose
+from traces.units import format_bytes, format_count, format_counted, format_duration
+
+
+def transform_sections(transformed: Mapping[str, Any]) -> list[Section]:
+    """The tables of `dxt-replay transform`, from its JSON object."""
+    before, after = transformed["before"], transformed["after"]
+    rows = [
+        (label, *(write(each[name]) for each in (before, after)))
+        for label, name, write in (
+            ("ranks", "ranks", format_count),
+            ("operations", "operations", format_count),
+            ("reads", "reads", format_count),
+            ("bytes read", "bytes_read", format_bytes),
+            ("elapsed", "elapsed_ns", format_duration),
+        )
+    ]
+    sections = [
+        Section(title=_headline(transformed), columns=("", "before", "after"), rows=tuple(rows)),
+        prose("Assumed", transformed["assumptions"]),
+    ]
+    return [section for section in sections if section.rows]
+
+
+def _headline(transformed: Mapping[str, Any]) -> str:
+    if transformed["same"]:
+        return f"Wrote {transformed['path']}: nothing changed, since the capture is so already"
+    operations = format_counted(transformed["after"]["operations"], "operation")
+    return f"Wrote {transformed['path']}: {operations}; the elapsed time is what the causal model predicts"

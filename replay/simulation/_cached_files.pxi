@@ -1,0 +1,320 @@
+# The page caches of the nodes: see `replay.simulation.cached_files`.
+
+cdef struct Extent:
+    int64_t first
+    int64_t until
+    double ready
+
+cdef struct CachedFile:
+    Extent *extents
+    int64_t count
+    int64_t room
+    int64_t dirty
+
+cdef struct Stream:
+    int64_t next
+    int64_t ahead
+
+cdef struct Entry:
+    int64_t file
+    int64_t first
+    int64_t until
+
+cdef struct Node:
+    int64_t held
+    int64_t dirty
+    Entry *entered        # a ring of `room`, a power of two
+    int64_t first
+    int64_t count
+    int64_t room
+
+cdef struct Places:       # numbers by key, with open addressing
+    uint64_t *keys
+    int64_t *values
+    int64_t count
+    int64_t room
+
+
+cdef inline uint64_t _mixed(uint64_t key) noexcept nogil:
+    key = (key ^ (key >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
+    key = (key ^ (key >> 27)) * <uint64_t>0x94D049BB133111EB
+    return key ^ (key >> 31)
+
+
+cdef int64_t _place_of(Places *places, int64_t owner, int64_t file, int64_t following) noexcept nogil:
+    """The number of an owner's file; `following` and remembered where it is new, -1 where memory ran out."""
+    cdef uint64_t key = (<uint64_t>owner << 32) + <uint64_t>file + 1, at
+    cdef int64_t old
+    cdef Places larger
+    if 2 * places.count >= places.room:
+        larger.room = max(64, 2 * places.room)
+        larger.count = places.count
+        larger.keys = <uint64_t *>calloc(larger.room, sizeof(uint64_t))
+        larger.values = <int64_t *>malloc(larger.room * sizeof(int64_t))
+        if larger.keys is NULL or larger.values is NULL:
+            free(larger.keys)
+            free(larger.values)
+            return -1
+        for old in range(places.room):
+            if places.keys[old]:
+                at = _mixed(places.keys[old]) & (larger.room - 1)
+                while larger.keys[at]:
+                    at = (at + 1) & (larger.room - 1)
+                larger.keys[at], larger.values[at] = places.keys[old], places.values[old]
+        free(places.keys)
+        free(places.values)
+        places[0] = larger
+    at = _mixed(key) & (places.room - 1)
+    while places.keys[at] and places.keys[at] != key:
+        at = (at + 1) & (places.room - 1)
+    if not places.keys[at]:
+        places.keys[at], places.values[at] = key, following
+        places.count += 1
+    return places.values[at]
+
+
+cdef class Caches:
+    cdef int64_t size, read_ahead, dirty, node_count, file_room, stream_room
+    cdef Node *nodes
+    cdef CachedFile *files
+    cdef Stream *streams
+    cdef Places file_places, stream_places
+    cdef bint failed
+
+    def __cinit__(self, model, int64_t nodes):
+        self.node_count = nodes
+        self.nodes = <Node *>calloc(max(nodes, 1), sizeof(Node))
+        if self.nodes is NULL:
+            raise MemoryError
+        if model is not None:
+            self.size, self.read_ahead, self.dirty = model.size, model.read_ahead, model.dirty
+
+    def __dealloc__(self):
+        cdef int64_t at
+        if self.nodes is not NULL:
+            for at in range(self.node_count):
+                free(self.nodes[at].entered)
+        for at in range(self.file_places.count):
+            free(self.files[at].extents)
+        free(self.nodes)
+        free(self.files)
+        free(self.streams)
+        free(self.file_places.keys)
+        free(self.file_places.values)
+        free(self.stream_places.keys)
+        free(self.stream_places.values)
+
+    cdef CachedFile *_file(self, int64_t node, int64_t file) noexcept nogil:
+        """A node's file; NULL where memory ran out."""
+        cdef int64_t known = self.file_places.count, at = _place_of(&self.file_places, node, file, known)
+        cdef CachedFile *larger
+        if self.file_places.count > self.file_room:
+            larger = <CachedFile *>realloc(self.files, max(64, 2 * self.file_room) * sizeof(CachedFile))
+            if larger is NULL:
+                at = -1
+            else:
+                self.files, self.file_room = larger, max(64, 2 * self.file_room)
+        if at < 0:
+            self.failed = True
+            self.file_places.count = min(self.file_places.count, known)
+            return NULL
+        if at == known:
+            self.files[at].extents = NULL
+            self.files[at].count = self.files[at].room = self.files[at].dirty = 0
+        return &self.files[at]
+
+    cdef int64_t _from(self, const CachedFile *file, int64_t at) noexcept nogil:
+        """The first extent that ends behind `at`."""
+        cdef int64_t low = 0, high = file.count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if file.extents[middle].until <= at:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef double ready(self, int64_t node, int64_t file, int64_t first, int64_t until) noexcept nogil:
+        """When what is held of a range is there; 0 where nothing is held."""
+        cdef CachedFile *own = self._file(node, file)
+        cdef double latest = 0
+        cdef int64_t at
+        if own is NULL:
+            return 0
+        at = self._from(own, first)
+        while at < own.count and own.extents[at].first < until:
+            latest = max(latest, own.extents[at].ready)
+            at += 1
+        return latest
+
+    cdef bint missing(
+        self, int64_t node, int64_t file, int64_t first, int64_t until, int64_t *begin, int64_t *stop
+    ) noexcept nogil:
+        """The first part of a range that is not held, if any."""
+        cdef CachedFile *own = self._file(node, file)
+        cdef int64_t at
+        if own is NULL:
+            return False
+        at = self._from(own, first)
+        begin[0] = first
+        while at < own.count and own.extents[at].first <= begin[0]:
+            begin[0] = max(begin[0], own.extents[at].until)
+            at += 1
+        stop[0] = min(until, own.extents[at].first) if at < own.count else until
+        return begin[0] < until
+
+    cdef void insert(
+        self, int64_t node, int64_t file, int64_t first, int64_t until, double ready, int64_t now
+    ) noexcept nogil:
+        cdef int64_t begin, stop, at = first
+        cdef Entry oldest
+        cdef Node *cache = &self.nodes[node]
+        while not self.failed and self.missing(node, file, at, until, &begin, &stop):
+            self._hold(node, file, begin, stop, ready, now)
+            at = stop
+        while not self.failed and cache.held > self.size:
+            oldest = cache.entered[cache.first]
+            cache.first = (cache.first + 1) & (cache.room - 1)
+            cache.count -= 1
+            self._drop(node, oldest)
+
+    cdef void _hold(
+        self, int64_t node, int64_t file, int64_t first, int64_t until, double ready, int64_t now
+    ) noexcept nogil:
+        cdef CachedFile *own = self._file(node, file)
+        cdef Node *cache = &self.nodes[node]
+        cdef Entry *latest
+        cdef Extent *left
+        cdef int64_t at, place
+        if own is NULL or not self._room(own):
+            self.failed = True
+            return
+        cache.held += until - first
+        latest = &cache.entered[(cache.first + cache.count - 1) & (cache.room - 1)] if cache.count else NULL
+        if (
+            latest is not NULL and latest.file == file and latest.until == first
+            and until - latest.first <= self.size // C_LEAST_ENTRIES
+        ):
+            latest.until = until
+        elif not self._entered(cache, file, first, until):
+            self.failed = True
+            return
+        at = self._from(own, first)
+        memmove(&own.extents[at + 1], &own.extents[at], (own.count - at) * sizeof(Extent))
+        own.extents[at].first, own.extents[at].until, own.extents[at].ready = first, until, ready
+        own.count += 1
+        for place in range(at + 1, at - 3, -1):
+            if 0 < place < own.count:
+                left = &own.extents[place - 1]
+                if left.until == left[1].first and left.ready <= now and left[1].ready <= now:
+                    left.until, left.ready = left[1].until, max(left.ready, left[1].ready)
+                    memmove(&left[1], &left[2], (own.count - place - 1) * sizeof(Extent))
+                    own.count -= 1
+
+    cdef bint _room(self, CachedFile *file) noexcept nogil:
+        """Make room for two more extents."""
+        cdef Extent *larger
+        if file.count + 2 > file.room:
+            larger = <Extent *>realloc(file.extents, max(4, 2 * file.room) * sizeof(Extent))
+            if larger is NULL:
+                return False
+            file.extents, file.room = larger, max(4, 2 * file.room)
+        return True
+
+    cdef bint _entered(self, Node *cache, int64_t file, int64_t first, int64_t until) noexcept nogil:
+        cdef Entry *larger
+        cdef Entry *entry
+        cdef int64_t at
+        if cache.count == cache.room:
+            larger = <Entry *>malloc(max(16, 2 * cache.room) * sizeof(Entry))
+            if larger is NULL:
+                return False
+            for at in range(cache.count):
+                larger[at] = cache.entered[(cache.first + at) & (cache.room - 1)]
+            free(cache.entered)
+            cache.entered, cache.first, cache.room = larger, 0, max(16, 2 * cache.room)
+        entry = &cache.entered[(cache.first + cache.count) & (cache.room - 1)]
+        entry.file, entry.first, entry.until = file, first, until
+        cache.count += 1
+        return True
+
+    cdef void _drop(self, int64_t node, Entry entry) noexcept nogil:
+        cdef CachedFile *own = self._file(node, entry.file)
+        cdef int64_t at, begin, end
+        cdef Extent whole
+        if own is NULL or not self._room(own):
+            self.failed = True
+            return
+        at = self._from(own, entry.first)
+        while at < own.count and own.extents[at].first < entry.until:
+            whole = own.extents[at]
+            begin, end = max(whole.first, entry.first), min(whole.until, entry.until)
+            self.nodes[node].held -= end - begin
+            if whole.first < begin:
+                own.extents[at].until = begin
+                at += 1
+                if end < whole.until:
+                    memmove(&own.extents[at + 1], &own.extents[at], (own.count - at) * sizeof(Extent))
+                    own.count += 1
+                    own.extents[at].first, own.extents[at].until, own.extents[at].ready = end, whole.until, whole.ready
+                    return
+            elif end < whole.until:
+                own.extents[at].first = end
+                return
+            else:
+                memmove(&own.extents[at], &own.extents[at + 1], (own.count - at - 1) * sizeof(Extent))
+                own.count -= 1
+
+    cdef bint ahead(
+        self, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t until, int64_t size, int64_t *begin,
+        int64_t *end,
+    ) noexcept nogil:
+        """What to fetch ahead after a read, if anything."""
+        cdef int64_t known = self.stream_places.count, at = _place_of(&self.stream_places, rank, file, known)
+        cdef Stream *stream
+        cdef Stream *larger
+        cdef bint sequential
+        if self.stream_places.count > self.stream_room:
+            larger = <Stream *>realloc(self.streams, max(64, 2 * self.stream_room) * sizeof(Stream))
+            if larger is NULL:
+                at = -1
+            else:
+                self.streams, self.stream_room = larger, max(64, 2 * self.stream_room)
+        if at < 0:
+            self.failed = True
+            return False
+        stream = &self.streams[at]
+        if at == known:
+            stream.next = stream.ahead = 0
+        sequential = offset == stream.next
+        stream.next = offset + length
+        if not self.read_ahead or not sequential:
+            stream.ahead = until
+            return False
+        begin[0] = max(stream.ahead, until)
+        if begin[0] - until >= self.read_ahead:
+            return False
+        stream.ahead = begin[0] + self.read_ahead
+        end[0] = min(stream.ahead, (size + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES)
+        return begin[0] < end[0]
+
+    cdef bint takes(self, int64_t node, int64_t file, int64_t length) noexcept nogil:
+        cdef CachedFile *own
+        if self.nodes[node].dirty + length > self.dirty:
+            return False
+        own = self._file(node, file)
+        if own is NULL:
+            return False
+        self.nodes[node].dirty += length
+        own.dirty += length
+        return True
+
+    cdef int64_t synced(self, int64_t node, int64_t file) noexcept nogil:
+        cdef CachedFile *own = self._file(node, file)
+        cdef int64_t dirty
+        if own is NULL:
+            return 0
+        dirty = own.dirty
+        own.dirty = 0
+        self.nodes[node].dirty -= dirty
+        return dirty

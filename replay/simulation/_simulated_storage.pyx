@@ -1,0 +1,150 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The compiled core of `replay.simulation.simulated_storage`, which says what it does: the same times, to the last bit.
+
+One module in parts that are included here, each after what it uses: `_cached_files.pxi`, the page caches, and
+`_request_queues.pxi`, the limits, servers and tables of times.
+"""
+
+import numpy as np
+
+from libc.math cimport ceil
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memmove
+
+from replay.causal._lane_events cimport Item, Lane, Service
+
+from replay.simulation.cached_files import LEAST_ENTRIES, PAGE_BYTES
+from replay.simulation.model_numbers import HIT, KIND_NAMES, StorageUse
+
+cdef enum:
+    C_READ = 0
+    C_WRITE = 1
+    C_SYNC = 5
+    C_SEEK = 6
+    C_KINDS = 8
+    C_HIT = 8
+    C_PAGE_BYTES = 4096
+    C_LEAST_ENTRIES = 64
+    C_SERVER = 0
+    C_NODE = 1
+    C_SYSTEM = 2
+    C_METADATA = 3
+
+CONSTANTS = {
+    "HIT": C_HIT, "PAGE_BYTES": C_PAGE_BYTES, "LEAST_ENTRIES": C_LEAST_ENTRIES, "SERVER": C_SERVER, "NODE": C_NODE,
+    "SYSTEM": C_SYSTEM, "METADATA": C_METADATA, "READ": C_READ, "WRITE": C_WRITE, "SYNC": C_SYNC, "SEEK": C_SEEK,
+}
+
+include "_cached_files.pxi"
+include "_request_queues.pxi"
+
+
+cdef class CompiledStorage(Service):
+    """See `replay.simulation.simulated_storage.PythonStorage`."""
+
+    cdef Queues queues
+    cdef Caches caches
+    cdef bint has_cache
+    cdef int64_t ranks_per_node, known_files, hits, hit_bytes
+    cdef const int64_t[::1] file_bytes
+    cdef int64_t[::1] operations
+    cdef int64_t[::1] operation_bytes
+    cdef double[::1] operation_ns
+    cdef object counted
+
+    def __init__(self, numbers, seed, double scale):
+        self.ranks_per_node = numbers.ranks_per_node
+        self.file_bytes = numbers.file_bytes
+        self.known_files = len(numbers.file_bytes)
+        self.queues = Queues(numbers, seed, scale)
+        cache = numbers.model.cache
+        self.has_cache = cache is not None
+        self.caches = Caches(cache, numbers.nodes)
+        self.counted = self.queues.counted
+        self.operations, self.operation_bytes = self.counted.operations, self.counted.operation_bytes
+        self.operation_ns = self.counted.operation_ns
+
+    @property
+    def use(self):
+        """What was done so far."""
+        import dataclasses
+
+        return dataclasses.replace(
+            self.counted,
+            hits=self.hits,
+            hit_bytes=self.hit_bytes,
+            slot_ns=self.queues.slot_ns,
+            own_ns=self.queues.own_ns,
+        )
+
+    cdef int64_t serve(self, int64_t now, const Lane *lane, const Item *item) noexcept nogil:
+        cdef int kind = item.kind
+        cdef int64_t offset = item.place, length = item.amount if kind <= C_WRITE else 0
+        cdef int64_t node = lane.rank // self.ranks_per_node, ends, dirty = 0
+        cdef int64_t file = <int64_t>item.subject + lane.file_shift
+        cdef double end, written
+        if kind == C_READ and self.has_cache:
+            end = self._read(
+                now, node, lane.rank, file, offset, length,
+                self.file_bytes[item.subject] if self.known_files else 0,
+            )
+        elif kind == C_WRITE and self.has_cache:
+            end = self._write(now, node, file, offset, length)
+        elif kind == C_SEEK:
+            end = now + self.queues.scale * self.queues.time_of(kind, 0, 1)
+        else:
+            if kind == C_SYNC and self.has_cache:
+                dirty = self.caches.synced(node, file)
+            if dirty:
+                written = self.queues.request(now, node, C_WRITE, file, 0, dirty)
+                end = self.queues.request(now, node, kind, file, 0, 0) + (written - now)
+            else:
+                end = self.queues.request(now, node, kind, file, offset, length)
+        if self.queues.failed or self.caches.failed:
+            return -1
+        ends = <int64_t>ceil(end)
+        self.operations[kind] += 1
+        self.operation_bytes[kind] += length
+        self.operation_ns[kind] += ends - now
+        return ends
+
+    cdef double _read(
+        self, int64_t now, int64_t node, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t size
+    ) noexcept nogil:
+        cdef double end = now + self.queues.scale * self.queues.time_of(C_HIT, length, 1), ready = now, got
+        cdef int64_t first, until, largest, at, part, begin, stop
+        cdef bint whole = True
+        if not length:
+            return end
+        first = offset - offset % C_PAGE_BYTES
+        until = (offset + length + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES
+        largest = self.caches.read_ahead if self.caches.read_ahead else until - first
+        ready = max(ready, self.caches.ready(node, file, first, until))
+        at = first
+        while self.caches.missing(node, file, at, until, &begin, &stop):
+            whole = False
+            at = begin
+            while at < stop:
+                part = min(at + largest, stop)
+                got = self.queues.request(now, node, C_READ, file, at, part - at)
+                self.caches.insert(node, file, at, part, got, now)
+                ready = max(ready, got)
+                at = part
+        if whole:
+            self.hits += 1
+            self.hit_bytes += length
+        if self.caches.ahead(rank, file, offset, length, until, size, &at, &part):
+            while self.caches.missing(node, file, at, part, &begin, &stop):
+                got = self.queues.request(now, node, C_READ, file, begin, stop - begin)
+                self.caches.insert(node, file, begin, stop, got, now)
+                at = stop
+        return max(end, ready)
+
+    cdef double _write(self, int64_t now, int64_t node, int64_t file, int64_t offset, int64_t length) noexcept nogil:
+        cdef double end = now + self.queues.scale * self.queues.time_of(C_HIT, length, 1)
+        if not self.caches.takes(node, file, length):
+            end = max(end, self.queues.request(now, node, C_WRITE, file, offset, length))
+        if length:
+            self.caches.insert(node, file, offset, offset + length, end, now)
+        return end

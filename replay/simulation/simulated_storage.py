@@ -1,0 +1,229 @@
+"""A storage model at work: when each operation ends. In Python, and the choice of the compiled core. Pure.
+
+`PythonStorage` is the specification; `replay.simulation._simulated_storage.CompiledStorage` does the same. Operations
+come in the order of the times at which they begin, and take their places in all queues at that moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from replay.causal.lane_events import EventLane, compiled_core
+from replay.engine.items import READ_AT, SEEK, SYNC, WRITE_AT
+from replay.simulation.cached_files import PAGE_BYTES, CachedFiles
+from replay.simulation.model_numbers import HIT, KIND_NAMES, METADATA, NODE, SERVER, ModelNumbers, StorageUse
+
+if TYPE_CHECKING:
+    from replay.simulation._simulated_storage import CompiledStorage
+
+SimulatedStorage: TypeAlias = "PythonStorage | CompiledStorage"
+"""A storage in either core, for `replay.causal.lane_events.run_lanes`."""
+
+_MASK = (1 << 64) - 1
+
+
+def simulated_storage(numbers: ModelNumbers, *, seed: int = 1, scale: float = 1.0) -> SimulatedStorage:
+    """A storage at the begin of a run, in the core of the lanes. `scale`: all times are so many times as long."""
+    if compiled_core() is None:
+        return PythonStorage(numbers, seed=seed, scale=scale)
+    from replay.simulation._simulated_storage import CompiledStorage
+
+    return CompiledStorage(numbers, seed, scale)
+
+
+@dataclass(slots=True)
+class _Server:
+    """in_flight: ends of requests, a heap. free: when each slot is free, a heap."""
+
+    in_flight: list[float] = field(default_factory=list)
+    free: list[float] = field(default_factory=list)
+
+
+class PythonStorage:
+    """The specification of a simulated storage, a `replay.causal.lane_events.Service`."""
+
+    def __init__(self, numbers: ModelNumbers, *, seed: int, scale: float) -> None:
+        model = numbers.model
+        self._numbers, self._scale = numbers, scale
+        self._state = seed & _MASK
+        self._available = [0.0] * numbers.buckets
+        self._servers = [
+            [_Server(free=[0.0] * kind.slots) for _ in range(kind.count)] for kind in (model.servers, model.metadata)
+        ]
+        self._cache = None if model.cache is None else CachedFiles(model.cache, numbers.nodes)
+        self._use = StorageUse.none(numbers)
+        self._hits = [0, 0]
+        self._slot_ns = self._own_ns = 0.0
+
+    @property
+    def use(self) -> StorageUse:
+        """What was done so far."""
+        return dataclasses.replace(
+            self._use, hits=self._hits[0], hit_bytes=self._hits[1], slot_ns=self._slot_ns, own_ns=self._own_ns
+        )
+
+    def serve(self, now: int, lane: EventLane, item: np.void) -> int:
+        """See `replay.causal.lane_events.Service`."""
+        kind, offset = int(item["kind"]), int(item["_place"])
+        length = int(item["_amount"]) if kind <= WRITE_AT else 0
+        node, subject = lane.rank // self._numbers.ranks_per_node, int(item["_subject"])
+        file = subject + lane.file_shift
+        if kind == READ_AT and self._cache is not None:
+            known = self._numbers.file_bytes
+            end = self._read(now, node, lane.rank, file, offset, length, int(known[subject]) if len(known) else 0)
+        elif kind == WRITE_AT and self._cache is not None:
+            end = self._write(now, node, file, offset, length)
+        elif kind == SEEK:
+            end = now + self._scale * self._time(kind, 0, 1)
+        elif kind == SYNC and self._cache is not None and (dirty := self._cache.synced(node, file)):
+            written = self._request(now, node, WRITE_AT, file, 0, dirty)
+            end = self._request(now, node, kind, file, 0, 0) + (written - now)
+        else:
+            end = self._request(now, node, kind, file, offset, length)
+        ends = math.ceil(end)
+        self._use.operations[kind] += 1
+        self._use.operation_bytes[kind] += length
+        self._use.operation_ns[kind] += ends - now
+        return ends
+
+    def _read(self, now: int, node: int, rank: int, file: int, offset: int, length: int, size: int) -> float:
+        """When a read ends that may find its bytes in the cache of its node."""
+        cache = self._cache
+        assert cache is not None
+        end = now + self._scale * self._time(HIT, length, 1)
+        if not length:
+            return end
+        first, until = offset - offset % PAGE_BYTES, -(-(offset + length) // PAGE_BYTES) * PAGE_BYTES
+        ahead = cache.model.read_ahead
+        largest = ahead or until - first
+        ready = max(float(now), cache.ready(node, file, first, until))
+        at, whole = first, True
+        while (gap := cache.missing(node, file, at, until)) is not None:
+            whole = False
+            for begin in range(*gap, largest):
+                at = min(begin + largest, gap[1])
+                got = self._request(now, node, READ_AT, file, begin, at - begin)
+                cache.insert(node, file, begin, at, got, now)
+                ready = max(ready, got)
+        if whole:
+            self._hits[0] += 1
+            self._hits[1] += length
+        at, until = cache.ahead(rank, file, offset, length, until, size)
+        while (gap := cache.missing(node, file, at, until)) is not None:
+            begin, at = gap
+            cache.insert(node, file, begin, at, self._request(now, node, READ_AT, file, begin, at - begin), now)
+        return max(end, ready)
+
+    def _write(self, now: int, node: int, file: int, offset: int, length: int) -> float:
+        """When a write ends that the cache of its node may take."""
+        cache = self._cache
+        assert cache is not None
+        end = now + self._scale * self._time(HIT, length, 1)
+        if not cache.takes(node, file, length):
+            end = max(end, self._request(now, node, WRITE_AT, file, offset, length))
+        if length:
+            cache.insert(node, file, offset, offset + length, end, now)
+        return end
+
+    def _request(self, now: int, node: int, kind: int, file: int, offset: int, length: int) -> float:
+        """When a request that reaches the servers ends."""
+        self._use.requests[kind] += 1
+        self._use.request_bytes[kind] += length
+        turn, through, slow, narrow = self._passed(now, kind, length, {NODE: node}, (float(now), float(now), -1, -1))
+        end = float(now)
+        model, data = self._numbers.model, kind <= WRITE_AT
+        group = 0 if data else 1
+        for server, size in self._pieces(file, offset, length) if data else [(file % model.metadata.count, 0)]:
+            place = {SERVER: server} if data else {METADATA: server}
+            piece = self._passed(now, kind, size, place, (turn, through, slow, narrow))
+            end = max(end, self._served(now, kind, size, group, server, piece))
+        return end
+
+    def _passed(
+        self, now: int, kind: int, size: int, place: dict[int, int], before: tuple[float, float, int, int]
+    ) -> tuple[float, float, int, int]:
+        """When a request has its turn at the limits of a scope, when its bytes are through, and which limits decide:
+        the later of those and what `before` says. `place`: the server, or the node, for which the system counts too."""
+        turn, through, slow, narrow = before
+        for number, limit in enumerate(self._numbers.model.limits):
+            scope = self._numbers.scopes[number]
+            instance = place.get(scope, 0 if NODE in place and scope == 2 else None)
+            if instance is None or KIND_NAMES[kind] not in limit.operations:
+                continue
+            amount = size
+            if limit.counts_requests:
+                amount = max(1, -(-size // limit.request_bytes)) if limit.request_bytes else 1
+            unit = 1e9 / limit.per_s * self._scale
+            cost, burst = amount * unit, limit.burst * unit
+            bucket = self._numbers.first[number] + instance
+            level = max(self._available[bucket], float(now))
+            self._available[bucket] = level + cost
+            self._use.busy_ns[bucket] += cost
+            if level - burst > turn:
+                turn, slow = level - burst, number
+            if level + cost - burst > through:
+                through, narrow = level + cost - burst, number
+        return turn, through, slow, narrow
+
+    def _served(
+        self, now: int, kind: int, size: int, group: int, number: int, piece: tuple[float, float, int, int]
+    ) -> float:
+        """When a server has done its piece of a request."""
+        turn, through, slow, narrow = piece
+        server, use = self._servers[group][number], self._use
+        while server.in_flight and server.in_flight[0] <= now:
+            heapq.heappop(server.in_flight)
+        count, begin = len(server.in_flight) + 1, turn
+        if server.free:
+            count, begin = min(count, len(server.free)), max(turn, server.free[0])
+        own = self._scale * self._drawn() * self._time(kind, size, count)
+        end = max(begin + own, through)
+        heapq.heappush(server.in_flight, end)
+        if server.free:
+            heapq.heapreplace(server.free, end)
+        if slow >= 0:
+            use.turn_ns[slow] += turn - now
+        if narrow >= 0 and through > begin + own:
+            use.pipe_ns[narrow] += through - (begin + own)
+        self._slot_ns += begin - turn
+        self._own_ns += own
+        use.server_ns[number + group * self._numbers.model.servers.count] += own
+        return end
+
+    def _pieces(self, file: int, offset: int, length: int) -> list[tuple[int, int]]:
+        """Server and bytes of each piece of a request."""
+        servers = self._numbers.model.servers
+        width, count = servers.stripe_bytes, servers.stripe_count
+        origin = file * count
+        if not width or not length:
+            column = offset // width % count if width else 0
+            return [((origin + column) % servers.count, length)]
+        first, last = offset // width, (offset + length - 1) // width
+        pieces = []
+        for stripe in range(first, min(last, first + count - 1) + 1):
+            size = ((last - stripe) // count + 1) * width
+            size -= offset - first * width if stripe == first else 0
+            size -= (last + 1) * width - offset - length if (last - stripe) % count == 0 else 0
+            pieces.append(((origin + stripe % count) % servers.count, size))
+        return pieces
+
+    def _time(self, table: int, size: int, in_flight: int) -> float:
+        return self._numbers.tables[table].ns(size, in_flight)
+
+    def _drawn(self) -> float:
+        """The next factor of the jitter; the generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+        factors = self._numbers.factors
+        if len(factors) == 1:
+            return float(factors[0])
+        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        mixed = self._state
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        mixed ^= mixed >> 31
+        return float(factors[((mixed >> 32) * len(factors)) >> 32])

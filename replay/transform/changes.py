@@ -1,0 +1,92 @@
+"""What is asked of a transformation, checked as far as it can be without a capture."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from replay.plan.pacing import FASTEST, SLOWEST
+from replay.transform.compression import Compression
+from traces.errors import UsageError
+
+MOST_READERS, MOST_RANKS = 4096, 1 << 20
+"""Largest numbers of readers of a rank, and of ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The changes to a capture, applied in the order of the fields; None or 1.0 leaves things as they are.
+
+    chunk_bytes: of the HDF5 data.
+    compression: of the data that are read.
+    transfer_bytes: of one request for a stream.
+    readers, prefetch: lanes that read for the loop of a rank, 0 for the training thread; batches read ahead.
+    preprocess_speed, compute_speed: how many times as fast.
+    ranks, weak: how many ranks, and whether each has as much to do as before; else all together have.
+    Raises: UsageError for values that cannot be, for changes that exclude each other, and for none.
+    """
+
+    chunk_bytes: int | None = None
+    compression: Compression | None = None
+    transfer_bytes: int | None = None
+    readers: int | None = None
+    prefetch: int | None = None
+    preprocess_speed: float = 1.0
+    compute_speed: float = 1.0
+    ranks: int | None = None
+    weak: bool = False
+
+    def __post_init__(self) -> None:
+        for name, speed in (("--preprocess-speed", self.preprocess_speed), ("--compute-speed", self.compute_speed)):
+            if not SLOWEST <= speed <= FASTEST:
+                raise UsageError(f"{name} {speed} is not a number between {SLOWEST:g} and {FASTEST:g}")
+        for name, count, least, most in (
+            ("--readers", self.readers, 0, MOST_READERS),
+            ("--prefetch", self.prefetch, 1, MOST_READERS),
+            ("--ranks", self.ranks, 1, MOST_RANKS),
+        ):
+            if count is not None and not least <= count <= most:
+                raise UsageError(f"{name} {count} is not a number from {least} to {most}")
+        if self.readers == 0 and self.prefetch is not None:
+            raise UsageError(
+                "--prefetch needs readers that run ahead of the training loop, and with --readers 0 the training "
+                "thread itself reads: leave one of them out"
+            )
+        if self.weak and self.ranks is None:
+            raise UsageError("--weak says how --ranks changes the work: give --ranks, too")
+        if not self.names:
+            raise UsageError(
+                "nothing to change: give at least one of --chunk, --compression, --transfer-size, --readers, "
+                "--prefetch, --preprocess-speed, --compute-speed and --ranks"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The options that were given, in the order in which they are applied."""
+        return tuple(self.as_json())
+
+    @property
+    def requests_change(self) -> bool:
+        """Whether other requests are made."""
+        return (self.chunk_bytes, self.compression, self.transfer_bytes) != (None, None, None)
+
+    @property
+    def pipeline_changes(self) -> bool:
+        """Whether readers work in another way."""
+        return (self.readers, self.prefetch) != (None, None) or self.preprocess_speed != 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The changes by option, in the order in which they are applied; as capture.json has them."""
+        compression = self.compression
+        found: dict[str, Any] = {
+            "chunk_bytes": self.chunk_bytes,
+            "compression": None if compression is None else asdict(compression),
+            "transfer_bytes": self.transfer_bytes,
+            "readers": self.readers,
+            "prefetch": self.prefetch,
+            "preprocess_speed": None if self.preprocess_speed == 1.0 else self.preprocess_speed,
+            "compute_speed": None if self.compute_speed == 1.0 else self.compute_speed,
+            "ranks": self.ranks,
+            "weak": True if self.weak else None,
+        }
+        return {name: value for name, value in found.items() if value is not None}

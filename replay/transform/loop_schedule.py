@@ -1,0 +1,215 @@
+"""When the changed operations and the training loop begin and end, by the rules of the causal model. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.causal.causal_items import Meetings, RankCounters, script_rows
+from replay.causal.check import schedule
+from replay.causal.lane_events import LaneTimes
+from replay.causal.model import LoopModel
+from replay.causal.training_loop import OPENING, TrainingLoop
+from replay.engine.items import MARK
+from replay.engine.wait_counters import FIRST_RANK_COUNTER
+from replay.plan.pacing import Pacing
+from replay.plan.plan_row import (
+    EVENT_ROW,
+    MARK_ROW,
+    PLAN_ROW,
+    Add,
+    Wait,
+    is_operation,
+    operation_rows,
+    rows_of_arrays,
+)
+from replay.transform.rank_work import NOTHING, RankWork
+from replay.transform.source_work import RankLoop
+
+TRAINING = "training"
+"""Name of the training thread among the lanes of a schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scheduled:
+    """A rank as scheduled. start_ns: int64 (n,), when each operation begins. loop: the training loop at new times."""
+
+    start_ns: np.ndarray
+    loop: TrainingLoop
+
+
+def with_ready(work: RankWork, ready_ns: np.ndarray) -> RankWork:
+    """The operations, with the last one of each batch busy until the batch is ready, too.
+
+    ready_ns: int64 (fetches,). A batch without an operation of its own is ready with what came before it.
+    """
+    fed = np.flatnonzero(work.feeds != NOTHING)
+    last = np.full(len(ready_ns), -1, dtype=np.int64)
+    np.maximum.at(last, work.feeds[fed], fed)
+    busy = work.busy_ns.copy()
+    has = last >= 0
+    busy[last[has]] += ready_ns[has]
+    return dataclasses.replace(work, busy_ns=busy)
+
+
+def scheduled(
+    works: Mapping[int, RankWork],
+    loops: Mapping[int, RankLoop],
+    pacing: Pacing,
+    origin_ns: int,
+) -> dict[int, Scheduled]:
+    """All ranks together, which meet at their collectives.
+
+    pacing: the speed of compute. Raises: ReplayError when operations and loop wait for each other in a circle.
+    """
+    meetings = Meetings.of(
+        [each.loop.end_ns[each.loop.collectives] - each.loop.begin_ns[each.loop.collectives] for each in loops.values()]
+    )
+    items: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+    base = FIRST_RANK_COUNTER
+    for rank, work in works.items():
+        lanes = tuple(np.unique(work.lane).tolist())
+        counters = RankCounters(base=base, lanes=lanes)
+        base += counters.count
+        needs = _needs(work, loops[rank].loop)
+        for lane in lanes:
+            items[rank, lane] = _lane_items(work, np.flatnonzero(work.lane == lane), needs, loops[rank].loop, counters)
+        script = _script(work, needs, loops[rank], counters, pacing, meetings)
+        items[rank, TRAINING] = (script, np.zeros(len(script), dtype=np.int64))
+    found = schedule(items)
+    return {rank: _of_rank(rank, work, loops[rank].loop, items, found, origin_ns) for rank, work in works.items()}
+
+
+def _needs(work: RankWork, loop: TrainingLoop) -> np.ndarray:
+    """int64 (n,): the event that waits for each operation, NOTHING for none."""
+    needs: np.ndarray = np.where(work.feeds == NOTHING, work.blocks, loop.fetches[work.feeds])
+    return needs
+
+
+def _lane_items(
+    work: RankWork, mine: np.ndarray, needs: np.ndarray, loop: TrainingLoop, counters: RankCounters
+) -> tuple[np.ndarray, np.ndarray]:
+    """The operations `mine` of one lane with the waits and additions between them, and how long each item lasts."""
+    gate, until = _gates(work.follows[mine], work.blocks[mine], loop, counters)
+    events, need = len(loop.kind), needs[mine]
+    floor = np.minimum.accumulate(np.where(need == NOTHING, events, need)[::-1])[::-1]
+    let_go = np.diff(np.append(floor, events), prepend=0)
+    busy = np.concatenate(([0], work.busy_ns[mine]))
+    adds, waits = (let_go > 0) | (busy > 0), until > 0
+    at = np.cumsum(adds[:-1].astype(np.int64) + waits + 1) - 1
+    items = np.empty(int(at[-1]) + 1 + int(adds[-1]), dtype=PLAN_ROW)
+    durations = np.zeros(len(items), dtype=np.int64)
+    nothing = np.zeros(len(mine), dtype=np.int64)
+    items[at] = operation_rows(
+        op=work.op[mine], api=0, origin=0, slot=nothing, file_id=nothing, step=-1, offset=0, length=0
+    )
+    items["due_ns"][at] = work.think_ns[mine]
+    durations[at] = work.duration_ns[mine]
+    items[at[waits] - 1] = rows_of_arrays(Wait(counter=gate[waits], until=until[waits]), int(waits.sum()))
+    # The addition before the first operation and the one after the last have no operation before, or behind them.
+    place = np.append(at - waits - 1, len(items) - 1)[adds]
+    items[place] = rows_of_arrays(
+        Add(counter=counters.lane(int(work.lane[mine[0]])), amount=let_go[adds], due_ns=busy[adds]), int(adds.sum())
+    )
+    return items, durations
+
+
+def _gates(
+    follows: np.ndarray, blocks: np.ndarray, loop: TrainingLoop, counters: RankCounters
+) -> tuple[np.ndarray, np.ndarray]:
+    """The counter that each operation waits for, and until which sum; 0 where it waits for its lane alone."""
+    openings = np.cumsum(np.isin(loop.kind, OPENING)) + 1
+    by_event = (blocks > 0) & (follows == NOTHING)
+    by_begin, by_end = (follows != NOTHING) & (follows % 2 == 0), (follows != NOTHING) & (follows % 2 == 1)
+    until = np.zeros(len(follows), dtype=np.int64)
+    until[by_event] = openings[blocks[by_event]]
+    until[by_begin] = openings[loop.fetches[follows[by_begin] // 2]]
+    until[by_end] = follows[by_end] // 2 + 1
+    return np.where(by_end, counters.fetches, counters.openings), until
+
+
+def _script(
+    work: RankWork, needs: np.ndarray, rank_loop: RankLoop, counters: RankCounters, pacing: Pacing, meetings: Meetings
+) -> np.ndarray:
+    """The training thread as items, with the events that wait for these operations."""
+    loop = rank_loop.loop
+    needed = {}
+    for lane in counters.lanes:
+        needed[lane] = np.zeros(len(loop.kind), dtype=bool)
+        mine = needs[work.lane == lane]
+        needed[lane][mine[mine != NOTHING]] = True
+    model = _LoopAlone(loop=loop, residual_ns=rank_loop.residual_ns, needed=needed)
+    return script_rows(model.as_model(), counters, pacing, "sleep", meetings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _LoopAlone:
+    """What the training thread's script takes from a model."""
+
+    loop: TrainingLoop
+    residual_ns: np.ndarray
+    needed: dict[int, np.ndarray]
+
+    def as_model(self) -> LoopModel:
+        """A model that holds the loop, and nothing of the reads."""
+        from traces.measures.distribution import Distribution
+
+        none = np.zeros(0, dtype=np.int64)
+        return LoopModel(
+            loop=self.loop,
+            loop_files=none.astype(bool),
+            synchronous=False,
+            step_bytes=0.0,
+            fetches_before=0.0,
+            turns=(),
+            dealing=None,
+            loop_bytes=0,
+            outside_bytes=0,
+            residual_ns=self.residual_ns,
+            ready_ns=np.zeros(len(self.loop.kind), dtype=np.int64),
+            needed=self.needed,
+            think_ns=(0, 0),
+            long_think_ns=(0, 0),
+            depth=Distribution.of(none),
+            reads=0,
+            inside_share=0.0,
+        )
+
+
+def _of_rank(
+    rank: int,
+    work: RankWork,
+    loop: TrainingLoop,
+    items: Mapping[Hashable, tuple[np.ndarray, np.ndarray]],
+    found: Mapping[Hashable, LaneTimes],
+    origin_ns: int,
+) -> Scheduled:
+    start = np.empty(len(work), dtype=np.int64)
+    for lane in np.unique(work.lane).tolist():
+        start[work.lane == lane] = found[rank, lane].begin_ns[is_operation(items[rank, lane][0])] + origin_ns
+    script, times = items[rank, TRAINING][0], found[rank, TRAINING]
+    return Scheduled(start_ns=start, loop=_moved(loop, script, times, origin_ns))
+
+
+def _moved(loop: TrainingLoop, script: np.ndarray, times: LaneTimes, origin_ns: int) -> TrainingLoop:
+    """The loop at the times of its script."""
+    begins, ends = times.begin_ns + origin_ns, times.end_ns + origin_ns
+    event = script.view(EVENT_ROW)["event"]
+    of_event = np.flatnonzero((event >= 0) & (script["kind"] != MARK))
+    begin, end = np.full(len(loop.kind), np.iinfo(np.int64).max), np.zeros(len(loop.kind), dtype=np.int64)
+    np.minimum.at(begin, event[of_event], begins[of_event])
+    np.maximum.at(end, event[of_event], ends[of_event])
+    begin[0] = origin_ns
+    marks = np.flatnonzero(script["kind"] == MARK)
+    is_end = script.view(MARK_ROW)["is_end"][marks] == 1
+    return dataclasses.replace(
+        loop,
+        begin_ns=begin,
+        end_ns=end,
+        step_begin_ns=begins[marks[~is_end]],
+        step_end_ns=begins[marks[is_end]],
+        exit_ns=int(ends[-1]),
+    )

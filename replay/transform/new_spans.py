@@ -1,0 +1,123 @@
+"""The spans of a rank at the times of its changed training loop. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, TrainingLoop
+from traces.schema import READING_WAITS, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
+
+_STEP, _WAIT, _CHECKPOINT, _COLLECTIVE, _OTHER = (
+    SPAN_KINDS.index(name) for name in ("step", "input_wait", "checkpoint", "collective", "other")
+)
+_KIND_OF_EVENT = {FETCH: _WAIT, CHECKPOINT: _CHECKPOINT, COLLECTIVE: _COLLECTIVE}
+
+WAITS_FOR_READERS = "input_wait"
+"""Name of a batch fetch of a loop whose training thread no longer reads itself."""
+
+
+def wait_name(readers: int, readers_before: int) -> str | None:
+    """Name of the batch fetches with so many readers; None where the names that they have still say what they are."""
+    if bool(readers) == bool(readers_before):
+        return None
+    return WAITS_FOR_READERS if readers else READING_WAITS[0]
+
+
+def spans_of(spans: pa.Table, old: TrainingLoop, new: TrainingLoop, wait_name: str | None) -> pa.Table:
+    """The rank's rows of `SPANS_SCHEMA`: the steps and events of `new`, and all other spans, moved with them.
+
+    wait_name: name of the batch fetches; None for the names that they have.
+    """
+    kind = codes(spans, "kind")
+    steps = spans.filter(pa.array(kind == _STEP))
+    thread = steps["thread"].to_numpy()
+    is_event = np.isin(kind, (_STEP, _WAIT)) | (
+        np.isin(kind, (_CHECKPOINT, _COLLECTIVE)) & _inside(spans, old) & np.isin(spans["thread"].to_numpy(), thread)
+    )
+    rest = _moved(spans.filter(pa.array(~is_event)), old, new)
+    events = _events(spans, old, new, wait_name, int(thread[0]))
+    return pa.concat_tables([_steps(steps, new), events, rest])
+
+
+def _inside(spans: pa.Table, loop: TrainingLoop) -> np.ndarray:
+    """bool: spans of which some time is an event of the loop."""
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    found: np.ndarray = np.searchsorted(loop.end_ns, start, side="right") < np.searchsorted(
+        loop.begin_ns, end, side="left"
+    )
+    return found
+
+
+def _steps(steps: pa.Table, loop: TrainingLoop) -> pa.Table:
+    order = np.argsort(steps["start_ns"].to_numpy(), kind="stable")
+    columns = {name: steps[name].take(pa.array(order)) for name in SPANS_SCHEMA.names}
+    columns["start_ns"], columns["end_ns"] = pa.array(loop.step_begin_ns), pa.array(loop.step_end_ns)
+    return pa.table(columns, schema=SPANS_SCHEMA)
+
+
+def _events(spans: pa.Table, old: TrainingLoop, new: TrainingLoop, wait_name: str | None, thread: int) -> pa.Table:
+    """A span for each batch fetch, checkpoint and collective."""
+    chosen = np.flatnonzero(np.isin(new.kind, list(_KIND_OF_EVENT)))
+    kind = np.array([_KIND_OF_EVENT[each] for each in new.kind[chosen].tolist()], dtype=np.int8)
+    names = _names(spans, old, chosen, kind)
+    if wait_name is not None:
+        names = [wait_name if each == _WAIT else name for each, name in zip(kind.tolist(), names, strict=True)]
+    begin = new.begin_ns[chosen]
+    return table_from_columns(
+        {
+            "rank": np.full(len(chosen), spans["rank"][0].as_py(), dtype=np.int32),
+            "thread": np.full(len(chosen), thread, dtype=np.int64),
+            "kind": kind,
+            "name": names,
+            "step": new.step_at(begin),
+            "start_ns": begin,
+            "end_ns": new.end_ns[chosen],
+        },
+        SPANS_SCHEMA,
+    )
+
+
+def _names(spans: pa.Table, loop: TrainingLoop, events: np.ndarray, kind: np.ndarray) -> list[str]:
+    """The name of the last span of its kind that begins before each event ends."""
+    found = [""] * len(events)
+    span_kind = codes(spans, "kind")
+    for code in np.unique(kind).tolist():
+        mine = spans.filter(pa.array(span_kind == code)).sort_by("start_ns")
+        place = np.searchsorted(mine["start_ns"].to_numpy(), loop.end_ns[events], side="left") - 1
+        names = mine["name"].to_pylist()
+        for at in np.flatnonzero(kind == code).tolist():
+            found[at] = names[max(int(place[at]), 0)] if names else SPAN_KINDS[code]
+    return found
+
+
+def _moved(rest: pa.Table, old: TrainingLoop, new: TrainingLoop) -> pa.Table:
+    """Spans that are neither steps nor events: what lay between two borders of the loop lies between them, in
+    proportion."""
+    if not rest.num_rows:
+        return rest
+    before = np.concatenate((old.begin_ns, old.end_ns, old.step_begin_ns, old.step_end_ns, [old.exit_ns]))
+    after = np.concatenate((new.begin_ns, new.end_ns, new.step_begin_ns, new.step_end_ns, [new.exit_ns]))
+    before, first = np.unique(before, return_index=True)
+    after = np.maximum.accumulate(after[first])
+    kind = codes(rest, "kind")
+    columns = {name: rest[name] for name in rest.column_names}
+    for name in ("start_ns", "end_ns"):
+        columns[name] = pa.array(_at(rest[name].to_numpy(), before, after))
+    # A known loop takes every checkpoint and every collective for an event of the training thread.
+    kinds = np.where(np.isin(kind, (_CHECKPOINT, _COLLECTIVE)), _OTHER, kind).astype(np.int8)
+    columns["kind"] = table_from_columns({"kind": kinds}, pa.schema([SPANS_SCHEMA.field("kind")]))["kind"]
+    return pa.table(columns, schema=SPANS_SCHEMA)
+
+
+def _at(times: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """int64: times of the old loop as times of the new one; outside of it they move with its ends."""
+    place = np.clip(np.searchsorted(before, times, side="right") - 1, 0, max(len(before) - 2, 0))
+    from_ns, to_ns = before[place], after[place]
+    behind = np.minimum(place + 1, len(before) - 1)
+    length, new_length = before[behind] - from_ns, after[behind] - to_ns
+    within = np.clip(times - from_ns, 0, length)
+    moved = to_ns + np.rint(within * (new_length / np.maximum(length, 1))).astype(np.int64)
+    beyond = times - from_ns - within
+    shifted: np.ndarray = moved + beyond
+    return shifted

@@ -1,0 +1,87 @@
+"""Other readers, and another read-ahead: which lane reads what, and how far ahead of the training loop. Pure.
+
+The requests stay as they are, and so does the batch fetch that each feeds. What a read may run ahead of the loop is a
+number of batches: the read of batch n begins when batch n - ahead has been fetched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from replay.transform.rank_work import NOTHING, RankWork
+
+BY_BATCH, BY_FILE = "batch", "file"
+"""What readers take turns with: batches, as the workers of a PyTorch DataLoader do, or files, as tf.data does."""
+
+
+def with_readers(work: RankWork, of_loop: np.ndarray, readers: int, deal: str) -> RankWork:
+    """The operations, those of the training loop (bool `of_loop`) dealt to `readers` lanes behind all others.
+
+    `deal`: BY_BATCH or BY_FILE. Unit k goes to reader k mod `readers`; each reader keeps the order of the batches.
+    0 readers: the training thread itself reads, in one lane.
+    """
+    if not of_loop.any():
+        return work
+    unit = _units(work, of_loop, deal)
+    others = work.lane[~of_loop]
+    lane = work.lane.copy()
+    lane[of_loop] = int(others.max(initial=0)) + 1 + unit[of_loop] % max(readers, 1)
+    order, mine = np.arange(len(work)), np.flatnonzero(of_loop)
+    order[mine] = mine[np.argsort(_batches(work, of_loop)[mine], kind="stable")]
+    # What feeds nothing (a close) comes when its new lane has done what was before it.
+    follows = np.where(of_loop & (work.feeds == NOTHING), NOTHING, work.follows)
+    return dataclasses.replace(work, lane=lane, follows=follows).rows(order)
+
+
+def with_read_ahead(
+    work: RankWork, of_loop: np.ndarray, ahead: int, moments_ns: np.ndarray, pass_first: np.ndarray | None = None
+) -> RankWork:
+    """The operations; those of the loop wait for the end of the fetch `ahead` batches before the one that they feed.
+
+    0: they begin when the fetch itself does.
+    moments_ns: int64 (2 fetches,), when each fetch began and ended in the capture.
+    pass_first: int64 (fetches,), the first fetch of the pass over the data that each fetch belongs to: no batch of a
+    pass is read before that fetch begins. None: one pass, which reading begins by itself.
+    """
+    feeding = of_loop & (work.feeds != NOTHING)
+    fed = np.where(feeding, work.feeds, 0)
+    if ahead:
+        first = np.zeros(len(work), dtype=np.int64) if pass_first is None else pass_first[fed]
+        begin = NOTHING if pass_first is None else 2 * first
+        moment = np.where(fed - ahead >= first, 2 * (fed - ahead) + 1, begin)
+    else:
+        moment = 2 * fed
+    # What waited for its lane alone hides how long it thought: at most from that moment on.
+    held = feeding & (work.follows == NOTHING) & (moment != NOTHING)
+    since = np.maximum(work.start_ns - moments_ns[np.maximum(moment, 0)], 0)
+    return dataclasses.replace(
+        work,
+        follows=np.where(feeding, moment, work.follows),
+        think_ns=np.where(held, np.minimum(work.think_ns, since), work.think_ns),
+    )
+
+
+def _units(work: RankWork, of_loop: np.ndarray, deal: str) -> np.ndarray:
+    """int64 (n,): number of the batch or of the file (by first use) that each operation of the loop belongs to."""
+    if deal == BY_BATCH:
+        return _batches(work, of_loop)
+    unit = np.zeros(len(work), dtype=np.int64)
+    _, first, inverse = np.unique(work.file_id[of_loop], return_index=True, return_inverse=True)
+    rank_of = np.empty(len(first), dtype=np.int64)
+    rank_of[np.argsort(first, kind="stable")] = np.arange(len(first))
+    unit[of_loop] = rank_of[inverse]
+    return unit
+
+
+def _batches(work: RankWork, of_loop: np.ndarray) -> np.ndarray:
+    """int64 (n,): the batch of each operation; one that feeds none (a close) goes with the lane's one before it."""
+    batch = np.zeros(len(work), dtype=np.int64)
+    for lane in np.unique(work.lane[of_loop]).tolist():
+        mine = np.flatnonzero(of_loop & (work.lane == lane))
+        feeds = work.feeds[mine]
+        known = np.maximum.accumulate(np.where(feeds != NOTHING, np.arange(len(mine)), -1))
+        first = feeds[feeds != NOTHING][:1]
+        batch[mine] = np.where(known >= 0, feeds[np.maximum(known, 0)], first[0] if len(first) else 0)
+    return batch

@@ -1,0 +1,112 @@
+"""Another transfer size: streams are read in requests that end at multiples of it. Exact: the same bytes. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from replay.transform.rank_work import NOTHING, TRANSFORMED, RankWork, exchanged
+from replay.transform.request_cost import RequestCost
+from replay.transform.streams import NO_STREAM, streams_of
+
+
+def with_transfer_size(work: RankWork, chosen: np.ndarray, transfer_bytes: int, cost: RequestCost) -> RankWork:
+    """The operations, with the reads `chosen` (bool) merged or split into requests of `transfer_bytes`.
+
+    Requests end at multiples of `transfer_bytes` and where a stream ends. A request takes the place of the first read
+    that it has bytes of, feeds the earliest fetch that one of its reads fed, and is `transformed` unless it was there.
+    """
+    stream = streams_of(work, chosen & work.data_reads)
+    at = np.flatnonzero(stream != NO_STREAM)
+    if not len(at):
+        return work
+    at = at[np.lexsort((at, stream[at]))]
+    piece = _pieces(work, at, transfer_bytes)
+    request = _requests(stream[at][piece.read], piece.begin, transfer_bytes)
+    first = np.flatnonzero(np.diff(request, prepend=-1))
+    made = _made(work, at, piece, request, first, cost)
+    return _in_place(work, at, piece, first, made)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pieces:
+    """The reads, cut at multiples of the transfer size: which read each is of (an index into `at`), and its bytes."""
+
+    read: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    is_first: np.ndarray
+
+
+def _pieces(work: RankWork, at: np.ndarray, size: int) -> _Pieces:
+    begin = work.offset[at]
+    end = begin + work.length[at]
+    count = (end - 1) // size - begin // size + 1
+    read = np.repeat(np.arange(len(at)), count)
+    nth = np.arange(len(read)) - np.repeat(np.cumsum(count) - count, count)
+    border = (begin[read] // size + nth) * size
+    return _Pieces(
+        read=read,
+        begin=np.maximum(border, begin[read]),
+        end=np.minimum(border + size, end[read]),
+        is_first=nth == 0,
+    )
+
+
+def _requests(stream: np.ndarray, begin: np.ndarray, size: int) -> np.ndarray:
+    """Number of the request of each piece: a new one for each stream and each multiple of the size."""
+    block = begin // size
+    new = (np.diff(stream, prepend=-1) != 0) | (np.diff(block, prepend=-1) != 0)
+    return np.cumsum(new) - 1
+
+
+def _made(
+    work: RankWork, at: np.ndarray, piece: _Pieces, request: np.ndarray, first: np.ndarray, cost: RequestCost
+) -> RankWork:
+    """The requests, one row each, in the order of streams; `first`: the first piece of each."""
+    source = at[piece.read]
+    made = work.rows(source[first])
+    last = np.append(first[1:], len(request)) - 1
+    begin, end = piece.begin[first], piece.end[last]
+    share = (piece.end - piece.begin) / work.length[source]
+    of_bytes = np.bincount(request, weights=share * cost.of_bytes(work.duration_ns[source]))
+    duration = np.rint(cost.latency_ns + of_bytes).astype(np.int64)
+    busy = np.bincount(request, weights=share * work.busy_ns[source])
+    never = np.iinfo(np.int64).max
+    feeds = np.minimum.reduceat(np.where(work.feeds[source] == NOTHING, never, work.feeds[source]), first)
+    same = (begin == made.offset) & (end - begin == made.length)
+    return dataclasses.replace(
+        made,
+        offset=begin,
+        length=end - begin,
+        feeds=np.where(feeds == never, NOTHING, feeds),
+        think_ns=np.where(piece.is_first[first], made.think_ns, 0),
+        duration_ns=np.where(same, made.duration_ns, duration),
+        busy_ns=np.where(same, made.busy_ns, np.rint(busy)).astype(np.int64),
+        origin=np.where(same, made.origin, TRANSFORMED).astype(made.origin.dtype),
+    )
+
+
+def _in_place(work: RankWork, at: np.ndarray, piece: _Pieces, first: np.ndarray, made: RankWork) -> RankWork:
+    """The requests among the operations that stay. What a program did between merged reads, it does after them."""
+    absorbed = np.zeros(len(work), dtype=np.int64)
+    begins = piece.is_first.copy()
+    begins[first] = False
+    lost = at[piece.read[begins]]
+    # After what held a read back, its think time is not the lane's work.
+    absorbed[lost] = np.where(work.held[lost], 0, work.think_ns[lost])
+    result, place = exchanged(work, at, made, at[piece.read[first]], made.offset)
+    return dataclasses.replace(result, think_ns=result.think_ns + _after(work, absorbed, result, place))
+
+
+def _after(work: RankWork, absorbed: np.ndarray, result: RankWork, place: np.ndarray) -> np.ndarray:
+    """Think times that lost their read, int64 by row of `result`: each goes to the lane's next operation."""
+    added = np.zeros(len(result), dtype=np.int64)
+    for lane in np.unique(work.lane[absorbed > 0]).tolist():
+        mine = np.flatnonzero(result.lane == lane)
+        lost = np.flatnonzero((work.lane == lane) & (absorbed > 0))
+        taker = np.searchsorted(place[mine], lost)
+        kept = taker < len(mine)
+        np.add.at(added, mine[taker[kept]], absorbed[lost[kept]])
+    return added

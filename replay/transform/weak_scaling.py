@@ -1,0 +1,159 @@
+"""More ranks, each with as much to do as before: copies of the ranks, with private files of their own. Exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replay.transform.rank_work import TRANSFORMED
+from traces.measures.intervals import Intervals
+from traces.schema import (
+    FILES_SCHEMA,
+    HDF5_SCHEMA,
+    OPS,
+    ORIGINS,
+    RECONSTRUCTED,
+    SPAN_KINDS,
+    SPANS_SCHEMA,
+    UNION_THREAD,
+    codes,
+    dictionary_array,
+    table_from_columns,
+)
+from traces.store.reader import Capture
+
+_EVENTS = [SPAN_KINDS.index(name) for name in ("input_wait", "collective", "checkpoint")]
+_STEP, _COMPUTE = SPAN_KINDS.index("step"), SPAN_KINDS.index("compute")
+_RENAME = OPS.index("rename")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Copies:
+    """Which rank is a copy of which, and the numbers of the files of each.
+
+    source_of: by new rank the rank that it copies; the first ones are themselves.
+    private: by source rank the ids of the files that it alone uses, ascending.
+    first_id: by copied rank (not the first ones) the id of the copy of its source's first private file; the others
+    follow.
+    files: how many files there are with the copies.
+    """
+
+    source_of: dict[int, int]
+    private: dict[int, np.ndarray]
+    first_id: dict[int, int]
+    files: int
+
+    @classmethod
+    def of(cls, capture: Capture, ranks: int) -> Copies:
+        """The copies that make `ranks` ranks, numbered from 0. Reads the counts of usage."""
+        sources = capture.ranks
+        users = np.zeros(capture.files.num_rows, dtype=np.int64)
+        used = {}
+        for rank in sources:
+            usage = capture.usage(rank)
+            other = usage["other_file_id"].to_numpy()
+            used[rank] = np.unique(np.concatenate((usage["file_id"].to_numpy(), other[other >= 0])))
+            users[used[rank]] += 1
+        private = {rank: files[users[files] == 1] for rank, files in used.items()}
+        source_of = {rank: sources[rank % len(sources)] for rank in range(ranks)}
+        first_id, files = {}, capture.files.num_rows
+        for rank in range(len(sources), ranks):
+            first_id[rank] = files
+            files += len(private[source_of[rank]])
+        return cls(source_of=source_of, private=private, first_id=first_id, files=files)
+
+    def operations(self, rank: int, table: pa.Table) -> pa.Table:
+        """Operations of the rank's source as those of the rank."""
+        columns = {name: table[name] for name in table.column_names}
+        columns["rank"] = pa.array(np.full(table.num_rows, rank, dtype=np.int32))
+        if rank in self.first_id:
+            file_id = table["file_id"].to_numpy()
+            offset = table["offset"].to_numpy()
+            renamed = codes(table, "op") == _RENAME
+            columns["file_id"] = pa.array(self._own(rank, file_id).astype(np.int32))
+            columns["offset"] = pa.array(np.where(renamed, self._own(rank, np.where(renamed, offset, 0)), offset))
+            # What was rebuilt from counters stays so: a replay excuses a storage that refuses it.
+            origin = codes(table, "origin")
+            origin = np.where(origin == RECONSTRUCTED, origin, np.maximum(origin, TRANSFORMED)).astype(np.int8)
+            columns["origin"] = dictionary_array(origin, ORIGINS)
+        return pa.table(columns, schema=table.schema)
+
+    def _own(self, rank: int, file_id: np.ndarray) -> np.ndarray:
+        """The ids of the rank's own copies of files, int64; shared files keep their ids."""
+        private = self.private[self.source_of[rank]]
+        place = np.searchsorted(private, file_id)
+        mine = np.zeros(len(file_id), dtype=bool)
+        if len(private):
+            mine = private[np.minimum(place, len(private) - 1)] == file_id
+        return np.where(mine, self.first_id[rank] + place, file_id)
+
+    def files_table(self, files: pa.Table) -> pa.Table:
+        """The files with the copies behind them."""
+        tables = [files]
+        for rank, first in self.first_id.items():
+            mine = files.take(pa.array(self.private[self.source_of[rank]]))
+            columns = {name: mine[name] for name in FILES_SCHEMA.names}
+            columns["file_id"] = pa.array(np.arange(first, first + mine.num_rows, dtype=np.int32))
+            columns["path"] = pa.array([copy_name(path, rank) for path in mine["path"].to_pylist()], type=pa.string())
+            columns["path_bytes"] = pa.array(
+                [None if path is None else path + b".rank%d" % rank for path in mine["path_bytes"].to_pylist()],
+                type=pa.binary(),
+            )
+            record = mine["record_id"].to_numpy() ^ np.uint64((rank * 0x9E3779B97F4A7C15) % (1 << 64))
+            columns["record_id"] = pa.array(record, type=pa.uint64())
+            tables.append(pa.table(columns, schema=FILES_SCHEMA))
+        return pa.concat_tables(tables)
+
+    def hdf5_table(self, datasets: pa.Table) -> pa.Table:
+        """The HDF5 datasets with those of copied files."""
+        tables = [datasets]
+        for rank in self.first_id if datasets.num_rows else ():
+            private = self.private[self.source_of[rank]]
+            mine = datasets.filter(pc.is_in(datasets["file_id"], pa.array(private, type=pa.int32())))
+            own = self._own(rank, mine["file_id"].to_numpy()).astype(np.int32)
+            tables.append(mine.set_column(0, HDF5_SCHEMA.field("file_id"), pa.array(own)))
+        return pa.concat_tables(tables)
+
+    def spans(self, rank: int, spans: pa.Table) -> pa.Table:
+        """Spans of the rank's source as those of the rank: of a copy the steps, their events and, as one span between
+        two events, compute; so that thousands of copies fit into memory."""
+        if rank in self.first_id:
+            spans = training_spans(spans)
+        ranks = pa.array(np.full(spans.num_rows, rank, dtype=np.int32))
+        return spans.set_column(0, SPANS_SCHEMA.field("rank"), ranks)
+
+
+def copy_name(path: str, rank: int) -> str:
+    """The path of a rank's copy of a file: `/data/a.h5` -> `/data/a.rank7.h5`."""
+    folder, slash, name = path.rpartition("/")
+    stem, dot, suffix = name.rpartition(".")
+    return f"{folder}{slash}{stem}.rank{rank}.{suffix}" if dot and stem else f"{path}.rank{rank}"
+
+
+def training_spans(spans: pa.Table) -> pa.Table:
+    """Steps, batch fetches, collectives and checkpoints of a rank, and compute wherever else a step is."""
+    kind = codes(spans, "kind")
+    kept = spans.filter(pa.array(np.isin(kind, (*_EVENTS, _STEP))))
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    steps, events = kind == _STEP, np.isin(kind, _EVENTS)
+    compute = Intervals.union_of(start[steps], end[steps]).minus(Intervals.union_of(start[events], end[events]))
+    if not len(compute):
+        return kept
+    begins, numbers = start[steps], spans["step"].to_numpy()[steps]
+    place = np.maximum(np.searchsorted(begins, compute.starts, side="right") - 1, 0)
+    made = table_from_columns(
+        {
+            "rank": np.full(len(compute), spans["rank"][0].as_py(), dtype=np.int32),
+            "thread": np.full(len(compute), UNION_THREAD, dtype=np.int64),
+            "kind": np.full(len(compute), _COMPUTE, dtype=np.int8),
+            "name": ["compute"] * len(compute),
+            "step": numbers[place],
+            "start_ns": compute.starts,
+            "end_ns": compute.ends,
+        },
+        SPANS_SCHEMA,
+    )
+    return pa.concat_tables([kept.cast(SPANS_SCHEMA), made])

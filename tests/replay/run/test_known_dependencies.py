@@ -1,0 +1,73 @@
+"""A capture whose dependencies are known is replayed by them, and its replay is such a capture again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.plan.pacing import Pace, Pacing
+from replay.ranks.comm import Solo
+from replay.run.options import RunOptions
+from replay.run.runner import run_replay
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
+from tests.simulated_application import MS, US, Storage
+from tests.simulated_known_loader import KnownJob, run
+from traces.schema import DEPENDENCY_COLUMNS
+from traces.store.reader import Capture, open_capture
+
+JOB = KnownJob(steps=6, readers=2, compute_ns=2 * MS, ready_ns=300 * US, evaluation_steps=2, checkpoint_every=4)
+
+
+def columns(capture: Capture) -> list[tuple[Any, ...]]:
+    """What each operation does and waits for, lane by lane in their order."""
+    names = ["rank", "lane", "op", "file_id", "offset", "length", *DEPENDENCY_COLUMNS]
+    rows = [tuple(row.values()) for batch in capture.operations(columns=names) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: row[:2])
+
+
+def replayed(source: Capture, folder: Path, name: str, pace: Pace) -> Capture:
+    options = RunOptions(target=folder / "twin", pacing=Pacing(pace=pace))
+    run_replay(source, folder / name, options, Solo())
+    return open_capture(folder / name)
+
+
+@pytest.mark.parametrize("readers", [0, 2])
+def test_the_columns_pass_through_replays(tmp_path: Path, readers: int) -> None:
+    job = dataclasses.replace(JOB, readers=readers)
+    source = run(job, Storage(latency_ns=100 * US)).capture(tmp_path, job)
+    stage(plan_stage(source, tmp_path / "twin"))
+    first = replayed(source, tmp_path, "first.capture", Pace.STEPS)
+    assert first.info.dependencies == "known"
+    assert columns(first) == columns(source)
+    second = replayed(first, tmp_path, "second.capture", Pace.STEPS)
+    assert columns(second) == columns(source)
+
+
+def test_a_replay_without_batch_fetches_has_no_dependencies(tmp_path: Path) -> None:
+    source = run(JOB, Storage(latency_ns=100 * US)).capture(tmp_path, JOB)
+    stage(plan_stage(source, tmp_path / "twin"))
+    timed = replayed(source, tmp_path, "timed.capture", Pace.TIMED)
+    assert timed.info.dependencies == "inferred"
+    assert {row[-3:] for row in columns(timed)} == {(None, None, None)}
+
+
+def test_a_batch_is_fetched_only_after_its_reads(tmp_path: Path) -> None:
+    source = run(JOB, Storage(latency_ns=100 * US)).capture(tmp_path, JOB)
+    stage(plan_stage(source, tmp_path / "twin"))
+    replay = replayed(source, tmp_path, "replay.capture", Pace.STEPS)
+    for rank in replay.ranks:
+        spans = [row for row in replay.spans.to_pylist() if row["rank"] == rank and row["kind"] == "input_wait"]
+        rows = [row for batch in replay.operations(rank) for row in batch.to_pylist()]
+        late = [row for row in rows if row["feeds"] is not None and row["end_ns"] > spans[row["feeds"]]["end_ns"]]
+        assert not late
+        early = [row for row in rows if row["follows"] is not None and row["start_ns"] < _moment(spans, row["follows"])]
+        assert not early
+
+
+def _moment(spans: list[dict[str, Any]], follows: int) -> int:
+    span = spans[follows // 2]
+    return span["end_ns"] if follows % 2 else span["start_ns"]

@@ -1,0 +1,341 @@
+"""The simulated storage: what each part of a model does, in both cores, and that the cores agree to the last bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.causal.lane_events import EventLane, LaneTimes, PythonLanes, run_lanes
+from replay.engine import items
+from replay.engine.wait_counters import FIRST_RANK_COUNTER
+from replay.plan.plan_row import PLAN_ROW, operation_rows
+from replay.simulation import cached_files, model_numbers
+from replay.simulation.model_numbers import ModelNumbers
+from replay.simulation.simulated_storage import PythonStorage, simulated_storage
+from replay.simulation.storage_model import (
+    SCOPES,
+    Jitter,
+    Limit,
+    PageCache,
+    RequestTime,
+    Servers,
+    StorageModel,
+)
+from traces.schema import OPS
+
+US, MS, KIB, MIB = 1_000, 1_000_000, 1 << 10, 1 << 20
+READ, WRITE = OPS.index("read"), OPS.index("write")
+FILES = np.array([10 * MIB, 100 * KIB, 5000], dtype=np.int64)
+
+
+@pytest.fixture(name="_each_core", params=["python", "compiled"], autouse=True)
+def each_core_fixture(request, monkeypatch):
+    """Each core in turn, as DXT_REPLAY_CORE chooses it."""
+    if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
+        pytest.importorskip("replay.simulation._simulated_storage")
+    monkeypatch.setenv("DXT_REPLAY_CORE", request.param)
+
+
+def operations(*each):
+    """Items from (name, file, offset, length, think time)."""
+    op, file, offset, length, due = zip(*each, strict=True)
+    rows = operation_rows(
+        op=np.array([OPS.index(name) for name in op]),
+        api=0,
+        origin=0,
+        slot=np.zeros(len(op), dtype=np.int64),
+        file_id=np.array(file),
+        step=0,
+        offset=np.array(offset),
+        length=np.array(length),
+    )
+    rows["due_ns"] = due
+    return rows
+
+
+def model(**keys):
+    return StorageModel(name="x", **keys)
+
+
+def ends(storage, *lanes, ranks=None, **options):
+    """When each item of each lane ends; lane i belongs to rank i unless `ranks` says otherwise."""
+    ranks = ranks or list(range(len(lanes)))
+    numbers = ModelNumbers.of(storage, max(ranks) + 1, FILES)
+    placed = [
+        EventLane(items=rows, times=LaneTimes.room(len(rows)), rank=rank)
+        for rows, rank in zip(lanes, ranks, strict=True)
+    ]
+    service = simulated_storage(numbers, **options)
+    run_lanes(placed, service)
+    return [lane.times.end_ns.tolist() for lane in placed], service.use
+
+
+def read(length=MIB, offset=0, file=0, due=0):
+    return operations(("read", file, offset, length, due))
+
+
+def test_a_request_takes_the_time_of_its_operation() -> None:
+    storage = model(operations={"read": RequestTime.affine(100 * US, 1e9), "open": RequestTime.affine(7 * US)})
+    (found,), use = ends(storage, operations(("open", 0, 0, 0, 5), ("read", 0, 0, 1_000_000, 0), ("close", 0, 0, 0, 0)))
+    assert found == [7005, 7005 + 1_100_000, 7005 + 1_100_000]
+    assert use.operations.tolist() == [1, 0, 1, 1, 0, 0, 0, 0]
+    assert use.operation_bytes[0] == 1_000_000
+    assert use.own_ns == pytest.approx(7000 + 1_100_000)
+
+
+def test_a_pipe_is_shared() -> None:
+    pipe = Limit(name="pipe", each="system", per_s=1e9)
+    found, use = ends(model(limits=(pipe,)), read(1000), read(2000), read(3000))
+    assert found == [[1000], [3000], [6000]]
+    assert use.busy_ns.tolist() == [6000.0]
+
+
+def test_reads_and_writes_share_only_a_limit_of_both() -> None:
+    reads = Limit(name="reads", each="server", operations=("read",), per_s=1e9)
+    found, _ = ends(model(limits=(reads,)), read(1000), operations(("write", 0, 0, 5000, 0)), read(1000))
+    assert found == [[1000], [0], [2000]]
+
+
+def test_each_node_has_its_link() -> None:
+    link = Limit(name="link", each="node", per_s=1e9)
+    found, _ = ends(model(limits=(link,), ranks_per_node=2), *(read(1000) for _ in range(4)))
+    assert found == [[1000], [2000], [1000], [2000]]
+
+
+def test_a_throttle_lets_a_burst_pass() -> None:
+    throttle = Limit(name="throttle", each="server", per_s=1e9, burst=3000)
+    rows = operations(*[("read", 0, 0, 1000, 0)] * 5, ("read", 0, 0, 1000, 10_000))
+    (found,), _ = ends(model(limits=(throttle,), operations={"read": RequestTime.affine(10)}), rows)
+    assert found == [10, 20, 30, 1000, 2000, 12_010]
+
+
+def test_requests_are_counted_by_their_size() -> None:
+    iops = Limit(name="iops", each="server", per_s=1e6, counts_requests=True, request_bytes=128 * KIB)
+    found, _ = ends(model(limits=(iops,)), operations(("read", 0, 0, 1, 0), ("read", 0, 0, MIB, 0)))
+    assert found == [[1000, 9000]]
+
+
+def test_slots_serve_in_order() -> None:
+    storage = model(operations={"read": RequestTime.affine(1000)}, servers=Servers(slots=2))
+    found, use = ends(storage, *(read(1) for _ in range(5)))
+    assert found == [[1000], [1000], [2000], [2000], [3000]]
+    assert use.slot_ns == 0 + 0 + 1000 + 1000 + 2000
+
+
+def test_times_grow_with_requests_in_flight() -> None:
+    table = RequestTime(in_flight=(1, 3), sizes=(0,), time_ns=((1000.0,), (3000.0,)))
+    found, _ = ends(model(operations={"read": table}), read(1), read(1), read(1), read(1, due=1000))
+    assert found == [[1000], [2000], [3000], [4000]]
+
+
+def test_stripes_are_served_side_by_side() -> None:
+    servers = Servers(count=4, stripe_bytes=1000, stripe_count=3)
+    storage = model(servers=servers, limits=(Limit(name="server", each="server", per_s=1e9),))
+    # 500 bytes of stripe 0, stripes 1 and 2, 250 bytes of stripe 3, which lies with stripe 0.
+    found, use = ends(storage, read(2750, offset=500))
+    assert found == [[1000]]
+    assert use.busy_ns.tolist() == [750.0, 1000.0, 1000.0, 0.0]
+    _, use = ends(storage, read(1, offset=2000, file=1))
+    assert use.busy_ns.tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+@given(
+    offset=st.integers(0, 50), length=st.integers(1, 200), width=st.integers(1, 9), count=st.integers(1, 5),
+)  # fmt: skip
+def test_the_pieces_of_a_request_are_its_bytes(offset, length, width, count) -> None:
+    servers = Servers(count=5, stripe_bytes=width, stripe_count=count)
+    storage = model(servers=servers, limits=(Limit(name="server", each="server", per_s=1e9),))
+    _, use = ends(storage, read(length, offset=offset))
+    expected = np.zeros(5)
+    for at in range(offset, offset + length):
+        expected[at // width % count] += 1
+    assert use.busy_ns.tolist() == expected.tolist()
+
+
+def test_metadata_has_a_queue_of_its_own() -> None:
+    storage = model(
+        operations={"open": RequestTime.affine(1000), "read": RequestTime.affine(10)},
+        metadata=Servers(slots=1),
+        limits=(Limit(name="opens", each="metadata", operations=("open",), per_s=5e5, counts_requests=True),),
+    )
+    opened = operations(("open", 0, 0, 0, 0))
+    found, _ = ends(storage, opened, opened, read(1))
+    assert found == [[2000], [4000], [10]]
+
+
+CACHE = PageCache(size=4 * MIB, hit=RequestTime.affine(100))
+DEVICE = {"operations": {"read": RequestTime.affine(10 * US), "write": RequestTime.affine(50 * US)}}
+
+
+def test_what_was_read_is_cached_on_its_node() -> None:
+    storage = model(**DEVICE, cache=CACHE, ranks_per_node=1)
+    rows = operations(("read", 0, 0, 5000, 0), ("read", 0, 4000, 4000, 0), ("read", 0, 4000, 5000, 0))
+    (first, second), use = ends(storage, rows, read(5000, due=MS))
+    assert first == [10_000, 10_100, 20_100]
+    assert second == [MS + 10_000]
+    assert (use.hits, use.hit_bytes) == (1, 4000)
+    assert use.request_bytes[0] == 8192 + 4096 + 8192
+
+
+def test_a_full_cache_forgets_what_it_read_first() -> None:
+    storage = model(**DEVICE, cache=dataclasses.replace(CACHE, size=8192))
+    rows = operations(*(("read", 0, 4096 * page, 1, 0) for page in (0, 1, 2, 1, 0)))
+    (found,), _ = ends(storage, rows)
+    assert np.diff(found).tolist() == [10_000, 10_000, 100, 10_000]
+
+
+def test_read_ahead_hides_the_latency_of_a_sequential_reader() -> None:
+    cache = dataclasses.replace(CACHE, read_ahead=8192)
+    rows = operations(*(("read", 1, 4096 * page, 4096, 20_000) for page in range(25)))
+    (found,), use = ends(model(**DEVICE, cache=cache), rows)
+    assert np.diff(found).tolist() == [20_100] * 24
+    assert found[0] == 30_000
+    assert use.request_bytes[0] == 25 * 4096  # nothing beyond the end of the file
+    _, random = ends(model(**DEVICE, cache=cache), operations(*(("read", 1, 8192 * page, 1, 0) for page in (3, 1, 2))))
+    assert random.requests[0] == 3
+
+
+def test_a_reader_waits_for_what_is_being_fetched() -> None:
+    rows = operations(("read", 0, 0, 4096, 0))
+    found, use = ends(model(**DEVICE, cache=CACHE), rows, read(4096, due=3000), ranks=[0, 0])
+    assert found == [[10_000], [10_000]]
+    assert use.requests[0] == 1
+
+
+def test_writes_are_held_until_they_are_synced() -> None:
+    cache = dataclasses.replace(CACHE, dirty=10_000)
+    each = [("write", 0, 0, 6000, 0), ("write", 1, 0, 6000, 0), ("sync", 0, 0, 0, 0), ("sync", 0, 0, 0, 0)]
+    rows = operations(*each, ("write", 1, 0, 6000, 0), ("read", 0, 0, 100, 0))
+    (found,), use = ends(model(**DEVICE, cache=cache), rows)
+    assert np.diff([0, *found]).tolist() == [100, 50_000, 50_000, 0, 100, 100]
+    assert use.request_bytes[1] == 12_000
+
+
+def test_a_read_at_the_end_of_the_file_fetches_nothing() -> None:
+    _, use = ends(model(**DEVICE, cache=CACHE), operations(("read", 2, 5000, 0, 0)))
+    assert use.requests[0] == 0
+
+
+def test_jitter_is_drawn_by_seed() -> None:
+    storage = model(**DEVICE, jitter=Jitter(quantiles=(0.5, 1.0, 2.0)))
+    rows = operations(*[("read", 0, 0, 1, 0)] * 200)
+    found = [ends(storage, rows, seed=seed)[0][0] for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+    assert set(np.diff(found[0]).tolist()) == {5000, 10_000, 20_000}
+
+
+def test_scale_makes_all_times_longer() -> None:
+    storage = model(**DEVICE, cache=CACHE, limits=(Limit(name="pipe", each="system", per_s=1e8),))
+    rows = operations(("read", 0, 0, 8192, 0), ("read", 0, 0, 1, 0), ("write", 1, 0, 1, 0))
+    once, twice = (ends(storage, rows, scale=scale)[0][0] for scale in (1.0, 2.0))
+    assert twice == pytest.approx([2 * time for time in once], abs=2)
+
+
+def times():
+    return st.builds(
+        lambda counts, sizes, seed: RequestTime(
+            in_flight=tuple(sorted(counts)),
+            sizes=tuple(sorted(sizes)),
+            time_ns=tuple(
+                map(tuple, np.random.default_rng(seed).integers(0, 10**6, (len(counts), len(sizes))).astype(float))
+            ),
+        ),
+        st.sets(st.integers(1, 8), min_size=1, max_size=3),
+        st.sets(st.integers(0, MIB), min_size=1, max_size=3),
+        st.integers(0, 99),
+    )
+
+
+@st.composite
+def models(draw):
+    count = draw(st.integers(1, 4))
+    stripes = draw(st.integers(1, count))
+    limits = []
+    for number, scope in enumerate(draw(st.lists(st.sampled_from(SCOPES), max_size=4))):
+        of = {"server": ("read",), "metadata": ("open", "sync")}.get(scope, ("read", "write", "stat"))
+        limits.append(
+            Limit(
+                name=str(number),
+                each=scope,
+                operations=of,
+                per_s=draw(st.floats(1e3, 1e10)),
+                counts_requests=draw(st.booleans()),
+                burst=draw(st.sampled_from([0.0, 1.0, 1e5])),
+                request_bytes=draw(st.sampled_from([0, 1000])),
+            )
+        )
+    cache = None
+    if draw(st.booleans()):
+        cache = PageCache(
+            size=draw(st.sampled_from([4096, 100_000, 1 << 30])),
+            hit=draw(times()),
+            read_ahead=draw(st.sampled_from([0, 4096, 20_000])),
+            dirty=draw(st.sampled_from([0, 30_000])),
+        )
+    return model(
+        operations={name: draw(times()) for name in ("read", "write", "open", "sync", "seek")},
+        servers=Servers(
+            count=count,
+            slots=draw(st.integers(0, 3)),
+            stripe_bytes=draw(st.sampled_from([1000, 65_536])) if stripes > 1 else 0,
+            stripe_count=stripes,
+        ),
+        metadata=Servers(count=draw(st.integers(1, 2)), slots=draw(st.integers(0, 2))),
+        limits=tuple(limits),
+        cache=cache,
+        ranks_per_node=draw(st.integers(0, 3)),
+        jitter=draw(st.sampled_from([None, Jitter.lognormal(0.5)])),
+    )
+
+
+OPERATION = st.tuples(
+    st.sampled_from(["read", "read", "read", "write", "open", "close", "stat", "sync", "seek", "rename"]),
+    st.integers(0, 2),
+    st.sampled_from([0, 100, 4096, 20_000, 65_536]),
+    st.sampled_from([0, 1, 4096, 30_000]),
+    st.sampled_from([0, 10, 100_000]),
+)
+
+
+@given(
+    storage=models(), lanes=st.lists(st.lists(OPERATION, min_size=1, max_size=15), min_size=1, max_size=4),
+    seed=st.integers(0, 5), scale=st.sampled_from([1.0, 1.3]),
+)  # fmt: skip
+def test_the_compiled_core_does_what_the_specification_does(storage, lanes, seed, scale) -> None:
+    compiled = pytest.importorskip("replay.simulation._simulated_storage")
+    core = pytest.importorskip("replay.causal._lane_events")
+    numbers = ModelNumbers.of(storage, 3, FILES)
+    found = []
+    for runner, service in (
+        (PythonLanes, PythonStorage(numbers, seed=seed, scale=scale)),
+        (core.CompiledLanes, compiled.CompiledStorage(numbers, seed, scale)),
+    ):
+        placed = [
+            EventLane(items=rows, times=LaneTimes.room(len(rows)), rank=number % 3, file_shift=number // 3)
+            for number, rows in enumerate(operations(*each) for each in lanes)
+        ]
+        assert runner(placed, service, None, FIRST_RANK_COUNTER).run()
+        use = dataclasses.asdict(service.use)
+        counted = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in use.items()}
+        found.append(([lane.times.end_ns.tolist() for lane in placed], counted))
+    assert found[0] == found[1]
+
+
+def test_the_compiled_core_knows_the_numbers() -> None:
+    numbers = pytest.importorskip("replay.simulation._simulated_storage").CONSTANTS
+    assert numbers == {
+        "HIT": model_numbers.HIT,
+        "PAGE_BYTES": cached_files.PAGE_BYTES,
+        "LEAST_ENTRIES": cached_files.LEAST_ENTRIES,
+        **{name: getattr(model_numbers, name) for name in ("SERVER", "NODE", "SYSTEM", "METADATA")},
+        "READ": items.READ_AT,
+        "WRITE": items.WRITE_AT,
+        "SYNC": items.SYNC,
+        "SEEK": items.SEEK,
+    }
+    assert PLAN_ROW.itemsize == 40

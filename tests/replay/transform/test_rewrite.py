@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from replay.interface import open_capture, transform
+from replay.transform.rewrite import Transformed
+from tests import simulated_application, simulated_loader
+from tests.capture_builder import Span, build_capture, read
+from tests.simulated_application import MS, READ_BYTES, US, Application, Recorded, Storage
+from tests.simulated_loader import Loader
+from traces.errors import UsageError
+from traces.schema import ORIGINS, READ, codes
+from traces.store.reader import Capture
+
+FAST = Storage(latency_ns=300 * US)
+FILES = ["/data/train", "/data/loaded", "/data/checkpoint"]
+AHEAD = Application(depth=4, readers=2)
+
+
+def recorded(folder: Path, application: Application = AHEAD) -> Capture:
+    run = simulated_application.run(application, FAST)
+    return build_capture(folder, files=FILES, ops=run.ops, spans=run.spans)
+
+
+def changed(capture: Capture, **changes: Any) -> tuple[Transformed, Capture]:
+    output = capture.path.parent / "changed.capture"
+    found = transform(capture, output, force=True, **changes)
+    return found, open_capture(output)
+
+
+def lasted(run: Recorded) -> int:
+    """From the first moment that a capture shows."""
+    return run.elapsed_ns - min(each.start_ns for each in (*run.ops, *run.spans))
+
+
+def rows(capture: Capture) -> pa.Table:
+    return pa.Table.from_batches(list(capture.operations()))
+
+
+def covered(capture: Capture) -> dict[tuple[int, int], int]:
+    """By rank and file the bytes read."""
+    table = rows(capture)
+    reads = table.filter(pa.array(codes(table, "op") == READ))
+    found: dict[tuple[int, int], int] = {}
+    for rank, name, length in zip(*(reads[name].to_pylist() for name in ("rank", "file_id", "length")), strict=True):
+        found[rank, name] = found.get((rank, name), 0) + length
+    return found
+
+
+@pytest.mark.parametrize(
+    "changes", [{"transfer_size": READ_BYTES}, {"readers": 2}, {"readers": 2, "transfer_size": "256KiB"}]
+)
+def test_what_is_so_already_is_written_as_it_is(tmp_path: Path, changes: dict[str, Any]) -> None:
+    source = recorded(tmp_path)
+    found, capture = changed(source, **changes)
+    assert found.same
+    assert rows(capture).equals(rows(source))
+    assert capture.spans.equals(source.spans)
+    assert capture.files.equals(source.files)
+    assert capture.info.dependencies == "inferred"
+    assert found.after == found.before
+
+
+def test_the_rows_say_what_became_of_them_and_what_they_wait_for(tmp_path: Path) -> None:
+    source = recorded(tmp_path, dataclasses.replace(AHEAD, checkpoint_every=20))
+    found, capture = changed(source, transfer_size="512KiB")
+    table = rows(capture)
+    origin = [ORIGINS[code] for code in codes(table, "origin")]
+    merged = np.array(origin) == "transformed"
+    assert set(origin) == {"traced", "transformed"}
+    assert set(table["length"].to_numpy()[merged].tolist()) == {2 * READ_BYTES}
+    assert capture.info.dependencies == "known"
+    assert table["feeds"].null_count < table.num_rows
+    assert found.after.bytes_read == found.before.bytes_read
+    assert covered(capture) == covered(source)
+    made_by = json.loads((capture.path / "capture.json").read_text())["made_by"]
+    assert made_by["transforms"][0]["changes"] == {"transfer_bytes": 524288}
+    assert made_by["transforms"][0]["assumptions"] == list(found.assumptions)
+
+
+def test_the_times_of_the_capture_are_predicted_times(tmp_path: Path) -> None:
+    source = recorded(tmp_path)
+    found, capture = changed(source, compute_speed=4)
+    begin, end = capture.time_span_ns
+    assert found.after.elapsed_ns == end - begin
+    assert capture.info.job.run_time_s == pytest.approx((end - begin) / 1e9)
+
+
+@pytest.mark.parametrize(
+    "application",
+    [
+        dataclasses.replace(AHEAD, compute_ns=1 * MS, readers=1),
+        dataclasses.replace(AHEAD, compute_ns=1 * MS, readers=2),
+        dataclasses.replace(AHEAD, ranks=2, collective_ns=500 * US),
+    ],
+)
+@pytest.mark.parametrize("readers", [1, 2, 4])
+def test_an_application_with_other_readers(tmp_path: Path, application: Application, readers: int) -> None:
+    truth_ns = lasted(simulated_application.run(dataclasses.replace(application, readers=readers), FAST))
+    found, _ = changed(recorded(tmp_path, application), readers=readers)
+    assert found.after.elapsed_ns == pytest.approx(truth_ns, rel=0.1)
+
+
+@pytest.mark.parametrize("speed", [0.5, 4, 1000])
+def test_an_application_with_another_accelerator(tmp_path: Path, speed: float) -> None:
+    application = dataclasses.replace(AHEAD, ranks=2, collective_ns=500 * US)
+    faster = dataclasses.replace(application, compute_ns=round(application.compute_ns / speed))
+    truth_ns = lasted(simulated_application.run(faster, FAST))
+    found, _ = changed(recorded(tmp_path, application), compute_speed=speed)
+    assert found.after.elapsed_ns == pytest.approx(truth_ns, rel=0.05)
+
+
+@pytest.mark.parametrize("readers", [1, 2, 4])
+def test_a_data_loader_with_another_number_of_workers(tmp_path: Path, readers: int) -> None:
+    loader = Loader(made=(25, 25), passes=1, compute_ns=1 * MS)
+    made = tuple(50 // readers + (number < 50 % readers) for number in range(readers))
+    truth_ns = lasted(simulated_loader.run(dataclasses.replace(loader, made=made), FAST))
+    found, _ = changed(simulated_loader.capture_of(tmp_path, loader, FAST), readers=readers)
+    assert found.after.elapsed_ns == pytest.approx(truth_ns, rel=0.1)
+
+
+def test_a_loop_that_reads_by_itself_gets_readers(tmp_path: Path) -> None:
+    alone = Application(depth=0, compute_ns=2 * MS)
+    found, capture = changed(recorded(tmp_path, alone), readers=2)
+    assert found.after.elapsed_ns < 0.8 * found.before.elapsed_ns
+    assert {lane for lane, feeds in _pairs(capture, "lane", "feeds") if feeds is not None} == {1, 2}
+
+
+def test_readers_become_the_training_thread(tmp_path: Path) -> None:
+    found, capture = changed(recorded(tmp_path), readers=0)
+    assert found.after.elapsed_ns > found.before.elapsed_ns
+    waits = capture.spans.filter(pa.array(np.array(capture.spans["kind"].to_pylist()) == "input_wait"))
+    assert set(waits["name"].to_pylist()) == {"next_batch"}
+
+
+def test_weak_scaling_copies_ranks_with_files_of_their_own(tmp_path: Path) -> None:
+    ops = [read(name, length=100, rank=rank, start_ns=10 + rank) for rank, name in ((0, 0), (1, 1), (0, 2), (1, 2))]
+    spans = [Span("step", 0, 1000, step=0, rank=rank, thread=1) for rank in (0, 1)]
+    source = build_capture(tmp_path, files=["/d/a.npz", "/d/b", "/d/shared"], ops=ops, spans=spans)
+    found, capture = changed(source, ranks=5, weak=True)
+    table = rows(capture)
+    assert capture.ranks == (0, 1, 2, 3, 4)
+    assert capture.paths()[3:] == ["/d/a.rank2.npz", "/d/b.rank3", "/d/a.rank4.npz"]
+    assert _pairs(capture, "rank", "file_id") == {
+        (0, 0),
+        (0, 2),
+        (1, 1),
+        (1, 2),
+        (2, 3),
+        (2, 2),
+        (3, 4),
+        (3, 2),
+        (4, 5),
+        (4, 2),
+    }
+    assert table.filter(pa.array(table["rank"].to_numpy() < 2)).equals(rows(source))
+    assert (found.after.operations, found.after.bytes_read) == (10, 1000)
+    assert len(set(capture.files["record_id"].to_pylist())) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "nothing to change"),
+        ({"chunk": "1MiB"}, "reads no HDF5 file"),
+        ({"readers": 0, "prefetch": 4}, "leave one of them out"),
+        ({"weak": True}, "give --ranks"),
+        ({"compute_speed": 0}, "--compute-speed 0"),
+        ({"prefetch": 0}, "--prefetch 0"),
+        ({"transfer_size": "much"}, "is not a size"),
+        ({"compression": "gzip"}, "NAME:RATIO"),
+    ],
+)
+def test_changes_without_a_meaning_are_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        changed(recorded(tmp_path), **changes)
+    assert not (tmp_path / "changed.capture").exists()
+
+
+def test_read_ahead_needs_readers(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give --readers, too"):
+        changed(recorded(tmp_path, Application(depth=0)), prefetch=4)
+
+
+def test_data_are_compressed_once(tmp_path: Path) -> None:
+    source = recorded(tmp_path)
+    first = transform(source, tmp_path / "first.capture", compression="gzip:0.5")
+    assert first.after.bytes_read == pytest.approx(first.before.bytes_read / 2, rel=0.01)
+    with pytest.raises(UsageError, match="compressed already, by an earlier transform"):
+        transform(tmp_path / "first.capture", tmp_path / "second.capture", compression="gzip:0.5")
+
+
+def test_a_capture_without_steps_is_refused(tmp_path: Path) -> None:
+    source = build_capture(tmp_path, files=["/d/a"], ops=[read(0, length=10)])
+    with pytest.raises(Exception, match="no training steps"):
+        changed(source, readers=2)
+
+
+def _pairs(capture: Capture, *names: str) -> set[tuple[Any, ...]]:
+    table = rows(capture)
+    return set(zip(*(table[name].to_pylist() for name in names), strict=True))
