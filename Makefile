@@ -17,6 +17,9 @@ test:  ## the test suite
 test-slow:  ## everything, with new random examples: fuzzing of logs and profiles, replays of all captures
 	$(PYTHON) -m pytest --hypothesis-profile=search
 
+test-workloads:  ## all shipped workloads at a small scale: generated, staged, replayed, compared
+	$(PYTHON) -m pytest tests/replay/interface/test_shipped_workloads.py
+
 lint:  ## ruff and mypy
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -40,4 +43,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow lint bench bench-prediction survey-logs demo clean
+.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction survey-logs demo clean
