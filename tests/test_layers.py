@@ -129,7 +129,14 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
-    "replay.simulation": {"replay.simulation", "replay.causal", "replay.engine", "traces"},
+    "replay.simulation": {
+        "replay.simulation",
+        "replay.causal",
+        "replay.engine",
+        "replay.plan",
+        "traces",
+        "traces.store",
+    },
     "replay.calibration": {
         "replay.calibration",
         "replay.engine",
@@ -303,6 +310,7 @@ PURE = {
     "replay.show.merge_sections",
     "replay.show.record_sections",
     "replay.show.run_sections",
+    "replay.show.simulation_sections",
     "replay.show.glossary",
     "replay.show.section",
     "replay.show.summary_sections",

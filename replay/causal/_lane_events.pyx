@@ -92,7 +92,7 @@ cdef class CompiledLanes:
             self.class_of, self.spent, self.first_step = watch.class_of, watch.spent_ns, watch.first_step
             if len(self.class_of) != C_KINDS * C_CODES:
                 raise ValueError(f"class_of is not uint8[{C_KINDS * C_CODES}]")
-        self._place(lanes)
+        self._place(lanes, watch is not None)
         self.counters = <Counter *>calloc(max(self.counter_count, 1), sizeof(Counter))
         if self.counters is NULL:
             raise MemoryError
@@ -109,7 +109,7 @@ cdef class CompiledLanes:
         free(self.lanes)
         free(self.heap)
 
-    cdef _place(self, lanes):
+    cdef _place(self, lanes, bint watched):
         cdef Lane *own
         cdef const uint8_t[::1] raw
         cdef const int64_t[::1] durations
@@ -121,7 +121,7 @@ cdef class CompiledLanes:
             items = lane.items
             own.count = len(items)
             own.counter_shift, own.rank, own.file_shift = lane.counter_shift, lane.rank, lane.file_shift
-            own.watched = lane.watched and self.spent is not None
+            own.watched = lane.watched and watched
             if own.count:
                 if items.dtype != PLAN_ROW or not items.flags.c_contiguous:
                     raise ValueError("the items of a lane are not contiguous PLAN_ROWs")

@@ -34,6 +34,7 @@ COMMANDS = {
     "stage": "Build the twin data set of a capture.",
     "run": "Replay a capture.",
     "compare": "How faithful a replay is.",
+    "simulate": "How long a capture would take on a storage that is only described.",
     "regress": "Whether one file system is slower than another.",
     "transform": "What if: a capture with other requests, readers or ranks.",
     "calibrate": "Measure a file system for predictions.",

@@ -35,6 +35,12 @@ def part_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_options(_with_part(command, _PART_WORDS), *_PART_OPTIONS)
 
 
+def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options --from, --until and --steps: as `part_options`, without --ranks."""
+    words = {name: keyword for name, keyword in _PART_WORDS.items() if name != "ranks"}
+    return _with_options(_with_part(command, words), *_PART_OPTIONS[:-1])
+
+
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of `part_options`, and --path, --exclude, --op and --api; all of them choose the part."""
     words = {**_PART_WORDS, "path": "paths", "exclude": "exclude", "op": "operations", "api": "interfaces"}

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from replay.interface.merging import merge
     from replay.interface.recordings import Recorded, record
     from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
+    from replay.interface.simulations import Simulated, simulate
     from replay.interface.transforming import transform
     from replay.regression.comparison import Regression
     from replay.run.repeat import Repeats
@@ -83,6 +84,7 @@ _HOMES = {
     "replay.interface.merging": ("merge",),
     "replay.interface.recordings": ("Recorded", "record"),
     "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
+    "replay.interface.simulations": ("Simulated", "simulate"),
     "replay.interface.transforming": ("transform",),
     "replay.regression.comparison": ("Regression",),
     "replay.run.repeat": ("Repeats",),
@@ -137,6 +139,7 @@ __all__ = [
     "RunChoices",
     "RunResult",
     "Sample",
+    "Simulated",
     "Staged",
     "Summary",
     "TargetError",
@@ -165,6 +168,7 @@ __all__ = [
     "run",
     "run_repeatedly",
     "sample",
+    "simulate",
     "stage",
     "summary",
     "table",

@@ -146,9 +146,7 @@ class RankSource:
         batch_items: int = BATCH_ITEMS,
     ) -> None:
         known = causal is not None and capture.info.dependencies == "known"
-        columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if known else ())]
-        # By `map`, which holds on to no row group until it is asked for the next: there may be many ranks.
-        self._batches = map(partial(_planned, survey, slots), capture.operations(survey.rank, columns=columns))
+        self._batches = planned_operations(capture, survey, slots, with_known=known)
         self.known = {lane: RowQueue(KNOWN_ROW, spill=spill) for lane in survey.lanes} if known else {}
         self._batch_items = batch_items
         self._causal = causal
@@ -189,6 +187,18 @@ class RankSource:
     def close(self) -> None:
         for queue in (*self._queues.values(), *self.known.values()):
             queue.close()
+
+
+def planned_operations(
+    capture: Capture, survey: RankSurvey, slots: SlotNumbers, *, with_known: bool
+) -> Iterator[_Planned]:
+    """The replayed operations of a rank, a row group at a time: rows without due times, and what was recorded.
+
+    with_known: with what the capture says of their dependencies.
+    """
+    columns = [*_COLUMNS, *(DEPENDENCY_COLUMNS if with_known else ())]
+    # By `map`, which holds on to no row group until it is asked for the next: there may be many ranks.
+    return map(partial(_planned, survey, slots), capture.operations(survey.rank, columns=columns))
 
 
 def _planned(survey: RankSurvey, slots: SlotNumbers, batch: pa.RecordBatch) -> _Planned:

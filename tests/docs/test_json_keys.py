@@ -37,6 +37,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "compare": dxt_replay.compare(capture, folder / "r.capture"),
         "regress": regression,
         "transform": transformed,
+        "simulate": dxt_replay.simulate(capture, "theta_lustre", ranks=[2], runs=1),
     }
     calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
     return {name: result.as_json() for name, result in results.items()} | {"calibrate": calibrated}
@@ -48,7 +49,9 @@ def explained(command: str) -> Mapping[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("command", ["calibrate", "generate", "merge", "run", "compare", "regress", "transform"])
+@pytest.mark.parametrize(
+    "command", ["calibrate", "generate", "merge", "run", "compare", "regress", "transform", "simulate"]
+)
 def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
     meanings = explained(command)
     assert list(meanings) == list(printed[command])

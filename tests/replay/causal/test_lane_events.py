@@ -127,7 +127,7 @@ def test_time_is_counted_by_step_and_class() -> None:
 def test_without_a_service_operations_take_no_time() -> None:
     rows = reads(3)
     rows["due_ns"] = 4
-    run = run_lanes([EventLane(items=rows), EventLane(items=rows[:0])])
+    run = run_lanes([EventLane(items=rows, watched=True), EventLane(items=rows[:0])])
     assert (run.end_ns.tolist(), run.served) == ([12, 0], 3)
 
 

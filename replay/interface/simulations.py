@@ -1,0 +1,102 @@
+"""Prediction without a file system."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replay.interface.captures import CaptureOrPath, opened
+from replay.interface.replays import check_profiled, one_of
+from traces.errors import UsageError
+from traces.units import ns_to_seconds
+
+if TYPE_CHECKING:
+    from replay.simulation.prediction import Prediction
+    from replay.simulation.storage_model import StorageModel
+
+MAX_RANKS = 1 << 20
+"""Most ranks that are simulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulated:
+    """What `simulate` found. `scaling`: a prediction for each number of ranks that was asked for."""
+
+    capture: Path
+    storage: StorageModel
+    prediction: Prediction
+    scaling: Sequence[Prediction]
+    recorded_ns: int
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay simulate --json` prints."""
+        found, recorded = self.prediction.as_json(), ns_to_seconds(self.recorded_ns)
+        return {
+            "capture": str(self.capture),
+            "storage": {
+                "name": self.storage.name,
+                "about": self.storage.about,
+                "uncertainty_pct": 100.0 * self.storage.uncertainty,
+            },
+            "recorded_s": recorded,
+            "change_pct": 100.0 * (found["elapsed_s"] / recorded - 1.0) if recorded else None,
+            **found,
+            "steps": self.prediction.steps(),
+            "scaling": [each.as_json() for each in self.scaling],
+            "warnings": list(self.warnings),
+        }
+
+
+def simulate(
+    capture: CaptureOrPath,
+    storage: str | Path | StorageModel,
+    *,
+    ranks: Sequence[int] = (),
+    runs: int = 5,
+    speed: float = 1.0,
+    compute_speed: float | None = None,
+    io_speed: float | None = None,
+    compute: str = "sleep",
+    reconstruct: bool = True,
+) -> Simulated:
+    """How long a capture would take on a storage that is only described (docs/simulation.md): nothing is opened or read
+    but the capture.
+
+    `storage`: a file, the name of a shipped model, or a `StorageModel`. `ranks`: predict for these numbers of ranks
+    too, each further set of the recorded ranks with files of its own. `runs`: how many seeds, where times vary.
+    The other arguments are those of `RunChoices`; the pace is `steps`.
+
+        dxt_replay.simulate("run.capture", "nvme").prediction.elapsed_ns
+
+    Raises: UsageError for what is not a storage model, and a capture without training steps.
+    """
+    from replay.plan.pacing import Pace, Pacing
+    from replay.ranks.comm import Solo
+    from replay.run.context import choose_layers_together, derive_context
+    from replay.simulation.model_file import read_storage_model
+    from replay.simulation.prediction import predict
+    from replay.simulation.simulated_job import simulated_job
+    from replay.simulation.storage_model import StorageModel
+
+    one_of("compute", compute, ("sleep", "spin", "skip"))
+    if runs < 1 or any(not 1 <= count <= MAX_RANKS for count in ranks):
+        raise UsageError(f"a simulation needs at least one run, and 1 to {MAX_RANKS} ranks")
+    model = storage if isinstance(storage, StorageModel) else read_storage_model(storage)
+    pacing = Pacing(pace=Pace.STEPS, speed=speed, compute_speed=compute_speed, io_speed=io_speed)
+    check_profiled(capture)
+    with opened(capture) as source:
+        layers = choose_layers_together(source, Solo(), api="auto", reconstruct=reconstruct)
+        context = derive_context(source, Solo(), layers, Pace.STEPS)
+        assert context.steps is not None  # the pace is steps
+        job = simulated_job(source, context.steps, pacing, compute)
+        return Simulated(
+            capture=source.named,
+            storage=model,
+            prediction=predict(job, model, ranks=job.ranks, seeds=runs),
+            scaling=[predict(job, model, ranks=count, seeds=1) for count in ranks],
+            recorded_ns=context.recorded_ns,
+            warnings=context.steps.warnings,
+        )

@@ -1,0 +1,221 @@
+"""How long a job takes on a described storage, where its time goes, and what holds it up."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from replay.causal.lane_events import Watch, run_lanes
+from replay.simulation.model_numbers import KIND_NAMES, ModelNumbers, StorageUse
+from replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob
+from replay.simulation.simulated_storage import simulated_storage
+from replay.simulation.storage_model import StorageModel
+from traces.units import NS_PER_US, ns_to_seconds
+
+BUSY = 0.7
+"""Share of the time from which on a queue that is busy holds a job up."""
+
+FREE_PCT = 2.0
+"""Per cent of the time that storage costs, up to which it does not limit a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """One simulated run. use: what the storage did, None without one."""
+
+    elapsed_ns: int
+    use: StorageUse | None
+    spent: Watch | None
+    operations: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prediction:
+    """What comes of a job with so many ranks on a storage.
+
+    runs: with different seeds, then with all times of the storage shorter and longer by the model's uncertainty.
+    free: with storage that takes no time. seeds: how many of `runs` differ in their seed alone.
+    """
+
+    job: SimulatedJob
+    numbers: ModelNumbers
+    ranks: int
+    runs: Sequence[Run]
+    seeds: int
+    free: Run
+
+    @property
+    def elapsed_ns(self) -> int:
+        """The median of the runs that differ in their seed alone."""
+        return int(np.median([run.elapsed_ns for run in self.runs[: self.seeds]]))
+
+    @property
+    def interval_ns(self) -> tuple[int, int]:
+        """The shortest and the longest run."""
+        return min(run.elapsed_ns for run in self.runs), max(run.elapsed_ns for run in self.runs)
+
+    @property
+    def storage_pct(self) -> float:
+        """Per cent of the predicted time that infinitely fast storage would save."""
+        return 100.0 * max(0, self.elapsed_ns - self.free.elapsed_ns) / max(self.elapsed_ns, 1)
+
+    @property
+    def utilisation_pct(self) -> float | None:
+        """Accelerator utilisation: per cent of the time in steps that is compute; None without steps."""
+        return _utilisation_pct(self.runs[0])
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures of the prediction, without the steps one by one."""
+        return {
+            "ranks": self.ranks,
+            "nodes": self.numbers.nodes,
+            "operations": self.job.operations_of(self.ranks),
+            "elapsed_s": ns_to_seconds(self.elapsed_ns),
+            "interval_s": [ns_to_seconds(limit) for limit in self.interval_ns],
+            "runs": len(self.runs),
+            "free_storage_s": ns_to_seconds(self.free.elapsed_ns),
+            "storage_limits_pct": self.storage_pct,
+            "accelerator_utilisation_pct": self.utilisation_pct,
+            "time_s": self._time_s(),
+            "bottleneck": self.bottleneck(),
+            "resources": self.resources(),
+            "requests": self._requests(),
+            "simulated": {
+                "operations": sum(run.operations for run in self.runs),
+                "seconds": sum(run.seconds for run in self.runs),
+            },
+        }
+
+    def _time_s(self) -> dict[str, float]:
+        spent = self.runs[0].spent
+        assert spent is not None
+        return {
+            name: ns_to_seconds(int(total)) / self.ranks
+            for name, total in zip(TIME_CLASSES, spent.spent_ns.sum(axis=0).tolist(), strict=True)
+        }
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Of each step, the mean time over the ranks by TIME_CLASSES, ms."""
+        spent = self.runs[0].spent
+        assert spent is not None
+        per_rank = spent.spent_ns[:-1] / 1e6 / self.ranks
+        return [
+            {"step": spent.first_step + at, **dict(zip(TIME_CLASSES, row, strict=True))}
+            for at, row in enumerate(per_rank.tolist())
+            if any(row)
+        ]
+
+    def resources(self) -> list[dict[str, Any]]:
+        """How busy each limit and each kind of servers with slots is, and how long requests waited for it."""
+        use, elapsed, model = self.runs[0].use, max(self.runs[0].elapsed_ns, 1), self.numbers.model
+        if use is None:
+            return []
+        found = []
+        for number, limit in enumerate(model.limits):
+            first, count = self.numbers.first[number], self.numbers.instances[number]
+            waited = float(use.turn_ns[number] + use.pipe_ns[number])
+            found.append(_resource(limit.name, limit.each, use.busy_ns[first : first + count] / elapsed, waited))
+        for kind, name, begin in ((model.servers, "server", 0), (model.metadata, "metadata", model.servers.count)):
+            if kind.slots:
+                busy = use.server_ns[begin : begin + kind.count] / (elapsed * kind.slots)
+                found.append(
+                    _resource(f"slots of each {name} server".replace("server server", "server"), name, busy, None)
+                )
+        return found
+
+    def bottleneck(self) -> str:
+        """What holds the job up, in words."""
+        if self.storage_pct < FREE_PCT:
+            return "not storage: with infinitely fast storage the run would take as long"
+        busiest = max(self.resources(), key=lambda each: float(each["busy_max_pct"]), default=None)
+        if busiest is not None and busiest["busy_max_pct"] >= 100 * BUSY:
+            return f"{busiest['name']}: busy {busiest['busy_max_pct']:.0f} % of the time"
+        metadata = self._own_share_of_metadata()
+        if metadata > 0.5:
+            return "latency of metadata operations: no queue is busy, each operation takes its own time"
+        return "latency of reads and writes: no queue is busy, each request takes its own time"
+
+    def _own_share_of_metadata(self) -> float:
+        use = self.runs[0].use
+        total = 0.0 if use is None else float(use.operation_ns.sum())
+        return 0.0 if use is None or not total else float(use.operation_ns[2:].sum()) / total
+
+    def _requests(self) -> dict[str, Any]:
+        use = self.runs[0].use
+        if use is None:
+            return {}
+        by_kind = {
+            name: {
+                "operations": int(use.operations[kind]),
+                "bytes": int(use.operation_bytes[kind]),
+                "mean_us": float(use.operation_ns[kind]) / NS_PER_US / int(use.operations[kind]),
+                "requests": int(use.requests[kind]),
+                "request_bytes": int(use.request_bytes[kind]),
+            }
+            for kind, name in enumerate(KIND_NAMES)
+            if use.operations[kind]
+        }
+        return {"by_operation": by_kind, "cache_hits": use.hits, "cache_hit_bytes": use.hit_bytes}
+
+
+def _resource(name: str, each: str, busy: np.ndarray, waited_ns: float | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "each": each,
+        "instances": len(busy),
+        "busy_mean_pct": 100.0 * float(busy.mean()),
+        "busy_max_pct": 100.0 * float(busy.max()),
+        "waited_s": None if waited_ns is None else waited_ns / 1e9,
+    }
+
+
+def _utilisation_pct(run: Run) -> float | None:
+    if run.spent is None:
+        return None
+    in_steps = run.spent.spent_ns[:-1]
+    total = int(in_steps.sum())
+    return 100.0 * int(in_steps[:, TIME_CLASSES.index("compute")].sum()) / total if total else None
+
+
+def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -> Prediction:
+    """Simulate a job on a storage: with `seeds` seeds where the model has jitter, and at the limits of its uncertainty.
+
+    The runs share nothing and go side by side; one run is serial, as its ranks share servers and meet at collectives.
+    Raises: ReplayError when lanes wait for each other in a circle.
+    """
+    numbers = ModelNumbers.of(model, ranks, job.file_bytes)
+    lanes = job.lanes(ranks)
+    first = 1 if model.jitter is None else model.jitter.seed
+    chosen = [(first + number, 1.0) for number in range(seeds if model.jitter is not None else 1)]
+    limits = [(first, 1.0 - model.uncertainty), (first, 1.0 + model.uncertainty)] if model.uncertainty else []
+
+    def run(seed: int, scale: float) -> Callable[[], Run]:
+        def go() -> Run:
+            storage, watch, began = simulated_storage(numbers, seed=seed, scale=scale), job.watch(), time.perf_counter()
+            done = run_lanes(lanes, storage, watch)
+            return Run(
+                elapsed_ns=int(done.end_ns.max(initial=0)),
+                use=storage.use,
+                spent=watch,
+                operations=done.served,
+                seconds=time.perf_counter() - began,
+            )
+
+        return go
+
+    def free() -> Run:
+        done = run_lanes(lanes)
+        elapsed = int(done.end_ns.max(initial=0))
+        return Run(elapsed_ns=elapsed, use=None, spent=None, operations=done.served, seconds=0.0)
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        started = [pool.submit(each) for each in (free, *(run(seed, scale) for seed, scale in chosen + limits))]
+        without, *runs = [each.result() for each in started]
+    return Prediction(job=job, numbers=numbers, ranks=ranks, runs=runs, seeds=len(chosen), free=without)

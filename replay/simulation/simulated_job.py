@@ -1,0 +1,125 @@
+"""A capture as the lanes of a simulation: the very items that a replay with the pace `steps` issues."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.causal.lane_events import CODES, KINDS, EventLane, Watch
+from replay.causal.paced_ranks import Steps
+from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
+from replay.engine.wait_counters import FIRST_RANK_COUNTER
+from replay.plan.lane_plan import SlotNumbers, planned_operations
+from replay.plan.pacing import Pacing
+from replay.plan.plan_row import NO_EVENT
+from traces.store.reader import Capture
+
+TIME_CLASSES = ("compute", "input_wait", "meetings", "checkpoints", "evaluation", "loading")
+"""Where the time of a training thread goes."""
+
+_CLASS_OF_EVENT = {
+    NO_EVENT: "compute",
+    FETCH: "input_wait",
+    COLLECTIVE: "meetings",
+    CHECKPOINT: "checkpoints",
+    EVALUATION: "evaluation",
+    ENTRY: "loading",
+}
+
+MAX_STEPS = 1 << 20
+"""Most steps that are counted one by one; what lies beyond counts as outside of steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulatedJob:
+    """The lanes of the recorded ranks, from which those of any number of ranks are made.
+
+    steps: the causal models. io_lanes: by recorded rank, the items of its lanes and of its input pipeline (`PLAN_ROW`).
+    file_bytes: int64 by file. operations: of all recorded ranks.
+    """
+
+    steps: Steps
+    pacing: Pacing
+    compute: str
+    io_lanes: Mapping[int, Sequence[np.ndarray]]
+    file_bytes: np.ndarray
+    operations: int
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks were recorded."""
+        return len(self.io_lanes)
+
+    def operations_of(self, ranks: int) -> int:
+        """Operations of so many ranks."""
+        counts = [survey.operations for survey in self.steps.surveys.values()]
+        whole, rest = divmod(ranks, len(counts))
+        return whole * sum(counts) + sum(counts[:rest])
+
+    def lanes(self, ranks: int) -> list[EventLane]:
+        """The lanes of `ranks` ranks. Rank i does what the recorded rank i modulo their number does.
+
+        Each further set of ranks has files of its own, of the same sizes; all ranks meet at collectives.
+        """
+        steps = self.steps
+        meetings = dataclasses.replace(steps.meetings, ranks=ranks) if len(steps.meetings.cost_ns) else steps.meetings
+        steps = dataclasses.replace(steps, meetings=meetings)
+        counters = steps.counters(FIRST_RANK_COUNTER)
+        recorded = list(self.io_lanes)[:ranks]
+        scripts = {rank: steps.script(rank, counters[rank], self.pacing, self.compute) for rank in recorded}
+        lanes = []
+        for place in range(ranks):
+            copy, rank = divmod(place, self.ranks)
+            rank = recorded[rank]
+            mine = [(items, False) for items in self.io_lanes[rank]] + [(scripts[rank], True)]
+            lanes += [
+                EventLane(
+                    items=items,
+                    counter_shift=copy * steps.counter_count,
+                    file_shift=copy * len(self.file_bytes),
+                    rank=place,
+                    watched=watched,
+                )
+                for items, watched in mine
+            ]
+        return lanes
+
+    def watch(self) -> Watch:
+        """Counts where the time of the training threads goes, by step and TIME_CLASSES."""
+        numbers = [model.loop.step_number for model in self.steps.models.values() if len(model.loop.step_number)]
+        first = min((int(each.min()) for each in numbers), default=0)
+        count = min(max((int(each.max()) for each in numbers), default=0) - first + 1, MAX_STEPS)
+        class_of = np.zeros((KINDS, CODES), dtype=np.uint8)
+        for event, name in _CLASS_OF_EVENT.items():
+            class_of[:, (event + 1) % CODES] = TIME_CLASSES.index(name)
+        spent = np.zeros((count + 1, len(TIME_CLASSES)), dtype=np.int64)
+        return Watch(class_of=class_of.ravel(), spent_ns=spent, first_step=first)
+
+
+def simulated_job(capture: Capture, steps: Steps, pacing: Pacing, compute: str) -> SimulatedJob:
+    """The job of a capture. Memory: 40 bytes an item, of which an operation has one to three.
+
+    Raises: CaptureError when a part is damaged.
+    """
+    known = capture.info.dependencies == "known"
+    no_slots = SlotNumbers(of={0: np.full(capture.files.num_rows, -1, dtype=np.int32)})
+    io_lanes: dict[int, list[np.ndarray]] = {}
+    for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
+        causal = steps.lanes(rank, counters, pacing)
+        parts: dict[int, list[np.ndarray]] = {}
+        for rows, batch in planned_operations(capture, steps.surveys[rank], no_slots, with_known=known):
+            for lane, items, _ in causal.split(rows, batch):
+                parts.setdefault(lane, []).append(items)
+        ready = steps.pipeline(rank, counters, pacing)
+        io_lanes[rank] = [np.concatenate(made) for _, made in sorted(parts.items())] + ([ready] if len(ready) else [])
+    return SimulatedJob(
+        steps=steps,
+        pacing=pacing,
+        compute=compute,
+        io_lanes=io_lanes,
+        file_bytes=capture.files.column("size").to_numpy().astype(np.int64),
+        operations=sum(survey.operations for survey in steps.surveys.values()),
+    )

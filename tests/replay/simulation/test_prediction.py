@@ -1,0 +1,128 @@
+"""The simulation against an application whose truth on another storage is known, and its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replay import interface as dxt_replay
+from replay.interface.simulations import Simulated
+from replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, Servers, StorageModel
+from tests.replay.causal.test_model import APPLICATIONS, FAST, SLOW, derived
+from tests.simulated_application import MS, READ_BYTES, Application, Storage, run
+from traces.errors import CaptureError, UsageError
+
+
+def described(storage: Storage, **keys: object) -> StorageModel:
+    """The storage of an application as a model: as many requests at a time as there are, none waits for another."""
+    time = RequestTime.affine(storage.latency_ns, storage.bytes_per_ns * 1e9)
+    return StorageModel(name="x", operations={"read": time, "write": time}, **keys)  # type: ignore[arg-type]
+
+
+def simulated(tmp_path: Path, application: Application, model: StorageModel, **options: object) -> Simulated:
+    capture, _, _ = derived(tmp_path, application, FAST)
+    return dxt_replay.simulate(capture, model, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_a_slower_storage_is_predicted(name: str, tmp_path: Path) -> None:
+    capture, _, _ = derived(tmp_path, APPLICATIONS[name], FAST)
+    truth = run(APPLICATIONS[name], SLOW).elapsed_ns - capture.time_span_ns[0]
+    found = dxt_replay.simulate(capture, described(SLOW))
+    assert found.prediction.elapsed_ns == pytest.approx(truth, rel=0.01)
+
+
+@pytest.mark.parametrize("core", ["python", "compiled"])
+def test_both_cores_predict_the_same(core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if core == "compiled":
+        pytest.importorskip("replay.simulation._simulated_storage")
+    monkeypatch.setenv("DXT_REPLAY_CORE", core)
+    application = Application(ranks=2, depth=2, jitter=0.4, collective_ns=1 * MS, steps=20)
+    found = simulated(tmp_path, application, described(SLOW)).prediction.as_json()
+    assert found["elapsed_s"] == pytest.approx(0.2567, rel=0.2)
+    assert found["requests"]["by_operation"]["read"]["operations"] == 2 * 20 * 3
+    assert found["simulated"]["operations"] == 2 * 20 * 3
+
+
+def test_the_time_of_the_training_thread_adds_up(tmp_path: Path) -> None:
+    application = Application(ranks=2, jitter=0.4, collective_ns=1 * MS, checkpoint_every=10, load_reads=5)
+    prediction = simulated(tmp_path, application, described(SLOW)).prediction
+    found = prediction.as_json()
+    assert sum(found["time_s"].values()) == pytest.approx(found["elapsed_s"], rel=0.01)
+    assert found["time_s"]["compute"] == pytest.approx(80 * 8e-3, rel=0.15)
+    steps = prediction.steps()
+    assert [step["step"] for step in steps] == list(range(80))
+    assert steps[9]["checkpoints"] > 0 == steps[8]["checkpoints"]
+    in_steps = sum(step["compute"] for step in steps)
+    all_of_steps = sum(value for step in steps for name, value in step.items() if name != "step")
+    assert found["accelerator_utilisation_pct"] == pytest.approx(100 * in_steps / all_of_steps)
+
+
+def test_infinitely_fast_storage_is_the_limit(tmp_path: Path) -> None:
+    found = simulated(tmp_path, Application(), described(SLOW)).prediction
+    free = simulated(tmp_path, Application(), StorageModel(name="null")).prediction
+    assert found.free.elapsed_ns == free.elapsed_ns == free.free.elapsed_ns
+    assert free.storage_pct == 0
+    assert found.storage_pct == pytest.approx(100 * (1 - free.elapsed_ns / found.elapsed_ns))
+    assert "not storage" in free.bottleneck()
+    assert "latency of reads" in found.bottleneck()
+
+
+def test_the_bottleneck_is_the_busy_queue(tmp_path: Path) -> None:
+    rate = 80 * 3 * READ_BYTES / 3.0  # three seconds for what took one
+    model = described(FAST, limits=(Limit(name="pipe", each="system", per_s=rate),), servers=Servers(slots=2))
+    prediction = simulated(tmp_path, Application(), model).prediction
+    assert prediction.elapsed_ns == pytest.approx(3e9, rel=0.35)
+    assert prediction.bottleneck().startswith("pipe: busy")
+    assert [each["name"] for each in prediction.resources()] == ["pipe", "slots of each server"]
+
+
+def test_ranks_share_a_pipe_and_not_their_files(tmp_path: Path) -> None:
+    rate = 4 * 80 * 3 * READ_BYTES / 0.9
+    model = described(
+        FAST, limits=(Limit(name="pipe", each="system", per_s=rate),), cache=PageCache(size=1 << 30), ranks_per_node=2
+    )
+    found = simulated(tmp_path, Application(ranks=2, collective_ns=MS), model, ranks=[1, 2, 5, 16])
+    assert [each.ranks for each in found.scaling] == [1, 2, 5, 16]
+    assert [each.numbers.nodes for each in found.scaling] == [1, 1, 3, 8]
+    seconds = [each.elapsed_ns / 1e9 for each in found.scaling]
+    assert found.scaling[1].elapsed_ns == found.prediction.elapsed_ns
+    assert seconds == sorted(seconds)
+    assert seconds[3] > 2 * seconds[1]
+    reads = [each.as_json()["requests"]["by_operation"]["read"]["operations"] for each in found.scaling]
+    assert reads == [80 * 3 * ranks for ranks in (1, 2, 5, 16)]
+
+
+def test_an_uncertain_model_gives_an_interval(tmp_path: Path) -> None:
+    plain = simulated(tmp_path, Application(), described(SLOW)).prediction
+    assert plain.interval_ns == (plain.elapsed_ns, plain.elapsed_ns)
+    uncertain = simulated(tmp_path, Application(), described(SLOW, uncertainty=0.2)).prediction
+    low, high = uncertain.interval_ns
+    assert low < uncertain.elapsed_ns == plain.elapsed_ns < high
+    varying = described(SLOW, jitter=Jitter.lognormal(0.5))
+    jitter = simulated(tmp_path, Application(), varying, runs=3).prediction
+    assert (len(jitter.runs), jitter.seeds) == (3, 3)
+    assert jitter.interval_ns[0] < jitter.interval_ns[1]
+
+
+def test_faster_compute_waits_longer(tmp_path: Path) -> None:
+    model = described(SLOW)
+    plain = simulated(tmp_path, Application(depth=2), model).prediction
+    fast = simulated(tmp_path, Application(depth=2), model, compute_speed=4).prediction
+    assert fast.elapsed_ns < plain.elapsed_ns
+    assert fast.utilisation_pct is not None
+    assert plain.utilisation_pct is not None
+    assert fast.utilisation_pct < plain.utilisation_pct
+
+
+def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
+    capture, _, _ = derived(tmp_path, Application(steps=3), FAST)
+    with pytest.raises(UsageError, match="at least one run"):
+        dxt_replay.simulate(capture, "null", runs=0)
+    with pytest.raises(UsageError, match="1 to 1048576 ranks"):
+        dxt_replay.simulate(capture, "null", ranks=[0])
+    without = dxt_replay.part(capture, operations=["read"])
+    assert dxt_replay.simulate(without, "null").prediction.elapsed_ns > 0
+    with pytest.raises((UsageError, CaptureError), match="steps"):
+        dxt_replay.simulate(dxt_replay.sample("imagenet").log, "null")
