@@ -17,13 +17,17 @@ MAX_CHARACTERS = 10_000
 MAX_DEPTH = 20
 
 _KEY = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w\-]*(?:[./@][A-Za-z_][\w\-]*)*)(=|$)")
-_INT = re.compile(r"^[+-]?[0-9](?:_?[0-9])*$")
+_WHOLE = r"(?:0|[1-9](?:_?[0-9])*)"
+_DIGITS = r"[0-9](?:_?[0-9])*"
+_INT = re.compile(rf"^[+-]?{_WHOLE}$")
 _FLOAT = re.compile(
-    r"^[+-]?(?:(?:[0-9](?:_?[0-9])*\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9](?:_?[0-9])*[eE][+-]?[0-9]+|inf|nan)$",
+    rf"^[+-]?(?:(?:{_WHOLE}\.(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?[0-9]+)?|{_WHOLE}[eE][+-]?[0-9]+|inf|nan)$",
     re.IGNORECASE,
 )
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 _ENDS = ",[]{}"
+_ESCAPED = set("\\()[]{}:=, \t")
+"""Characters that a backslash before them makes part of an unquoted word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +157,20 @@ class _Value:
         raise self._error("has no closing quote")
 
     def _word(self, ends: str) -> Any:
-        begin = self._at
+        letters: list[str] = []
+        escaped = 0
         while self._at < len(self._text) and self._text[self._at] not in ends:
             if self._text[self._at] in "()" or self._text.startswith("${", self._at):
                 raise self._error("would be a function or an interpolation, which are not read: give the value")
+            if self._text[self._at] == "\\" and self._text[self._at + 1 : self._at + 2] in _ESCAPED:
+                self._at += 1
+                escaped = len(letters) + 1
+            letters.append(self._text[self._at])
             self._at += 1
-        word = self._text[begin : self._at].strip()
+        word = "".join(letters[:escaped]) + "".join(letters[escaped:]).rstrip(" \t")
         if not word:
             raise self._error("should be a value")
-        return _plain(word)
+        return word if escaped else _plain(word)
 
 
 def _plain(word: str) -> Any:

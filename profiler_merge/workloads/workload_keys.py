@@ -162,6 +162,9 @@ NOT_EXPRESSED: Mapping[str, str] = {
 }
 """Keys whose effect a capture cannot hold, with what is assumed instead."""
 
+SECRET = "storage.storage_options"
+"""The section that may hold access keys."""
+
 NOT_IO = frozenset(
     {
         "dataset.keep_files", "dataset.skip_listing", "dataset.listing_validation_interval", "dataset.data_gen_method",

@@ -12,6 +12,7 @@ from typing import Any
 from profiler_merge.workloads.description import Reading, Workload, WorkloadSource
 from profiler_merge.workloads.note import Note, shown
 from profiler_merge.workloads.override_text import Override, read_override
+from profiler_merge.workloads.workload_keys import SECRET
 from profiler_merge.workloads.workload_values import workload_from_values
 from profiler_merge.workloads.yaml_text import MAX_CHARACTERS, read_yaml
 from traces.errors import UsageError
@@ -43,14 +44,22 @@ def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Re
     path = _find(str(source))
     text = _text(path)
     values = _description(read_yaml(text, str(path)), path)
-    for override in map(read_override, overrides):
+    changes = [read_override(text) for text in overrides]
+    for override in changes:
         values = _overridden(values, override)
     name = path.stem if path.parent == SHIPPED else str(source)
     digest = hashlib.sha256(text.encode()).hexdigest()
     workload, notes = workload_from_values(
-        values, reading=reading, source=WorkloadSource(name=name, sha256=digest, overrides=tuple(overrides))
+        values, reading=reading, source=WorkloadSource(name=name, sha256=digest, overrides=_kept(overrides, changes))
     )
     return ReadWorkload(workload=workload, notes=notes)
+
+
+def _kept(texts: Sequence[str], changes: Sequence[Override]) -> tuple[str, ...]:
+    """The overrides as a capture may keep them: without access keys."""
+    secret = tuple(SECRET.split("."))
+    hidden = [secret[: len(change.path)] == change.path[: len(secret)] for change in changes]
+    return tuple(f"{text.partition('=')[0]}=..." if hide else text for text, hide in zip(texts, hidden, strict=True))
 
 
 def _find(source: str) -> Path:

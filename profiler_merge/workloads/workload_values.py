@@ -27,7 +27,7 @@ from profiler_merge.workloads.description import (
 from profiler_merge.workloads.note import Note, shown
 from profiler_merge.workloads.readings import apply_reading
 from profiler_merge.workloads.value_types import TIMES, number
-from profiler_merge.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED, NOT_IO, SPELLINGS
+from profiler_merge.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED, NOT_IO, SECRET, SPELLINGS
 from traces.errors import UsageError
 
 Section = TypeVar("Section")
@@ -122,7 +122,9 @@ def _take(name: str, value: Any, reading: Reading, given: dict[str, Any]) -> Not
         return Note(key=name, value=shown(value), kind="without effect", why=DEAD_EVERYWHERE[name])
     outer = ".".join(name.split(".")[:2])
     if outer in NOT_EXPRESSED:
-        return Note(key=name, value=shown(value), kind="not expressed", why=NOT_EXPRESSED[outer])
+        # storage options hold keys of object stores, which belong neither on a terminal nor into a capture
+        value_shown = "..." if outer == SECRET else shown(value)
+        return Note(key=name, value=value_shown, kind="not expressed", why=NOT_EXPRESSED[outer])
     if outer in NOT_IO or name.startswith("hydra"):
         return Note(key=name, value=shown(value), kind="not I/O", why="it changes no request")
     return Note(key=name, value=shown(value), kind="unknown", why=f"DLIO ignores it{_meant(name)}")
