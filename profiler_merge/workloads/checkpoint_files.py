@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Union
 
 import numpy as np
 
 from profiler_merge.workloads.description import Model, Workload
 from profiler_merge.workloads.request_templates import CLOSE, NO_OFFSET, OPEN, STAT
+from profiler_merge.workloads.torch_archive import Request, State, archive_of, archive_reads, archive_writes
 from traces.errors import UsageError
 from traces.schema import APIS, OPS, READ, WRITE
 
 SYNC = OPS.index("sync")
 POSIX, STDIO = APIS.index("POSIX"), APIS.index("STDIO")
 
-_TYPE_BYTES = {"int8": 1, "uint8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+TYPE_BYTES = {"int8": 1, "uint8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+"""Bytes of an element, by DLIO's name of its type."""
 
 WRITE_BYTES = 2_147_479_552
 """Bytes that Linux moves at most in one call; larger tensors take several."""
-
-TORCH_HEAD_BYTES, TORCH_BETWEEN_BYTES, TORCH_TAIL_BYTES = 704, 128, 873
-"""What `torch.save` writes before the first tensor (the pickle and zip headers), between two, and after the last one
-(the directory of the zip), as strace shows it."""
 
 STATE_NAME = "checkpoint"
 """TensorFlow's file that names the latest checkpoint of a folder: all ranks write the same one."""
@@ -30,12 +31,36 @@ TF_INDEX_BYTES, TF_STATE_BYTES = 200, 80
 """Sizes of TensorFlow's index of a checkpoint, about, and of its file `checkpoint`."""
 
 
+Items = tuple[tuple[str, Union[int, "Items"]], ...]
+"""Names and elements of tensors, or further items below a name, in order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One saved state. name: its file below the checkpoint's folder, without suffix. tensors: bytes of each."""
+    """One saved state. name: its file below the checkpoint's folder, without suffix. items: its tensors. datatype: of
+    all of them, as the description names it."""
 
     name: str
-    tensors: tuple[int, ...]
+    items: Items
+    datatype: str
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """Bytes of each tensor in order."""
+        return tuple(elements * TYPE_BYTES[self.datatype] for elements in _elements(self.items))
+
+
+def _elements(items: Items) -> Iterator[int]:
+    for _, value in items:
+        if isinstance(value, int):
+            yield value
+        else:
+            yield from _elements(value)
+
+
+def _numbered(values: Iterable[int]) -> Items:
+    """Tensors under their numbers; those of no elements are left out."""
+    return tuple((str(number), value) for number, value in enumerate(values) if value > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,36 +121,32 @@ def layers_of_stage(model: Model, stage: int) -> range:
     return range(first, last + 1)
 
 
-def layer_tensors(model: Model, layer: int, shards: int) -> tuple[int, ...]:
-    """Bytes of a layer's tensors on one rank; `shards`: ranks that divide each tensor further (ZeRO 3), else 1."""
+def layer_tensors(model: Model, layer: int, shards: int) -> Items:
+    """The tensors of a layer on one rank; `shards`: ranks that divide each tensor further (ZeRO 3), else 1."""
     tensor = model.parallelism.tensor
     if model.layer_parameters:
-        return tuple(values // tensor for values in model.layer_parameters if values > 0)
+        return _numbered(values // tensor for values in model.layer_parameters)
     sizes, layers = model.transformer, model.num_layers or 0
     hidden, key_value = sizes.hidden_size, sizes.hidden_size // sizes.num_attention_heads * sizes.num_kv_heads
     if layer in (0, layers + 1):
-        values = [hidden * sizes.vocab_size // tensor // shards]
-    elif layer == layers + 2:
-        values = [hidden // shards]
-    else:
-        divided = (hidden * (hidden + 2 * key_value), hidden**2, 2 * hidden * sizes.ffn_hidden_size)
-        attention, dense, up = (value // tensor // shards for value in divided)
-        norm, down = hidden // shards, hidden * sizes.ffn_hidden_size // tensor // shards
-        values = [norm, attention, dense, norm, up, down]
-    return tuple(value * _TYPE_BYTES[model.model_datatype] for value in values if value > 0)
+        return _numbered([hidden * sizes.vocab_size // tensor // shards])
+    if layer == layers + 2:
+        return _numbered([hidden // shards])
+    divided = (hidden * (hidden + 2 * key_value), hidden**2, 2 * hidden * sizes.ffn_hidden_size)
+    attention, dense, up = (value // tensor // shards for value in divided)
+    norm, down = hidden // shards, hidden * sizes.ffn_hidden_size // tensor // shards
+    return _numbered([norm, attention, dense, norm, up, down])
 
 
-def optimizer_tensors(model: Model, data: int) -> tuple[int, ...]:
-    """Bytes of the optimizer's tensors on one rank; `data`: ranks that hold the same part of the model."""
-    groups = [values for values in model.optimization_groups if values > 0]
-    if model.optimization_groups:
-        return (*(values for group in groups for values in (group, group)), sum(groups))
+def optimizer_tensors(model: Model, data: int) -> Items:
+    """The optimizer's tensors on one rank; `data`: ranks that hold the same part of the model."""
+    groups = _numbered(model.optimization_groups)
+    if groups:
+        pairs = tuple((name, (("a", values), ("b", values))) for name, values in groups)
+        return (*pairs, ("combined", sum(_elements(groups))))
     parts = model.parallelism.tensor * model.parallelism.pipeline
     values = parameters(model) // (parts * data if model.parallelism.zero_stage > 0 else parts)
-    if not values:
-        return ()
-    size = _TYPE_BYTES[model.optimizer_datatype]
-    return (values * size, 5 * model.transformer.hidden_size * size) * 3
+    return _numbered([values, 5 * model.transformer.hidden_size] * 3) if values else ()
 
 
 def shards_of_rank(model: Model, ranks: int, rank: int) -> tuple[Shard, ...]:
@@ -134,30 +155,38 @@ def shards_of_rank(model: Model, ranks: int, rank: int) -> tuple[Shard, ...]:
     Raises: UsageError as `data_parallelism`.
     """
     place, data = Place.of(rank, model), data_parallelism(model, ranks)
-    stage = model.parallelism.zero_stage
-    part = rank % (model.parallelism.tensor * model.parallelism.pipeline)
-    if stage == 0 and place.data > 0:
+    if model.parallelism.zero_stage == 0 and place.data > 0:
         return ()
-    found = []
+    part = rank % (model.parallelism.tensor * model.parallelism.pipeline)
+    names = {"rank": rank, "data": place.data, "part": part}
+    states = _states(model, data, place.pipeline, place.data == 0)
+    return tuple(Shard(name=name.format(**names), items=items, datatype=datatype) for name, items, datatype in states)
+
+
+@lru_cache(maxsize=1024)
+def _states(model: Model, data: int, pipeline: int, first_replica: bool) -> tuple[tuple[str, Items, str], ...]:
+    """What ranks of a stage of the pipeline save: names with the rank's numbers to be filled in, tensors, datatypes."""
+    stage, own = model.parallelism.zero_stage, "zero_pp_rank_{data}_mp_rank_{part}"
+    listed = "int8"  # DLIO takes values of lists for bytes
+    found: list[tuple[str, Items, str]] = []
     if model.type != "transformer" and model.model_size_bytes > 0:
-        found.append(Shard(name=f"model_states-{rank}", tensors=(model.model_size_bytes,)))
-    own = f"zero_pp_rank_{place.data}_mp_rank_{part}"
+        found.append(("model_states-{rank}", (("a", model.model_size_bytes),), listed))
     if model.num_layers or model.layer_parameters:
-        layers = layers_of_stage(model, place.pipeline)
+        datatype = listed if model.layer_parameters else model.model_datatype
+        layers = layers_of_stage(model, pipeline)
         tensors = {layer: layer_tensors(model, layer, data if stage == 3 else 1) for layer in layers}
-        together = tuple(size for layer in layers for size in tensors[layer])
+        # Layers of a list are one object, which is saved once.
+        together = tuple((str(layer), tensors[layer]) for layer in (layers[:1] if model.layer_parameters else layers))
         if stage in (0, 3):
-            found.append(Shard(name=f"{own}_model_states", tensors=together))
-        elif place.data == 0 and model.parallelism.pipeline > 1:
-            found += [
-                Shard(name=f"layer_{layer}-model_{part}_model_states", tensors=tensors[layer]) for layer in layers
-            ]
-        elif place.data == 0:
-            found.append(Shard(name=f"model_{part}_model_states", tensors=together))
-    optimizer = optimizer_tensors(model, data)
-    if optimizer:
-        found.append(Shard(name=f"{own}_optim_states", tensors=optimizer))
-    return tuple(shard for shard in found if shard.tensors)
+            found.append((f"{own}_model_states", together, datatype))
+        elif first_replica and model.parallelism.pipeline > 1:
+            name = "layer_%d-model_{part}_model_states"
+            found += [(name % layer, tensors[layer], datatype) for layer in layers]
+        elif first_replica:
+            found.append(("model_{part}_model_states", together, datatype))
+    optimizer = listed if model.optimization_groups else model.optimizer_datatype
+    found.append((f"{own}_optim_states", optimizer_tensors(model, data), optimizer))
+    return tuple(each for each in found if any(_elements(each[1])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -173,37 +202,49 @@ class FileOperations:
     length: np.ndarray
 
 
-def saving(workload: Workload, shard: Shard) -> tuple[FileOperations, ...]:
-    """How a shard is written: PyTorch's zip, or the three files of TensorFlow."""
+def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
+    """How a shard is written: PyTorch's zip, or the three files of TensorFlow. block_bytes: of the file system."""
     if workload.framework == "tensorflow":
         return tuple(
-            _operations(name, [(OPEN, NO_OFFSET, 0), *_pieces(WRITE, sizes), (CLOSE, NO_OFFSET, 0)], STDIO)
+            _operations(name, [(OPEN, NO_OFFSET, 0), *_pieces(WRITE, _behind(sizes)), (CLOSE, NO_OFFSET, 0)], STDIO)
             for name, sizes in _tensorflow_files(shard).items()
         )
-    rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), *_pieces(WRITE, _torch_sizes(shard))]
+    writes, _ = _torch_requests(shard.items, shard.datatype, block_bytes)
+    rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), *_pieces(WRITE, writes)]
     if workload.checkpoint.fsync:
         rows.append((SYNC, NO_OFFSET, 0))
     return (_operations(f"{shard.name}.pt", [*rows, (CLOSE, NO_OFFSET, 0)], POSIX),)
 
 
-def loading(workload: Workload, shard: Shard) -> tuple[FileOperations, ...]:
+def loading(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
     """How a shard is read again: the directory of PyTorch's zip from its end, then each tensor."""
     if workload.framework == "tensorflow":
         files = _tensorflow_files(shard)
         return tuple(
-            _operations(name, [(OPEN, NO_OFFSET, 0), *_pieces(READ, files[name]), (CLOSE, NO_OFFSET, 0)], POSIX)
+            _operations(
+                name, [(OPEN, NO_OFFSET, 0), *_pieces(READ, _behind(files[name])), (CLOSE, NO_OFFSET, 0)], POSIX
+            )
             for name in (f"{shard.name}.pb-1.index", f"{shard.name}.pb-1.data-00000-of-00001")
         )
-    pieces = _pieces(READ, _torch_sizes(shard))
-    rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), pieces[-1], *pieces[:-1], (CLOSE, NO_OFFSET, 0)]
+    _, reads = _torch_requests(shard.items, shard.datatype, block_bytes)
+    rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), *_pieces(READ, reads), (CLOSE, NO_OFFSET, 0)]
     return (_operations(f"{shard.name}.pt", rows, POSIX),)
 
 
-def _torch_sizes(shard: Shard) -> list[int]:
-    sizes = [TORCH_HEAD_BYTES]
-    for number, tensor in enumerate(shard.tensors):
-        sizes += [TORCH_BETWEEN_BYTES, tensor] if number else [tensor]
-    return [*sizes, TORCH_TAIL_BYTES]
+@lru_cache(maxsize=1024)
+def _torch_requests(items: Items, datatype: str, block_bytes: int) -> tuple[list[Request], list[Request]]:
+    """The writes and the reads of a state."""
+    archive = archive_of(_state(items), datatype, TYPE_BYTES[datatype])
+    return archive_writes(archive, block_bytes), archive_reads(archive, block_bytes)
+
+
+def _state(items: Items) -> dict[str, int | State]:
+    return {name: value if isinstance(value, int) else _state(value) for name, value in items}
+
+
+def _behind(sizes: Sequence[int]) -> list[Request]:
+    """Requests of these sizes, one behind the other."""
+    return list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
 
 
 def _tensorflow_files(shard: Shard) -> dict[str, list[int]]:
@@ -216,15 +257,13 @@ def _tensorflow_files(shard: Shard) -> dict[str, list[int]]:
     }
 
 
-def _pieces(op: int, sizes: list[int]) -> list[tuple[int, int, int]]:
-    """Rows of (op, offset, length): one after the other from 0 on, none larger than WRITE_BYTES."""
-    rows: list[tuple[int, int, int]] = []
-    offset = 0
-    for size in sizes:
-        begins = range(0, size, WRITE_BYTES)
-        rows += [(op, offset + begin, min(WRITE_BYTES, size - begin)) for begin in begins]
-        offset += size
-    return rows
+def _pieces(op: int, requests: Sequence[Request]) -> list[tuple[int, int, int]]:
+    """Rows of (op, offset, length), none larger than WRITE_BYTES."""
+    return [
+        (op, offset + begin, min(WRITE_BYTES, size - begin))
+        for offset, size in requests
+        for begin in range(0, size, WRITE_BYTES)
+    ]
 
 
 def _operations(name: str, rows: list[tuple[int, int, int]], api: int) -> FileOperations:

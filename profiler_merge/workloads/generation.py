@@ -149,7 +149,7 @@ def loaders_of(setting: Setting) -> Loaders:
     plan = run_plan(setting.workload, setting.ranks)
     return Loaders(
         workload=setting.workload,
-        files=run_files(setting.workload, plan, setting.ranks),
+        files=run_files(setting.workload, plan, setting.ranks, setting.block_bytes),
         device=setting.device,
         seed=setting.seed,
         block_bytes=setting.block_bytes,

@@ -74,7 +74,7 @@ class Loaders:
         files = self.files.evaluation if evaluation else self.files.train
         first_lane = 1 + (self._readers if evaluation else 0)
         if self._is_tfrecord:
-            return self._tfrecord(shared, files, first_lane)
+            return self._tfrecord(segment, shared, files, first_lane)
         reader, data = self.workload.reader, self.workload.dataset
         synthetic = reader.data_loader == "synthetic" or (data.format == "tfrecord")
         mapped = reader.data_loader == "native_dali" and not reader.dont_use_mmap
@@ -115,10 +115,15 @@ class Loaders:
             return readers * (math.ceil(reader.prefetch_size / readers) or 2)
         return max(reader.prefetch_size, 1)
 
-    def _tfrecord(self, shared: Share, files: DataFiles, first_lane: int) -> TfrecordReads:
-        reader = self.workload.reader
+    def _tfrecord(self, segment: Pass, shared: Share, files: DataFiles, first_lane: int) -> TfrecordReads:
+        reader, epochs = self.workload.reader, self.workload.train.epochs
         literal = self.workload.reading != "documented"
         by_file = shared.files >= shared.ranks if literal else shared.files % shared.ranks == 0
+        kept = shared.ranks if literal and not by_file else 1
+        shuffle = reader.shuffle_size if reader.sample_shuffle != "off" else 1
+        ahead = reader.computation_threads + reader.prefetch_size
+        # The code repeats the data set and takes as many batches as all epochs have, anew in each of them.
+        again = (shuffle if shuffle > 1 else 0) + ahead * shared.batch * kept if literal and epochs > 1 else 0
         return TfrecordReads(
             share=shared,
             files=files,
@@ -126,10 +131,12 @@ class Loaders:
             transfer_bytes=reader.transfer_size or TRANSFER_BYTES,
             in_turn=self._in_turn,
             first_lane=first_lane,
-            kept=shared.ranks if literal and not by_file else 1,
-            shuffle=reader.shuffle_size if reader.sample_shuffle != "off" else 1,
-            batches_ahead=reader.computation_threads + reader.prefetch_size,
+            kept=kept,
+            shuffle=shuffle,
+            batches_ahead=ahead,
             by_file=by_file,
+            fetches=segment.fetches,
+            again=again if segment.fetches > segment.steps else 0,
         )
 
     @property
@@ -145,11 +152,11 @@ class Loaders:
         return self._is_seeded or all(each.family == "constant" for each in times)
 
     def _shuffled(self) -> tuple[int, ...]:
-        """Lengths of the arrays that DLIO shuffles at the begin of an epoch."""
-        train, reader = self.files.plan.train, self.workload.reader
-        if reader.data_loader == "tensorflow":
-            return (train.files,) if reader.file_shuffle != "off" else ()
-        return (train.files * train.samples_per_file,) if reader.sample_shuffle != "off" else ()
+        """Lengths of the arrays that DLIO shuffles after it has seeded its draws in an epoch."""
+        train, evaluation, reader = self.files.plan.train, self.files.plan.evaluation, self.workload.reader
+        if reader.sample_shuffle != "off":
+            return (evaluation.per_rank if evaluation.files else train.per_rank,)
+        return (train.files, evaluation.files)
 
     def compute_ns(self, ranks: np.ndarray, segment: Pass, first: int, last: int) -> np.ndarray:
         """See RankTimes."""

@@ -68,6 +68,7 @@ class RankTimeline:
     piece_fetch: np.ndarray
     piece_lane: np.ndarray
     piece_follows: np.ndarray
+    piece_needed: np.ndarray
     starts: np.ndarray
 
 
@@ -104,6 +105,7 @@ def _timeline(
         piece_fetch=nothing if pieces is None else pieces.fetch[mine],
         piece_lane=nothing if pieces is None else pieces.lane[mine],
         piece_follows=nothing if pieces is None else pieces.follows[mine],
+        piece_needed=nothing if pieces is None else pieces.needed[mine],
         starts=times.starts[mine],
     )
 
@@ -168,6 +170,7 @@ class RankRows:
         busy = np.concatenate(([0], np.cumsum(found.before_ns + duration)))
         first_of_piece = np.searchsorted(found.piece, found.piece, side="left")
         start = times.starts[pieces][found.piece] + busy[1:] - duration - busy[first_of_piece]
+        needed = times.piece_needed[pieces][found.piece]
         return {
             "lane": times.piece_lane[pieces][found.piece],
             "op": found.op,
@@ -178,7 +181,7 @@ class RankRows:
             "start_ns": start,
             "end_ns": start + duration,
             "step": self._step_at(start),
-            "feeds": segment.first_fetch + times.piece_fetch[pieces][found.piece],
+            "feeds": np.where(needed, segment.first_fetch + times.piece_fetch[pieces][found.piece], _NONE),
             "follows": 2 * segment.first_fetch + times.piece_follows[pieces][found.piece],
             "ready_ns": np.where(found.ready_ns > 0, found.ready_ns, _NONE),
         }

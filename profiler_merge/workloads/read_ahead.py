@@ -26,6 +26,7 @@ class Pieces:
 
     row: place of the rank among the ranks that were asked for. fetch, lane: of the piece. turn: its place among the
     rank's pieces of the fetch. follows: the moment that lets it begin. busy_ns: how long its reader is busy with it.
+    needed: bool, whether the fetch waits for it.
     """
 
     row: np.ndarray
@@ -34,6 +35,7 @@ class Pieces:
     lane: np.ndarray
     follows: np.ndarray
     busy_ns: np.ndarray
+    needed: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -237,6 +239,7 @@ class BatchReads:
             lane=self._lane(fetch),
             follows=self._follows(fetch),
             busy_ns=busy.reshape(-1),
+            needed=np.ones(len(row), dtype=bool),
         )
 
     def _busy_ns(self, rank: int, first: int, last: int) -> np.ndarray:
@@ -305,11 +308,11 @@ class BatchReads:
         files = self._indexed_files(rank)
         requests = self._index_requests(len(files))
         sides, repeats = self.costs.files.side_ids, last - first
-        count = len(requests.op) * len(sides)
+        count, each = len(requests.op) * len(sides), len(requests.op) // len(files)
         added = {
             "piece": np.repeat(np.arange(repeats), count),
             "op": np.tile(requests.op, repeats * len(sides)),
-            "file_id": np.tile(np.concatenate([side[files][requests.sample] for side in sides]), repeats),
+            "file_id": np.tile(np.repeat(sides[:, files].T.reshape(-1), each), repeats),
             "offset": np.tile(requests.offset, repeats * len(sides)),
             "length": np.tile(requests.length, repeats * len(sides)),
             "before_ns": np.zeros(count * repeats, dtype=np.int64),

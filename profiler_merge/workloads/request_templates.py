@@ -24,8 +24,8 @@ NPZ_DATA_OFFSET = 183
 IMAGE_READ_BYTES = 1 << 16
 """Bytes that Pillow asks an image file for at a time (`ImageFile.MAXBLOCK`)."""
 
-IMAGE_HEADER_BYTES = 623
-"""Where the decoder of an image begins: the headers of a grey JPEG, and in any case less than a block."""
+PNG_DATA_OFFSET = 41
+"""Where the first compressed data of a PNG lie, behind its signature and header."""
 
 CSV_READ_BYTES = 1 << 18
 """Bytes that pandas asks a CSV file for at a time."""
@@ -33,8 +33,9 @@ CSV_READ_BYTES = 1 << 18
 LATEST_HDF5_READS = ((0, 8), (0, 48), (48, 512), (179, 512))
 """Offset and length of the reads with which HDF5 opens a file of `libver="latest"` and its first dataset."""
 
-LATEST_HDF5_INDEX_READS = ((512, 28), (540, 530))
-"""Reads of the index of a chunked dataset of such a file, before its first chunk."""
+LATEST_HDF5_INDEX = (447, 28, 475, 18, 8)
+"""The index of a dataset of several chunks in such a file: offset and length of its header, and of the array behind it,
+which has so many bytes and more for each chunk."""
 
 OLDER_HDF5_READS = ((0, 8), (0, 48), (48, 48), (96, 512), None, (680, 512), (136, 544), (1072, 328), (800, 512))
 """The same for a file of HDF5's default layout; None: the file's state is asked for."""
@@ -168,8 +169,8 @@ def sample_requests(file_format: Format, samples: Samples, layout: Layout) -> Re
         "npy": _npz_odirect if layout.odirect else _npy,
         "hdf5": _hdf5,
         "csv": _csv,
-        "jpeg": _image,
-        "png": _image,
+        "jpeg": _jpeg,
+        "png": _png,
         "indexed_binary": _indexed_binary,
     }.get(file_format, _untouched)
     template(requests, samples, layout)
@@ -225,10 +226,11 @@ def _buffered(
     until = np.where(number == 0, first, np.minimum(origin + number * piece, stop))
     before = np.where(number == 0, 0, np.where(number == 1, first, origin + (number - 1) * piece))
     filled = np.maximum(-(-before // block), 1) * block
-    direct_end = until // block * block
-    direct, fill = direct_end > filled, (until % block > 0) & (until > filled)
+    size, direct_end = samples.size[sample], until // block * block
+    direct = (direct_end > filled) & (size > filled)
+    fill = (until % block > 0) & (until > filled) & (size > direct_end)
     offset = np.stack((filled, np.maximum(direct_end, filled)), axis=1)
-    length = np.stack((direct_end - filled, np.minimum(block, samples.size[sample] - offset[:, 1])), axis=1)
+    length = np.minimum(np.stack((direct_end - filled, np.full(len(sample), block)), axis=1), size[:, None] - offset)
     chosen = np.stack((direct, fill), axis=1)
     requests.reads(np.repeat(sample, 2).reshape(-1, 2)[chosen], offset[chosen], length[chosen])
 
@@ -238,6 +240,7 @@ def _npy(requests: RequestList, samples: Samples, layout: Layout) -> None:
     opens, size, block = samples.opens, samples.size, layout.block_bytes
     whole = np.maximum((size - block) // block, 0) * block
     requests.one(OPEN, opens)
+    requests.one(STAT, opens)
     requests.one(READ, opens, 0, np.minimum(block, size))
     requests.one(READ, opens, 0, np.minimum(128, size))
     requests.one(READ, opens, 0, np.minimum(block, size))
@@ -269,36 +272,68 @@ def _hdf5(requests: RequestList, samples: Samples, layout: Layout) -> None:
             row_bytes = samples.row_chunks * hdf5.chunk_bytes
             rows = dataset * -(-per_file // hdf5.chunk_rows) + samples.index // hdf5.chunk_rows
             begin = hdf5.data_offset + rows * row_bytes
-            for offset, length in OLDER_HDF5_INDEX_READS if hdf5.older else LATEST_HDF5_INDEX_READS:
-                requests.one(READ, samples.opens, offset, length)
+            _hdf5_index(requests, samples, hdf5, -(-per_file // hdf5.chunk_rows))
             requests.run(every, begin, begin + row_bytes, hdf5.chunk_bytes)
         else:
             requests.one(READ, every, hdf5.data_offset + (dataset * per_file + samples.index) * part, part)
     requests.one(CLOSE, samples.closes)
 
 
+def _hdf5_index(requests: RequestList, samples: Samples, hdf5: Hdf5Reads, rows: int) -> None:
+    """The index of a chunked dataset of so many rows of chunks, read when its file is opened."""
+    if hdf5.older:
+        for offset, length in OLDER_HDF5_INDEX_READS:
+            requests.one(READ, samples.opens, offset, length)
+        return
+    header, header_bytes, array, array_bytes, chunk_bytes = LATEST_HDF5_INDEX
+    chunks = rows * samples.row_chunks
+    requests.one(READ, samples.opens & (chunks > 1), header, header_bytes)
+    requests.one(READ, samples.opens & (chunks > 1), array, array_bytes + chunk_bytes * chunks)
+
+
 def _csv(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    requests.one(OPEN, samples.opens)
-    requests.run(samples.opens, 0, samples.size, CSV_READ_BYTES)
-    requests.one(CLOSE, samples.opens)
-
-
-def _image(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    """An image, decoded in pieces of IMAGE_READ_BYTES."""
-    opens, size = samples.opens, samples.size
+    opens = samples.opens
+    requests.one(STAT, opens)
     requests.one(OPEN, opens)
-    requests.one(READ, opens, 0, np.minimum(layout.block_bytes, size))
+    requests.one(STAT, opens)
+    requests.run(opens, 0, samples.size, CSV_READ_BYTES)
+    for _ in range(2):
+        requests.one(READ, opens, samples.size, 0)
+    requests.one(CLOSE, opens)
+
+
+def _jpeg(requests: RequestList, samples: Samples, layout: Layout) -> None:
+    """An image that is decoded in pieces of IMAGE_READ_BYTES from its first byte on, until there are no more."""
+    opens, size = samples.opens, samples.size
+    _open_image(requests, samples, layout)
+    end = -(-size // IMAGE_READ_BYTES) * IMAGE_READ_BYTES
+    _buffered(requests, opens, first=0, origin=0, piece=IMAGE_READ_BYTES, end=end, samples=samples, layout=layout)
+    requests.one(READ, opens, size, 0)
+    requests.one(CLOSE, opens)
+
+
+def _png(requests: RequestList, samples: Samples, layout: Layout) -> None:
+    """An image whose data are asked for in pieces of IMAGE_READ_BYTES, from where they begin to where they end."""
+    opens, origin = samples.opens, PNG_DATA_OFFSET
+    _open_image(requests, samples, layout)
+    first = np.minimum(origin, samples.size)
     _buffered(
         requests,
         opens,
-        first=np.minimum(IMAGE_HEADER_BYTES, size),
-        origin=IMAGE_HEADER_BYTES,
+        first=first,
+        origin=origin,
         piece=IMAGE_READ_BYTES,
-        end=size,
+        end=samples.size,
         samples=samples,
         layout=layout,
     )
     requests.one(CLOSE, opens)
+
+
+def _open_image(requests: RequestList, samples: Samples, layout: Layout) -> None:
+    requests.one(OPEN, samples.opens)
+    requests.one(STAT, samples.opens)
+    requests.one(READ, samples.opens, 0, np.minimum(layout.block_bytes, samples.size))
 
 
 def _indexed_binary(requests: RequestList, samples: Samples, layout: Layout) -> None:
@@ -307,6 +342,7 @@ def _indexed_binary(requests: RequestList, samples: Samples, layout: Layout) -> 
     begin = samples.index * samples.sample_bytes
     wanted = np.where(samples.sample_bytes > layout.block_bytes, samples.sample_bytes, layout.block_bytes)
     requests.one(OPEN, samples.opens)
+    requests.one(STAT, samples.opens)
     requests.one(READ, every, begin, np.clip(samples.size - begin, 0, wanted))
     requests.one(CLOSE, samples.closes)
 
@@ -321,6 +357,7 @@ def index_requests(samples_per_file: int, files: int) -> Requests:
     every = np.ones(files, dtype=bool)
     requests = RequestList(files)
     requests.one(OPEN, every)
+    requests.one(STAT, every)
     requests.one(READ, every, 0, 8 * samples_per_file)
     requests.one(CLOSE, every)
     return requests.requests()

@@ -160,7 +160,8 @@ class RunClock:
         end = begin + pieces.busy_ns[low:high]
         starts[low:high] = begin
         self._free[row, lane] = end
-        fetched[row] = np.maximum(fetched[row], end)
+        awaited = np.where(pieces.needed[low:high], end, 0)
+        fetched[row] = np.maximum(fetched[row], awaited)
 
 
 class PassReadsOf(Protocol):

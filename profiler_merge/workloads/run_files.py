@@ -43,6 +43,7 @@ class RunFiles:
 
     workload: Workload
     plan: RunPlan
+    block_bytes: int
     train_set: FileSet
     evaluation_set: FileSet
     train: DataFiles
@@ -66,7 +67,9 @@ class RunFiles:
     def checkpoint_operations(self, rank: int, *, loads: bool) -> tuple[FileOperations, ...]:
         """The operations of a rank in any checkpoint, file by file."""
         shards = shards_of_rank(self.workload.model, len(self.saved_of_rank) - 1, rank)
-        return tuple(each for shard in shards for each in (loading if loads else saving)(self.workload, shard))
+        return tuple(
+            each for shard in shards for each in (loading if loads else saving)(self.workload, shard, self.block_bytes)
+        )
 
     def saved_ids(self, rank: int, number: int, operations: tuple[FileOperations, ...]) -> list[int]:
         """file_id of the files that these operations of a rank use, in the checkpoint `number`."""
@@ -146,7 +149,7 @@ def _chunk_lists(layout: Hdf5Layout, dataset: int) -> dict[str, list[int]]:
     return {name: column.tolist() for name, column in zip(names, columns, strict=True)}
 
 
-def run_files(workload: Workload, plan: RunPlan, ranks: int) -> RunFiles:
+def run_files(workload: Workload, plan: RunPlan, ranks: int, block_bytes: int) -> RunFiles:
     """The files of a run. Raises: UsageError where the ranks do not suffice for the model."""
     files = data_set_files(workload)
     trains = workload.workflow.train
@@ -162,6 +165,7 @@ def run_files(workload: Workload, plan: RunPlan, ranks: int) -> RunFiles:
     return RunFiles(
         workload=workload,
         plan=plan,
+        block_bytes=block_bytes,
         train_set=sets[0],
         evaluation_set=sets[1],
         train=seen[0],

@@ -22,6 +22,9 @@ TRANSFER_BYTES = 1 << 18
 RECORDS_AHEAD = 2
 """Records that a file holds ready for the interleave: twice its block length of one record."""
 
+SECOND_PASS_AHEAD = 3
+"""Records that an open file holds ready when the iterator over a second pass is dropped."""
+
 OPENED_AHEAD = 2
 """Files opened ahead, as a multiple of the files read in turn."""
 
@@ -40,10 +43,14 @@ class _Segments:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Reads:
-    """Operations of a rank in the order of its lanes' work, arrays (n,); segment: which part of a file it reads."""
+    """Operations of a rank in the order of its lanes' work, arrays (n,).
+
+    segment: which part of a file it reads; those of a second pass are numbered on. needed: whether the fetch waits.
+    """
 
     segment: np.ndarray
     fetch: np.ndarray
+    needed: np.ndarray
     follows: np.ndarray
     op: np.ndarray
     offset: np.ndarray
@@ -59,6 +66,8 @@ class TfrecordReads:
     shuffle: records that the shuffle buffer holds before the first batch leaves it; 1 without one.
     batches_ahead: batches in the parsing and in the prefetch buffer.
     by_file: whether rank r reads the files r, r + R ...; else the samples from r `per_rank` on, or all files.
+    fetches: of the pass. again: records of a second pass that the buffers take in before its iterator is dropped, at
+    the end of the last fetch; 0 where there is none.
     """
 
     share: Share
@@ -71,6 +80,8 @@ class TfrecordReads:
     shuffle: int
     batches_ahead: int
     by_file: bool
+    fetches: int
+    again: int = 0
 
     @property
     def lanes(self) -> int:
@@ -138,6 +149,47 @@ class TfrecordReads:
 
     def _reads(self, rank: int, first: int, last: int) -> _Reads:
         """The operations for the fetches first to last - 1, file by file."""
+        found = self._first_pass(rank, first, last)
+        if last < self.fetches or not self.again:
+            return found
+        more = self._second_pass(rank)
+        return _Reads(
+            **{name: np.concatenate((getattr(found, name), getattr(more, name))) for name in _Reads.__slots__}
+        )
+
+    def _second_pass(self, rank: int) -> _Reads:
+        """What is read of the pass that begins at the end of this one, and closed with it."""
+        segments, fetch = self._segments(rank), self.fetches - 1
+        number = np.arange(len(segments.file))
+        left = np.maximum(self.again - segments.base[number // self.in_turn], 0)
+        taken = np.clip(-(-(left - number % self.in_turn) // self.in_turn), 0, segments.records)
+        opened = number < self.lanes + np.count_nonzero(taken == segments.records)
+        segment, taken = number[opened], taken[opened]
+        records = np.minimum(taken + SECOND_PASS_AHEAD, segments.records[segment])
+        whole = records == segments.records[segment]
+        stop = records * segments.record_bytes[segment]
+        counts = -(-stop // self.transfer_bytes)
+        row, place = numbered(counts + 2 + whole)
+        at = (place - 1) * self.transfer_bytes
+        is_read = (place > 0) & (place <= counts[row])
+        closes = place == counts[row] + 1 + whole[row]
+        record = np.maximum(at, 0) // segments.record_bytes[segment[row]]
+        position = self._position(segments, segment[row], np.minimum(record, segments.records[segment[row]] - 1))
+        begin = int(segments.base[-1])
+        room = begin + np.where(record < RECORDS_AHEAD, np.minimum(position, 0), position) - self._records_ahead
+        follows = np.where(room < 0, 0, 2 * np.minimum(room // self._step_records, fetch - 1) + 1)
+        size = self.files.size[segments.file[segment[row]]]
+        return _Reads(
+            segment=len(segments.file) + segment[row],
+            fetch=np.full(len(row), fetch),
+            needed=(place <= counts[row]) & (position < self._step_records),
+            follows=follows,
+            op=np.select([place == 0, closes], [OPEN, CLOSE], READ).astype(np.int8),
+            offset=np.where((place == 0) | closes, NO_OFFSET, np.minimum(at, size)),
+            length=np.where(is_read, np.minimum(self.transfer_bytes, size - at), 0),
+        )
+
+    def _first_pass(self, rank: int, first: int, last: int) -> _Reads:
         segments = self._segments(rank)
         begin, end = first * self._step_records, last * self._step_records + self.shuffle - 1
         groups = np.searchsorted(segments.base, (begin, end - 1), side="right") - 1
@@ -166,6 +218,7 @@ class TfrecordReads:
         return _Reads(
             segment=segment[mine],
             fetch=fetch[mine],
+            needed=np.ones(int(mine.sum()), dtype=bool),
             follows=self._follows(segments, segment, record, position)[mine],
             op=op[mine],
             offset=offset[mine],
@@ -184,18 +237,15 @@ class TfrecordReads:
 
     def _in_pieces(self, reads: _Reads, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Order of the operations by fetch, segment and moment, and the piece of each in that order."""
-        order = np.lexsort((reads.follows, reads.segment, reads.fetch))
-        keys = np.stack((reads.fetch[order], reads.segment[order], reads.follows[order]))
+        order = np.lexsort((~reads.needed, reads.follows, reads.segment, reads.fetch))
+        keys = np.stack([column[order] for column in (reads.fetch, reads.segment, reads.follows, reads.needed)])
         borders = np.any(np.diff(keys, axis=1) != 0, axis=0)
         return order, np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(borders)))[: len(order)]
 
     def pieces(self, ranks: np.ndarray, first: int, last: int) -> Pieces:
         """See PassReads."""
         parts = [self._pieces_of(int(rank), row, first, last) for row, rank in enumerate(ranks)]
-        columns = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("row", "fetch", "turn", "lane", "follows", "busy_ns")
-        }
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in Pieces.__slots__}
         order = np.lexsort((columns["row"], columns["turn"], columns["fetch"]))
         return Pieces(**{name: values[order] for name, values in columns.items()})
 
@@ -214,6 +264,7 @@ class TfrecordReads:
             lane=self._lane(reads.segment[begins]),
             follows=reads.follows[begins],
             busy_ns=busy,
+            needed=reads.needed[begins],
         )
 
     def _lane(self, segment: np.ndarray) -> np.ndarray:
@@ -227,7 +278,7 @@ class TfrecordReads:
         return PieceOperations(
             piece=piece,
             op=reads.op[order],
-            file_id=self.files.file_id[segments.file[reads.segment[order]]],
+            file_id=self.files.file_id[segments.file[reads.segment[order] % len(segments.file)]],
             offset=reads.offset[order],
             length=reads.length[order],
             before_ns=nothing,

@@ -81,7 +81,7 @@ def test_stages_hold_all_layers_once():
 
 def test_a_model_of_given_size_is_written_whole_by_each_writer():
     model = Model(model_size_bytes=1_000_000)
-    assert shards_of_rank(model, 4, 0) == (Shard(name="model_states-0", tensors=(1_000_000,)),)
+    assert [(shard.name, shard.tensors) for shard in shards_of_rank(model, 4, 0)] == [("model_states-0", (1_000_000,))]
     assert shards_of_rank(model, 4, 1) == ()
 
 
@@ -93,15 +93,20 @@ def test_lists_of_an_older_description():
         layer_parameters=(40, 80),
         parallelism=Parallelism(tensor=2, pipeline=2, zero_stage=1),
     )
-    assert shards_of_rank(model, 4, 2) == (
-        Shard(name="layer_2-model_2_model_states", tensors=(20, 40)),
-        Shard(name="zero_pp_rank_0_mp_rank_2_optim_states", tensors=(100, 100, 50, 50, 150)),
-    )
+    assert [(shard.name, shard.tensors) for shard in shards_of_rank(model, 4, 2)] == [
+        ("layer_2-model_2_model_states", (20, 40)),
+        ("zero_pp_rank_0_mp_rank_2_optim_states", (100, 100, 50, 50, 150)),
+    ]
 
 
 def test_too_few_ranks_for_the_model_are_refused():
     with pytest.raises(UsageError, match="give --ranks 256 or a multiple"):
         shards_of_rank(LLAMA_405B, 8, 0)
+
+
+def shard_of(*elements):
+    items = tuple((str(number), each) for number, each in enumerate(elements))
+    return Shard(name="a", items=items, datatype="int8")
 
 
 def rows(operations):
@@ -113,7 +118,9 @@ def rows(operations):
 
 
 def test_pytorch_writes_what_strace_shows():
-    (written,) = saving(Workload(framework="pytorch"), Shard(name="model_states-0", tensors=(1_000_000,)))
+    (written,) = saving(
+        Workload(framework="pytorch"), Shard(name="model_states-0", items=(("a", 1_000_000),), datatype="int8")
+    )
     assert (written.name, written.size) == ("model_states-0.pt", 1_001_577)
     assert rows(written) == [
         "open", "stat", ("write", 0, 704), ("write", 704, 1_000_000), ("write", 1_000_704, 873), "close",
@@ -122,19 +129,19 @@ def test_pytorch_writes_what_strace_shows():
 
 def test_a_sync_comes_before_the_close():
     workload = Workload(framework="pytorch", checkpoint=Checkpoint(fsync=True))
-    (written,) = saving(workload, Shard(name="model_states-0", tensors=(10,)))
+    (written,) = saving(workload, shard_of(10))
     assert rows(written)[-2:] == ["sync", "close"]
 
 
 def test_large_tensors_take_several_calls():
-    (written,) = saving(Workload(framework="pytorch"), Shard(name="a", tensors=(5 * 10**9,)))
+    (written,) = saving(Workload(framework="pytorch"), shard_of(5 * 10**9))
     lengths = written.length[written.op == WRITE].tolist()
-    assert lengths == [704, WRITE_BYTES, WRITE_BYTES, 5 * 10**9 - 2 * WRITE_BYTES, 873]
+    assert lengths[1:-1] == [WRITE_BYTES, WRITE_BYTES, 5 * 10**9 - 2 * WRITE_BYTES]
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_loading_reads_all_tensors_again(framework):
-    workload, shard = Workload(framework=framework), Shard(name="a", tensors=(1000, 2000))
+    workload, shard = Workload(framework=framework), shard_of(1000, 2000)
     written = {each.name: each.size for each in saving(workload, shard)}
     read = loading(workload, shard)
     assert {each.name for each in read} <= written.keys()

@@ -25,13 +25,6 @@ RUNS = {run["name"]: run for run in json.loads((Path(__file__).parent / "dlio_ru
 TFRECORD = [name for name in RUNS if ".tfrecord#" in str(RUNS[name]["lanes"])]
 SHARED_STREAMS = [*TFRECORD, "h5tf_r2t2"]
 """Runs whose reader threads take files in turn: the order of a thread varies from run to run."""
-SECOND_PASS = pytest.mark.xfail(strict=True, reason="with several epochs tf.data begins another pass in each of them")
-DIFFERS = {
-    "ck_pt": "small tensors share a write with the headers between them",
-    "ck_z3": "small tensors share a write with the headers between them",
-    "ib_r1t1": "the index files are read in another order",
-    "head_h5cb": "the index of the chunks lies at another place",
-}
 Visit = tuple[str, tuple[str, ...]]
 """A path, and what was requested between its open and its close."""
 
@@ -86,14 +79,7 @@ def _sizes(files: FileSet) -> dict[str, int]:
     return {path.removeprefix("/data/"): size for path, size in found.items() if "/index/" not in path}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=DIFFERS[name])] if name in DIFFERS else [])
-        for name in RUNS
-        if name not in SHARED_STREAMS
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in SHARED_STREAMS])
 def test_each_reader_issues_the_requests_of_a_process_of_dlio_in_its_order(name: str, tmp_path: Path) -> None:
     lanes = generated(RUNS[name], tmp_path / "run.capture")
 
@@ -101,13 +87,7 @@ def test_each_reader_issues_the_requests_of_a_process_of_dlio_in_its_order(name:
         assert sorted(lane for lane in lanes[rank].values() if lane) == sorted(processes)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[SECOND_PASS] if name in TFRECORD and name != "tfr_e1" else [])
-        for name in SHARED_STREAMS
-    ],
-)
+@pytest.mark.parametrize("name", SHARED_STREAMS)
 def test_all_readers_of_a_rank_issue_what_its_threads_issue_in_dlio(name: str, tmp_path: Path) -> None:
     lanes = generated(RUNS[name], tmp_path / "run.capture")
 
