@@ -34,6 +34,19 @@ GROUPS_SCHEMA = pa.schema(
 )
 """One row per `GroupTotals`."""
 
+STORAGE_LIMIT = "storage-limit"
+
+STORAGE_LIMIT_SCHEMA = pa.schema(
+    [
+        pa.field("quantity", pa.string()),
+        pa.field("multiple", pa.float64()),
+        pa.field("elapsed_ns", pa.int64()),
+        pa.field("above_fastest_pct", pa.float64()),
+        pa.field("utilisation_pct", pa.float64()),
+    ]
+)
+"""One row per point of the curves of `replay.causal.storage_limit`."""
+
 _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "findings": lambda found: findings_table(findings_of(found)),
     "overlap": lambda found: found.overlap.ranks_table(),
@@ -46,7 +59,7 @@ _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "rank-files": lambda found: found.patterns.rank_files,
 }
 
-VIEWS = (*_FROM_ANALYSIS, TIMELINE, *CONTENTS)
+VIEWS = (*_FROM_ANALYSIS, STORAGE_LIMIT, TIMELINE, *CONTENTS)
 """Names of the tables that can be asked for beside the totals and their groups."""
 
 
@@ -57,17 +70,20 @@ class Views:
     `tables`: "rank-files" is read from the capture when it is used.
     `shares`: `Overlap.shares`; None unless a table of the analysis was asked for.
     `unread`: `Contents.unread`; None unless a table of CONTENTS was asked for.
+    `storage_limit`: what storage costs the training, as JSON; None where that was not asked for, or has no meaning.
     """
 
     summary: Summary
     tables: dict[str, pa.Table | RankFiles]
     shares: dict[str, float | None] | None
     unread: Mapping[str, str] | None = None
+    storage_limit: Mapping[str, Any] | None = None
 
     def as_json(
         self, rank_files: Callable[[RankFiles], Any] = lambda table: table.table().to_pylist()
     ) -> dict[str, Any]:
-        """The object that `dxt-replay summary --json` prints: the summary's keys, `tables`, `overlap`, `unread`.
+        """The object that `dxt-replay summary --json` prints: the summary's keys, `tables`, `overlap`, `unread`,
+        `storage_limit`.
 
         `rank_files`: what stands for the table "rank-files", all rows as dictionaries (2 kB each) unless given.
         Raises: CaptureError when the capture is damaged.
@@ -82,6 +98,8 @@ class Views:
             }
         if self.unread is not None:
             result["unread"] = dict(self.unread)
+        if self.storage_limit is not None:
+            result["storage_limit"] = dict(self.storage_limit)
         return result
 
 
@@ -94,8 +112,11 @@ def views(
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     locate: Callable[[str], Path] = Path,
+    storage_limit: Callable[[], pa.Table] = STORAGE_LIMIT_SCHEMA.empty_table,
 ) -> Views:
     """The summary and the tables `names` (of VIEWS). Arguments as of `summarise`, `timeline` and `contents`.
+
+    `storage_limit`: makes the table of that name.
 
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
@@ -110,6 +131,8 @@ def views(
     for name in names:
         if name == TIMELINE:
             tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins).table
+        elif name == STORAGE_LIMIT:
+            tables[name] = storage_limit()
         elif name in CONTENTS:
             tables[name] = getattr(inside, name)
         elif found is not None:

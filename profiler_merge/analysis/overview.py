@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Overview:
     `offsets`: operations of the busiest files; `mounts`: file systems, the busiest first.
     `quiet_until_ns`: end of a start-up without I/O and compute worth showing, else the beginning of `course`.
     `paths`: of the files by file_id.
+    `storage_limit`, `storage_curve`: what storage costs the training, and rows of the table storage-limit, added by
+    whoever knows the causal model.
     """
 
     name: str
@@ -55,6 +58,13 @@ class Overview:
     mounts: tuple[MountTotals, ...]
     quiet_until_ns: int
     paths: list[str]
+    storage_limit: Mapping[str, Any] | None = None
+    storage_curve: tuple[Mapping[str, Any], ...] = ()
+
+    def summary_json(self) -> dict[str, Any]:
+        """The object of `dxt-replay summary --json`."""
+        found = self.analysis.summary.as_json()
+        return found if self.storage_limit is None else {**found, "storage_limit": dict(self.storage_limit)}
 
     @property
     def waits_are_real(self) -> bool:

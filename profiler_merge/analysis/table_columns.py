@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from profiler_merge.analysis import contents, findings, overlap, patterns, rank_files, sizes, step_times, timeline
-from profiler_merge.analysis.named_tables import GROUPS_SCHEMA
+from profiler_merge.analysis.named_tables import GROUPS_SCHEMA, STORAGE_LIMIT_SCHEMA
 
 TABLES: Mapping[str, tuple[pa.Schema, str]] = {
     "findings": (findings.SCHEMA, "One row per finding, the gravest first."),
@@ -19,6 +19,11 @@ TABLES: Mapping[str, tuple[pa.Schema, str]] = {
     "files": (patterns.FILES_SCHEMA, "One row per file that was accessed; counts are over all ranks."),
     "ranks": (patterns.RANKS_SCHEMA, "One row per rank."),
     "rank-files": (rank_files.RANK_FILES_SCHEMA, "One row per rank and file that it accessed."),
+    "storage-limit": (
+        STORAGE_LIMIT_SCHEMA,
+        "How long the training takes on faster and slower storage, by its causal model: one row per speed. "
+        "`bandwidth` and `latency` are there where requests of several sizes show them apart.",
+    ),
     "timeline": (timeline.SCHEMA, "One row per bin of time. Bytes are spread over the bins that an operation covers."),
     "tfrecords": (contents.TFRECORDS_SCHEMA, "One row per TFRecord file; the sizes are those of its records."),
     "datasets": (contents.DATASETS_SCHEMA, "One row per dataset of an HDF5 file."),
@@ -27,6 +32,7 @@ TABLES: Mapping[str, tuple[pa.Schema, str]] = {
 """Name -> columns, and what a row is."""
 
 MEANINGS: Mapping[str, str] = {
+    "above_fastest_pct": "how much longer than at the last speed of the same quantity, which is infinite",
     "at_stake_of": "what at_stake_pct is of: the training loop or the run",
     "at_stake_pct": "the most that a perfect remedy could gain, of at_stake_of",
     "at_stake_s": "the most that a perfect remedy could gain; empty where that is not known",
@@ -48,6 +54,7 @@ MEANINGS: Mapping[str, str] = {
     "consecutive": "accesses that begin at the byte after the previous one",
     "dataset": "path of the dataset within its file",
     "duration_ns": "from the start of the step to its end",
+    "elapsed_ns": "how long the training takes, from the first operation or event to the last",
     "evidence": "the numbers behind the finding, as a sentence",
     "excess_ns": "duration above the median of the rank's steps",
     "file_id": "number of the file in files.parquet",
@@ -75,6 +82,7 @@ MEANINGS: Mapping[str, str] = {
     "mean_bytes": "mean size",
     "metadata_ns": "sum of the durations of traced opens, closes, stats, syncs and seeks",
     "most_bytes": "largest size, included; empty for no limit",
+    "multiple": "how many times as fast as recorded; empty for infinitely fast",
     "op": "read or write",
     "operations": "reads and writes",
     "origin": "traced, reconstructed from counters, generated, transformed or modelled",
@@ -83,6 +91,7 @@ MEANINGS: Mapping[str, str] = {
     "pattern": "what most accesses are: consecutive, strided, sequential, random; empty below 2 accesses",
     "pipeline_ns": "I/O, or work on input",
     "profiled": "whether the rank has spans of a profile",
+    "quantity": "what is faster or slower: speed (all of storage), bandwidth or latency",
     "random": "accesses whose place does not follow from the two before",
     "rank": "number of the rank; -1: all ranks together",
     "ranks": "ranks that accessed the file",
@@ -117,6 +126,7 @@ MEANINGS: Mapping[str, str] = {
     "type": "type of an element",
     "unique_bytes_read": "different bytes that were read",
     "values": "numbers of the evidence, as a JSON object with the units in the names",
+    "utilisation_pct": "accelerator utilisation: compute, of the training loop; empty where no compute is known",
     "why": "the part of the step that is furthest above its median; empty where none is",
     "why_excess_ns": "how far that part is above its median",
     "write_mib_s": "bandwidth of writes",
@@ -147,6 +157,12 @@ JSON_KEYS: Mapping[str, str] = {
     "reconstructed": "operations and bytes from counters, which are in no other total; `pct`: their share of the reads "
     "and writes, or of the bytes of these where that is more",
     "sequential_pct": "accesses at a higher offset than the previous one",
+    "storage_limit": "what storage costs the training by its causal model: `limit_pct` and `saved_s`, which infinitely "
+    "fast storage would save of `elapsed_s`, leaving `fastest_s`; `model_s`: what the model comes to with the recorded "
+    "durations; `utilisation_pct`: accelerator utilisation, `fastest_utilisation_pct` with infinitely fast storage; "
+    "`enough`: by quantity, the multiple of the recorded speed from which training is within 2 % of the fastest (with "
+    "--show storage-limit); `reason`: why it is not known, else null. Left out where other tables are shown, and where "
+    "training did not wait",
     "steps": "training steps of the rank with the most (`count`), their mean duration (`mean_s`), and how many were "
     "not profiled but extended from the profiled ones (`extended`)",
     "transfer_size_bytes": "min, median, mean and max over operations",

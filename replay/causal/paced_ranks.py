@@ -17,7 +17,7 @@ from replay.engine.clock import StopFlag
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.chosen_layers import LayerChoice
 from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import PLAN_ROW, OperationBatch, known_rows
+from replay.plan.plan_row import OperationBatch, known_rows, operation_rows
 from replay.plan.survey import RankSurvey
 from replay.ranks.comm import Communicator, SharedCounters, together
 from replay.ranks.meeting_relay import MeetingRelay
@@ -250,13 +250,25 @@ def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = 
     """
     if sum(survey.operations for survey in steps.surveys.values()) > MAX_CHECKED_OPERATIONS:
         return None
-    pacing = pacing or Pacing(pace=Pace.STEPS)
+    lanes = planned_lanes(capture, steps, pacing or Pacing(pace=Pace.STEPS))
+    return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
+
+
+def planned_lanes(capture: Capture, steps: Steps, pacing: Pacing) -> dict[Hashable, tuple[np.ndarray, np.ndarray]]:
+    """The items of all lanes of the ranks, and int64 ns by item: how long an operation lasted. Without places of files.
+
+    Named (rank, number of the lane as text), (rank, "pipeline") and (rank, "training").
+    """
     lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(base=FIRST_RANK_COUNTER).items():
         causal = steps.lanes(rank, counters, pacing)
         parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
-            for lane, items, durations in causal.split(np.zeros(len(batch.lane), dtype=PLAN_ROW), batch):
+            nothing = np.zeros(len(batch.lane), dtype=np.int32)
+            rows = operation_rows(
+                op=batch.op, api=0, origin=0, slot=nothing, file_id=batch.file_id, step=0, offset=0, length=batch.length
+            )
+            for lane, items, durations in causal.split(rows, batch):
                 parts.setdefault(lane, []).append((items, durations))
         for lane, made in parts.items():
             items, durations = (np.concatenate(columns) for columns in zip(*made, strict=True))
@@ -265,4 +277,4 @@ def expected_elapsed_ns(capture: Capture, steps: Steps, pacing: Pacing | None = 
         ready = steps.pipeline(rank, counters, pacing)
         lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
         lanes[rank, "training"] = (script, np.zeros(len(script), dtype=np.int64))
-    return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
+    return lanes

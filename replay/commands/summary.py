@@ -32,6 +32,7 @@ VIEWS = {
     "files": "files by the I/O time that they cost",
     "ranks": "files, bytes, I/O and metadata time of each rank",
     "rank-files": "what each rank does to each file",
+    "storage-limit": "how long the training takes on faster and slower storage",
     "timeline": "operations, bandwidth, I/O and compute over time",
     "tfrecords": "records of the TFRecord files, which are opened",
     "datasets": "datasets and chunks of the HDF5 files, which are opened",

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from profiler_merge.recording import keras_recording, lightning_recording, recording
     from profiler_merge.workloads.listing import ListedWorkload
     from replay.calibration.calibration import Calibration
+    from replay.causal.storage_limit import NoStorageLimitError, StorageLimit
     from replay.fidelity.compare import Comparison
     from replay.fidelity.workload_verdict import Thresholds
-    from replay.interface.analyses import TABLES, findings, summary, table, tables, timeline
+    from replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
     from replay.interface.calibrations import calibrate
     from replay.interface.captures import open_capture, part
     from replay.interface.charts import FIGURES, figure
@@ -74,8 +75,9 @@ _HOMES = {
     "replay.calibration.calibration": ("Calibration",),
     "replay.fidelity.compare": ("Comparison",),
     "replay.fidelity.workload_verdict": ("Thresholds",),
-    "replay.interface.analyses": ("TABLES", "findings", "summary", "table", "tables", "timeline"),
+    "replay.interface.analyses": ("TABLES", "findings", "storage_limit", "summary", "table", "tables", "timeline"),
     "replay.interface.calibrations": ("calibrate",),
+    "replay.causal.storage_limit": ("NoStorageLimitError", "StorageLimit"),
     "replay.interface.captures": ("open_capture", "part"),
     "replay.interface.comparisons": ("compare", "regress"),
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
@@ -129,6 +131,7 @@ __all__ = [
     "LogError",
     "MergeResult",
     "MissingDependencyError",
+    "NoStorageLimitError",
     "ProfileError",
     "Recorded",
     "RecordingError",
@@ -141,6 +144,7 @@ __all__ = [
     "Sample",
     "Simulated",
     "Staged",
+    "StorageLimit",
     "Summary",
     "TargetError",
     "Thresholds",
@@ -170,6 +174,7 @@ __all__ = [
     "sample",
     "simulate",
     "stage",
+    "storage_limit",
     "summary",
     "table",
     "tables",

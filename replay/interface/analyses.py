@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from profiler_merge.analysis.named_tables import Views
     from profiler_merge.analysis.summary import Summary
     from profiler_merge.analysis.timeline import Timeline
+    from replay.causal.storage_limit import NoStorageLimitError, StorageLimit
 
 ANALYSES = (
-    "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files", "timeline",
-    "tfrecords", "datasets",
+    "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files",
+    "storage-limit", "timeline", "tfrecords", "datasets",
 )  # fmt: skip
 """Tables that the analysis makes; the last two open the recorded files."""
 
@@ -43,7 +45,30 @@ def summary(capture: CaptureOrPath) -> Summary:
     Totals count what was traced, once per file where several layers recorded it.
     Raises: CaptureError when the capture is damaged.
     """
-    return tables(capture).summary
+    from profiler_merge.analysis.summary import summarise
+
+    with opened(capture) as source:
+        return summarise(source)
+
+
+def storage_limit(capture: CaptureOrPath, *, curve: bool = False) -> StorageLimit:
+    """How much storage limits a training, by its causal model: how long it would take with infinitely fast storage.
+
+        limit = dxt_replay.storage_limit("run.capture", curve=True)
+        limit.limit_pct, limit.enough
+
+    `curve`: also at multiples of the recorded speed. The capture needs training steps.
+    Raises: NoStorageLimitError (a ReplayError) with the reason where it cannot be worked out; CaptureError when the
+    capture is damaged.
+    """
+    from profiler_merge.analysis.steady_loop import waits_are_real
+    from replay.causal.storage_limit import NoStorageLimitError
+    from replay.causal.storage_limit import storage_limit as work_out
+
+    with opened(capture) as source:
+        if not waits_are_real(source.info):
+            raise NoStorageLimitError("a replay at this pace does not wait as training does")
+        return work_out(source, curve=curve)
 
 
 def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None) -> pd.DataFrame:
@@ -95,7 +120,7 @@ def tables(
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
     from profiler_merge.analysis.durations import VANIDL_EXCLUDES, recorded_durations, vanidl_durations
-    from profiler_merge.analysis.named_tables import views
+    from profiler_merge.analysis.named_tables import STORAGE_LIMIT, views
     from profiler_merge.analysis.timeline import DEFAULT_BINS
     from replay.twin.placement import locate
     from traces.units import parse_duration_ns
@@ -105,7 +130,8 @@ def tables(
     source = held(capture)
     if compat_vanidl:
         source = part(source, exclude=VANIDL_EXCLUDES)
-    return views(
+    limit = limit_of(source, curve=STORAGE_LIMIT in names) if not names or STORAGE_LIMIT in names else None
+    found = views(
         source,
         names,
         by=by,
@@ -113,7 +139,33 @@ def tables(
         bin_ns=None if bin is None else parse_duration_ns(bin, "--bin"),
         bins=DEFAULT_BINS if bins is None else bins,
         locate=lambda path: locate(path, rules),
+        storage_limit=lambda: limit_table(limit),
     )
+    return found if limit is None else dataclasses.replace(found, storage_limit=limit.as_json())
+
+
+def limit_of(capture: Capture, *, curve: bool) -> StorageLimit | NoStorageLimitError | None:
+    """`storage_limit`, or why it is not known; None for a capture in which no training waits."""
+    import pyarrow.compute as pc
+
+    from profiler_merge.analysis.steady_loop import waits_are_real
+    from replay.causal.storage_limit import NoStorageLimitError
+
+    if not waits_are_real(capture.info) or not pc.any(pc.equal(capture.spans["kind"], "step")).as_py():
+        return None
+    try:
+        return storage_limit(capture, curve=curve)
+    except NoStorageLimitError as error:
+        return error
+
+
+def limit_table(limit: StorageLimit | NoStorageLimitError | None) -> pa.Table:
+    """The curves as rows of the table storage-limit; none where they are not known."""
+    from profiler_merge.analysis.named_tables import STORAGE_LIMIT_SCHEMA
+    from profiler_merge.analysis.table_formats import table_of
+
+    points = getattr(limit, "points", ())
+    return table_of(map(dataclasses.asdict, points), STORAGE_LIMIT_SCHEMA)
 
 
 def _stored_table(capture: Capture, name: str) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from traces.store.part_capture import part_of, part_replayed
 from traces.store.relation import Relation, check_pair
 
 if TYPE_CHECKING:
+    from profiler_merge.analysis.overview import Overview
     from profiler_merge.export.exported import Exported
     from traces.store.reader import Capture
 
@@ -80,24 +82,35 @@ def report(
 
 
 def _page(source: Capture, chosen: Part) -> str:
-    from profiler_merge.analysis.overview import overview
     from replay.show.page.html import report_page
 
-    return report_page(overview(part_of(source, chosen)))
+    return report_page(_overview(part_of(source, chosen)))
+
+
+def _overview(capture: Capture, captures: int = 1) -> Overview:
+    """What a page shows of a capture, with what storage costs its training; with two on it, each has half the bars."""
+    from profiler_merge.analysis.lane_bars import MOST_BARS
+    from profiler_merge.analysis.overview import overview
+    from replay.interface.analyses import limit_of, limit_table
+
+    found, limit = overview(capture, most_bars=MOST_BARS // captures), limit_of(capture, curve=True)
+    if limit is None:
+        return found
+    return dataclasses.replace(
+        found, storage_limit=limit.as_json(), storage_curve=tuple(limit_table(limit).to_pylist())
+    )
 
 
 def _page_of_two(source: Capture, replay: Capture, chosen: Part, relation: Relation) -> str:
     """The page of two captures; of a source, only the part that was replayed."""
-    from profiler_merge.analysis.lane_bars import MOST_BARS
-    from profiler_merge.analysis.overview import overview
     from replay.fidelity.compare import compare
     from replay.show.page.data import lag_course
     from replay.show.page.html import report_page
 
     compared = source if relation is Relation.DIFFERENT else part_replayed(source, replay)
     return report_page(
-        overview(part_of(compared, chosen), most_bars=MOST_BARS // 2),
-        overview(part_of(replay, chosen), most_bars=MOST_BARS // 2),
+        _overview(part_of(compared, chosen), captures=2),
+        _overview(part_of(replay, chosen), captures=2),
         compare(source, replay, relation=relation).as_json(),
         lag_course(replay),
     )

@@ -41,6 +41,8 @@ WORDS = {
     "response": "How long after it was due an operation ended: end - due, that is lag and latency together.",
     "run time": "How long the whole job ran, by Darshan: it includes the start of the program.",
     "sequential": "An access at a higher offset than the previous one of the same rank and file.",
+    "storage limit": "How much shorter the training would be with infinitely fast storage, by its causal model: which "
+    "operation waits for what is kept, compute and decoding last as recorded, operations last no time.",
     "step": "One iteration of the training loop, as the profile marks it.",
     "stripe": "On Lustre: the piece of a file that lies on one storage target.",
     "think time": "Time between the end of an operation and the beginning of the next on its lane.",

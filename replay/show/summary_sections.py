@@ -21,6 +21,9 @@ LEAST_COVERAGE = 0.99
 LEAST_REBUILT_PCT = 1.0
 """Share of the reads and writes, per cent, from which on it is said that they were rebuilt from counters."""
 
+_LEAST_LIMIT_PCT = 0.05
+"""Limit by storage, per cent, that would be printed as 0.0."""
+
 _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operations"}
 
 
@@ -73,9 +76,10 @@ def rests_on_counters(summary: Mapping[str, Any]) -> list[str]:
 
 
 def storage_cost(summary: Mapping[str, Any]) -> list[str]:
-    """The most that infinitely fast storage could save, and how that is known, in sentences; none where it is not.
+    """What infinitely fast storage would save, and how that is known, in sentences; none where it is not.
 
-    Of a capture with training steps it is `storage_gain_s` of the summary's loop, which the findings use too.
+    Of a capture with training steps it is `storage_limit` of the summary. Where that is not known, it is the upper
+    bound `storage_gain_s` of the summary's loop, which the findings use too.
     """
     if not has_trace(summary):
         return ["No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."]
@@ -108,13 +112,33 @@ def _what_ran(summary: Mapping[str, Any]) -> str:
 def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
     loop, run_s = summary.get("loop"), summary["job"]["run_time_s"]
     if loop is not None:
-        yield _gain_text(loop["storage_gain_s"], loop["storage_gain_pct"], "loop")
-        if loop["input_wait_pct"] >= LONG_WAIT_PCT and loop["storage_gain_pct"] < SLOWS_PCT:
+        limit = summary.get("storage_limit")
+        known = limit is not None and limit["reason"] is None
+        gain_pct = limit["limit_pct"] if limit is not None and known else loop["storage_gain_pct"]
+        if limit is not None and known:
+            yield limit_text(limit)
+        else:
+            yield _gain_text(loop["storage_gain_s"], gain_pct, "loop")
+            if limit is not None:
+                yield f"This is an upper bound: {limit['reason']}."
+        if loop["input_wait_pct"] >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
             yield "Training waits for input to be prepared, or for reads that no trace holds (memory-mapped files)."
     elif not summary["steps"]["count"] and run_s > 0:
         gain_s = min(summary["in_flight_s"], run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
         yield "Without a profile it is not known whether training waited for the I/O."
+
+
+def limit_text(limit: Mapping[str, Any]) -> str:
+    """What infinitely fast storage would change, in a sentence, from `storage_limit` of the summary."""
+    pct, now = limit["limit_pct"], seconds(limit["elapsed_s"])
+    used, then = limit["utilisation_pct"], limit["fastest_utilisation_pct"]
+    if pct < _LEAST_LIMIT_PCT:
+        found = f"Storage does not limit this training: infinitely fast storage would not shorten its {now}"
+        return f"{found}; accelerator utilisation {used:.1f} %." if used is not None else f"{found}."
+    found = f"Storage limits this training by {pct:.1f} %: with infinitely fast storage it would take "
+    found += f"{seconds(limit['fastest_s'])} instead of {now}"
+    return f"{found}; accelerator utilisation {used:.1f} %, then {then:.1f} %." if used is not None else f"{found}."
 
 
 def _gain_text(gain_s: float, pct: float, of: str) -> str:

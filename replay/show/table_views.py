@@ -17,6 +17,7 @@ from replay.show.data_tables import (
     data_section,
 )
 from replay.show.finding_sections import finding_sections
+from replay.show.limit_sections import limit_sections
 from replay.show.section import BAR, Section, bar
 from replay.show.timeline_section import timeline_section
 from traces.units import format_bytes, format_count
@@ -42,10 +43,12 @@ def view_sections(
     shares: Mapping[str, float | None] | None,
     unread: Mapping[str, str] | None = None,
     rows_in_all: Mapping[str, int] | None = None,
+    storage_limit: Mapping[str, Any] | None = None,
 ) -> list[Section]:
     """Sections of the tables in `tables`, by the names of `analysis.named_tables`, and of `unread` files.
 
-    `rows_in_all`: how many rows a table has where `tables` holds the largest only (of rank-files).
+    `rows_in_all`: how many rows a table has where `tables` holds the largest only (of rank-files). `storage_limit`: of
+    the summary, for the table of that name.
     """
     sections: list[Section] = []
     for name, rows in tables.items():
@@ -55,6 +58,8 @@ def view_sections(
         if name == "rank-files":
             total = (rows_in_all or {}).get(name, len(rows))
             sections.append(data_section("Files by rank", RANK_FILES, rows, cost=_moved, rows_in_all=total))
+        elif name == "storage-limit":
+            sections += limit_sections(rows, storage_limit)
         else:
             sections += _SECTIONS[name](rows)
     return [section for section in [*sections, *unread_sections(unread or {})] if section.rows or section.notes]

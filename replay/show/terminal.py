@@ -52,7 +52,13 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     tables = summary.get("tables")
     if tables:
         print_sections(
-            view_sections(tables, summary.get("overlap"), summary.get("unread"), summary.get("rows_in_all", {}))
+            view_sections(
+                tables,
+                summary.get("overlap"),
+                summary.get("unread"),
+                summary.get("rows_in_all", {}),
+                summary.get("storage_limit"),
+            )
         )
     else:
         print_sections(summary_sections(summary))

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from replay.show.comparison_sections import comparison_sections
 from replay.show.data_tables import FILES, RANKS, STEPS
+from replay.show.limit_sections import enough_texts
 from replay.show.page import charts, figures, parts
 from replay.show.page.charts import Side
 from replay.show.page.data import LagCourse, offsets_json, step_times_json, timeline_json, with_schedule
 from replay.show.page.document import Assets, Part, document
 from replay.show.page.headline import headline, replay_verdict, tiles
 from replay.show.page.html_tables import data_table, html_text, section_table
+from replay.show.page.storage_figure import storage_figure
 from traces.replay_record import replay_record
 from traces.store.relation import Relation
 
@@ -66,7 +68,7 @@ def page(
         "colours": figures.KIND_COLOURS,
     }
     sections = [part for part in _parts(sides, shown, comparison, most_rows) if part.html]
-    summaries = {side.key: side.overview.analysis.summary.as_json() for side in sides}
+    summaries = {side.key: side.overview.summary_json() for side in sides}
     title = "dxt-replay: " + " and ".join(side.overview.name for side in sides)
     return document(title, _heading(sides), sections, {"schema_version": 1, **summaries}, data, assets)
 
@@ -84,6 +86,8 @@ def figures_of(
         found[f"heat-{side.key}"] = figures.heat_figure(overview.by_rank, origin)
         if side.steps:
             found[f"steps-{side.key}"] = figures.steps_figure(overview.analysis.overlap.steps)
+        if overview.storage_curve:
+            found[f"storage-{side.key}"] = storage_figure(overview.storage_curve)
     if lag is not None:
         jitter = comparison["timing"]["jitter_us"] if comparison else None
         found["lag-replay"] = figures.lag_figure(lag, sides[-1].origin_ns, jitter)
@@ -105,6 +109,7 @@ def _parts(
         Part(id="fidelity", name="Fidelity", html=_fidelity(comparison)),
         _chart_part("lag", "Lag", sides, shown),
         Part(id="findings", name="Findings", html=each(lambda side: parts.findings(side.overview.findings))),
+        _chart_part("storage", "Faster storage", sides, shown, _enough(sides)),
         Part(id="timeline", name="Timeline", html=charts.timelines(sides)),
         Part(id="offsets", name="Offsets", html=charts.offsets(sides)),
         _chart_part("course", "Bandwidth", sides, shown),
@@ -147,6 +152,16 @@ def _chart_part(
     found = "".join(charts.chart(id, side, shown) for side in drawn) if id == "lag" else ""
     found = found or _side_by_side(sides, lambda side: charts.chart(id, side, shown))
     return Part(id=id, name=name, html=f'<p class="note">{charts.NOTES[id]}</p>{found}{after}')
+
+
+def _enough(sides: Sequence[Side]) -> str:
+    """From which speed on storage stops to matter."""
+
+    def html(side: Side) -> str:
+        found = (side.overview.storage_limit or {}).get("enough", {})
+        return "".join(f'<p class="note">{html_text(text)}</p>' for text in enough_texts(found))
+
+    return _side_by_side(sides, html)
 
 
 def _slowest_steps(sides: Sequence[Side]) -> str:

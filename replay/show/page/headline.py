@@ -68,7 +68,7 @@ def verdict(overview: Overview) -> tuple[str, str]:
             "At this pace no operation waits for another: the replay shows how long the storage took, not what "
             "training would wait for."
         )
-    summary = overview.analysis.summary.as_json()
+    summary = overview.summary_json()
     cost, *reasons = storage_cost(summary) or ["What storage cost this run is not known."]
     return cost, " ".join([*reasons, *rests_on_counters(summary)])
 

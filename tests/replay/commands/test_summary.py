@@ -240,7 +240,24 @@ def test_the_first_lines_say_what_the_run_was(tmp_path: Path, capsys: pytest.Cap
     first = " ".join(capsys.readouterr().out.split("Job")[0].split())
     assert first.startswith("Training of 4 steps on 1 rank; the whole job took ")
     assert "waits for input 40.0 % of the loop and computes 60.0 % of it." in first
-    assert "at most 1.200 s, 30.0 % of the loop: storage limits this run." in first
+    assert (
+        "limits this training by 30.0 %: with infinitely fast storage it would take 2.800 s instead of 4.000 s" in first
+    )
+    assert "accelerator utilisation 60.0 %, then 85.7 %." in first
+    assert main(["summary", str(capture.path), "--show", "storage-limit", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["storage_limit"]["limit_pct"] == pytest.approx(30.0)
+    assert found["tables"]["storage-limit"][2] == {
+        "quantity": "speed",
+        "multiple": 1.0,
+        "elapsed_ns": 4 * 10**9,
+        "above_fastest_pct": pytest.approx(42.857, abs=0.001),
+        "utilisation_pct": pytest.approx(60.0),
+    }
+    assert main(["summary", str(capture.path), "--show", "storage-limit"]) == 0
+    assert "From 21 times the recorded speed on, storage costs at most 2 %." in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_without_a_profile_only_the_run_is_judged(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,257 @@
+"""How much storage limits a training: how long it lasts by its causal model when the same operations are faster. Pure.
+
+The items of the pace `steps` are run without a clock, once with the recorded durations of the operations and once with
+none. The difference is what storage costs: it counts waits of other ranks at collectives, and leaves out I/O that
+overlaps with compute. Decoding and preprocessing last as long as recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from replay.causal.check import schedule
+from replay.causal.operation_times import OperationTimes
+from replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
+from replay.engine.items import MARK
+from replay.plan.chosen_layers import choose_layers
+from replay.plan.pacing import Pace, Pacing
+from replay.plan.survey import spans_by_rank, survey_rank
+from replay.ranks.comm import Solo
+from traces.errors import CaptureError, ReplayError
+from traces.schema import SPAN_KINDS, codes
+from traces.store.reader import Capture
+from traces.units import format_count, ns_to_seconds
+
+MOST_OPERATIONS, MOST_SPANS = 2_000_000, 50_000
+"""Operations and spans up to which the limit is worked out: about 1 s for a million operations, or 25,000 spans."""
+
+MOST_ERROR_PCT = 5.0
+"""Difference, per cent, between model and recording above which the model does not explain the run."""
+
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+"""Speeds of the curve, in multiples of the recorded one."""
+
+MATTERS_PCT = 2.0
+"""Storage matters while training takes this much longer than with infinitely fast storage."""
+
+_LEAST_PCT = 0.001
+
+_COMPUTE, _STEP = SPAN_KINDS.index("compute"), SPAN_KINDS.index("step")
+
+_JSON_KEYS = (
+    "limit_pct", "elapsed_s", "fastest_s", "saved_s", "model_s", "utilisation_pct", "fastest_utilisation_pct",
+)  # fmt: skip
+
+Lanes = Mapping[Hashable, tuple[np.ndarray, np.ndarray]]
+"""Items (`PLAN_ROW`) and recorded durations of each lane."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitPoint:
+    """One point of a curve.
+
+    quantity: what is faster: `speed` (all of storage), `bandwidth`, or `latency`.
+    multiple: how many times as fast as recorded; None for infinitely fast.
+    elapsed_ns: how long the training then takes, from its first operation.
+    above_fastest_pct: how much longer than with infinitely fast storage.
+    utilisation_pct: accelerator utilisation; None where the capture shows no compute.
+    """
+
+    quantity: str
+    multiple: float | None
+    elapsed_ns: int
+    above_fastest_pct: float
+    utilisation_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageLimit:
+    """What storage costs a training by its causal model. Times in ns, from the first operation or event to the last.
+
+    recorded_ns: of the capture. model_ns: by the model with the recorded durations. fastest_ns: with infinitely fast
+    storage, by the model.
+    utilisation_pct, fastest_utilisation_pct: accelerator utilisation, recorded and with infinitely fast storage; None
+    where the capture shows no compute.
+    points: the curves; empty unless asked for. enough: by quantity, the multiple of the recorded speed from which
+    training takes at most MATTERS_PCT longer than with infinitely fast storage; the least of MULTIPLES where that is
+    enough, None where the largest is not.
+    """
+
+    recorded_ns: int
+    model_ns: int
+    fastest_ns: int
+    utilisation_pct: float | None
+    fastest_utilisation_pct: float | None
+    points: tuple[LimitPoint, ...] = ()
+    enough: Mapping[str, float | None]
+
+    def as_json(self) -> dict[str, Any]:
+        """The object `storage_limit` of `dxt-replay summary --json`; `reason` is that of `not_known`."""
+        return {
+            "limit_pct": self.limit_pct,
+            "elapsed_s": ns_to_seconds(self.recorded_ns),
+            "fastest_s": ns_to_seconds(self.recorded_ns - self.saved_ns),
+            "saved_s": ns_to_seconds(self.saved_ns),
+            "model_s": ns_to_seconds(self.model_ns),
+            "utilisation_pct": self.utilisation_pct,
+            "fastest_utilisation_pct": self.fastest_utilisation_pct,
+            "enough": dict(self.enough),
+            "reason": None,
+        }
+
+    @property
+    def saved_ns(self) -> int:
+        """What infinitely fast storage would save."""
+        return max(self.model_ns - self.fastest_ns, 0)
+
+    @property
+    def limit_pct(self) -> float:
+        """The saving, per cent of the training."""
+        return 100.0 * self.saved_ns / self.model_ns if self.model_ns else 0.0
+
+
+class NoStorageLimitError(ReplayError):
+    """Storage's part in a training cannot be worked out; the message is the reason, for a sentence after a colon."""
+
+    def as_json(self) -> dict[str, Any]:
+        """`StorageLimit.as_json` where nothing but the reason is known."""
+        return {**dict.fromkeys(_JSON_KEYS), "enough": {}, "reason": str(self)}
+
+
+def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
+    """What storage costs the training of a capture. `curve`: with the times at MULTIPLES of the recorded speed.
+
+    Raises: NoStorageLimitError where the capture has no steps, too many operations, or a model that does not explain
+    it; CaptureError when it is damaged.
+    """
+    if capture.operation_count() > MOST_OPERATIONS or capture.spans.num_rows > MOST_SPANS:
+        raise NoStorageLimitError(
+            f"the causal model is not worked out above {format_count(MOST_OPERATIONS)} operations or "
+            f"{format_count(MOST_SPANS)} spans; choose a part, such as --steps 10-19"
+        )
+    begin_ns, end_ns = capture.time_span_ns
+    steps = _steps(capture, begin_ns)
+    lanes = planned_lanes(capture, steps, Pacing(pace=Pace.STEPS))
+    training = _Training(lanes, _compute_ns(capture))
+    recorded, fastest = (training.run(share) for share in (1.0, 0.0))
+    error_pct = 100.0 * (recorded.elapsed_ns / (end_ns - begin_ns) - 1.0) if end_ns > begin_ns else 0.0
+    if abs(error_pct) > MOST_ERROR_PCT:
+        raise NoStorageLimitError(
+            f"the causal model of the training comes to {recorded.elapsed_ns / 1e9:.3f} s, the recording took "
+            f"{(end_ns - begin_ns) / 1e9:.3f} s"
+        )
+    points = tuple(training.curves(recorded, fastest)) if curve else ()
+    return StorageLimit(
+        recorded_ns=end_ns - begin_ns,
+        model_ns=recorded.elapsed_ns,
+        fastest_ns=min(fastest.elapsed_ns, recorded.elapsed_ns),
+        utilisation_pct=recorded.utilisation_pct,
+        fastest_utilisation_pct=fastest.utilisation_pct,
+        points=points,
+        enough={name: enough(points, name) for name in dict.fromkeys(point.quantity for point in points)},
+    )
+
+
+def enough(points: Sequence[LimitPoint], quantity: str) -> float | None:
+    """The multiple from which storage stops to matter, between two points by their times: see `StorageLimit`."""
+    curve = [point for point in points if point.quantity == quantity and point.multiple is not None]
+    if curve and curve[0].above_fastest_pct <= MATTERS_PCT:
+        return curve[0].multiple
+    for slower, faster in pairwise(curve):
+        low, high = faster.above_fastest_pct, slower.above_fastest_pct
+        if low <= MATTERS_PCT < high and slower.multiple is not None and faster.multiple is not None:
+            share = np.log(high / MATTERS_PCT) / np.log(high / max(low, _LEAST_PCT))
+            return float(slower.multiple * (faster.multiple / slower.multiple) ** share)
+    return None
+
+
+def _steps(capture: Capture, begin_ns: int) -> Steps:
+    layers = choose_layers(capture)
+    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
+    spans = spans_by_rank(capture.spans, capture.ranks)
+    if any(not pc.any(pc.equal(found["kind"], "step")).as_py() for found in spans.values()):
+        raise NoStorageLimitError("not every rank has training steps")
+    try:
+        return derive_steps(capture, surveys, spans, begin_ns, Solo())
+    except CaptureError as error:
+        raise NoStorageLimitError(str(error)) from error
+
+
+def _compute_ns(capture: Capture) -> int:
+    """Time of compute inside the training loops, over all ranks."""
+    total = 0
+    for spans in spans_by_rank(capture.spans, capture.ranks).values():
+        kind, start, end = codes(spans, "kind"), spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+        steps, compute = kind == _STEP, kind == _COMPUTE
+        inside = np.minimum(end[compute], end[steps].max()) - np.maximum(start[compute], start[steps].min())
+        total += int(np.maximum(inside, 0).sum())
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    elapsed_ns: int
+    utilisation_pct: float | None
+
+
+class _Training:
+    """The lanes of a training, run with other durations of its operations."""
+
+    def __init__(self, lanes: Lanes, compute_ns: int) -> None:
+        self._lanes = lanes
+        self._compute_ns = compute_ns
+        self._marks = {name: np.flatnonzero(items["kind"] == MARK) for name, (items, _) in lanes.items()}
+
+    def run(self, share: float, same: Mapping[Hashable, np.ndarray] | None = None) -> _Run:
+        """With `share` times the recorded durations. `same`: the part of each of them, ns, that stays as it is."""
+        lanes = {}
+        for name, (items, durations) in self._lanes.items():
+            kept = np.zeros_like(durations) if same is None else same[name]
+            lanes[name] = items, kept + np.rint((durations - kept) * share).astype(np.int64)
+        times = schedule(lanes)
+        elapsed_ns = max((int(each.end_ns[-1]) for each in times.values() if len(each.end_ns)), default=0)
+        loops_ns = sum(int(np.ptp(times[name].begin_ns[marks])) for name, marks in self._marks.items() if len(marks))
+        known = self._compute_ns and loops_ns
+        return _Run(elapsed_ns=elapsed_ns, utilisation_pct=100.0 * self._compute_ns / loops_ns if known else None)
+
+    def curves(self, recorded: _Run, fastest: _Run) -> list[LimitPoint]:
+        """The points of all curves: each from slow to infinitely fast."""
+        points = [
+            _point("speed", each, self.run(1.0 / each) if each != 1.0 else recorded, fastest) for each in MULTIPLES
+        ]
+        points.append(_point("speed", None, fastest, fastest))
+        latency = self._latency_ns()
+        if latency is None:
+            return points
+        rest = {name: durations - latency[name] for name, (_, durations) in self._lanes.items()}
+        for quantity, kept in (("bandwidth", latency), ("latency", rest)):
+            limit = self.run(0.0, kept)
+            runs = [(each, self.run(1.0 / each, kept) if each != 1.0 else recorded) for each in MULTIPLES]
+            points += [_point(quantity, each, run, limit) for each, run in [*runs, (None, limit)]]
+        return points
+
+    def _latency_ns(self) -> dict[Hashable, np.ndarray] | None:
+        """The part of each duration that does not depend on the size; None where the sizes do not show it."""
+        times = OperationTimes()
+        for items, durations in self._lanes.values():
+            times.add(items, durations)
+        if not times.separable:
+            return None
+        return {name: times.latency_ns(items, durations) for name, (items, durations) in self._lanes.items()}
+
+
+def _point(quantity: str, multiple: float | None, run: _Run, fastest: _Run) -> LimitPoint:
+    above = 100.0 * (run.elapsed_ns / fastest.elapsed_ns - 1.0) if fastest.elapsed_ns else 0.0
+    return LimitPoint(
+        quantity=quantity,
+        multiple=multiple,
+        elapsed_ns=run.elapsed_ns,
+        above_fastest_pct=max(above, 0.0),
+        utilisation_pct=run.utilisation_pct,
+    )

@@ -1,0 +1,48 @@
+"""The figure of the page that shows how long training takes on faster and slower storage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replay.show.page.figures import BLUE, GREY, VERMILION
+from traces.units import NS_PER_S
+
+_LOOKS = {
+    "speed": ("all of storage", {"color": BLUE, "width": 2}),
+    "bandwidth": ("bandwidth alone", {"color": VERMILION, "width": 1.5, "dash": "dash"}),
+    "latency": ("latency alone", {"color": GREY, "width": 1.5, "dash": "dot"}),
+}
+
+
+def storage_figure(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Training time by the multiple of the recorded speed, a line a quantity, from rows of the table storage-limit."""
+    data: list[dict[str, Any]] = []
+    for quantity, (name, line) in _LOOKS.items():
+        rows = [row for row in curve if row["quantity"] == quantity and row["multiple"] is not None]
+        if rows:
+            data.append(
+                {
+                    "type": "scatter", "mode": "lines+markers", "name": name, "line": line,
+                    "x": [row["multiple"] for row in rows],
+                    "y": [round(row["elapsed_ns"] / NS_PER_S, 6) for row in rows],
+                    "hovertemplate": "%{x:g} x: %{y:,.4~g} s",
+                }
+            )  # fmt: skip
+    multiples = sorted({row["multiple"] for row in curve if row["multiple"] is not None})
+    fastest_s = next(row["elapsed_ns"] for row in curve if row["multiple"] is None) / NS_PER_S
+    data.append(
+        {
+            "type": "scatter", "mode": "lines", "name": "infinitely fast", "x": [multiples[0], multiples[-1]],
+            "y": [round(fastest_s, 6)] * 2, "line": {"color": GREY, "width": 1},
+            "hovertemplate": "infinitely fast: %{y:,.4~g} s",
+        }
+    )  # fmt: skip
+    layout = {
+        "height": 360,
+        "xaxis": {"title": {"text": "speed, multiple of the recorded one"}, "type": "log",
+                  "tickvals": multiples, "ticktext": [f"{each:g} x" for each in multiples]},
+        "yaxis": {"title": {"text": "training time [s]"}, "rangemode": "tozero"},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+    }  # fmt: skip
+    return {"data": data, "layout": layout}
