@@ -32,7 +32,7 @@ from replay.commands.shared_options import capture_argument, force_option, json_
     "--preprocess-speed", type=float, default=1.0, metavar="X", help="Preprocess X times as fast, such as 2 or 0.5."
 )
 @click.option("--compute-speed", type=float, default=1.0, metavar="X", help="Compute X times as fast, such as 4.")
-@click.option("--ranks", type=int, metavar="N", help="Run on N ranks.")
+@click.option("--ranks", type=int, metavar="N", help="Share the work out among N ranks.")
 @click.option("--weak", is_flag=True, help="With --ranks: each rank has as much to do as before.")
 @force_option
 @json_option

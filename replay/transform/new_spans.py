@@ -6,12 +6,15 @@ import numpy as np
 import pyarrow as pa
 
 from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, TrainingLoop
-from traces.schema import READING_WAITS, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
+from traces.measures.intervals import Intervals
+from traces.schema import READING_WAITS, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, codes, table_from_columns
 
 _STEP, _WAIT, _CHECKPOINT, _COLLECTIVE, _OTHER = (
     SPAN_KINDS.index(name) for name in ("step", "input_wait", "checkpoint", "collective", "other")
 )
 _KIND_OF_EVENT = {FETCH: _WAIT, CHECKPOINT: _CHECKPOINT, COLLECTIVE: _COLLECTIVE}
+
+_EVENTS, _COMPUTE = tuple(_KIND_OF_EVENT.values()), SPAN_KINDS.index("compute")
 
 WAITS_FOR_READERS = "input_wait"
 """Name of a batch fetch of a loop whose training thread no longer reads itself."""
@@ -121,3 +124,52 @@ def _at(times: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     beyond = times - from_ns - within
     shifted: np.ndarray = moved + beyond
     return shifted
+
+
+def loop_spans(rank: int, loop: TrainingLoop, own_reads: bool) -> pa.Table:
+    """The rows of a rank that nobody recorded: its steps, their events, and compute. own_reads: whether the training
+    thread reads its batches itself."""
+    chosen = np.flatnonzero(np.isin(loop.kind, list(_KIND_OF_EVENT)))
+    kind = np.array([_KIND_OF_EVENT[each] for each in loop.kind[chosen].tolist()], dtype=np.int8)
+    wait = READING_WAITS[0] if own_reads else WAITS_FOR_READERS
+    steps = np.full(len(loop.step_begin_ns), _STEP, dtype=np.int8)
+    kinds = np.concatenate((steps, kind))
+    made = table_from_columns(
+        {
+            "rank": np.full(len(kinds), rank, dtype=np.int32),
+            "thread": np.zeros(len(kinds), dtype=np.int64),
+            "kind": kinds,
+            "name": [wait if each == _WAIT else SPAN_KINDS[each] for each in kinds.tolist()],
+            "step": np.concatenate((loop.step_number, loop.step_at(loop.begin_ns[chosen]))),
+            "start_ns": np.concatenate((loop.step_begin_ns, loop.begin_ns[chosen])),
+            "end_ns": np.concatenate((loop.step_end_ns, loop.end_ns[chosen])),
+        },
+        SPANS_SCHEMA,
+    )
+    return training_spans(made)
+
+
+def training_spans(spans: pa.Table) -> pa.Table:
+    """Steps, batch fetches, collectives and checkpoints of a rank, and compute wherever else a step is."""
+    kind = codes(spans, "kind")
+    kept = spans.filter(pa.array(np.isin(kind, (*_EVENTS, _STEP))))
+    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    steps, events = kind == _STEP, np.isin(kind, _EVENTS)
+    compute = Intervals.union_of(start[steps], end[steps]).minus(Intervals.union_of(start[events], end[events]))
+    if not len(compute):
+        return kept
+    begins, numbers = start[steps], spans["step"].to_numpy()[steps]
+    place = np.maximum(np.searchsorted(begins, compute.starts, side="right") - 1, 0)
+    made = table_from_columns(
+        {
+            "rank": np.full(len(compute), spans["rank"][0].as_py(), dtype=np.int32),
+            "thread": np.full(len(compute), UNION_THREAD, dtype=np.int64),
+            "kind": np.full(len(compute), _COMPUTE, dtype=np.int8),
+            "name": ["compute"] * len(compute),
+            "step": numbers[place],
+            "start_ns": compute.starts,
+            "end_ns": compute.ends,
+        },
+        SPANS_SCHEMA,
+    )
+    return pa.concat_tables([kept.cast(SPANS_SCHEMA), made])

@@ -56,13 +56,14 @@ class Pipeline:
                 pass_first=_pass_first(model),
             )
         feeding = work.data_reads & (work.feeds != NOTHING)
-        readers = 0 if model.synchronous else len(np.unique(work.lane[feeding]))
+        # A loop that always waits for its readers looks like one that reads itself, unless the capture knows better.
+        own = model.synchronous and (model.known is None or bool((work.follows == 2 * work.feeds)[feeding].all()))
         return cls(
-            readers=readers,
-            ahead=0 if model.synchronous else model.lead + 1,
-            deal=BY_BATCH if model.synchronous or _whole_batches(work, feeding) else BY_FILE,
+            readers=0 if own else len(np.unique(work.lane[feeding])),
+            ahead=0 if own else model.lead + 1 if model.known is None else _known_ahead(work, feeding),
+            deal=BY_BATCH if own or _whole_batches(work, feeding) else BY_FILE,
             loop_files=model.loop_files,
-            pass_first=None if model.known is None or model.synchronous else _known_pass_first(work, model),
+            pass_first=None if own or model.known is None else _known_pass_first(work, model),
         )
 
 
@@ -81,12 +82,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Changed:
-    """A rank after the changes. readers: lanes that read its batches. assumptions: sentences. is_same: whether nothing
-    changed."""
+    """A rank after the changes. readers: lanes that read its batches. ahead: batches that they read ahead.
+    assumptions: sentences. is_same: whether nothing changed."""
 
     work: RankWork
     loop: RankLoop
     readers: int
+    ahead: int
     assumptions: tuple[str, ...]
     is_same: bool
 
@@ -112,7 +114,9 @@ def changed(work: RankWork, loop: RankLoop, pipeline: Pipeline, changes: Changes
     readers = pipeline.readers if changes.readers is None else changes.readers
     is_same = loop is recorded and work.same_requests(original)
     work = with_ready(work, loop.ready_ns)
-    return Changed(work=work, loop=loop, readers=readers, assumptions=tuple(notes), is_same=is_same)
+    piped = (changes.readers, changes.prefetch) != (None, None)
+    ahead = _ahead(pipeline, changes, readers) if piped else pipeline.ahead
+    return Changed(work=work, loop=loop, readers=readers, ahead=ahead, assumptions=tuple(notes), is_same=is_same)
 
 
 def _compressed(work: RankWork, changes: Changes, facts: Facts) -> RankWork:
@@ -210,6 +214,14 @@ def _whole_batches(work: RankWork, feeding: np.ndarray) -> bool:
     """Whether each batch is read in one lane."""
     pairs = np.unique(np.stack((work.feeds[feeding], work.lane[feeding])), axis=1)
     return len(np.unique(pairs[0])) == pairs.shape[1]
+
+
+def _known_ahead(work: RankWork, feeding: np.ndarray) -> int:
+    """How many batches ahead of the loop the capture lets its readers be."""
+    gated = feeding & (work.follows != NOTHING)
+    # The begin of fetch n comes after the end of the one before it.
+    ahead = work.feeds[gated] - (work.follows[gated] - 1) // 2
+    return max(int(ahead.max(initial=1)), 1)
 
 
 def _known_pass_first(work: RankWork, model: LoopModel) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,12 @@ class RankWork:
         return all(np.array_equal(mine[name], others[name]) for name in mine if name != "origin")
 
 
+def joined(works: Sequence[RankWork]) -> RankWork:
+    """All operations, one after the other."""
+    columns = [work.columns() for work in works]
+    return RankWork(**{name: np.concatenate([each[name] for each in columns]) for name in columns[0]})
+
+
 def exchanged(
     work: RankWork, gone: np.ndarray, made: RankWork, place: np.ndarray, nth: np.ndarray
 ) -> tuple[RankWork, np.ndarray]:
@@ -82,10 +89,6 @@ def exchanged(
     stays = np.ones(len(work), dtype=bool)
     stays[gone] = False
     stay = np.flatnonzero(stays)
-    joined = {
-        name: np.concatenate((kept, values))
-        for (name, kept), values in zip(work.rows(stay).columns().items(), made.columns().values(), strict=True)
-    }
     places = np.concatenate((stay, place))
     order = np.lexsort((np.concatenate((np.zeros(len(stay), dtype=np.int64), nth)), places))
-    return RankWork(**joined).rows(order), places[order]
+    return joined([work.rows(stay), made]).rows(order), places[order]

@@ -29,7 +29,7 @@ def with_readers(work: RankWork, of_loop: np.ndarray, readers: int, deal: str) -
     lane = work.lane.copy()
     lane[of_loop] = int(others.max(initial=0)) + 1 + unit[of_loop] % max(readers, 1)
     order, mine = np.arange(len(work)), np.flatnonzero(of_loop)
-    order[mine] = mine[np.argsort(_batches(work, of_loop)[mine], kind="stable")]
+    order[mine] = mine[np.argsort(batches_of(work, of_loop)[mine], kind="stable")]
     # What feeds nothing (a close) comes when its new lane has done what was before it.
     follows = np.where(of_loop & (work.feeds == NOTHING), NOTHING, work.follows)
     return dataclasses.replace(work, lane=lane, follows=follows).rows(order)
@@ -66,7 +66,7 @@ def with_read_ahead(
 def _units(work: RankWork, of_loop: np.ndarray, deal: str) -> np.ndarray:
     """int64 (n,): number of the batch or of the file (by first use) that each operation of the loop belongs to."""
     if deal == BY_BATCH:
-        return _batches(work, of_loop)
+        return batches_of(work, of_loop)
     unit = np.zeros(len(work), dtype=np.int64)
     _, first, inverse = np.unique(work.file_id[of_loop], return_index=True, return_inverse=True)
     rank_of = np.empty(len(first), dtype=np.int64)
@@ -75,7 +75,7 @@ def _units(work: RankWork, of_loop: np.ndarray, deal: str) -> np.ndarray:
     return unit
 
 
-def _batches(work: RankWork, of_loop: np.ndarray) -> np.ndarray:
+def batches_of(work: RankWork, of_loop: np.ndarray) -> np.ndarray:
     """int64 (n,): the batch of each operation; one that feeds none (a close) goes with the lane's one before it."""
     batch = np.zeros(len(work), dtype=np.int64)
     for lane in np.unique(work.lane[of_loop]).tolist():

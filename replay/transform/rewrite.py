@@ -18,6 +18,7 @@ from replay.transform.rank_changes import Facts, changed
 from replay.transform.rank_work import RankWork
 from replay.transform.source_facts import assumptions_of, changed_files, changed_hdf5, facts_of
 from replay.transform.source_ranks import RankState, as_recorded, as_scheduled, source_rank
+from replay.transform.strong_scaling import RankShare, shared_out
 from replay.transform.weak_scaling import Copies
 from traces.errors import UsageError
 from traces.schema import READ
@@ -25,8 +26,8 @@ from traces.store.reader import Capture
 from traces.store.writer import check_capture_output
 from traces.units import format_count
 
-MAX_OPERATIONS = 4_000_000
-"""Operations of a capture up to which it is changed: all ranks are scheduled together, which takes 1 KB for each."""
+MAX_OPERATIONS = 10_000_000
+"""Operations of a capture up to which it is changed: all ranks are scheduled together, in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,9 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
         before.add(state.work)
     found, notes, same = _changed(sources, changes, facts)
     copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
+    if changes.ranks not in (None, len(capture.ranks)) and copies is None:
+        found, dealt = _shared_out(found, changes.ranks, capture)
+        same, notes = False, (*notes, *dealt)
     if same:
         rows = {rank: as_recorded(capture, rank, state) for rank, state in found.items()}
         elapsed_ns = end_ns - begin_ns
@@ -152,8 +156,23 @@ def _changed(
         after = changed(state.work, state.loop, state.pipeline, changes, facts)
         same &= after.is_same
         notes.update(dict.fromkeys(after.assumptions))
-        found[rank] = dataclasses.replace(state, work=after.work, loop=after.loop, readers=after.readers)
+        found[rank] = dataclasses.replace(
+            state, work=after.work, loop=after.loop, readers=after.readers, ahead=after.ahead
+        )
     return found, tuple(notes), same
+
+
+def _shared_out(
+    found: Mapping[int, RankState], ranks: int, capture: Capture
+) -> tuple[dict[int, RankState], tuple[str, ...]]:
+    """The ranks among which the work is shared out anew, and what was assumed."""
+    names = [field.name for field in dataclasses.fields(RankShare)]
+    shares = {rank: RankShare(**{name: getattr(state, name) for name in names}) for rank, state in found.items()}
+    dealt, notes = shared_out(shares, ranks, capture.paths())
+    states = {
+        rank: RankState(spans=None, **{name: getattr(share, name) for name in names}) for rank, share in dealt.items()
+    }
+    return states, notes
 
 
 def _scheduled(found: Mapping[int, RankState], changes: Changes, begin_ns: int) -> tuple[dict[int, RankRows], int]:

@@ -14,7 +14,7 @@ from replay.plan.survey import survey_rank
 from replay.ranks.comm import Solo
 from replay.transform.changed_capture import RankRows
 from replay.transform.loop_schedule import Scheduled
-from replay.transform.new_spans import spans_of, wait_name
+from replay.transform.new_spans import loop_spans, spans_of, wait_name
 from replay.transform.rank_changes import Pipeline
 from replay.transform.rank_work import NOTHING, RankWork
 from replay.transform.source_work import RankLoop, source_work
@@ -27,14 +27,16 @@ class RankState:
     """A rank between reading and writing.
 
     work, loop: its operations and its training loop. pipeline: how its batches came in the capture.
-    spans: rows of `SPANS_SCHEMA`, as in the capture. readers: lanes that read its batches now.
+    spans: rows of `SPANS_SCHEMA`, as in the capture; None for a rank that has another loop than any recorded one.
+    readers, ahead: lanes that read its batches now, and how many batches ahead.
     """
 
     work: RankWork
     loop: RankLoop
     pipeline: Pipeline
-    spans: pa.Table
+    spans: pa.Table | None
     readers: int
+    ahead: int
 
 
 def source_rank(capture: Capture, rank: int, layers: LayerChoice, spans: pa.Table, begin_ns: int) -> RankState:
@@ -46,11 +48,14 @@ def source_rank(capture: Capture, rank: int, layers: LayerChoice, spans: pa.Tabl
     model = steps.models[rank]
     work, loop = source_work(rows, model, begin_ns)
     pipeline = Pipeline.of(model, work)
-    return RankState(work=work, loop=loop, pipeline=pipeline, spans=spans, readers=pipeline.readers)
+    return RankState(
+        work=work, loop=loop, pipeline=pipeline, spans=spans, readers=pipeline.readers, ahead=pipeline.ahead
+    )
 
 
 def as_recorded(capture: Capture, rank: int, state: RankState) -> RankRows:
     """The rank as the capture has it, all of its rows."""
+    assert state.spans is not None
 
     def operations() -> Iterator[pa.Table]:
         for batch in capture.operations(rank):
@@ -61,8 +66,11 @@ def as_recorded(capture: Capture, rank: int, state: RankState) -> RankRows:
 
 def as_scheduled(rank: int, state: RankState, times: Scheduled) -> RankRows:
     """The rank at its new times."""
-    name = wait_name(state.readers, state.pipeline.readers)
-    spans = spans_of(state.spans, state.loop.loop, times.loop, name)
+    if state.spans is None:
+        spans = loop_spans(rank, times.loop, own_reads=not state.readers)
+    else:
+        name = wait_name(state.readers, state.pipeline.readers)
+        spans = spans_of(state.spans, state.loop.loop, times.loop, name)
     return RankRows(rank=rank, operations=lambda: [_table(rank, state.work, times)], spans=spans)
 
 

@@ -8,25 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replay.transform.new_spans import training_spans
 from replay.transform.rank_work import TRANSFORMED
-from traces.measures.intervals import Intervals
 from traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,
     OPS,
     ORIGINS,
     RECONSTRUCTED,
-    SPAN_KINDS,
     SPANS_SCHEMA,
-    UNION_THREAD,
     codes,
     dictionary_array,
-    table_from_columns,
 )
 from traces.store.reader import Capture
 
-_EVENTS = [SPAN_KINDS.index(name) for name in ("input_wait", "collective", "checkpoint")]
-_STEP, _COMPUTE = SPAN_KINDS.index("step"), SPAN_KINDS.index("compute")
 _RENAME = OPS.index("rename")
 
 
@@ -131,29 +126,3 @@ def copy_name(path: str, rank: int) -> str:
     folder, slash, name = path.rpartition("/")
     stem, dot, suffix = name.rpartition(".")
     return f"{folder}{slash}{stem}.rank{rank}.{suffix}" if dot and stem else f"{path}.rank{rank}"
-
-
-def training_spans(spans: pa.Table) -> pa.Table:
-    """Steps, batch fetches, collectives and checkpoints of a rank, and compute wherever else a step is."""
-    kind = codes(spans, "kind")
-    kept = spans.filter(pa.array(np.isin(kind, (*_EVENTS, _STEP))))
-    start, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-    steps, events = kind == _STEP, np.isin(kind, _EVENTS)
-    compute = Intervals.union_of(start[steps], end[steps]).minus(Intervals.union_of(start[events], end[events]))
-    if not len(compute):
-        return kept
-    begins, numbers = start[steps], spans["step"].to_numpy()[steps]
-    place = np.maximum(np.searchsorted(begins, compute.starts, side="right") - 1, 0)
-    made = table_from_columns(
-        {
-            "rank": np.full(len(compute), spans["rank"][0].as_py(), dtype=np.int32),
-            "thread": np.full(len(compute), UNION_THREAD, dtype=np.int64),
-            "kind": np.full(len(compute), _COMPUTE, dtype=np.int8),
-            "name": ["compute"] * len(compute),
-            "step": numbers[place],
-            "start_ns": compute.starts,
-            "end_ns": compute.ends,
-        },
-        SPANS_SCHEMA,
-    )
-    return pa.concat_tables([kept.cast(SPANS_SCHEMA), made])

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from replay.interface import open_capture, transform
+from replay.interface import compare, open_capture, run, stage, transform
 from replay.transform.rewrite import Transformed
 from tests import simulated_application, simulated_loader
 from tests.capture_builder import Span, build_capture, read
@@ -206,3 +206,32 @@ def test_a_capture_without_steps_is_refused(tmp_path: Path) -> None:
 def _pairs(capture: Capture, *names: str) -> set[tuple[Any, ...]]:
     table = rows(capture)
     return set(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"transfer_size": "512KiB", "readers": 3}, {"readers": 0}, {"ranks": 3}, {"ranks": 3, "weak": True}],
+    ids=lambda each: "-".join(each),
+)
+def test_the_result_is_staged_replayed_and_compared_like_any_capture(tmp_path: Path, changes: dict[str, Any]) -> None:
+    application = dataclasses.replace(AHEAD, ranks=2, steps=12, compute_ns=1 * MS, collective_ns=100 * US)
+    _, capture = changed(recorded(tmp_path, application), compute_speed=2, **changes)
+    stage(capture, tmp_path / "twin")
+    run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="steps")
+    found = compare(capture, open_capture(tmp_path / "replay.capture"))
+    workload = found.workload
+    assert workload.operations["source"] == workload.operations["replay"] > 0
+    assert workload.bytes["source"] == workload.bytes["replay"] > 0
+    assert workload.failed == 0
+
+
+def test_a_changed_capture_can_be_changed_again(tmp_path: Path) -> None:
+    once, capture = changed(recorded(tmp_path), readers=4, prefetch=4)
+    twice = transform(capture, tmp_path / "twice.capture", compute_speed=4)
+    both = transform(tmp_path / "test.capture", tmp_path / "both.capture", readers=4, prefetch=4, compute_speed=4)
+    assert twice.after.elapsed_ns == pytest.approx(both.after.elapsed_ns, rel=0.01)
+    again = transform(capture, tmp_path / "again.capture", readers=4)
+    assert again.same
+    assert again.after == once.after
+    names = [set(each["changes"]) for each in open_capture(twice.path).info.made_by["transforms"]]
+    assert names == [{"readers", "prefetch"}, {"compute_speed"}]

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from replay.interface import open_capture, transform
+from replay.transform.rewrite import Transformed
+from tests import simulated_application
+from tests.capture_builder import Op, Span, build_capture, read
+from tests.simulated_application import MS, US, Application, Storage
+from traces.errors import UsageError
+from traces.schema import READ, codes
+from traces.store.reader import Capture
+
+STEP = 10 * MS
+
+
+def changed(capture: Capture, ranks: int) -> tuple[Transformed, Capture]:
+    output = capture.path.parent / "changed.capture"
+    return transform(capture, output, ranks=ranks, force=True), open_capture(output)
+
+
+def rows(capture: Capture) -> list[dict[str, Any]]:
+    table = pa.Table.from_batches(list(capture.operations()))
+    return list(table.filter(pa.array(codes(table, "op") == READ)).to_pylist())
+
+
+def shared_file(folder: Path, steps: int = 12) -> Capture:
+    """Two ranks that open a shared file and read its header, and then a sample of it in each step by themselves."""
+    ops: list[Op] = []
+    spans: list[Span] = []
+    for rank in (0, 1):
+        ops += [read(0, length=512, rank=rank, start_ns=100 * US), Op("open", 0, rank=rank, start_ns=50 * US)]
+        for step in range(steps):
+            begin = MS + step * STEP
+            offset = 1000 + 1000 * (2 * step + rank)
+            ops.append(read(0, offset=offset, length=1000, rank=rank, start_ns=begin + 100 * US))
+            spans += [
+                Span("step", begin, begin + STEP - MS, rank=rank, step=step, thread=1),
+                Span("input_wait", begin, begin + 200 * US, name="next_batch", rank=rank, step=step, thread=1),
+                Span("collective", begin + 8 * MS, begin + 9 * MS, rank=rank, step=step, thread=1),
+            ]
+    return build_capture(folder, files=["/data/train.h5"], ops=ops, spans=spans)
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 24), (3, 8), (4, 6), (24, 1)])
+def test_batches_are_read_once_and_headers_by_each_rank(tmp_path: Path, ranks: int, steps: int) -> None:
+    found, capture = changed(shared_file(tmp_path), ranks)
+    reads = rows(capture)
+    samples = [row for row in reads if row["length"] == 1000]
+    assert sorted(row["offset"] for row in samples) == [1000 + 1000 * number for number in range(24)]
+    assert len(reads) - len(samples) == ranks
+    assert capture.ranks == tuple(range(ranks))
+    kinds = np.array(capture.spans["kind"].to_pylist())
+    assert [int((kinds == kind).sum()) for kind in ("step", "input_wait", "collective")] == [ranks * steps] * 3
+    assert found.after.bytes_read == 24_000 + 512 * ranks
+
+
+def test_each_step_of_all_ranks_takes_the_batches_that_come_next(tmp_path: Path) -> None:
+    _, capture = changed(shared_file(tmp_path), 4)
+    samples = {(row["rank"], row["feeds"]): row["offset"] for row in rows(capture) if row["length"] == 1000}
+    assert samples == {(rank, step): 1000 + 1000 * (4 * step + rank) for rank in range(4) for step in range(6)}
+
+
+def test_the_compute_time_of_a_step_stays(tmp_path: Path) -> None:
+    source = shared_file(tmp_path)
+    found, _ = changed(source, 4)
+    assert found.after.elapsed_ns == pytest.approx(found.before.elapsed_ns / 2, rel=0.1)
+
+
+def test_batches_that_are_left_over_are_left_out_and_said(tmp_path: Path) -> None:
+    found, capture = changed(shared_file(tmp_path), 5)
+    assert any("4 batches are left out" in note for note in found.assumptions)
+    assert len([row for row in rows(capture) if row["length"] == 1000]) == 20
+
+
+def test_more_ranks_than_batches_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="24 batches to share out, fewer than ranks"):
+        changed(shared_file(tmp_path), 25)
+
+
+def private_files(folder: Path) -> Capture:
+    """Two ranks with two files each, of 8 requests, that a reader streams ahead of 16 steps."""
+    ops: list[Op] = []
+    spans: list[Span] = []
+    for rank in (0, 1):
+        for number in range(16):
+            name = 2 * (number // 8) + rank
+            begin = MS + max(number - 2, 0) * STEP + 10 * US * number
+            ops.append(read(name, offset=4096 * (number % 8), length=4096, rank=rank, lane=1, start_ns=begin))
+        for step in range(16):
+            begin = MS + step * STEP
+            spans += [
+                Span("step", begin, begin + STEP, rank=rank, step=step, thread=1),
+                Span("input_wait", begin, begin + MS, rank=rank, step=step, thread=1),
+            ]
+    return build_capture(folder, files=[f"/data/{name}.tfrecord" for name in "abcd"], ops=ops, spans=spans)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_whole_files_go_to_the_ranks_by_name(tmp_path: Path, ranks: int) -> None:
+    source = private_files(tmp_path)
+    _, capture = changed(source, ranks)
+    reads = rows(capture)
+    assert {(row["file_id"], row["rank"]) for row in reads} == {(name, name % ranks) for name in range(4)}
+    assert sum(row["length"] for row in reads) == sum(row["length"] for row in rows(source))
+    for name in range(4):
+        assert [row["offset"] for row in reads if row["file_id"] == name] == [4096 * number for number in range(8)]
+
+
+def test_files_of_one_rank_cannot_be_shared(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="4 files, each read by one rank"):
+        changed(private_files(tmp_path), 8)
+
+
+def test_data_that_are_loaded_whole_are_loaded_by_each_rank(tmp_path: Path) -> None:
+    ops, spans = [], []
+    for rank in (0, 1):
+        ops += [read(0, offset=1000 * n, length=1000, rank=rank, start_ns=MS + n * 50 * US) for n in range(100)]
+        for step in range(8):
+            begin = MS + (0 if not step else 6 * MS + step * STEP)
+            spans += [
+                Span("step", begin, begin + STEP, rank=rank, step=step, thread=1),
+                Span("input_wait", begin, begin + 6 * MS, name="next_batch", rank=rank, step=step, thread=1),
+            ]
+    source = build_capture(tmp_path, files=["/data/train.csv"], ops=ops, spans=spans)
+    for ranks in (1, 4):
+        found, _ = changed(source, ranks)
+        assert found.after.bytes_read == 100_000 * ranks
+
+
+def test_an_application_on_more_ranks(tmp_path: Path) -> None:
+    """Half the steps on twice as many ranks, held against the application itself."""
+    application = Application(depth=4, readers=2, ranks=2, steps=80, collective_ns=500 * US, jitter=0.0)
+    storage = Storage(latency_ns=300 * US)
+    run = simulated_application.run(application, storage)
+    source = build_capture(tmp_path, files=["/data/train"], ops=run.ops, spans=run.spans)
+    fewer = Application(depth=4, readers=2, ranks=4, steps=40, collective_ns=500 * US, jitter=0.0)
+    truth = simulated_application.run(fewer, storage)
+    found, _ = changed(source, 4)
+    assert found.after.elapsed_ns == pytest.approx(truth.elapsed_ns - 5 * MS, rel=0.05)
