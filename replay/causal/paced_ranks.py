@@ -135,7 +135,7 @@ def derive_steps(
     Raises: CaptureError on all processes when a rank has no training steps, or a part is damaged.
     """
     ranks = [survey.rank for survey in surveys]
-    loops = together(comm, lambda: {rank: _loop(capture, rank, spans[rank], origin_ns) for rank in ranks})
+    loops = together(comm, lambda: {rank: rank_loop(capture, rank, spans[rank], origin_ns) for rank in ranks})
 
     models = together(comm, lambda: {each.rank: _model(capture, each, loops[each.rank]) for each in surveys})
     meetings, warnings = _meetings([each.loop for each in models.values()], comm)
@@ -209,7 +209,8 @@ def _outside(models: Mapping[int, LoopModel]) -> list[str]:
     ]
 
 
-def _loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> TrainingLoop:
+def rank_loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> TrainingLoop:
+    """The training loop of a rank from its spans. Raises: CaptureError when the rank has no steps."""
     try:
         return (known_loop if capture.info.dependencies == "known" else training_loop)(spans, origin_ns)
     except CaptureError as error:
@@ -220,11 +221,22 @@ def _loop(capture: Capture, rank: int, spans: pa.Table, origin_ns: int) -> Train
 
 def rank_batches(capture: Capture, rank: int, layers: LayerChoice) -> Iterator[OperationBatch]:
     """The operations of a rank that a replay issues. Raises: CaptureError when a part is damaged."""
+    for _, _, operations in rank_rows(capture, rank, layers):
+        yield operations
+
+
+def rank_rows(
+    capture: Capture, rank: int, layers: LayerChoice
+) -> Iterator[tuple[pa.RecordBatch, np.ndarray, OperationBatch]]:
+    """Batches of the op stream of a rank, which of their rows a replay issues (bool), and those as operations.
+
+    Raises: CaptureError when a part is damaged.
+    """
     known = DEPENDENCY_COLUMNS if capture.info.dependencies == "known" else ()
     for batch in capture.operations(rank, columns=[*_COLUMNS, *known]):
         mine = layers.replayed(batch)
         if mine.any():
-            yield _operations(batch, mine)
+            yield batch, mine, _operations(batch, mine)
 
 
 def _operations(batch: pa.RecordBatch, mine: np.ndarray) -> OperationBatch:

@@ -36,6 +36,7 @@ COMMANDS = {
     "compare": "How faithful a replay is.",
     "simulate": "How long a capture would take on a storage that is only described.",
     "regress": "Whether one file system is slower than another.",
+    "fit": "A capture as a DLIO workload description.",
     "transform": "What if: a capture with other requests, readers or ranks.",
     "calibrate": "Measure a file system for predictions.",
     "export": "A capture for other tools: Perfetto, Darshan, CSV, fio.",

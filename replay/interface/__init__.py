@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from replay.interface.captures import open_capture, part
     from replay.interface.charts import FIGURES, figure
     from replay.interface.comparisons import compare, regress
+    from replay.interface.descriptions import FittedWorkload, fit
     from replay.interface.exports import FORMATS, Report, export, report
     from replay.interface.generating import GeneratedCapture, generate, workloads
     from replay.interface.merging import merge
@@ -80,6 +81,7 @@ _HOMES = {
     "replay.causal.storage_limit": ("NoStorageLimitError", "StorageLimit"),
     "replay.interface.captures": ("open_capture", "part"),
     "replay.interface.comparisons": ("compare", "regress"),
+    "replay.interface.descriptions": ("FittedWorkload", "fit"),
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
     "replay.interface.charts": ("FIGURES", "figure"),
     "replay.interface.generating": ("GeneratedCapture", "generate", "workloads"),
@@ -125,6 +127,7 @@ __all__ = [
     "DxtReplayError",
     "Exported",
     "Finding",
+    "FittedWorkload",
     "ForeignPackageError",
     "GeneratedCapture",
     "ListedWorkload",
@@ -159,6 +162,7 @@ __all__ = [
     "export",
     "figure",
     "findings",
+    "fit",
     "generate",
     "keras_recording",
     "lightning_recording",

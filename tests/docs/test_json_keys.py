@@ -13,7 +13,16 @@ from replay import interface as dxt_replay
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-BY_NAME_OF_SOMETHING = {"errors", "close_errors", "counted", "latency_by_operation_us", "metrics", "model", "changes"}
+BY_NAME_OF_SOMETHING = {
+    "errors",
+    "close_errors",
+    "counted",
+    "latency_by_operation_us",
+    "metrics",
+    "model",
+    "changes",
+    "keys",
+}
 """Objects whose keys are data."""
 
 
@@ -31,6 +40,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     target = folder / "target"
     target.mkdir()
     results = {
+        "fit": dxt_replay.fit(capture, folder / "fitted.yaml"),
         "generate": dxt_replay.generate("default", 1, folder / "w.capture", overrides=["reader.x=1"]),
         "merge": merged,
         "run": run,
@@ -50,7 +60,7 @@ def explained(command: str) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["calibrate", "generate", "merge", "run", "compare", "regress", "transform", "simulate"]
+    "command", ["calibrate", "fit", "generate", "merge", "run", "compare", "regress", "transform", "simulate"]
 )
 def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
     meanings = explained(command)

@@ -1,0 +1,66 @@
+"""`dxt-replay fit`: a capture as a workload description."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+
+if TYPE_CHECKING:
+    from replay.interface.captures import NamedPart
+
+
+@click.command()
+@capture_argument("capture")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="OUT.yaml",
+    help="The description, which DLIO and `dxt-replay generate` read.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Batch size of a rank, where you know it: the bytes of a step show its product with the record length only.",
+)
+@click.option(
+    "--fail-under",
+    type=click.FloatRange(0, 100),
+    metavar="PCT",
+    help="Exit 1 when what the description generates is less similar to the capture than this, such as 95.",
+)
+@part_options
+@force_option
+@json_option
+def command(
+    capture: NamedPart, output: Path, batch: int | None, fail_under: float | None, force: bool, as_json: bool
+) -> None:
+    """Write the DLIO workload whose I/O is nearest to a capture.
+
+    Each line of the YAML has a comment: how the value was found, and how far it may be off. What DLIO cannot express is
+    listed at the top, in operations and bytes, with the reason; above that stands how near what it generates is to the
+    capture: the cosine of the factors of `compare` that storage does not decide. The capture needs training steps:
+    merge logs with a profile first.
+    """
+    from replay import interface
+    from replay.commands.json_output import print_json
+    from replay.commands.progress import status
+
+    with status("fitting"):
+        fitted = interface.fit(capture, output, batch=batch, force=force)
+    if as_json:
+        print_json(fitted.as_json())
+    else:
+        from replay.show.fit_sections import fit_sections
+        from replay.show.terminal import print_sections
+
+        print_sections(fit_sections(fitted.as_json()))
+    similarity = fitted.closeness.similarity if fitted.closeness is not None else None
+    if fail_under is not None and (similarity is None or 100 * similarity < fail_under):
+        raise SystemExit(1)

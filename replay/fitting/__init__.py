@@ -1,0 +1,1 @@
+"""A capture as a workload description: what DLIO would need to be given to issue the same I/O."""

@@ -1,0 +1,179 @@
+"""A capture to a workload description: the estimates of all keys, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.workloads.description import Reading, Workload
+from profiler_merge.workloads.workload_keys import KEYS
+from profiler_merge.workloads.workload_values import workload_from_values
+from replay.fitting.data_files import DataFiles, data_files
+from replay.fitting.estimate import Estimate, Unexpressed
+from replay.fitting.evaluations import evaluations
+from replay.fitting.loader import Loader, loader
+from replay.fitting.observation import Observation, own_cost_ns
+from replay.fitting.pipeline import elements_per_step
+from replay.fitting.record import overhead_bytes, record
+from replay.fitting.sample_shape import Samples, samples
+from replay.fitting.saves import saves
+from replay.fitting.step_times import computation, compute_ns, preparation_ns
+from replay.fitting.unexpressed import unexpressed
+from traces.errors import CaptureError
+from traces.units import NS_PER_S
+
+MIN_PREPARATION_S = 1e-6
+"""Preparation of a sample below which DLIO is given none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What a capture came to.
+
+    estimates: one for each key, in the order of the description. unexpressed: what no key expresses.
+    operations, bytes: of the capture, all ranks together. ranks: of the capture. notes: what the user should know.
+    data: the files of the data set; None where the loop reads nothing. saves: whether there are checkpoints.
+    """
+
+    estimates: tuple[Estimate, ...]
+    unexpressed: tuple[Unexpressed, ...]
+    operations: int
+    bytes: int
+    ranks: int
+    notes: tuple[str, ...]
+    data: DataFiles | None
+    saves: bool
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The keys as nested values, as YAML gives them."""
+        nested: dict[str, Any] = {}
+        for estimate in self.estimates:
+            *sections, name = estimate.key.split(".")
+            inner = nested
+            for section in sections:
+                inner = inner.setdefault(section, {})
+            inner[name] = estimate.value
+        return nested
+
+    def workload(self, reading: Reading = "documented") -> Workload:
+        """The description under one of DLIO's readings. Raises: UsageError where its values contradict each other."""
+        return workload_from_values(self.values, reading=reading)[0]
+
+
+def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
+    """Fit a description to what was observed. `spans`: of the capture. `batch`: the batch size, where it is known.
+
+    Raises: CaptureError where the loop neither reads nor saves anything.
+    """
+    data = data_files(seen)
+    shape = _samples(seen, spans, data, batch) if data is not None else None
+    chosen = loader(seen, data, shape)
+    saved = saves(seen, shape, chosen.name)
+    has_saves = any(each.key == "workflow.checkpoint" and each.value for each in saved)
+    if data is None and not has_saves:
+        raise CaptureError(
+            "no training step waits for a read and none writes a checkpoint: there is nothing to describe; "
+            "`dxt-replay summary` shows what the capture has"
+        )
+    found = [
+        Estimate(key="workflow.train", value=True, found="the capture has training steps"),
+        *chosen.estimates,
+        *_data(seen, data, shape, chosen),
+        *_times(seen, data, shape, chosen),
+        *saved,
+    ]
+    operations, moved = seen.uses.total(np.ones(len(seen.uses.file_id), dtype=bool))
+    return Fit(
+        estimates=_in_order(found),
+        unexpressed=unexpressed(seen, data, checkpoints=has_saves),
+        operations=operations,
+        bytes=moved,
+        ranks=seen.ranks,
+        notes=(*seen.warnings, *_divisibility(found, seen.ranks)),
+        data=data,
+        saves=has_saves,
+    )
+
+
+def _samples(seen: Observation, spans: pa.Table, data: DataFiles, batch: int | None) -> Samples:
+    rank = seen.looked[0]
+    begun = int(((rank.offset == 0) & np.isin(rank.file_id, data.train)).sum())
+    mine = spans.filter(pa.array(spans["rank"].to_numpy() == rank.rank))
+    elements = elements_per_step(mine, rank.loop, begun / max(len(rank.is_training), 1))
+    overhead = overhead_bytes(data.format, max(int(rank.model.step_bytes), 1))
+    return samples(seen, data, elements=elements, overhead=overhead, batch=batch)
+
+
+def _data(seen: Observation, data: DataFiles | None, shape: Samples | None, chosen: Loader) -> Iterable[Estimate]:
+    """The data set; one that is never read where the loop reads nothing."""
+    if data is None or shape is None:
+        steps = seen.looked[0].steps
+        nothing = "no training step waits for a read"
+        yield Estimate(key="dataset.format", value="synthetic", found=nothing)
+        yield Estimate(key="dataset.num_files_train", value=steps * seen.ranks, found="a sample for each step and rank")
+        return
+    for estimate in data.estimates:
+        if estimate.key == "dataset.num_files_train" and estimate.value != shape.files:
+            yield Estimate(
+                key=estimate.key,
+                value=shape.files,
+                found=f"{len(data.train)} files for each rank",
+                error="every rank loads all files, DLIO reads no file on two ranks",
+            )
+        else:
+            yield estimate
+    yield from shape.estimates
+    yield from record(seen, data, shape)
+    yield from evaluations(seen, data, shape)
+
+
+def _times(seen: Observation, data: DataFiles | None, shape: Samples | None, chosen: Loader) -> Iterable[Estimate]:
+    waits = data is not None and shape is not None and not shape.at_once
+    cost = own_cost_ns(seen.steps)
+    yield computation(
+        "train.computation_time",
+        [compute_ns(rank, cost[rank.rank], waits_for_input=waits) for rank in seen.looked],
+    )
+    if data is None or shape is None or shape.at_once:
+        return
+    spent = float(np.median([preparation_ns(rank, data.train) for rank in seen.looked])) / NS_PER_S
+    each = float(f"{spent / shape.batch:.5g}")
+    if each < MIN_PREPARATION_S:
+        return
+    if data.format == "tfrecord":
+        return
+    where = "of a fetch without its reads" if chosen.synchronous else "of a reader beside its reads"
+    yield Estimate(
+        key="reader.preprocess_time",
+        value=each,
+        found=f"{spent:.3g} s {where} for each batch, the median",
+        error="one time for all samples" if shape.batch > 1 else "",
+    )
+
+
+def _in_order(found: Iterable[Estimate]) -> tuple[Estimate, ...]:
+    """In the order of DLIO's own keys; the last estimate of a key counts."""
+    place = {name: number for number, name in enumerate(KEYS)}
+    by_key = {each.key: each for each in found}
+    return tuple(sorted(by_key.values(), key=lambda each: place[each.key]))
+
+
+def _divisibility(found: Iterable[Estimate], ranks: int) -> list[str]:
+    """A warning where DLIO's main branch of 2026 would drop files: it trims them to a multiple of samples per step."""
+    values = {each.key: each.value for each in found}
+    if "dataset.num_samples_per_file" not in values:
+        return []
+    files = values["dataset.num_files_train"]
+    multiple = values["dataset.num_samples_per_file"] * values["reader.batch_size"] * ranks
+    if files % multiple == 0:
+        return []
+    return [
+        f"DLIO's main branch trims files to a multiple of samples per file x batch x ranks = {multiple}: it would use "
+        f"{files // multiple * multiple} of {files} files; it runs with num_files_train="
+        f"{-(-files // multiple) * multiple}, version 2.0 with the number as it is"
+    ]

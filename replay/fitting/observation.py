@@ -1,0 +1,355 @@
+"""What a fit looks at: one pass over all operations for totals, and the causal models of some ranks for the loop.
+
+The totals are of every rank. The training loop is looked at on at most `MOST_RANKS` ranks, spread over the job: DLIO
+has one law for all of them. The models are those of `--pace steps`, so nothing is measured a second time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from replay.causal.feed import containing
+from replay.causal.model import LoopModel
+from replay.causal.paced_ranks import Steps, rank_loop, rank_rows
+from replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
+from replay.plan.chosen_layers import LayerChoice
+from replay.plan.pacing import Pace
+from replay.plan.plan_row import NO_EVENT
+from replay.plan.survey import spans_by_rank
+from replay.ranks.comm import Solo
+from replay.run.context import choose_layers_together, derive_context
+from traces.part import Part
+from traces.schema import OPS, READ, SPAN_KINDS, codes
+from traces.store.part_capture import part_of
+from traces.store.reader import Capture
+
+MOST_RANKS = 8
+"""Ranks whose training loops are looked at."""
+
+BEFORE, LOOP, SAVING, AFTER = range(4)
+"""When an operation began: before the rank's first step, in its loop, inside a checkpoint of the loop, after it."""
+
+_EVALUATIONS = ("eval", "valid", "test")
+"""How names of spans begin in which an application evaluates."""
+
+_EVALUATED = re.compile(r".*/(?:train|training|(val|valid|validation|eval|evaluation|test))/")
+"""The last folder of a path that says what its files are for; group 1 where only evaluations read them."""
+
+_OTHER = SPAN_KINDS.index("other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Uses:
+    """Counts of the operations of all ranks; arrays (rows,), a row for each file, operation, interface and phase.
+
+    `phase`: BEFORE, LOOP, SAVING or AFTER. `writers`: ranks with such operations.
+    """
+
+    file_id: np.ndarray
+    op: np.ndarray
+    api: np.ndarray
+    phase: np.ndarray
+    operations: np.ndarray
+    bytes: np.ndarray
+    ranks: np.ndarray
+
+    def total(self, rows: np.ndarray) -> tuple[int, int]:
+        """Operations and bytes of the rows of a mask."""
+        return int(self.operations[rows].sum()), int(self.bytes[rows].sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankReads:
+    """One rank's loop, and the n reads for it; arrays (n,) in the order of their starts.
+
+    model: the causal model of the rank.
+    is_training: bool by batch fetch; the others belong to evaluations.
+    training_steps: bool by step: those without a fetch of an evaluation.
+    fetch: number of the batch fetch that waits for the read, -1 where none does.
+    opens: (m, 2), file and number of the fetch (-1 for none) of each open, in order.
+    other_ns: by fetch, ns of the other operations on files of the loop: opens, closes and the like.
+    saves: int64 (k, 4), checkpoint, file, interface and length of each write inside a checkpoint.
+    """
+
+    rank: int
+    model: LoopModel
+    is_training: np.ndarray
+    training_steps: np.ndarray
+    lane: np.ndarray
+    file_id: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    fetch: np.ndarray
+    opens: np.ndarray
+    other_ns: np.ndarray
+    saves: np.ndarray
+
+    @property
+    def loop(self) -> TrainingLoop:
+        """The training loop of the model."""
+        return self.model.loop
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether the training thread itself reads. Where dependencies are known, it is lane 0."""
+        return self.model.synchronous if self.model.known is None else not self.lane[self.fetch >= 0].any()
+
+    @property
+    def steps(self) -> int:
+        """Number of training steps."""
+        return int(self.training_steps.sum())
+
+    def steps_begun(self, times_ns: np.ndarray) -> np.ndarray:
+        """Training steps that had begun by each of these times."""
+        begins = self.loop.step_begin_ns[self.training_steps]
+        return np.searchsorted(begins, times_ns, side="right")
+
+    @property
+    def of_training(self) -> np.ndarray:
+        """bool (n,): the reads that a training step waits for."""
+        return self.of_fetches(self.is_training)
+
+    def of_fetches(self, chosen: np.ndarray) -> np.ndarray:
+        """bool (n,): the reads that one of the `chosen` fetches (bool by fetch) waits for."""
+        found = self.fetch >= 0
+        found[found] &= chosen[self.fetch[found]]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDataset:
+    """An HDF5 dataset: bytes of all its elements and of one, and elements of a chunk by dimension (empty: contiguous;
+    None: unknown)."""
+
+    bytes: int
+    element_bytes: int
+    chunk_shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observation:
+    """What the estimators work on.
+
+    ranks: of the capture, all of them.
+    sources: the kinds of the files that the capture was made from.
+    lanes_are_threads: whether lanes are threads, not inferred from overlaps.
+    paths, formats, sizes: of the files. datasets: file id -> its largest HDF5 dataset, where that is known.
+    uses: totals of all ranks. looked: the ranks that were looked at. steps: their models.
+    """
+
+    ranks: int
+    sources: frozenset[str]
+    lanes_are_threads: bool
+    paths: tuple[str, ...]
+    formats: np.ndarray
+    sizes: np.ndarray
+    datasets: Mapping[int, StoredDataset]
+    uses: Uses
+    looked: tuple[RankReads, ...]
+    steps: Steps
+    warnings: tuple[str, ...]
+
+
+def observe(capture: Capture) -> Observation:
+    """Look at a capture. Memory: the loop reads of MOST_RANKS ranks, 56 bytes each, and the files.
+
+    Raises: CaptureError when a rank has no training steps, or a part is damaged.
+    """
+    chosen = spread(capture.ranks, MOST_RANKS)
+    few = capture if len(chosen) == len(capture.ranks) else part_of(capture, Part(ranks=chosen))
+    layers = choose_layers_together(capture, Solo(), api="auto", reconstruct=True)
+    context = derive_context(few, Solo(), layers, Pace.STEPS)
+    steps = context.steps
+    assert steps is not None  # the pace is steps
+    return Observation(
+        ranks=len(capture.ranks),
+        sources=frozenset(source.kind for source in capture.info.sources),
+        lanes_are_threads=capture.info.lanes != "overlap",
+        paths=tuple(capture.paths()),
+        formats=codes(capture.files, "format"),
+        sizes=capture.files["size"].to_numpy(),
+        datasets=_datasets(capture),
+        uses=_uses(capture, layers),
+        looked=tuple(_rank_reads(few, rank, steps.models[rank], layers, context.spans[rank]) for rank in chosen),
+        steps=steps,
+        warnings=steps.warnings,
+    )
+
+
+def _datasets(capture: Capture) -> dict[int, StoredDataset]:
+    found: dict[int, StoredDataset] = {}
+    for row in capture.hdf5.select(["file_id", "type_size", "points", "chunk_shape"]).to_pylist():
+        size = row["type_size"] * row["points"]
+        if row["file_id"] not in found or found[row["file_id"]].bytes < size:
+            chunk = None if row["chunk_shape"] is None else tuple(row["chunk_shape"])
+            found[row["file_id"]] = StoredDataset(bytes=size, element_bytes=row["type_size"], chunk_shape=chunk)
+    return found
+
+
+def spread(ranks: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """At most `most` of the ranks, evenly spread, the first and the last among them."""
+    if len(ranks) <= most:
+        return ranks
+    return tuple(ranks[place] for place in np.linspace(0, len(ranks) - 1, most).round().astype(int).tolist())
+
+
+def _uses(capture: Capture, layers: LayerChoice) -> Uses:
+    found: dict[int, list[int]] = {}
+    files, begin_ns = capture.files.num_rows, capture.time_span_ns[0]
+    for rank in capture.ranks:
+        loop = rank_loop(capture, rank, spans_by_rank(capture.spans, [rank])[rank], begin_ns)
+        seen: set[int] = set()
+        for batch, mine, _ in rank_rows(capture, rank, layers):
+            start, length = batch.column("start_ns").to_numpy()[mine], batch.column("length").to_numpy()[mine]
+            key = (codes(batch, "op")[mine].astype(np.int64) * 8 + codes(batch, "api")[mine]) * 4 + phases(loop, start)
+            key = key * files + batch.column("file_id").to_numpy()[mine]
+            keys, place = np.unique(key, return_inverse=True)
+            counts = np.bincount(place, minlength=len(keys)).tolist()
+            moved = np.zeros(len(keys), dtype=np.int64)
+            np.add.at(moved, place, length)
+            for one, count, amount in zip(keys.tolist(), counts, moved.tolist(), strict=True):
+                entry = found.setdefault(one, [0, 0, 0])
+                entry[0] += count
+                entry[1] += amount
+                entry[2] += one not in seen
+            seen.update(keys.tolist())
+    keys = np.array(sorted(found), dtype=np.int64)
+    numbers = np.array([found[key] for key in keys.tolist()], dtype=np.int64).reshape(-1, 3)
+    rest, file_id = np.divmod(keys, max(files, 1))
+    rest, phase = np.divmod(rest, 4)
+    op, api = np.divmod(rest, 8)
+    return Uses(
+        file_id=file_id,
+        op=op,
+        api=api,
+        phase=phase,
+        operations=numbers[:, 0],
+        bytes=numbers[:, 1],
+        ranks=numbers[:, 2],
+    )
+
+
+def phases(loop: TrainingLoop, start_ns: np.ndarray) -> np.ndarray:
+    """int64 (n,): BEFORE, LOOP, SAVING or AFTER, by when operations of the rank began."""
+    found = np.full(len(start_ns), LOOP, dtype=np.int64)
+    found[start_ns < loop.entry_ns] = BEFORE
+    found[start_ns >= loop.exit_ns] = AFTER
+    found[containing(loop, loop.checkpoints, start_ns) != NO_EVENT] = SAVING
+    return found
+
+
+def _rank_reads(capture: Capture, rank: int, model: LoopModel, layers: LayerChoice, spans: pa.Table) -> RankReads:
+    loop, reader = model.loop, model.dependencies()
+    number = np.where(loop.kind == FETCH, np.cumsum(loop.kind == FETCH) - 1, -1)
+    reads: list[tuple[np.ndarray, ...]] = []
+    opens: list[np.ndarray] = []
+    other_ns = np.zeros(len(loop.fetches))
+    saves: list[np.ndarray] = []
+    for batch, mine, rows in rank_rows(capture, rank, layers):
+        operations = model.placed(rows)
+        need = reader.dependencies(operations).need
+        fetch = np.where(need == NO_EVENT, -1, number[need])
+        of_loop = model.loop_files[operations.file_id]
+        offset, api = batch.column("offset").to_numpy()[mine], codes(batch, "api")[mine]
+        read = of_loop & (operations.op == READ) & (operations.start_ns < loop.exit_ns)
+        reads.append(
+            tuple(
+                column[read]
+                for column in (
+                    operations.lane,
+                    operations.file_id,
+                    offset,
+                    operations.length,
+                    operations.start_ns,
+                    operations.end_ns,
+                    fetch,
+                )
+            )
+        )
+        opened = of_loop & (operations.op == OPS.index("open"))
+        opens.append(np.stack((operations.file_id[opened], fetch[opened]), axis=1))
+        other = of_loop & (operations.op != READ) & (fetch >= 0)
+        np.add.at(other_ns, fetch[other], (operations.end_ns - operations.start_ns)[other])
+        save = containing(loop, loop.checkpoints, operations.start_ns)
+        written = (save != NO_EVENT) & (operations.op == OPS.index("write"))
+        saves.append(np.stack([each[written] for each in (save, operations.file_id, api, operations.length)], axis=1))
+    lane, file_id, offset, length, start_ns, end_ns, fetch = _columns(reads, 7)
+    evaluated = np.array([_for_evaluations(path) for path in capture.paths()], dtype=bool)
+    is_training = _training(loop, spans) & ~_only(evaluated[file_id], fetch, len(loop.fetches))
+    return RankReads(
+        rank=rank,
+        model=model,
+        is_training=is_training,
+        training_steps=_training_steps(loop, is_training),
+        lane=lane,
+        file_id=file_id,
+        offset=offset,
+        length=length,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        fetch=fetch,
+        opens=np.concatenate(opens) if opens else np.empty((0, 2), dtype=np.int64),
+        other_ns=other_ns,
+        saves=np.concatenate(saves) if saves else np.empty((0, 4), dtype=np.int64),
+    )
+
+
+def _columns(parts: list[tuple[np.ndarray, ...]], count: int) -> tuple[np.ndarray, ...]:
+    if not parts:
+        return tuple(np.empty(0, dtype=np.int64) for _ in range(count))
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _for_evaluations(path: str) -> bool:
+    found = _EVALUATED.match(path)
+    return found is not None and found[1] is not None
+
+
+def _only(marked: np.ndarray, fetch: np.ndarray, fetches: int) -> np.ndarray:
+    """bool by fetch: those that wait for marked reads and for no others."""
+    of_fetch = fetch >= 0
+    has = np.bincount(fetch[of_fetch & marked], minlength=fetches) > 0
+    others = np.bincount(fetch[of_fetch & ~marked], minlength=fetches) > 0
+    return has & ~others
+
+
+def _training_steps(loop: TrainingLoop, is_training: np.ndarray) -> np.ndarray:
+    """bool by step: no fetch of an evaluation begins in it, unless one of training does too."""
+    begin = loop.begin_ns[loop.fetches]
+    step = np.searchsorted(loop.step_begin_ns, begin, side="right") - 1
+    inside = (step >= 0) & (begin < loop.step_end_ns[step])
+    steps = len(loop.step_begin_ns)
+    trains = np.bincount(step[inside & is_training], minlength=steps) > 0
+    evaluates = np.bincount(step[inside & ~is_training], minlength=steps) > 0
+    return trains | ~evaluates
+
+
+def _training(loop: TrainingLoop, spans: pa.Table) -> np.ndarray:
+    """bool by batch fetch: those that begin inside a step and outside of every span that is named an evaluation."""
+    begin = loop.begin_ns[loop.fetches]
+    inside = loop.step_at(begin) >= 0
+    named = [name.lower().startswith(_EVALUATIONS) for name in spans["name"].to_pylist()]
+    of_evaluation = np.array(named, dtype=bool) & (codes(spans, "kind") == _OTHER)
+    for start, end in zip(
+        spans["start_ns"].to_numpy()[of_evaluation], spans["end_ns"].to_numpy()[of_evaluation], strict=True
+    ):
+        inside &= (begin < start) | (begin >= end)
+    return inside
+
+
+def own_cost_ns(steps: Steps) -> Mapping[int, np.ndarray]:
+    """Rank -> ns by collective: what each one costs when nobody is late, of the ranks that meet; else its duration."""
+    cost = steps.meetings.cost_ns
+    found = {}
+    for rank, model in steps.models.items():
+        events = np.flatnonzero(model.loop.kind == COLLECTIVE)
+        lasted = model.loop.end_ns[events] - model.loop.begin_ns[events]
+        found[rank] = cost if len(cost) == len(lasted) else lasted
+    return found

@@ -1,0 +1,42 @@
+"""What the spans of an input pipeline say: elements for each step, and batches that wait for the loop. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from replay.causal.training_loop import PIPELINE, TrainingLoop
+from traces.schema import codes
+
+MIN_STEPS = 40
+"""Steps from which on elements for each step are counted: fewer show the filling of buffers above all."""
+
+PRODUCERS = ("ParallelInterleaveProduce", "InterleaveProduce")
+"""Spans of tf.data that end once for each element that a stage reading files produces, and once for each file."""
+
+
+def elements_per_step(spans: pa.Table, loop: TrainingLoop, files_per_step: float) -> dict[str, float]:
+    """Name of a producing span -> elements that it made for each step, in the middle half of the steps.
+
+    `spans`: of one rank. `files_per_step`: files that the rank ended, whose last span makes no element.
+    """
+    ends = loop.fetch_ends_ns
+    pipeline = codes(spans, "kind") == PIPELINE
+    names, end_ns = np.array(spans["name"].to_pylist(), dtype=object), spans["end_ns"].to_numpy()
+    found = {}
+    for name in PRODUCERS:
+        mine = np.sort(end_ns[pipeline & (names == name)])
+        if len(ends) < MIN_STEPS or not len(mine):
+            continue
+        first, last = len(ends) // 4, 3 * len(ends) // 4
+        had = np.searchsorted(mine, ends[[first, last]], side="right")
+        found[name] = float(had[1] - had[0]) / (last - first) - files_per_step
+    return found
+
+
+def batches_ahead(loop: TrainingLoop) -> int | None:
+    """How many made batches waited for the loop at most; None where no span shows when a batch was made."""
+    if not len(loop.made_end_ns):
+        return None
+    had = np.searchsorted(loop.made_end_ns, loop.fetch_ends_ns, side="right")
+    return int((had - np.arange(1, len(had) + 1)).max(initial=0))

@@ -1,0 +1,127 @@
+"""Checkpoints of the training loop: who writes how much, and how often. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+
+from profiler_merge.workloads.checkpoint_files import saving, shards_of_rank
+from profiler_merge.workloads.description import Framework, Model, Workload
+from replay.fitting.estimate import Estimate
+from replay.fitting.observation import SAVING, Observation, RankReads
+from replay.fitting.sample_shape import Samples
+from traces.schema import WRITE
+from traces.units import format_bytes
+
+_OF_ONE = re.compile(r"global_epoch\d+_step\d+")
+"""The folder that DLIO makes for each checkpoint."""
+
+EQUAL_SHARES = 0.01
+"""Largest difference of the ranks' bytes, as a share of them, with which they count as equal shares."""
+
+MIN_BYTES = 1024
+"""Bytes of a save below which a rank does not count as one that writes a model."""
+
+
+def saves(seen: Observation, samples: Samples | None, framework: Framework) -> tuple[Estimate, ...]:
+    """Estimates of the checkpoint and of the model. `samples`: of the description; None where nothing is read.
+
+    `framework`: of the description, which writes headers beside the model.
+    """
+    written = {rank.rank: _bytes_per_save(rank) for rank in seen.looked}
+    writers = {rank: sizes for rank, sizes in written.items() if len(sizes) and np.median(sizes) >= MIN_BYTES}
+    if not writers:
+        return (Estimate(key="workflow.checkpoint", value=False, found="no bytes are written inside checkpoints"),)
+    first = next(rank for rank in seen.looked if rank.rank in writers)
+    sizes = np.concatenate(list(writers.values()))
+    pieces = np.unique(first.saves[:, 0], return_counts=True)[1]
+    size = int(np.median(sizes))
+    spread = float(np.ptp(sizes)) / size
+    found = (
+        Estimate(
+            key="workflow.checkpoint", value=True, found=f"{len(writers[first.rank])} checkpoints on rank {first.rank}"
+        ),
+        *_interval(first, samples),
+        Estimate(key="checkpoint.checkpoint_folder", value=_folder(seen), found="where the checkpoints were written"),
+        Estimate(
+            key="model.model_size_bytes",
+            value=max(size - _frame_bytes(framework, size), 1),
+            found=f"median of what a rank writes for a checkpoint, {size:,} B, without the framework's headers",
+            error="; ".join(
+                filter(
+                    None,
+                    (
+                        f"between {format_bytes(sizes.min())} and {format_bytes(sizes.max())}"
+                        if spread > EQUAL_SHARES
+                        else "",
+                        f"in {np.median(pieces):.0f} requests, which DLIO writes as one tensor"
+                        if np.median(pieces) > 3
+                        else "",
+                    ),
+                )
+            ),
+        ),
+    )
+    if len(writers) == 1 and len(seen.looked) > 1:
+        return found
+    if len(seen.looked) == 1:
+        return found
+    error = (
+        "" if len(writers) == len(seen.looked) else f"{len(writers)} of {len(seen.looked)} ranks that were looked at"
+    )
+    return (
+        *found,
+        Estimate(key="model.parallelism.zero_stage", value=1, found="every rank writes a share", error=error),
+    )
+
+
+def _frame_bytes(framework: Framework, size: int) -> int:
+    """Bytes that DLIO's checkpoint of a model of `size` bytes has beside it."""
+    workload = Workload(framework=framework, model=Model(model_size_bytes=size))
+    files = [file for shard in shards_of_rank(workload.model, 1, 0) for file in saving(workload, shard)]
+    return int(sum(file.length[file.op == WRITE].sum() for file in files)) - size
+
+
+def _bytes_per_save(rank: RankReads) -> np.ndarray:
+    """int64: bytes that the rank writes in each of its checkpoints."""
+    if not len(rank.saves):
+        return np.empty(0, dtype=np.int64)
+    _, place = np.unique(rank.saves[:, 0], return_inverse=True)
+    return np.bincount(place, weights=rank.saves[:, 3]).astype(np.int64)
+
+
+def _interval(rank: RankReads, samples: Samples | None) -> tuple[Estimate, ...]:
+    """When checkpoints are written, by steps that are done when they begin.
+
+    One with each whole epoch follows epochs, not steps. An interval that would lose the last checkpoint is shortened.
+    """
+    done = rank.steps_begun(rank.loop.begin_ns[np.unique(rank.saves[:, 0])])
+    gaps = np.diff(done, prepend=0)
+    every = max(int(np.median(gaps)), 1)
+    errors = [] if (gaps == every).all() else [f"between {gaps.min()} and {gaps.max()} steps"]
+    found = f"checkpoints after steps {', '.join(map(str, done[:4].tolist()))}{' ...' if len(done) > 4 else ''}"
+    per_epoch = samples.steps_per_epoch if samples is not None else 0
+    if samples is not None and samples.limit is None and per_epoch and every % per_epoch == 0:
+        after = max(int(done[0]) // per_epoch, 1)
+        error = "; ".join(errors)
+        return (
+            Estimate(key="checkpoint.checkpoint_after_epoch", value=after, found=found),
+            Estimate(key="checkpoint.epochs_between_checkpoints", value=every // per_epoch, found=found, error=error),
+        )
+    if samples is not None and len(done) * every > samples.run_steps >= len(done):
+        errors.append(f"{every} in the capture, which has {samples.steps} steps in place of {samples.run_steps}")
+        every = samples.run_steps // len(done)
+    if samples is not None and samples.epochs > 1:
+        errors.append(f"DLIO's code counts the steps anew in each epoch of {per_epoch} steps")
+    return (Estimate(key="checkpoint.steps_between_checkpoints", value=every, found=found, error="; ".join(errors)),)
+
+
+def _folder(seen: Observation) -> str:
+    uses = seen.uses
+    rows = (uses.phase == SAVING) & (uses.op == WRITE)
+    most = int(uses.file_id[rows][uses.bytes[rows].argmax()])
+    folder = os.path.dirname(seen.paths[most])
+    head, tail = os.path.split(folder)
+    return (head if _OF_ONE.fullmatch(tail) else folder) or "."

@@ -1,0 +1,103 @@
+"""A capture as a workload description, and how near that is to the capture."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replay.interface.captures import CaptureOrPath, opened
+from replay.interface.merging import PathLike
+from replay.interface.replays import check_profiled
+
+if TYPE_CHECKING:
+    from profiler_merge.workloads.description import Workload
+    from replay.fitting.closeness import Closeness
+    from replay.fitting.fitted import Fit
+    from replay.fitting.observation import Observation
+    from traces.store.reader import Capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedWorkload:
+    """What `fit` wrote.
+
+    output: the YAML file. found: the estimate of each key with its evidence, and what no key expresses.
+    workload: the description, checked as one that is read from a file.
+    closeness: how near the capture is that the description generates; None where none was generated.
+    """
+
+    output: Path
+    found: Fit
+    workload: Workload
+    closeness: Closeness | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay fit --json` prints."""
+        return {
+            "output": str(self.output),
+            "keys": {
+                each.key: {"value": each.value, "found": each.found, "error": each.error}
+                for each in self.found.estimates
+            },
+            "not_expressed": [
+                {"operations": each.operations, "bytes": each.bytes, "reason": each.reason}
+                for each in self.found.unexpressed
+            ],
+            "operations": self.found.operations,
+            "bytes": self.found.bytes,
+            "ranks": self.found.ranks,
+            "closeness": None if self.closeness is None else self.closeness.as_json(),
+            "notes": list(self.found.notes),
+        }
+
+
+def fit(
+    capture: CaptureOrPath, output: PathLike, *, batch: int | None = None, check: bool = True, force: bool = False
+) -> FittedWorkload:
+    """Write the DLIO description whose I/O is nearest to a capture: a YAML file with the evidence on every line.
+
+    `batch`: the batch size of a rank, where it is known; bytes alone show its product with the record length.
+    `check`: generate a capture from the description and compare the two; the result stands at the top of the file.
+
+        dxt_replay.fit("run.capture", "run.yaml").workload.reader.batch_size
+
+    Raises: UsageError when the capture has no training steps; CaptureError when the loop neither reads nor saves.
+    """
+    from replay.fitting.closeness import table_lines
+    from replay.fitting.fitted import fit as fit_observed
+    from replay.fitting.observation import observe
+    from replay.fitting.workload_text import workload_text
+    from traces.output import check_output, new_file
+
+    place = Path(output)
+    check_output(place, force=force)
+    check_profiled(capture)
+    with opened(capture) as source:
+        seen = observe(source)
+        found = fit_observed(seen, source.spans, batch=batch)
+        workload = found.workload()
+        near = _closeness(source, seen, found, workload) if check else None
+        head = [
+            f"Fitted by dxt-replay to {source.named.name}: {found.ranks} ranks.",
+            *([] if near is None else ["", "What it generates, beside the capture:", *table_lines(near), ""]),
+            *(each.sentence(found.operations, found.bytes) for each in found.unexpressed),
+            *found.notes,
+            "",
+        ]
+    with new_file(place, force=force) as file:
+        file.write(workload_text(found.estimates, head).encode())
+    return FittedWorkload(output=place, found=found, workload=workload, closeness=near)
+
+
+def _closeness(source: Capture, seen: Observation, found: Fit, workload: Workload) -> Closeness:
+    """How near the capture is that the description generates at as many ranks, on a device like the capture's."""
+    from profiler_merge.workloads.generation import generate
+    from replay.fitting.closeness import closeness, device_of
+    from traces.store.reader import open_capture
+
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-fit-") as folder:
+        place = Path(folder) / "generated.capture"
+        generate(workload, found.ranks, place, device=device_of(seen))
+        return closeness(source, open_capture(place), seen, found.data, checkpoints=found.saves)

@@ -1,0 +1,164 @@
+"""A fit gives back the parameters of loops that are written from known ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from profiler_merge.workloads.workload_source import read_workload
+from replay import interface
+from replay.commands.main import main
+from replay.fitting.fitted import Fit, fit
+from replay.fitting.observation import observe
+from tests.capture_builder import File, Span, build_capture, read, write
+from tests.replay.fitting.loops import record_loop
+from traces.errors import CaptureError, TargetError, UsageError
+from traces.store.reader import Capture
+
+
+def fitted(capture: Capture, batch: int | None = None) -> Fit:
+    return fit(observe(capture), capture.spans, batch=batch)
+
+
+def values(found: Fit) -> dict[str, object]:
+    return {each.key: each.value for each in found.estimates}
+
+
+@pytest.mark.parametrize(
+    ("batch", "record", "files", "per_file", "ranks"), [(4, 8192, 4, 40, 1), (1, 65536, 2, 20, 2), (16, 4096, 8, 40, 1)]
+)
+def test_records_at_random_places(tmp_path, batch, record, files, per_file, ranks):
+    capture = record_loop(tmp_path, batch=batch, record=record, files=files, per_file=per_file, ranks=ranks)
+    found = values(fitted(capture))
+    assert found["dataset.format"] == "indexed_binary"
+    assert found["dataset.num_files_train"] == files
+    assert found["dataset.num_samples_per_file"] == per_file
+    assert found["dataset.record_length_bytes"] == record
+    assert found["reader.batch_size"] == batch
+    assert (
+        found["train.epochs"] == round(40 * batch * ranks / (files * per_file))
+        or found["train.total_training_steps"] == 40
+    )
+    assert found["reader.sample_shuffle"] == "random"
+    assert found["reader.read_threads"] == 0
+    assert found["dataset.data_folder"] == "/data/set"
+
+
+def test_records_in_order_are_not_shuffled(tmp_path):
+    capture = record_loop(tmp_path, shuffled=False, open_each=True)
+    assert "reader.sample_shuffle" not in values(fitted(capture))
+
+
+def test_a_file_for_each_sample(tmp_path):
+    capture = record_loop(tmp_path, files=40, per_file=1, batch=2, open_each=True, suffix=".jpg", steps=60)
+    found = values(fitted(capture))
+    assert found["dataset.format"] == "jpeg"
+    assert (found["reader.batch_size"], found["dataset.num_samples_per_file"], found["train.epochs"]) == (2, 1, 3)
+    assert found["dataset.num_files_train"] == 40
+
+
+def test_the_time_of_a_step_without_its_fetch_and_its_checkpoint(tmp_path):
+    found = values(fitted(record_loop(tmp_path, steps=60, per_file=60, save_every=30)))
+    assert found["train.computation_time"] == pytest.approx(9e-3, rel=1e-3)
+    assert found["checkpoint.steps_between_checkpoints"] == 30
+    assert found["model.model_size_bytes"] == pytest.approx(100_000, rel=0.02)
+    assert found["checkpoint.checkpoint_folder"] == "/run/ckpt"
+
+
+def test_a_checkpoint_after_each_epoch_follows_epochs(tmp_path):
+    found = values(fitted(record_loop(tmp_path, files=1, per_file=80, steps=60, save_every=20, open_each=True)))
+    assert found["train.epochs"] == 3
+    assert found["checkpoint.checkpoint_after_epoch"] == 1
+    assert found["checkpoint.epochs_between_checkpoints"] == 1
+    assert "checkpoint.steps_between_checkpoints" not in found
+
+
+def test_a_known_batch_size_divides_the_bytes_of_a_step(tmp_path):
+    found = fitted(record_loop(tmp_path, batch=4, record=8192), batch=8)
+    assert values(found)["reader.batch_size"] == 8
+    assert values(found)["dataset.record_length_bytes"] == 4096
+
+
+def test_what_dlio_cannot_express_is_counted(tmp_path):
+    other = (read(4, length=100, start_ns=1_500_000, end_ns=1_600_000), write(5, length=77, start_ns=20_000_000))
+    capture = record_loop(tmp_path, extra=other, extra_files=(File("/data/list.txt"), File("/run/log.txt")))
+    found = fitted(capture)
+    reasons = {each.reason: (each.operations, each.bytes) for each in found.unexpressed}
+    beside = next(reason for reason in reasons if "beside the data set" in reason)
+    written = next(reason for reason in reasons if "outside of the loop's checkpoints" in reason)
+    assert "list.txt" in beside
+    assert reasons[beside] == (1, 100)
+    assert reasons[written] == (1, 77)
+    assert found.operations == capture.operation_count()
+    assert "1 operations, 77 B" in "".join(each.sentence(found.operations, found.bytes) for each in found.unexpressed)
+
+
+def test_only_checkpoints_are_a_workload_too(tmp_path):
+    spans = [Span("step", step * 10_000, step * 10_000 + 9_000, name="train", thread=1, step=step) for step in range(8)]
+    spans += [
+        Span("checkpoint", 35_000, 38_000, name="save", thread=1),
+        Span("checkpoint", 75_000, 78_000, name="save", thread=1),
+    ]
+    ops = [write(0, length=5000, start_ns=35_100, end_ns=36_000), write(0, length=5000, start_ns=75_100, end_ns=76_000)]
+    capture = build_capture(
+        tmp_path, ops=ops, files=["/run/model.pt"], spans=sorted(spans, key=lambda each: each.start_ns)
+    )
+    found = values(fitted(capture))
+    assert found["dataset.format"] == "synthetic"
+    assert found["checkpoint.steps_between_checkpoints"] == 4
+    assert 3000 < found["model.model_size_bytes"] < 5000  # DLIO adds the frame of an archive to it
+
+
+def test_a_loop_that_neither_reads_nor_saves_is_an_error(tmp_path):
+    capture = build_capture(
+        tmp_path, files=["/a"], ops=[write(0, length=5)], spans=[Span("step", 10_000, 20_000, step=0)]
+    )
+    with pytest.raises(CaptureError, match="nothing to describe"):
+        fitted(capture)
+
+
+def test_a_capture_without_steps_is_an_error(tmp_path):
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=5)])
+    with pytest.raises(CaptureError, match=r"no training steps.*merge with a profile"):
+        fitted(capture)
+
+
+def test_the_written_description_reads_back_to_the_same_workload(tmp_path):
+    fitted = interface.fit(record_loop(tmp_path, save_every=10), tmp_path / "run.yaml", check=False)
+    read = read_workload(tmp_path / "run.yaml").workload
+    assert dataclasses.replace(read, source=fitted.workload.source) == fitted.workload
+    for reading in ("head", "v2.0"):
+        read_workload(tmp_path / "run.yaml", reading=reading)  # DLIO's code would not stop
+
+
+def test_a_part_and_a_replay_are_captures_too(tmp_path):
+    capture = record_loop(tmp_path, ranks=2, steps=60)
+    part = interface.part(capture, ranks="1", steps="0-39")
+    found = values(fitted(part))
+    assert (found["reader.batch_size"], found["dataset.record_length_bytes"]) == (4, 8192)
+    interface.stage(capture, tmp_path / "twin")
+    interface.run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="steps", compute="skip")
+    again = values(fitted(interface.open_capture(tmp_path / "replay.capture")))
+    assert (again["reader.batch_size"], again["dataset.num_samples_per_file"]) == (4, 40)
+
+
+def test_logs_without_a_profile_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="merge it with a profile"):
+        interface.fit(interface.sample("imagenet").log, tmp_path / "run.yaml")
+    assert not (tmp_path / "run.yaml").exists()
+
+
+def test_an_output_is_kept_unless_forced(tmp_path):
+    (tmp_path / "run.yaml").write_text("mine")
+    with pytest.raises(TargetError, match="exists"):
+        interface.fit(record_loop(tmp_path), tmp_path / "run.yaml", check=False)
+    assert (tmp_path / "run.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("limit", "status"), [("50", 0), ("99.9", 1)])
+def test_fail_under_is_the_exit_status(tmp_path, limit, status):
+    record_loop(tmp_path)
+    words = ["--quiet", "fit", str(tmp_path / "test.capture"), "-o", str(tmp_path / "run.yaml"), "--fail-under", limit]
+    assert main(words) == status
+    assert "similarity" in (tmp_path / "run.yaml").read_text()
