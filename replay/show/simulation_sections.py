@@ -78,7 +78,7 @@ def limit_sentence(found: Mapping[str, Any]) -> str:
 
 def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     simulated = found["simulated"]
-    rate = simulated["operations"] / simulated["seconds"] if simulated["seconds"] else 0.0
+    rate = simulated["items"] / simulated["seconds"] if simulated["seconds"] else 0.0
     about = found["storage"]["about"]
     return [
         ("capture", found["capture"]),
@@ -88,8 +88,8 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("bottleneck", found["bottleneck"]),
         (
             "simulated",
-            f"{found['runs']} runs, {format_count(simulated['operations'])} operations, "
-            f"{format_count(round(rate))} a second",
+            f"{found['runs']} runs, {format_count(simulated['items'])} items (operations, waits, gaps), "
+            f"{format_count(round(rate))} a second of processor time",
         ),
     ]
 

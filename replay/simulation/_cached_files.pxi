@@ -13,7 +13,9 @@ cdef struct CachedFile:
 
 cdef struct Stream:
     int64_t next
+    int64_t window
     int64_t ahead
+    int64_t marker
 
 cdef struct Entry:
     int64_t file
@@ -71,6 +73,21 @@ cdef int64_t _place_of(Places *places, int64_t owner, int64_t file, int64_t foll
         places.keys[at], places.values[at] = key, following
         places.count += 1
     return places.values[at]
+
+
+cdef int64_t _first_window(int64_t request, int64_t most) noexcept nogil:
+    cdef int64_t size = C_PAGE_BYTES
+    while size < request:
+        size *= 2
+    if size <= most // 32:
+        return 4 * size
+    return 2 * size if size <= most // 4 else most
+
+
+cdef int64_t _next_window(int64_t window, int64_t most) noexcept nogil:
+    if window < most // 16:
+        return 4 * window
+    return 2 * window if window <= most // 2 else most
 
 
 cdef class Caches:
@@ -266,37 +283,47 @@ cdef class Caches:
                 own.count -= 1
 
     cdef bint ahead(
-        self, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t until, int64_t size, int64_t *begin,
-        int64_t *end,
+        self, int64_t rank, int64_t file, int64_t end, int64_t first, int64_t until, int64_t size, bint whole,
+        int64_t *begin, int64_t *stop,
     ) noexcept nogil:
-        """What to fetch ahead after a read, if anything."""
-        cdef int64_t known = self.stream_places.count, at = _place_of(&self.stream_places, rank, file, known)
-        cdef Stream *stream
-        cdef Stream *larger
+        """What to fetch ahead after a read that ends at `end`, if anything."""
+        cdef Stream *stream = self._stream(rank, file)
         cdef bint sequential
+        if stream is NULL:
+            self.failed = True
+            return False
+        sequential = 0 <= first - stream.next // C_PAGE_BYTES * C_PAGE_BYTES <= C_PAGE_BYTES
+        stream.next = max(end - 1, 0)
+        if not self.read_ahead or not (sequential or whole):
+            stream.window = 0
+        if not self.read_ahead or not sequential or (whole and not stream.window):
+            return False
+        if not stream.window:
+            stream.window = _first_window(until - first, self.read_ahead)
+            begin[0], stream.ahead, stream.marker = until, max(first + stream.window, until), until
+        elif until > stream.marker:
+            stream.window = _next_window(stream.window, self.read_ahead)
+            begin[0] = stream.marker = max(stream.ahead, until)
+            stream.ahead = begin[0] + stream.window
+        else:
+            return False
+        stop[0] = min(stream.ahead, (size + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES)
+        return begin[0] < stop[0]
+
+    cdef Stream *_stream(self, int64_t rank, int64_t file) noexcept nogil:
+        """How a rank reads a file; NULL where memory ran out."""
+        cdef int64_t known = self.stream_places.count, at = _place_of(&self.stream_places, rank, file, known)
+        cdef Stream *larger
         if self.stream_places.count > self.stream_room:
             larger = <Stream *>realloc(self.streams, max(64, 2 * self.stream_room) * sizeof(Stream))
             if larger is NULL:
-                at = -1
-            else:
-                self.streams, self.stream_room = larger, max(64, 2 * self.stream_room)
+                return NULL
+            self.streams, self.stream_room = larger, max(64, 2 * self.stream_room)
         if at < 0:
-            self.failed = True
-            return False
-        stream = &self.streams[at]
+            return NULL
         if at == known:
-            stream.next = stream.ahead = 0
-        sequential = offset == stream.next
-        stream.next = offset + length
-        if not self.read_ahead or not sequential:
-            stream.ahead = until
-            return False
-        begin[0] = max(stream.ahead, until)
-        if begin[0] - until >= self.read_ahead:
-            return False
-        stream.ahead = begin[0] + self.read_ahead
-        end[0] = min(stream.ahead, (size + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES)
-        return begin[0] < end[0]
+            self.streams[at].next = self.streams[at].window = self.streams[at].ahead = self.streams[at].marker = 0
+        return &self.streams[at]
 
     cdef bint takes(self, int64_t node, int64_t file, int64_t length) noexcept nogil:
         cdef CachedFile *own

@@ -97,7 +97,7 @@ cdef bint _add_value(Heap *heap, double value) noexcept nogil:
 cdef class Queues:
     cdef double scale, slot_ns, own_ns
     cdef uint64_t state
-    cdef Table tables[C_KINDS + 1]
+    cdef Table tables[C_TABLES]
     cdef Bound *limits
     cdef int64_t limit_count, servers, metadata, slots, metadata_slots, stripe_bytes, stripe_count, factor_count
     cdef Heap *in_flight   # of servers, then of metadata servers
@@ -232,7 +232,7 @@ cdef class Queues:
         """Pass the limits of a scope; the system's with those of a node."""
         cdef Bound *limit
         cdef int64_t number, amount, bucket
-        cdef double cost, level
+        cdef double cost, level, burst
         for number in range(self.limit_count):
             limit = &self.limits[number]
             if not limit.passes[kind]:
@@ -247,13 +247,14 @@ cdef class Queues:
             if limit.counts_requests:
                 amount = max(1, (size + limit.request_bytes - 1) // limit.request_bytes) if limit.request_bytes else 1
             cost = amount * limit.unit
+            burst = limit.burst if cost <= limit.burst else 0.0
             level = max(self.available[bucket], <double>now)
             self.available[bucket] = level + cost
             self.busy_ns[bucket] += cost
-            if level - limit.burst > passed.turn:
-                passed.turn, passed.slow = level - limit.burst, <int>number
-            if level + cost - limit.burst > passed.through:
-                passed.through, passed.narrow = level + cost - limit.burst, <int>number
+            if level - burst > passed.turn:
+                passed.turn, passed.slow = level - burst, <int>number
+            if level + cost - burst > passed.through:
+                passed.through, passed.narrow = level + cost - burst, <int>number
 
     cdef double _server(
         self, int64_t now, int kind, int64_t size, int scope, int64_t instance, Turn passed

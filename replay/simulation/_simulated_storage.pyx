@@ -24,6 +24,8 @@ cdef enum:
     C_SEEK = 6
     C_KINDS = 8
     C_HIT = 8
+    C_HELD_WRITE = 9
+    C_TABLES = 10
     C_PAGE_BYTES = 4096
     C_LEAST_ENTRIES = 64
     C_SERVER = 0
@@ -32,7 +34,7 @@ cdef enum:
     C_METADATA = 3
 
 CONSTANTS = {
-    "HIT": C_HIT, "PAGE_BYTES": C_PAGE_BYTES, "LEAST_ENTRIES": C_LEAST_ENTRIES, "SERVER": C_SERVER, "NODE": C_NODE,
+    "HIT": C_HIT, "HELD_WRITE": C_HELD_WRITE, "PAGE_BYTES": C_PAGE_BYTES, "LEAST_ENTRIES": C_LEAST_ENTRIES, "SERVER": C_SERVER, "NODE": C_NODE,
     "SYSTEM": C_SYSTEM, "METADATA": C_METADATA, "READ": C_READ, "WRITE": C_WRITE, "SYNC": C_SYNC, "SEEK": C_SEEK,
 }
 
@@ -134,7 +136,7 @@ cdef class CompiledStorage(Service):
         if whole:
             self.hits += 1
             self.hit_bytes += length
-        if self.caches.ahead(rank, file, offset, length, until, size, &at, &part):
+        if self.caches.ahead(rank, file, offset + length, first, until, size, whole, &at, &part):
             while self.caches.missing(node, file, at, part, &begin, &stop):
                 got = self.queues.request(now, node, C_READ, file, begin, stop - begin)
                 self.caches.insert(node, file, begin, stop, got, now)
@@ -142,9 +144,12 @@ cdef class CompiledStorage(Service):
         return max(end, ready)
 
     cdef double _write(self, int64_t now, int64_t node, int64_t file, int64_t offset, int64_t length) noexcept nogil:
-        cdef double end = now + self.queues.scale * self.queues.time_of(C_HIT, length, 1)
+        cdef double end = now + self.queues.scale * self.queues.time_of(C_HELD_WRITE, length, 1)
         if not self.caches.takes(node, file, length):
             end = max(end, self.queues.request(now, node, C_WRITE, file, offset, length))
         if length:
-            self.caches.insert(node, file, offset, offset + length, end, now)
+            self.caches.insert(
+                node, file, offset - offset % C_PAGE_BYTES,
+                (offset + length + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES, end, now,
+            )
         return end

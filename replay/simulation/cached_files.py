@@ -14,6 +14,23 @@ LEAST_ENTRIES = 64
 """In how many pieces a full cache is remembered at least, by the order in which they entered it."""
 
 
+def first_window(request: int, most: int) -> int:
+    """The first window of a row of reads, as Linux has it (mm/readahead.c, get_init_ra_size); bytes."""
+    size = PAGE_BYTES
+    while size < request:
+        size *= 2
+    if size <= most // 32:
+        return 4 * size
+    return 2 * size if size <= most // 4 else most
+
+
+def next_window(window: int, most: int) -> int:
+    """The window after another one (get_next_ra_size); bytes."""
+    if window < most // 16:
+        return 4 * window
+    return 2 * window if window <= most // 2 else most
+
+
 @dataclass(slots=True)
 class _Extent:
     """Bytes `first` to `until` of a file, which are there from `ready` on, ns."""
@@ -32,10 +49,16 @@ class _Node:
 
 @dataclass(slots=True)
 class _Stream:
-    """How a rank reads a file: where its latest read ended, and how far was fetched ahead."""
+    """How a rank reads a file.
+
+    next: its latest byte. window: the latest that was fetched, 0 outside of a sequential row of reads. ahead: its end.
+    marker: the reader who passes it makes the next window be fetched.
+    """
 
     next: int = 0
+    window: int = 0
     ahead: int = 0
+    marker: int = 0
 
 
 class CachedFiles:
@@ -111,20 +134,30 @@ class CachedFiles:
                 kept.append(_Extent(end, extent.until, extent.ready))
         self._files[node, file] = kept
 
-    def ahead(self, rank: int, file: int, offset: int, length: int, until: int, size: int) -> tuple[int, int]:
-        """The range to fetch ahead after a read, which may be empty; nothing lies beyond the file."""
-        window = self.model.read_ahead
+    def ahead(
+        self, rank: int, file: int, read: tuple[int, int], pages: tuple[int, int], size: int, *, whole: bool
+    ) -> tuple[int, int]:
+        """The range to fetch ahead after a read, which may be empty; nothing lies beyond the file.
+
+        read: begin and end of the read, bytes. pages: the same of its pages. whole: whether the cache had all of it.
+        """
+        most, (first, until) = self.model.read_ahead, pages
         stream = self._streams.setdefault((rank, file), _Stream())
-        sequential = offset == stream.next
-        stream.next = offset + length
-        if not window or not sequential:
-            stream.ahead = until
+        sequential = 0 <= first - stream.next // PAGE_BYTES * PAGE_BYTES <= PAGE_BYTES
+        stream.next = max(read[1] - 1, 0)
+        if not most or not (sequential or whole):
+            stream.window = 0
+        if not most or not sequential or (whole and not stream.window):
             return until, until
-        # The next window is fetched as soon as the reader is in the latest one.
-        begin = max(stream.ahead, until)
-        if begin - until >= window:
+        if not stream.window:
+            stream.window = first_window(until - first, most)
+            begin, stream.ahead, stream.marker = until, max(first + stream.window, until), until
+        elif until > stream.marker:
+            stream.window = next_window(stream.window, most)
+            begin = stream.marker = max(stream.ahead, until)
+            stream.ahead = begin + stream.window
+        else:
             return until, until
-        stream.ahead = begin + window
         return begin, min(stream.ahead, -(-size // PAGE_BYTES) * PAGE_BYTES)
 
     def takes(self, node: int, file: int, length: int) -> bool:

@@ -119,6 +119,8 @@ def document_of(model: StorageModel) -> dict[str, Any]:
             "read_ahead": f"{model.cache.read_ahead}B",
             "dirty": f"{model.cache.dirty}B",
         }
+        if model.cache.write is not None:
+            document["cache"]["write"] = _table(model.cache.write)
     if model.jitter is not None:
         document["jitter"] = {"quantiles": list(model.jitter.quantiles), "seed": model.jitter.seed}
     return document
@@ -224,6 +226,7 @@ def _cache(value: object, where: str) -> PageCache:
     chosen = {
         "size": section.take("size", _size),
         "hit": section.take("hit", request_time, default=RequestTime()),
+        "write": section.take("write", request_time, default=None),
         "read_ahead": section.take("read_ahead", _size, default=0),
         "dirty": section.take("dirty", _size, default=0),
     }

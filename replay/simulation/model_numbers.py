@@ -16,15 +16,15 @@ KIND_NAMES = ("read", "write", "open", "close", "stat", "sync", "seek", "rename"
 SERVER, NODE, SYSTEM, METADATA = range(len(SCOPES))
 """Places in SCOPES."""
 
-HIT = RENAME + 1
-"""Place of the time of a hit in `ModelNumbers.tables`, after those of the operations."""
+HIT, HELD_WRITE = RENAME + 1, RENAME + 2
+"""Places of the times of a hit and of a write into the cache in `ModelNumbers.tables`, after the operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelNumbers:
     """The numbers of a model for so many ranks.
 
-    tables: a time for each kind of operation, and of a hit.
+    tables: a time for each kind of operation, of a hit, and of a write into the cache.
     nodes: how many; ranks_per_node: at least 1.
     limits: for each its scope, `first`: the place of its first bucket, and `instances`, how many buckets it has.
     factors: float64 (q,), the factors of the jitter; [1.0] for none.
@@ -57,9 +57,10 @@ class ModelNumbers:
         instances = tuple(of_scope[scope] for scope in scopes)
         factors = (1.0,) if model.jitter is None else model.jitter.quantiles
         hit = RequestTime() if model.cache is None else model.cache.hit
+        held = hit if model.cache is None or model.cache.write is None else model.cache.write
         return cls(
             model=model,
-            tables=(*map(model.time_of, KIND_NAMES), hit),
+            tables=(*map(model.time_of, KIND_NAMES), hit, held),
             nodes=nodes,
             ranks_per_node=per_node,
             scopes=scopes,

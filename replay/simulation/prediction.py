@@ -27,12 +27,17 @@ FREE_PCT = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
-    """One simulated run. use: what the storage did, None without one."""
+    """One simulated run.
+
+    use: what the storage did, None without one. spent: where the time went. operations, items: how many were simulated.
+    seconds: of processor time.
+    """
 
     elapsed_ns: int
     use: StorageUse | None
     spent: Watch | None
     operations: int
+    items: int
     seconds: float
 
 
@@ -89,6 +94,7 @@ class Prediction:
             "requests": self._requests(),
             "simulated": {
                 "operations": sum(run.operations for run in self.runs),
+                "items": sum(run.items for run in self.runs),
                 "seconds": sum(run.seconds for run in self.runs),
             },
         }
@@ -192,20 +198,22 @@ def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -
     """
     numbers = ModelNumbers.of(model, ranks, job.file_bytes)
     lanes = job.lanes(ranks)
+    items = sum(len(lane.items) for lane in lanes)
     first = 1 if model.jitter is None else model.jitter.seed
     chosen = [(first + number, 1.0) for number in range(seeds if model.jitter is not None else 1)]
     limits = [(first, 1.0 - model.uncertainty), (first, 1.0 + model.uncertainty)] if model.uncertainty else []
 
     def run(seed: int, scale: float) -> Callable[[], Run]:
         def go() -> Run:
-            storage, watch, began = simulated_storage(numbers, seed=seed, scale=scale), job.watch(), time.perf_counter()
+            storage, watch, began = simulated_storage(numbers, seed=seed, scale=scale), job.watch(), time.thread_time()
             done = run_lanes(lanes, storage, watch)
             return Run(
                 elapsed_ns=int(done.end_ns.max(initial=0)),
                 use=storage.use,
                 spent=watch,
                 operations=done.served,
-                seconds=time.perf_counter() - began,
+                items=items,
+                seconds=time.thread_time() - began,
             )
 
         return go
@@ -213,7 +221,7 @@ def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -
     def free() -> Run:
         done = run_lanes(lanes)
         elapsed = int(done.end_ns.max(initial=0))
-        return Run(elapsed_ns=elapsed, use=None, spent=None, operations=done.served, seconds=0.0)
+        return Run(elapsed_ns=elapsed, use=None, spent=None, operations=done.served, items=items, seconds=0.0)
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         started = [pool.submit(each) for each in (free, *(run(seed, scale) for seed, scale in chosen + limits))]

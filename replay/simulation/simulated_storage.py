@@ -17,7 +17,16 @@ import numpy as np
 from replay.causal.lane_events import EventLane, compiled_core
 from replay.engine.items import READ_AT, SEEK, SYNC, WRITE_AT
 from replay.simulation.cached_files import PAGE_BYTES, CachedFiles
-from replay.simulation.model_numbers import HIT, KIND_NAMES, METADATA, NODE, SERVER, ModelNumbers, StorageUse
+from replay.simulation.model_numbers import (
+    HELD_WRITE,
+    HIT,
+    KIND_NAMES,
+    METADATA,
+    NODE,
+    SERVER,
+    ModelNumbers,
+    StorageUse,
+)
 
 if TYPE_CHECKING:
     from replay.simulation._simulated_storage import CompiledStorage
@@ -114,7 +123,7 @@ class PythonStorage:
         if whole:
             self._hits[0] += 1
             self._hits[1] += length
-        at, until = cache.ahead(rank, file, offset, length, until, size)
+        at, until = cache.ahead(rank, file, (offset, offset + length), (first, until), size, whole=whole)
         while (gap := cache.missing(node, file, at, until)) is not None:
             begin, at = gap
             cache.insert(node, file, begin, at, self._request(now, node, READ_AT, file, begin, at - begin), now)
@@ -124,11 +133,12 @@ class PythonStorage:
         """When a write ends that the cache of its node may take."""
         cache = self._cache
         assert cache is not None
-        end = now + self._scale * self._time(HIT, length, 1)
+        end = now + self._scale * self._time(HELD_WRITE, length, 1)
         if not cache.takes(node, file, length):
             end = max(end, self._request(now, node, WRITE_AT, file, offset, length))
         if length:
-            cache.insert(node, file, offset, offset + length, end, now)
+            until = -(-(offset + length) // PAGE_BYTES) * PAGE_BYTES
+            cache.insert(node, file, offset - offset % PAGE_BYTES, until, end, now)
         return end
 
     def _request(self, now: int, node: int, kind: int, file: int, offset: int, length: int) -> float:
@@ -162,6 +172,8 @@ class PythonStorage:
             unit = 1e9 / limit.per_s * self._scale
             cost, burst = amount * unit, limit.burst * unit
             bucket = self._numbers.first[number] + instance
+            if cost > burst:  # as in the kernel: what does not fit into the bucket passes as in a pipe
+                burst = 0.0
             level = max(self._available[bucket], float(now))
             self._available[bucket] = level + cost
             self._use.busy_ns[bucket] += cost

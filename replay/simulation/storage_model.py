@@ -96,7 +96,8 @@ class Limit:
 
     name: how the results call it. each: one of SCOPES, what has such a bucket of its own.
     operations: which operations pass it. per_s: bytes per second, or requests where `counts_requests`.
-    burst: bytes or requests that pass at once after a pause. 0: a pipe, in which each request takes its own time.
+    burst: bytes or requests that pass at once after a pause. 0: a pipe, in which each request takes its own time, as
+        does one that is larger than the burst.
     request_bytes: where requests count, one counts for each so many bytes; 0: one, however large.
     Raises: UsageError for a rate that is not positive, or an unknown operation or scope.
     """
@@ -149,15 +150,16 @@ class Servers:
 class PageCache:
     """The page cache of a node; what leaves it first is what entered it first.
 
-    size: bytes. hit: how long a read of cached bytes, or a write into the cache, takes.
-    read_ahead: bytes that are fetched ahead of a rank that reads a file from its begin or goes on where it stopped, in
-        requests of so many bytes at most; 0: none.
+    size: bytes. hit: how long a read of cached bytes takes. write: a write into the cache; None: as long as a hit.
+    read_ahead: bytes that are fetched ahead at most of a rank that reads a file from its begin or goes on where it
+        stopped, and largest request for what is missing; 0: none.
     dirty: bytes of writes that the cache holds until they are synced; what exceeds them is written at once.
     Raises: UsageError for negative sizes.
     """
 
     size: int
     hit: RequestTime = RequestTime()
+    write: RequestTime | None = None
     read_ahead: int = 0
     dirty: int = 0
 

@@ -92,7 +92,7 @@ def test_all_keys() -> None:
             {"name": "link", "each": "node", "rate": "1.5GB/s", "burst": "1MiB"},
             {"each": "server", "of": ["read"], "rate": "1000/s", "burst": 10, "request_size": "128KiB"},
         ],
-        cache={"size": "1GiB", "hit": "1us", "read_ahead": "128KiB", "dirty": "16MiB"},
+        cache={"size": "1GiB", "hit": "1us", "write": "2us", "read_ahead": "128KiB", "dirty": "16MiB"},
         jitter={"quantiles": [0.5, 1, 1.5], "seed": 7},
     )
     assert read == StorageModel(
@@ -114,7 +114,13 @@ def test_all_keys() -> None:
                 request_bytes=128 << 10,
             ),
         ),
-        cache=PageCache(size=1 << 30, hit=RequestTime.affine(1000), read_ahead=128 << 10, dirty=16 << 20),
+        cache=PageCache(
+            size=1 << 30,
+            hit=RequestTime.affine(1000),
+            write=RequestTime.affine(2000),
+            read_ahead=128 << 10,
+            dirty=16 << 20,
+        ),
         jitter=Jitter(quantiles=(0.5, 1.0, 1.5), seed=7),
     )
     assert model_of(document_of(read)) == read

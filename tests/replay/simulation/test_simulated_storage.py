@@ -114,6 +114,12 @@ def test_a_throttle_lets_a_burst_pass() -> None:
     assert found == [10, 20, 30, 1000, 2000, 12_010]
 
 
+def test_what_is_larger_than_the_burst_passes_as_in_a_pipe() -> None:
+    throttle = Limit(name="throttle", each="server", per_s=1e9, burst=3000)
+    (found,), _ = ends(model(limits=(throttle,)), operations(("read", 0, 0, 3000, 0), ("read", 0, 0, 3001, 10_000)))
+    assert found == [0, 13_001]
+
+
 def test_requests_are_counted_by_their_size() -> None:
     iops = Limit(name="iops", each="server", per_s=1e6, counts_requests=True, request_bytes=128 * KIB)
     found, _ = ends(model(limits=(iops,)), operations(("read", 0, 0, 1, 0), ("read", 0, 0, MIB, 0)))
@@ -200,6 +206,23 @@ def test_read_ahead_hides_the_latency_of_a_sequential_reader() -> None:
     assert random.requests[0] == 3
 
 
+def test_windows_of_read_ahead_grow_as_in_linux() -> None:
+    """Windows of 4, 8, 16, 32 and 64 pages; the next one is fetched when the reader enters what is ahead of him."""
+    cache = dataclasses.replace(CACHE, size=1 << 30, read_ahead=64 * 4096)
+    fetched = []
+    for reads in (1, 2, 4, 5, 12, 13, 29):
+        rows = operations(*(("read", 0, 4096 * page, 4096, 1 << 20) for page in range(reads)))
+        fetched.append(ends(model(**DEVICE, cache=cache), rows)[1].request_bytes[0] // 4096)
+    assert fetched == [4, 12, 12, 28, 28, 60, 124]
+
+
+def test_a_write_into_the_cache_has_a_time_of_its_own() -> None:
+    cache = dataclasses.replace(CACHE, dirty=10_000, write=RequestTime.affine(700))
+    rows = operations(("write", 0, 0, 6000, 0), ("read", 0, 0, 6000, 0))
+    (found,), _ = ends(model(**DEVICE, cache=cache), rows)
+    assert found == [700, 800]
+
+
 def test_a_reader_waits_for_what_is_being_fetched() -> None:
     rows = operations(("read", 0, 0, 4096, 0))
     found, use = ends(model(**DEVICE, cache=CACHE), rows, read(4096, due=3000), ranks=[0, 0])
@@ -274,6 +297,7 @@ def models(draw):
         cache = PageCache(
             size=draw(st.sampled_from([4096, 100_000, 1 << 30])),
             hit=draw(times()),
+            write=draw(st.none() | times()),
             read_ahead=draw(st.sampled_from([0, 4096, 20_000])),
             dirty=draw(st.sampled_from([0, 30_000])),
         )
@@ -330,6 +354,7 @@ def test_the_compiled_core_knows_the_numbers() -> None:
     numbers = pytest.importorskip("replay.simulation._simulated_storage").CONSTANTS
     assert numbers == {
         "HIT": model_numbers.HIT,
+        "HELD_WRITE": model_numbers.HELD_WRITE,
         "PAGE_BYTES": cached_files.PAGE_BYTES,
         "LEAST_ENTRIES": cached_files.LEAST_ENTRIES,
         **{name: getattr(model_numbers, name) for name in ("SERVER", "NODE", "SYSTEM", "METADATA")},
