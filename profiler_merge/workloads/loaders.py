@@ -168,7 +168,7 @@ class Loaders:
         workload, epoch, steps, burn_in = self.workload, segment.epoch, segment.steps, self._shuffled()
         if not segment.evaluation:
             return step_times_ns(workload, rank, epoch, steps, seed=self.seed, burn_in=burn_in)
-        trained = next(
+        trained = sum(
             each.steps
             for each in self.files.plan.segments
             if isinstance(each, Pass) and not each.evaluation and each.epoch == epoch

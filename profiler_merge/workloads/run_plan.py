@@ -78,7 +78,7 @@ class RunPlan:
 def run_plan(workload: Workload, ranks: int) -> RunPlan:
     """The run of a workload on `ranks` ranks.
 
-    Raises: UsageError where it would come to no step at all, with what to change.
+    Raises: UsageError where it would come to no training step at all, with what to change.
     """
     train = share(workload, ranks, evaluation=False)
     evaluation = share(workload, ranks, evaluation=True)
@@ -90,7 +90,7 @@ def run_plan(workload: Workload, ranks: int) -> RunPlan:
         evaluation=evaluation,
         checkpoints=tuple(builder.checkpoints),
     )
-    if not plan.steps:
+    if not plan.steps or (workload.workflow.train and not train.steps):
         raise UsageError(_no_steps(workload, ranks))
     return plan
 
