@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import (
     dxt_decode,
+    generate_scale,
     issue_loop,
     kineto_decode,
     large_capture,
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "timed_accuracy": timed_accuracy,
     "large_capture": large_capture,
     "summary_scale": summary_scale,
+    "generate_scale": generate_scale,
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -92,7 +92,7 @@ class Loaders:
                 files=files,
                 device=self.device,
             ),
-            preprocessing=_Preprocessing(workload=self.workload, epoch=segment.epoch, seed=self.seed),
+            preprocessing=self._preprocessing(segment),
             first_lane=first_lane,
             lanes=self._readers,
             depth=self._depth(),
@@ -101,6 +101,9 @@ class Loaders:
             indexes=len(files.side_ids) > 0 and self._first_of_loader(segment),
             preprocesses=reader.preprocess_time != NO_TIME,
         )
+
+    def _preprocessing(self, segment: Pass) -> _Preprocessing:
+        return _Preprocessing(workload=self.workload, epoch=segment.epoch, seed=self.seed)
 
     def _first_of_loader(self, segment: Pass) -> bool:
         passes = (each for each in self.files.plan.segments if isinstance(each, Pass))
@@ -137,6 +140,8 @@ class Loaders:
             by_file=by_file,
             fetches=segment.fetches,
             again=again if segment.fetches > segment.steps else 0,
+            preprocessing=None if literal or reader.preprocess_time == NO_TIME else self._preprocessing(segment),
+            parsers=max(reader.computation_threads, 1),
         )
 
     @property

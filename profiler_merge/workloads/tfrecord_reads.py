@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiler_merge.workloads.assumed_device import AssumedDevice
-from profiler_merge.workloads.read_ahead import DataFiles, PieceOperations, Pieces
+from profiler_merge.workloads.read_ahead import DataFiles, PieceOperations, Pieces, Preprocessing
 from profiler_merge.workloads.request_templates import CLOSE, NO_OFFSET, OPEN, numbered
 from profiler_merge.workloads.sample_order import Share
 from traces.schema import READ
@@ -68,6 +68,7 @@ class TfrecordReads:
     by_file: whether rank r reads the files r, r + R ...; else the samples from r `per_rank` on, or all files.
     fetches: of the pass. again: records of a second pass that the buffers take in before its iterator is dropped, at
     the end of the last fetch; 0 where there is none.
+    preprocessing: how long samples take to be parsed; None for no time. parsers: batches that are parsed at once.
     """
 
     share: Share
@@ -82,6 +83,8 @@ class TfrecordReads:
     by_file: bool
     fetches: int
     again: int = 0
+    preprocessing: Preprocessing | None = None
+    parsers: int = 1
 
     @property
     def lanes(self) -> int:
@@ -263,9 +266,20 @@ class TfrecordReads:
             turn=np.arange(count) - np.searchsorted(fetch, fetch, side="left"),
             lane=self._lane(reads.segment[begins]),
             follows=reads.follows[begins],
-            busy_ns=busy,
+            busy_ns=busy + self._parsing_ns(rank, fetch, first, last),
             needed=reads.needed[begins],
         )
+
+    def _parsing_ns(self, rank: int, fetch: np.ndarray, first: int, last: int) -> np.ndarray:
+        """How long making the batch ready takes after each piece: after the last one of its fetch."""
+        parsing = np.zeros(len(fetch), dtype=np.int64)
+        if self.preprocessing is None:
+            return parsing
+        batch = self.share.batch
+        sums = self.preprocessing(rank, first * batch, last * batch).reshape(-1, batch).sum(axis=1) // self.parsers
+        is_last = np.diff(fetch, append=-1) != 0
+        parsing[is_last] = sums[fetch[is_last] - first]
+        return parsing
 
     def _lane(self, segment: np.ndarray) -> np.ndarray:
         return self.first_lane + segment % self.lanes
@@ -274,7 +288,9 @@ class TfrecordReads:
         """See PassReads."""
         segments, reads = self._segments(rank), self._reads(rank, first, last)
         order, piece = self._in_pieces(reads, first)
-        nothing = np.zeros(len(order), dtype=np.int64)
+        nothing, ready = np.zeros(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.int64)
+        ends = np.flatnonzero(np.diff(piece, append=-1))
+        ready[ends] = self._parsing_ns(rank, reads.fetch[order][ends], first, last)
         return PieceOperations(
             piece=piece,
             op=reads.op[order],
@@ -282,12 +298,12 @@ class TfrecordReads:
             offset=reads.offset[order],
             length=reads.length[order],
             before_ns=nothing,
-            ready_ns=nothing,
+            ready_ns=ready,
         )
 
     def alike(self, ranks: np.ndarray) -> np.ndarray:
         """See PassReads."""
-        if not self.files.uniform:
+        if not self.files.uniform or self.preprocessing is not None:
             return ranks
         if self.kept > 1:
             return np.zeros(len(ranks), dtype=np.int64)

@@ -120,6 +120,9 @@ def _of_reading(reading: str) -> dict[str, tuple[Workload, int]]:
         "indexed binary": made("indexed_binary", "pytorch", per_file=4, files=16, record=2_000),
         "mapped binary": made("mmap_indexed_binary", "pytorch", per_file=4, files=16, record=2_000),
         "tfrecord": made("tfrecord", "tensorflow", per_file=8, files=64, batch=4),
+        "tfrecord with preprocessing": made(
+            "tfrecord", "tensorflow", per_file=8, files=32, batch=4, preprocessing=seconds(0.002, 0.001)
+        ),
         "tfrecord, shuffled": made(
             "tfrecord",
             "tensorflow",
