@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from replay.interface.captures import NamedPart
@@ -35,11 +36,23 @@ if TYPE_CHECKING:
     metavar="PCT",
     help="Exit 1 when what the description generates is less similar to the capture than this, such as 95.",
 )
+@click.option(
+    "--check/--no-check",
+    default=True,
+    show_default=True,
+    help="Generate a capture from the description, compare it with the given one, and write how near it is.",
+)
 @part_options
 @force_option
 @json_option
 def command(
-    capture: NamedPart, output: Path, batch: int | None, fail_under: float | None, force: bool, as_json: bool
+    capture: NamedPart,
+    output: Path,
+    batch: int | None,
+    fail_under: float | None,
+    check: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Write the DLIO workload whose I/O is nearest to a capture.
 
@@ -52,8 +65,10 @@ def command(
     from replay.commands.json_output import print_json
     from replay.commands.progress import status
 
+    if fail_under is not None and not check:
+        raise UsageError("--fail-under needs the comparison: leave out --no-check")
     with status("fitting"):
-        fitted = interface.fit(capture, output, batch=batch, force=force)
+        fitted = interface.fit(capture, output, batch=batch, check=check, force=force)
     if as_json:
         print_json(fitted.as_json())
     else:

@@ -13,6 +13,7 @@ import numpy as np
 from replay.fidelity.compare import Comparison, compare
 from replay.fitting.data_files import DataFiles
 from replay.fitting.observation import SAVING, Observation
+from replay.fitting.saves import Saves
 from traces.errors import UsageError
 from traces.part import Part
 from traces.schema import SPAN_KINDS, WRITE, codes
@@ -64,14 +65,14 @@ class Closeness:
 
 
 def closeness(
-    source: Capture, generated: Capture, seen: Observation, data: DataFiles | None, *, checkpoints: bool
+    source: Capture, generated: Capture, seen: Observation, data: DataFiles | None, saves: Saves
 ) -> Closeness:
     """Compare a capture with what its description generates. One pass over both, and one over the expressed part.
 
     Raises: CaptureError when a capture is damaged.
     """
     whole = compare(source, generated, relation=Relation.DIFFERENT)
-    part = _expressed(source, seen, data, checkpoints=checkpoints)
+    part = _expressed(source, seen, data, saves)
     inner = whole if part is source else compare(part, generated, relation=Relation.DIFFERENT) if part else None
     return Closeness(
         measures=tuple(_measures(whole, source, generated)),
@@ -82,10 +83,11 @@ def closeness(
     )
 
 
-def _expressed(source: Capture, seen: Observation, data: DataFiles | None, *, checkpoints: bool) -> Capture | None:
+def _expressed(source: Capture, seen: Observation, data: DataFiles | None, saves: Saves) -> Capture | None:
     """The part of the capture on the files of the description; None where there is nothing in it."""
     ids = [np.concatenate((data.train, data.evaluation))] if data is not None else []
-    if checkpoints:
+    if saves.any:
+        ids.append(saves.results)
         ids.append(seen.uses.file_id[(seen.uses.phase == SAVING) & (seen.uses.op == WRITE)])
     if not ids:
         return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.workloads.description import Reading, Workload
+from profiler_merge.workloads.description import READINGS, Reading, Workload
 from profiler_merge.workloads.workload_keys import KEYS
 from profiler_merge.workloads.workload_values import workload_from_values
 from replay.fitting.data_files import DataFiles, data_files
@@ -20,10 +20,10 @@ from replay.fitting.observation import Observation, own_cost_ns
 from replay.fitting.pipeline import elements_per_step
 from replay.fitting.record import overhead_bytes, record
 from replay.fitting.sample_shape import Samples, samples
-from replay.fitting.saves import saves
+from replay.fitting.saves import Saves, saves
 from replay.fitting.step_times import computation, compute_ns, preparation_ns
 from replay.fitting.unexpressed import unexpressed
-from traces.errors import CaptureError
+from traces.errors import CaptureError, UsageError
 from traces.units import NS_PER_S
 
 MIN_PREPARATION_S = 1e-6
@@ -36,7 +36,7 @@ class Fit:
 
     estimates: one for each key, in the order of the description. unexpressed: what no key expresses.
     operations, bytes: of the capture, all ranks together. ranks: of the capture. notes: what the user should know.
-    data: the files of the data set; None where the loop reads nothing. saves: whether there are checkpoints.
+    data: the files of the data set; None where the loop reads nothing. saves: its checkpoints.
     """
 
     estimates: tuple[Estimate, ...]
@@ -46,23 +46,36 @@ class Fit:
     ranks: int
     notes: tuple[str, ...]
     data: DataFiles | None
-    saves: bool
+    saves: Saves
 
     @property
     def values(self) -> dict[str, Any]:
         """The keys as nested values, as YAML gives them."""
-        nested: dict[str, Any] = {}
-        for estimate in self.estimates:
-            *sections, name = estimate.key.split(".")
-            inner = nested
-            for section in sections:
-                inner = inner.setdefault(section, {})
-            inner[name] = estimate.value
-        return nested
+        return _nested(self.estimates)
 
     def workload(self, reading: Reading = "documented") -> Workload:
         """The description under one of DLIO's readings. Raises: UsageError where its values contradict each other."""
         return workload_from_values(self.values, reading=reading)[0]
+
+
+def _nested(estimates: Iterable[Estimate]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for estimate in estimates:
+        *sections, name = estimate.key.split(".")
+        inner = nested
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = estimate.value
+    return nested
+
+
+def _stops(estimates: Iterable[Estimate]) -> Iterator[str]:
+    """A warning for each line of DLIO's code that stops at the description."""
+    for reading in READINGS:
+        try:
+            workload_from_values(_nested(estimates), reading=reading)
+        except UsageError as error:
+            yield f"DLIO's code (--reading {reading}) does not run this: {error}"
 
 
 def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
@@ -74,8 +87,7 @@ def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
     shape = _samples(seen, spans, data, batch) if data is not None else None
     chosen = loader(seen, data, shape)
     saved = saves(seen, shape, chosen.name)
-    has_saves = any(each.key == "workflow.checkpoint" and each.value for each in saved)
-    if data is None and not has_saves:
+    if data is None and not saved.any:
         raise CaptureError(
             "no training step waits for a read and none writes a checkpoint: there is nothing to describe; "
             "`dxt-replay summary` shows what the capture has"
@@ -85,18 +97,19 @@ def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
         *chosen.estimates,
         *_data(seen, data, shape, chosen),
         *_times(seen, data, shape, chosen),
-        *saved,
+        *saved.estimates,
     ]
+    estimates = _in_order(found)
     operations, moved = seen.uses.total(np.ones(len(seen.uses.file_id), dtype=bool))
     return Fit(
-        estimates=_in_order(found),
-        unexpressed=unexpressed(seen, data, checkpoints=has_saves),
+        estimates=estimates,
+        unexpressed=unexpressed(seen, data, saved),
         operations=operations,
         bytes=moved,
         ranks=seen.ranks,
-        notes=(*seen.warnings, *_divisibility(found, seen.ranks)),
+        notes=(*seen.warnings, *_divisibility(found, seen.ranks), *_stops(estimates)),
         data=data,
-        saves=has_saves,
+        saves=saved,
     )
 
 

@@ -34,6 +34,9 @@ MOST_RANKS = 8
 BEFORE, LOOP, SAVING, AFTER = range(4)
 """When an operation began: before the rank's first step, in its loop, inside a checkpoint of the loop, after it."""
 
+_FOLD_ROWS = 1 << 20
+"""Rows of counts after which they are added up."""
+
 _EVALUATIONS = ("eval", "valid", "test")
 """How names of spans begin in which an application evaluates."""
 
@@ -47,7 +50,7 @@ _OTHER = SPAN_KINDS.index("other")
 class Uses:
     """Counts of the operations of all ranks; arrays (rows,), a row for each file, operation, interface and phase.
 
-    `phase`: BEFORE, LOOP, SAVING or AFTER. `writers`: ranks with such operations.
+    `phase`: BEFORE, LOOP, SAVING or AFTER. `ranks`: how many have such operations.
     """
 
     file_id: np.ndarray
@@ -201,28 +204,21 @@ def spread(ranks: tuple[int, ...], most: int) -> tuple[int, ...]:
 
 
 def _uses(capture: Capture, layers: LayerChoice) -> Uses:
-    found: dict[int, list[int]] = {}
-    files, begin_ns = capture.files.num_rows, capture.time_span_ns[0]
+    files, begin_ns = max(capture.files.num_rows, 1), capture.time_span_ns[0]
+    spans = spans_by_rank(capture.spans, capture.ranks)
+    total = np.empty((0, 4), dtype=np.int64)
+    parts: list[np.ndarray] = []
     for rank in capture.ranks:
-        loop = rank_loop(capture, rank, spans_by_rank(capture.spans, [rank])[rank], begin_ns)
-        seen: set[int] = set()
-        for batch, mine, _ in rank_rows(capture, rank, layers):
-            start, length = batch.column("start_ns").to_numpy()[mine], batch.column("length").to_numpy()[mine]
-            key = (codes(batch, "op")[mine].astype(np.int64) * 8 + codes(batch, "api")[mine]) * 4 + phases(loop, start)
-            key = key * files + batch.column("file_id").to_numpy()[mine]
-            keys, place = np.unique(key, return_inverse=True)
-            counts = np.bincount(place, minlength=len(keys)).tolist()
-            moved = np.zeros(len(keys), dtype=np.int64)
-            np.add.at(moved, place, length)
-            for one, count, amount in zip(keys.tolist(), counts, moved.tolist(), strict=True):
-                entry = found.setdefault(one, [0, 0, 0])
-                entry[0] += count
-                entry[1] += amount
-                entry[2] += one not in seen
-            seen.update(keys.tolist())
-    keys = np.array(sorted(found), dtype=np.int64)
-    numbers = np.array([found[key] for key in keys.tolist()], dtype=np.int64).reshape(-1, 3)
-    rest, file_id = np.divmod(keys, max(files, 1))
+        loop = rank_loop(capture, rank, spans[rank], begin_ns)
+        mine = [_counted(batch, chosen, loop, files) for batch, chosen, _ in rank_rows(capture, rank, layers)]
+        if mine:
+            of_rank = _added_up(np.concatenate(mine))
+            of_rank[:, 3] = 1
+            parts.append(of_rank)
+        if sum(map(len, parts)) > max(_FOLD_ROWS, len(total)):
+            total, parts = _added_up(np.concatenate((total, *parts))), []
+    total = _added_up(np.concatenate((total, *parts)))
+    rest, file_id = np.divmod(total[:, 0], files)
     rest, phase = np.divmod(rest, 4)
     op, api = np.divmod(rest, 8)
     return Uses(
@@ -230,10 +226,28 @@ def _uses(capture: Capture, layers: LayerChoice) -> Uses:
         op=op,
         api=api,
         phase=phase,
-        operations=numbers[:, 0],
-        bytes=numbers[:, 1],
-        ranks=numbers[:, 2],
+        operations=total[:, 1],
+        bytes=total[:, 2],
+        ranks=total[:, 3],
     )
+
+
+def _counted(batch: pa.RecordBatch, chosen: np.ndarray, loop: TrainingLoop, files: int) -> np.ndarray:
+    """int64 (k, 4): key of a file, operation, interface and phase; operations; bytes; 0."""
+    phase = phases(loop, batch.column("start_ns").to_numpy()[chosen])
+    key = (codes(batch, "op")[chosen].astype(np.int64) * 8 + codes(batch, "api")[chosen]) * 4 + phase
+    key = key * files + batch.column("file_id").to_numpy()[chosen]
+    length = batch.column("length").to_numpy()[chosen]
+    return _added_up(np.stack((key, np.ones_like(key), length, np.zeros_like(key)), axis=1))
+
+
+def _added_up(rows: np.ndarray) -> np.ndarray:
+    """The rows with each key once, ascending, and the sums of the other columns."""
+    keys, place = np.unique(rows[:, 0], return_inverse=True)
+    sums = np.zeros((len(keys), 4), dtype=np.int64)
+    np.add.at(sums, place, rows)
+    sums[:, 0] = keys
+    return sums
 
 
 def phases(loop: TrainingLoop, start_ns: np.ndarray) -> np.ndarray:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from profiler_merge.workloads.checkpoint_files import saving, shards_of_rank
 from profiler_merge.workloads.description import Framework, Model, Workload
 from replay.fitting.estimate import Estimate
-from replay.fitting.observation import SAVING, Observation, RankReads
+from replay.fitting.observation import BEFORE, SAVING, Observation, RankReads
 from replay.fitting.sample_shape import Samples
 from traces.schema import WRITE
 from traces.units import format_bytes
 
 _OF_ONE = re.compile(r"global_epoch\d+_step\d+")
 """The folder that DLIO makes for each checkpoint."""
+
+RESULT_SHARE = 0.05
+"""Share of all bytes of a capture from which on a file that is written beside the loop counts as a result."""
 
 EQUAL_SHARES = 0.01
 """Largest difference of the ranks' bytes, as a share of them, with which they count as equal shares."""
@@ -25,15 +30,76 @@ MIN_BYTES = 1024
 """Bytes of a save below which a rank does not count as one that writes a model."""
 
 
-def saves(seen: Observation, samples: Samples | None, framework: Framework) -> tuple[Estimate, ...]:
-    """Estimates of the checkpoint and of the model. `samples`: of the description; None where nothing is read.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Saves:
+    """Checkpoints as the description has them.
 
-    `framework`: of the description, which writes headers beside the model.
+    any: whether there are some. results: files that are written outside of the loop's checkpoints, and stand as one.
+    """
+
+    any: bool
+    results: np.ndarray
+    estimates: tuple[Estimate, ...]
+
+
+def saves(seen: Observation, samples: Samples | None, framework: Framework) -> Saves:
+    """Checkpoints and the model. `samples`: of the description; None where nothing is read.
+
+    `framework`: of the description, which writes headers beside the model. Where nothing is written inside checkpoints,
+    results that are written beside the loop stand as one checkpoint at its end.
     """
     written = {rank.rank: _bytes_per_save(rank) for rank in seen.looked}
     writers = {rank: sizes for rank, sizes in written.items() if len(sizes) and np.median(sizes) >= MIN_BYTES}
-    if not writers:
-        return (Estimate(key="workflow.checkpoint", value=False, found="no bytes are written inside checkpoints"),)
+    nothing = np.empty(0, dtype=np.int64)
+    if writers:
+        return Saves(any=True, results=nothing, estimates=_inside(seen, samples, framework, writers))
+    results = _results(seen)
+    if len(results) and samples is not None:
+        return Saves(any=True, results=results, estimates=_at_end(seen, samples, framework, results))
+    none = Estimate(key="workflow.checkpoint", value=False, found="no bytes are written inside checkpoints")
+    return Saves(any=False, results=nothing, estimates=(none,))
+
+
+def _results(seen: Observation) -> np.ndarray:
+    """Files that are written beside the loop and hold a notable share of all bytes of the capture."""
+    uses = seen.uses
+    rows = (uses.op == WRITE) & (uses.phase != BEFORE)
+    found, place = np.unique(uses.file_id[rows], return_inverse=True)
+    moved = np.bincount(place, weights=uses.bytes[rows], minlength=len(found))
+    return found[moved >= max(RESULT_SHARE * uses.bytes.sum(), MIN_BYTES)]
+
+
+def _at_end(seen: Observation, samples: Samples, framework: Framework, results: np.ndarray) -> tuple[Estimate, ...]:
+    """One checkpoint after the last epoch in place of results that are written beside the loop."""
+    uses = seen.uses
+    rows = (uses.op == WRITE) & np.isin(uses.file_id, results)
+    requests, moved = uses.total(rows)
+    writers = min(int(uses.ranks[rows].sum()), seen.ranks)
+    size = moved // writers
+    found = f"{requests:,} writes to {len(results)} files beside the loop stand as a checkpoint at its end"
+    return (
+        Estimate(key="workflow.checkpoint", value=True, found=found, error="the capture has no checkpoints"),
+        Estimate(key="checkpoint.checkpoint_after_epoch", value=samples.epochs, found="at the end"),
+        Estimate(key="checkpoint.epochs_between_checkpoints", value=samples.epochs, found="once"),
+        Estimate(
+            key="checkpoint.checkpoint_folder",
+            value=os.path.dirname(seen.paths[int(results[0])]) or ".",
+            found="where the results were written",
+        ),
+        Estimate(
+            key="model.model_size_bytes",
+            value=max(size - _frame_bytes(framework, size), 1),
+            found=f"what a rank writes, {size:,} B, without the framework's headers",
+            error=f"in {requests // writers:,} requests, which DLIO writes as one tensor",
+        ),
+        *([Estimate(key="model.parallelism.zero_stage", value=1, found="every rank writes")] if writers > 1 else []),
+    )
+
+
+def _inside(
+    seen: Observation, samples: Samples | None, framework: Framework, writers: Mapping[int, np.ndarray]
+) -> tuple[Estimate, ...]:
+    """Estimates of checkpoints inside the loop. `writers`: rank -> bytes of each of its checkpoints."""
     first = next(rank for rank in seen.looked if rank.rank in writers)
     sizes = np.concatenate(list(writers.values()))
     pieces = np.unique(first.saves[:, 0], return_counts=True)[1]

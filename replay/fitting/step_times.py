@@ -20,8 +20,9 @@ DRAWS = 20_000
 CONSTANT_SHARE = 1e-4
 """Difference from the median, as a share of it, up to which a time is the same as others."""
 
-MOST_CONSTANT = 0.95
-"""Share of the times that must be the same for all of them to count as constant: first steps of epochs are longer."""
+MOST_CONSTANT = 0.5
+"""Share of the times that must be the same for all of them to count as constant: first steps of epochs are longer, and
+times that were measured are hardly ever the same."""
 
 CLEARLY_BETTER = 0.02
 """By how much the KS distance of a family must be below that of the normal one for it to be taken."""

@@ -9,6 +9,7 @@ import numpy as np
 from replay.fitting.data_files import DataFiles
 from replay.fitting.estimate import Unexpressed
 from replay.fitting.observation import BEFORE, SAVING, Observation
+from replay.fitting.saves import Saves
 from traces.schema import READ, WRITE
 
 MARKS = "dxt-anchor"
@@ -18,10 +19,10 @@ MAX_NAMED = 3
 """Files that a reason names."""
 
 
-def unexpressed(seen: Observation, data: DataFiles | None, *, checkpoints: bool) -> tuple[Unexpressed, ...]:
+def unexpressed(seen: Observation, data: DataFiles | None, saves: Saves) -> tuple[Unexpressed, ...]:
     """Operations that no key of DLIO expresses, by reason; those with the most operations first.
 
-    `checkpoints`: whether the description has them. What is expressed may still differ in number: the comparison of a
+    What is expressed may still differ in number: the comparison of a
     generated capture with this one shows that.
     """
     uses = seen.uses
@@ -41,8 +42,9 @@ def unexpressed(seen: Observation, data: DataFiles | None, *, checkpoints: bool)
     take(marks[uses.file_id] if len(marks) else rest & False, "they are marks of the recording")
     saved = (uses.phase == SAVING) & (uses.op == WRITE)
     of_saves = np.isin(uses.file_id, uses.file_id[saved]) & (uses.op != READ)
-    if checkpoints:
+    if saves.any:
         rest[of_saves & (uses.phase == SAVING)] = False
+    rest[np.isin(uses.file_id, saves.results) & (uses.op != READ)] = False
     take(uses.phase == SAVING, "DLIO writes a checkpoint and does nothing else in it")
     if data is not None:
         take(np.isin(uses.file_id, data.left_out), "the loop reads them beside the data set, and DLIO has one data set")

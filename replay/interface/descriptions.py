@@ -100,4 +100,4 @@ def _closeness(source: Capture, seen: Observation, found: Fit, workload: Workloa
     with tempfile.TemporaryDirectory(prefix="dxt-replay-fit-") as folder:
         place = Path(folder) / "generated.capture"
         generate(workload, found.ranks, place, device=device_of(seen))
-        return closeness(source, open_capture(place), seen, found.data, checkpoints=found.saves)
+        return closeness(source, open_capture(place), seen, found.data, found.saves)

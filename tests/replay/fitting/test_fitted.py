@@ -132,6 +132,28 @@ def test_the_written_description_reads_back_to_the_same_workload(tmp_path):
         read_workload(tmp_path / "run.yaml", reading=reading)  # DLIO's code would not stop
 
 
+def test_results_beside_the_loop_stand_as_a_checkpoint_at_its_end(tmp_path):
+    after = 1_000_000 + 41 * 10_000_000
+    results = tuple(
+        write(4 + rank, rank=rank, offset=piece * 1000, length=1000, start_ns=after + piece * 2000)
+        for rank in range(2)
+        for piece in range(500)
+    )
+    files = (File("/run/result-0.json"), File("/run/result-1.json"))
+    found = fitted(record_loop(tmp_path, ranks=2, extra=results, extra_files=files))
+    assert values(found)["checkpoint.checkpoint_after_epoch"] == values(found)["train.epochs"]
+    assert values(found)["model.model_size_bytes"] == pytest.approx(500_000, rel=0.01)
+    assert values(found)["model.parallelism.zero_stage"] == 1
+    assert not any("written outside" in each.reason for each in found.unexpressed)
+
+
+def test_a_limit_needs_the_comparison(tmp_path, capsys):
+    record_loop(tmp_path)
+    words = ["fit", str(tmp_path / "test.capture"), "-o", str(tmp_path / "run.yaml"), "--no-check", "--fail-under", "9"]
+    assert main(words) == 2
+    assert "leave out --no-check" in capsys.readouterr().err
+
+
 def test_a_part_and_a_replay_are_captures_too(tmp_path):
     capture = record_loop(tmp_path, ranks=2, steps=60)
     part = interface.part(capture, ranks="1", steps="0-39")
