@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from profiler_merge.analysis import findings_compute, findings_storage
+from profiler_merge.analysis import findings_benchmark, findings_compute, findings_storage
 from profiler_merge.analysis.analyse import Analysis, analyse
 from profiler_merge.analysis.finding import SEVERITIES, Finding
 from traces.store.reader import Capture
@@ -15,7 +15,7 @@ from traces.store.reader import Capture
 CODES = (
     "no-trace", "partial-trace", "small-reads", "small-writes", "small-chunks", "random-shared", "re-reads",
     "shared-reads", "rank-imbalance", "metadata-time", "input-bound", "no-overlap", "one-reader",
-    "checkpoint-blocking", "warm-up",
+    "checkpoint-blocking", "warm-up", "mlperf-storage", "benchmark-figures",
 )  # fmt: skip
 """All codes that a `Finding` can have."""
 
@@ -39,7 +39,7 @@ def findings(capture: Capture) -> tuple[Finding, ...]:
 
 def findings_of(analysis: Analysis) -> tuple[Finding, ...]:
     """Findings about what `analyse` returned, the gravest first."""
-    rules = (*findings_storage.RULES, *findings_compute.RULES)
+    rules = (*findings_storage.RULES, *findings_compute.RULES, *findings_benchmark.RULES)
     found = [finding for rule in rules for finding in rule(analysis)]
     return tuple(sorted(found, key=_rank))
 

@@ -8,7 +8,9 @@ from enum import Enum
 
 import numpy as np
 
+from traces.benchmark_run import BenchmarkRun, benchmark_run
 from traces.recorder_files import is_recorder_file
+from traces.replay_record import CacheRecord, replay_record
 from traces.store.reader import Capture
 
 LUSTRE = "lustre"
@@ -26,11 +28,14 @@ class Framework(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """`framework`: of the program; `file_systems`: of its files, by name, such as ext4; `own_files`: the ids of files
-    that belong to the profilers rather than to the program."""
+    that belong to the profilers rather than to the program. `benchmark`: what it runs of a benchmark, None for other
+    programs. `cache`: the page cache before a replay, None for what is not a replay."""
 
     framework: Framework = Framework.UNKNOWN
     file_systems: frozenset[str] = field(default_factory=frozenset)
     own_files: frozenset[int] = field(default_factory=frozenset)
+    benchmark: BenchmarkRun | None = None
+    cache: CacheRecord | None = None
 
 
 _BY_SPAN = (
@@ -55,9 +60,12 @@ def setting_of(capture: Capture) -> Setting:
     named = "\n".join([capture.info.job.exe, *paths])
     found = next((framework for pattern, framework in _BY_SPAN if pattern.search(spans)), None)
     found = found or next((framework for pattern, framework in _BY_NAME if pattern.search(named)), Framework.UNKNOWN)
+    record = replay_record(capture.info, capture.path / "capture.json")
     systems = capture.files["fs_type"].unique().to_pylist()
     return Setting(
         framework=found,
         file_systems=frozenset(name for name in systems if name),
         own_files=frozenset(np.flatnonzero([is_recorder_file(path) for path in paths]).tolist()),
+        benchmark=benchmark_run(capture.info),
+        cache=None if record is None else record.cache,
     )

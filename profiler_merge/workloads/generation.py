@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from profiler_merge.workloads.assumed_device import DEFAULT_DEVICE, AssumedDevice, parse_device
+from profiler_merge.workloads.benchmark_facts import benchmark_facts
 from profiler_merge.workloads.description import Workload
 from profiler_merge.workloads.loaders import Loaders
 from profiler_merge.workloads.rank_rows import RankRows, timelines
@@ -242,9 +243,14 @@ def write_ranks(setting: Setting, meetings_ns: np.ndarray, working: Path, first:
 
 def _info(setting: Setting, generated: Generated, notes: Sequence[str]) -> CaptureInfo:
     workload = setting.workload
-    source = workload.source
+    source, facts = workload.source, benchmark_facts(workload, loaders_of(setting).files.plan)
     return CaptureInfo(
-        job=Job(nprocs=setting.ranks, run_time_s=generated.elapsed_s, exe="dlio_benchmark"),
+        job=Job(
+            nprocs=setting.ranks,
+            run_time_s=generated.elapsed_s,
+            exe="dlio_benchmark",
+            metadata={} if facts is None else facts.as_metadata(),
+        ),
         ranks=tuple(range(setting.ranks)),
         sources=(Source(name=source.name, sha256=source.sha256, kind="workload"),),
         coverage=Coverage(bytes=1.0, operations=1.0),

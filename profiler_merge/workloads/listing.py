@@ -49,11 +49,11 @@ def _listed(name: str) -> ListedWorkload:
         bytes=sum(each.total_bytes for each in sets),
         batch_size=workload.reader.batch_size if trains else 0,
         compute_s=compute_s,
-        needs_bytes_per_s=workload.reader.batch_size * _record_bytes(workload) / compute_s if compute_s else None,
+        needs_bytes_per_s=workload.reader.batch_size * record_bytes(workload) / compute_s if compute_s else None,
     )
 
 
-def _record_bytes(workload: Workload) -> float:
+def record_bytes(workload: Workload) -> float:
     """The length of a record, as the description has it."""
     data = workload.dataset
     if data.format == "synthetic":

@@ -228,6 +228,7 @@ def replay_info(
             zero_ns=zero_ns,
             job_id=source.info.job.job_id,
             exe=source.info.job.exe,
+            metadata=source.info.job.metadata,
         ),
         ranks=source.info.ranks,
         sources=sources or (as_source(source), *source.info.sources),

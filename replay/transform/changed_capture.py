@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from traces.benchmark_run import BENCHMARK
 from traces.schema import SPANS_SCHEMA, CaptureInfo, Coverage
 from traces.store.reader import Capture
 from traces.store.relation import as_source
@@ -86,10 +87,14 @@ def _info(source: Capture, ranks: tuple[int, ...], stored: int, making: Making) 
     info = source.info
     job = info.job
     earlier = info.made_by.get("transforms", [])
+    # What a benchmark says of its training does not hold for a changed one.
+    metadata = {name: value for name, value in job.metadata.items() if name != BENCHMARK}
     ended = job.end_ns if not job.start_ns else job.start_ns + making.elapsed_ns
     return dataclasses.replace(
         info,
-        job=dataclasses.replace(job, nprocs=len(ranks), run_time_s=ns_to_seconds(making.elapsed_ns), end_ns=ended),
+        job=dataclasses.replace(
+            job, nprocs=len(ranks), run_time_s=ns_to_seconds(making.elapsed_ns), end_ns=ended, metadata=metadata
+        ),
         ranks=ranks,
         sources=(as_source(source), *info.sources),
         # The rows stand at the times of one clock, and no counters count them.

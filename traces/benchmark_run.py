@@ -1,0 +1,67 @@
+"""What a training of a benchmark says of itself, in its capture and in the replays of it. The figures rest on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from traces.errors import CaptureError
+from traces.schema import CaptureInfo
+
+BENCHMARK = "benchmark"
+"""Key of `Job.metadata` that holds the run, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkRun:
+    """One training of a benchmark in the manner of DLIO.
+
+    workload: name of its description. overrides: `KEY=VALUE` given beside it.
+    batch_size: samples of a rank's step. record_bytes: mean length of a sample. files, samples_per_file: of training.
+    exclude_start_steps, exclude_end_steps: of each block, left out of the accelerator utilisation.
+    blocks: (epoch, first step, last step) of each stretch of training steps without a checkpoint between.
+    """
+
+    workload: str
+    overrides: tuple[str, ...]
+    batch_size: int
+    record_bytes: float
+    files: int
+    samples_per_file: int
+    exclude_start_steps: int
+    exclude_end_steps: int
+    blocks: tuple[tuple[int, int, int], ...]
+
+    def as_metadata(self) -> dict[str, str]:
+        """The run as it lies in `Job.metadata`."""
+        return {BENCHMARK: json.dumps(dataclasses.asdict(self))}
+
+
+def benchmark_run(info: CaptureInfo) -> BenchmarkRun | None:
+    """The run of a benchmark that a capture shows; None for any other. Raises: CaptureError where it is damaged."""
+    if BENCHMARK not in info.job.metadata:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(info.job.metadata[BENCHMARK])
+        run = BenchmarkRun(**_typed(found))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CaptureError(f"capture.json is damaged: the benchmark in its metadata ({error!r})") from error
+    if min(run.batch_size, run.exclude_start_steps, run.exclude_end_steps, run.files, run.samples_per_file) < 0:
+        raise CaptureError("capture.json is damaged: a number below 0 in the benchmark of its metadata")
+    return run
+
+
+def _typed(found: dict[str, Any]) -> dict[str, Any]:
+    numbers = ("batch_size", "files", "samples_per_file", "exclude_start_steps", "exclude_end_steps")
+    overrides, blocks = found["overrides"], found["blocks"]
+    if not isinstance(overrides, list) or not isinstance(blocks, list):
+        raise TypeError("overrides and blocks are lists")
+    return {
+        "workload": str(found["workload"]),
+        "overrides": tuple(map(str, overrides)),
+        "record_bytes": float(found["record_bytes"]),
+        "blocks": tuple((int(epoch), int(first), int(last)) for epoch, first, last in blocks),
+        **{name: int(found[name]) for name in numbers},
+    }
