@@ -31,6 +31,9 @@ bench:  ## speed of each hot path as ratios against peers, a table and benchmark
 bench-prediction:  ## pace steps against a real application on throttled storage; needs root, 5 minutes
 	$(PYTHON) -m benchmarks.prediction
 
+bench-agreement:  ## simulate against run on calibrated targets; needs root and libfuse3, 45 minutes
+	$(PYTHON) -m benchmarks.simulation_agreement
+
 survey-logs:  ## merge every Darshan log below LOGS=DIR, and say what was traced, rebuilt and met
 	$(PYTHON) -m benchmarks.log_survey $(LOGS)
 
@@ -43,4 +46,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction survey-logs demo clean
+.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement survey-logs demo clean

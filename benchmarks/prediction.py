@@ -128,15 +128,20 @@ def run_in(command: Sequence[str], procs: Path | None = None) -> str:
 
 
 @contextmanager
-def throttled(folder: Path, bytes_per_s: int) -> Iterator[Path]:
-    """A control group whose members read the device of `folder` at `bytes_per_s`: the file that takes their ids.
+def throttled(folder: Path, bytes_per_s: int | None = None, *, requests_per_s: int | None = None) -> Iterator[Path]:
+    """A control group whose members read the device of `folder` at these rates: the file that takes their ids.
 
     Raises: CannotThrottleError.
     """
     device = _device(folder)
-    for group, limit, line in (
-        ("/sys/fs/cgroup/blkio", "blkio.throttle.read_bps_device", f"{device} {bytes_per_s}"),
-        ("/sys/fs/cgroup", "io.max", f"{device} rbps={bytes_per_s}"),
+    rates = {"bps": bytes_per_s, "iops": requests_per_s}
+    chosen = {unit: rate for unit, rate in rates.items() if rate is not None}
+    for group, lines in (
+        (
+            "/sys/fs/cgroup/blkio",
+            {f"blkio.throttle.read_{unit}_device": f"{device} {rate}" for unit, rate in chosen.items()},
+        ),
+        ("/sys/fs/cgroup", {"io.max": " ".join([device, *(f"r{unit}={rate}" for unit, rate in chosen.items())])}),
     ):
         place = Path(group, f"dxt-replay-{os.getpid()}")
         try:
@@ -145,7 +150,8 @@ def throttled(folder: Path, bytes_per_s: int) -> Iterator[Path]:
             continue
         try:
             try:
-                (place / limit).write_text(line, encoding="ascii")
+                for limit, line in lines.items():
+                    (place / limit).write_text(line, encoding="ascii")
             except OSError:
                 continue
             yield place / "cgroup.procs"

@@ -47,13 +47,14 @@ def fit_model(
     operations["read"] = _table([each for each in cold if each.in_flight == 1] if limits else cold)
     dirty = dirty_bytes if _ends_in_the_cache(_of(measured, "write", "synced"), synced) else 0
     operations |= _written(writes, synced, in_cache=dirty > 0)
-    cache = PageCache(size=cache_bytes, hit=cached, read_ahead=read_ahead, dirty=dirty) if drops_pages else None
+    into_cache = _table(writes) if dirty else None
+    cache = PageCache(size=cache_bytes, hit=cached, write=into_cache, read_ahead=read_ahead, dirty=dirty)
     return StorageModel(
         name=name,
         about=about,
         operations=operations,
         limits=tuple(limits),
-        cache=cache,
+        cache=cache if drops_pages else None,
         jitter=_jitter(cold),
         uncertainty=_uncertainty(cold),
     )

@@ -47,7 +47,9 @@ def passed(size: int, in_flight: int, end_ns: np.ndarray) -> Passed | None:
     per_s, burst = _line(ended, 0.5, 1.0)
     rates = [_line(ended, 0.4 + 0.3 * part, 0.7 + 0.3 * part)[0] for part in range(2)]
     early = ended[ended < ended[-1] / 2]
-    at_once = float(np.max(np.arange(1, len(early) + 1) - per_s * early, initial=0.0))
+    ahead = np.arange(1, len(early) + 1) - per_s * early
+    ahead = ahead[ahead >= per_s * early]  # they came at twice the later rate at least
+    at_once = float(np.max(ahead, initial=0.0))
     steady = min(rates) > 0 and max(rates) < STEADY * min(rates)
     throttled = steady and at_once > in_flight + 2 and at_once > LEAST_BURST_S * per_s
     return Passed(size=size, burst=max(burst, 0.0), per_s=per_s, throttled=bool(throttled))

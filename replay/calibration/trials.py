@@ -22,6 +22,9 @@ from traces.units import MIB
 MANY_USES = 1 << 40
 """Uses of a file that stays open until a trial is over."""
 
+OFF_PAGE_BYTES = 57
+"""Where written files begin, so that no request is of whole pages alone."""
+
 MOST_WRITTEN_BYTES = 256 * MIB
 """Most bytes that a trial writes."""
 
@@ -69,6 +72,15 @@ class Bench:
         self.dropped.stayed_bytes += residency.resident_bytes
         self.dropped.total_bytes += residency.total_bytes
 
+    def fill_cache(self) -> None:
+        """Have the whole cached file in the page cache: a file system may have given pages up. Raises: OSError."""
+        held = page_cache.resident([self.cached])
+        if held.total_bytes and held.resident_bytes == held.total_bytes:
+            return
+        with open(self.cached, "rb", buffering=0) as file:
+            while file.read(MIB):
+                pass
+
     def issue(self, files: FileTable, lanes: list[LaneItems], seconds: float) -> Issued:
         """As `issue`, on this directory; closes the files."""
         try:
@@ -90,6 +102,7 @@ def _cached_read(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> I
     places = bench.cached_bytes // probe.size
     if places < 1:
         return None
+    bench.fill_cache()
     offsets = [probe.size * bench.random.integers(0, places, MAX_ITEMS // 4) for _ in range(probe.in_flight)]
     return bench.issue(_reading(bench.cached), _reads(offsets, probe.size, pause_ns), seconds)
 
@@ -112,7 +125,8 @@ def _reads(offsets: list[np.ndarray], size: int, pause_ns: int) -> list[LaneItem
 
 
 def _write(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued | None:
-    """Requests to the ends of new files, one of each lane."""
+    """Requests to the ends of new files, one of each lane. Their pages are shared, as in most files that are written:
+    some file systems send the parts one by one."""
     each = _requests_that_fit(bench, probe)
     return None if not each else _on_new_files(
         bench,
@@ -120,7 +134,7 @@ def _write(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued 
         lambda lane: LaneItems(
             kind=WRITE_AT,
             slot=lane,
-            offset=np.arange(each) * probe.size,
+            offset=OFF_PAGE_BYTES + np.arange(each) * probe.size,
             length=probe.size,
             pause_ns=pause_ns,
             count=each,
@@ -138,7 +152,7 @@ def _sync(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued |
         lambda lane: LaneItems(
             kind=np.tile(np.array([WRITE_AT, SYNC], dtype=np.uint8), each),
             slot=lane,
-            offset=np.repeat(np.arange(each) * probe.size, 2),
+            offset=OFF_PAGE_BYTES + np.repeat(np.arange(each) * probe.size, 2),
             length=np.tile(np.array([probe.size, 0]), each),
             pause_ns=pause_ns,
             count=2 * each,

@@ -88,6 +88,8 @@ def test_writes_that_end_in_the_cache_are_paid_by_the_sync() -> None:
     )
     assert model.cache is not None
     assert model.cache.dirty == 1 << 28
+    assert model.cache.write is not None
+    assert model.cache.write.ns(LARGE) == pytest.approx(200_000)
     assert model.operations["sync"].ns(0) == pytest.approx(500_000)
     assert model.operations["write"].ns(LARGE) == pytest.approx(2_000_000)
 
@@ -104,7 +106,7 @@ def test_writes_that_wait_for_the_storage_are_as_measured() -> None:
         ]
     )
     assert model.cache is not None
-    assert model.cache.dirty == 0
+    assert (model.cache.dirty, model.cache.write) == (0, None)
     assert model.operations["write"].ns(LARGE) == pytest.approx(9_000_000)
     assert model.operations["sync"].ns(0) == pytest.approx(5_000_000)
 

@@ -64,6 +64,13 @@ def test_storage_that_becomes_slower_and_slower_is_not_throttled() -> None:
     assert not found.throttled
 
 
+def test_storage_that_begins_a_little_faster_is_not_throttled() -> None:
+    quick, slow = np.arange(1, 800) / 800, 1.0 + np.arange(1, 640) / 640
+    found = passed(4096, IN_FLIGHT, (np.concatenate([quick, slow]) * 1e9).astype(np.int64))
+    assert found is not None
+    assert not found.throttled
+
+
 @pytest.mark.parametrize("ended", [[], [1, 2, 3], [5, 5, 5, 5]])
 def test_too_few_requests_say_nothing(ended: list[int]) -> None:
     assert passed(4096, IN_FLIGHT, np.array(ended, dtype=np.int64)) is None

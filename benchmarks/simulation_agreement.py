@@ -1,0 +1,249 @@
+"""Does `simulate` with a calibrated storage model agree with `run --pace steps` on that very storage?
+
+For each target (the plain file system, throttles of bytes and of requests, and a file system whose calls take 5 ms) the
+storage is calibrated once. Each capture is then simulated on the model, and replayed there several times, cold. The
+captures are those in `../shared/captures` beside the checkout; without them, the two that come with the package.
+
+Throttles need root and the block I/O controller, the slow file system needs a C compiler and libfuse3: what is missing
+is named and left out.
+
+    python -m benchmarks.simulation_agreement [--json] [--target DIR] [--captures A,B] [--targets A,B]
+        [--minutes 2] [--repeats 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.prediction import CannotThrottleError, dxt_replay, throttled
+from replay import interface
+
+CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "captures"
+BUNDLED = ("imagenet", "cosmictagger")
+BYTES_PER_S, REQUESTS_PER_S, DELAY_US = 10_000_000, 100, 5000
+LIMIT_PCT = 10.0
+"""Largest difference of the simulated time from the replayed one, per cent."""
+
+MOUNTED_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A storage. shown: a context that gives the directory as this storage shows it. group: a context that gives the
+    control group that a process must join, or None."""
+
+    name: str
+    shown: Callable[[Path], AbstractContextManager[Path]]
+    group: Callable[[Path], AbstractContextManager[Path | None]]
+
+
+@contextmanager
+def _as_it_is(folder: Path) -> Iterator[Path]:
+    yield folder
+
+
+@contextmanager
+def _no_group(folder: Path) -> Iterator[Path | None]:
+    yield None
+
+
+@contextmanager
+def delayed(folder: Path) -> Iterator[Path]:
+    """`folder` through a file system of its own, each of whose calls takes DELAY_US. Raises: CannotThrottleError."""
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-delayed-") as own:
+        program, mount = Path(own, "delayed_files"), Path(own, "mount")
+        mount.mkdir()
+        _build(program)
+        options = "max_threads=128,entry_timeout=86400,attr_timeout=86400"
+        process = subprocess.Popen(
+            [str(program), str(DELAY_US), str(mount), "-f", "-o", options],
+            env=os.environ | {"DXT_REPLAY_DELAYED_SOURCE": str(folder)},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            until = time.monotonic() + MOUNTED_WITHIN_S
+            while not mount.is_mount():
+                if process.poll() is not None or time.monotonic() > until:
+                    raise CannotThrottleError("a FUSE file system cannot be mounted here")
+                time.sleep(0.01)
+            yield mount
+        finally:
+            for command in (["fusermount3", "-u", str(mount)], ["umount", str(mount)]):
+                if mount.is_mount():
+                    subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+            process.terminate()
+            process.wait()
+
+
+def _build(program: Path) -> None:
+    try:
+        flags = subprocess.run(
+            ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        source = Path(__file__).with_name("delayed_files.c")
+        subprocess.run(["cc", "-O2", str(source), "-o", str(program), *flags], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CannotThrottleError(
+            "the slow file system cannot be built (it needs cc, pkg-config and libfuse3-dev)"
+        ) from error
+
+
+TARGETS = (
+    Target(name="plain", shown=_as_it_is, group=_no_group),
+    Target(
+        name=f"{BYTES_PER_S / 1e6:.0f} MB/s",
+        shown=_as_it_is,
+        group=lambda folder: throttled(folder, BYTES_PER_S),
+    ),
+    Target(
+        name=f"{REQUESTS_PER_S} requests/s",
+        shown=_as_it_is,
+        group=lambda folder: throttled(folder, requests_per_s=REQUESTS_PER_S),
+    ),
+    Target(name=f"{DELAY_US / 1000:.0f} ms a call", shown=delayed, group=_no_group),
+)
+
+
+def measure(
+    folder: Path | None = None,
+    *,
+    captures: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    minutes: float = 2.0,
+    repeats: int = 3,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Per target and capture: simulated and replayed seconds, and the difference in per cent of the replayed ones."""
+    rows, skipped = [], {}
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-agreement-", dir=folder) as scratch:
+        merged = _merged(Path(scratch), captures)
+        data = Path(scratch, "data")
+        data.mkdir()
+        for name, capture in merged.items():
+            dxt_replay("stage", str(capture), "--target", str(data / name))
+        for target in TARGETS:
+            if targets and target.name not in targets:
+                continue
+            try:
+                with target.shown(data) as place:
+                    model = Path(scratch, "measured.json")
+                    with target.group(data) as procs:
+                        options = ("-o", str(model), "--minutes", str(minutes), "--force", "-q")
+                        dxt_replay("calibrate", "--target", str(place), *options, procs=procs)
+                    for name, capture in merged.items():
+                        rows.append(_row(target, name, capture, place / name, model, data, repeats))
+                        report(_line(rows[-1]))
+            except CannotThrottleError as error:
+                skipped[target.name] = str(error)
+    return {"rows": rows, "skipped": skipped, "required_pct": LIMIT_PCT, "worst_pct": _worst(rows)}
+
+
+def _merged(scratch: Path, wanted: Sequence[str]) -> dict[str, Path]:
+    """The captures by name, each merged from its log and profiles."""
+    found = {}
+    shared = sorted(path.parent for path in CAPTURES.glob("*/job.darshan"))
+    sources = {path.name: (path / "job.darshan", [path / "profile"]) for path in shared}
+    for name in () if sources else BUNDLED:
+        sample = interface.sample(name)
+        sources[name] = (Path(sample.log), [Path(profile) for profile in sample.profiles])
+    unknown = set(wanted) - sources.keys()
+    if unknown:
+        raise SystemExit(f"there is no capture {unknown.pop()!r}: choose {', '.join(sources)}")
+    for name in wanted or sources:
+        log, profiles = sources[name]
+        found[name] = scratch / f"{name}.capture"
+        interface.merge(log, found[name], profiles=profiles)
+    return found
+
+
+def _row(target: Target, name: str, capture: Path, twin: Path, model: Path, data: Path, repeats: int) -> dict[str, Any]:
+    predicted = interface.simulate(capture, model).as_json()
+    replayed = []
+    for _ in range(repeats):
+        output = str(model.with_name("replay.capture"))
+        with target.group(data) as procs:
+            arguments = ("--target", str(twin), "-o", output, "--force", "--pace", "steps", "--cold", "--json")
+            printed = dxt_replay("run", str(capture), *arguments, procs=procs)
+        replayed.append(json.loads(printed)["elapsed_s"])
+    typical = median(replayed)
+    return {
+        "target": target.name,
+        "capture": name,
+        "recorded_s": predicted["recorded_s"],
+        "free_storage_s": predicted["free_storage_s"],
+        "simulated_s": predicted["elapsed_s"],
+        "interval_s": predicted["interval_s"],
+        "replayed_s": replayed,
+        "difference_pct": 100.0 * (predicted["elapsed_s"] / typical - 1.0),
+    }
+
+
+def _worst(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    worst: dict[str, float] = {}
+    for row in rows:
+        worst[row["target"]] = max(worst.get(row["target"], 0.0), abs(row["difference_pct"]))
+    return worst
+
+
+_HEAD = (
+    f"{'target':<15} {'capture':<18} {'no storage':>10} {'simulated':>9} {'interval':>15} {'replayed':>22} "
+    f"{'differs':>8}"
+)
+
+
+def _line(row: dict[str, Any]) -> str:
+    low, high = row["interval_s"]
+    ran = sorted(row["replayed_s"])
+    replayed = f"{median(ran):.2f} ({ran[0]:.2f} - {ran[-1]:.2f})"
+    return (
+        f"{row['target']:<15} {row['capture']:<18} {row['free_storage_s']:>9.2f}s {row['simulated_s']:>8.2f}s "
+        f"{f'{low:.2f} - {high:.2f}':>15} {replayed:>22} {row['difference_pct']:>+7.1f}%"
+    )
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as a table for people."""
+    lines = [_HEAD, *map(_line, result["rows"])]
+    lines += [f"{name}: at most {worst:.1f} % apart" for name, worst in result["worst_pct"].items()]
+    lines += [f"{name}: not measured: {why}" for name, why in result["skipped"].items()]
+    return "\n".join([*lines, f"(required: {result['required_pct']:.0f} %)"])
+
+
+def main() -> int:
+    """Measure and print; always exit status 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--target", type=Path, help="directory on the storage to be measured and throttled")
+    parser.add_argument("--captures", default="", help="names, with commas between them; all if absent")
+    parser.add_argument(
+        "--targets", default="", help=f"of {', '.join(target.name for target in TARGETS)}; all if absent"
+    )
+    parser.add_argument("--minutes", type=float, default=2.0, help="time of each calibration")
+    parser.add_argument("--repeats", type=int, default=3, help="replays of each capture on each target")
+    given = parser.parse_args()
+    result = measure(
+        given.target,
+        captures=[name for name in given.captures.split(",") if name],
+        targets=[name.strip() for name in given.targets.split(",") if name],
+        minutes=given.minutes,
+        repeats=given.repeats,
+        report=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(json.dumps(result, indent=2) if given.json else table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
