@@ -15,6 +15,7 @@ from benchmarks import (
     issue_loop,
     kineto_decode,
     large_capture,
+    simulate_speed,
     summary_scale,
     timed_accuracy,
     xplane_decode,
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "issue_loop": issue_loop,
     "timed_accuracy": timed_accuracy,
     "large_capture": large_capture,
+    "simulate_speed": simulate_speed,
     "summary_scale": summary_scale,
     "generate_scale": generate_scale,
 }

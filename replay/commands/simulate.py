@@ -31,6 +31,11 @@ MOST_COUNTS = 64
     "reads files of its own.",
 )
 @click.option(
+    "--strong",
+    is_flag=True,
+    help="Share the recorded work among the ranks of --ranks, as transform --ranks does it.",
+)
+@click.option(
     "--runs",
     type=click.IntRange(min=1),
     default=5,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,11 @@ from traces.errors import UsageError
 from traces.units import ns_to_seconds
 
 if TYPE_CHECKING:
+    from replay.plan.pacing import Pacing
     from replay.simulation.prediction import Prediction
+    from replay.simulation.simulated_job import SimulatedJob
     from replay.simulation.storage_model import StorageModel
+    from traces.store.reader import Capture
 
 MAX_RANKS = 1 << 20
 """Most ranks that are simulated."""
@@ -55,6 +59,7 @@ def simulate(
     storage: str | Path | StorageModel,
     *,
     ranks: Sequence[int] = (),
+    strong: bool = False,
     runs: int = 5,
     speed: float = 1.0,
     compute_speed: float | None = None,
@@ -66,7 +71,8 @@ def simulate(
     but the capture.
 
     `storage`: a file, the name of a shipped model, or a `StorageModel`. `ranks`: predict for these numbers of ranks
-    too, each further set of the recorded ranks with files of its own. `runs`: how many seeds, where times vary.
+    too, each further set of the recorded ranks with files of its own; with `strong`, the recorded work is shared among
+    them, as `transform` does it. `runs`: how many seeds, where times vary.
     The other arguments are those of `RunChoices`; the pace is `steps`.
 
         dxt_replay.simulate("run.capture", "nvme").prediction.elapsed_ns
@@ -74,29 +80,58 @@ def simulate(
     Raises: UsageError for what is not a storage model, and a capture without training steps.
     """
     from replay.plan.pacing import Pace, Pacing
-    from replay.ranks.comm import Solo
-    from replay.run.context import choose_layers_together, derive_context
     from replay.simulation.model_file import read_storage_model
     from replay.simulation.prediction import predict
-    from replay.simulation.simulated_job import simulated_job
     from replay.simulation.storage_model import StorageModel
 
     one_of("compute", compute, ("sleep", "spin", "skip"))
     if runs < 1 or any(not 1 <= count <= MAX_RANKS for count in ranks):
         raise UsageError(f"a simulation needs at least one run, and 1 to {MAX_RANKS} ranks")
+    if strong and not ranks:
+        raise UsageError("strong scaling needs numbers of ranks: --ranks 2,4,8")
     model = storage if isinstance(storage, StorageModel) else read_storage_model(storage)
     pacing = Pacing(pace=Pace.STEPS, speed=speed, compute_speed=compute_speed, io_speed=io_speed)
     check_profiled(capture)
     with opened(capture) as source:
-        layers = choose_layers_together(source, Solo(), api="auto", reconstruct=reconstruct)
-        context = derive_context(source, Solo(), layers, Pace.STEPS)
-        assert context.steps is not None  # the pace is steps
-        job = simulated_job(source, context.steps, pacing, compute)
+        job = _job(source, pacing, compute, reconstruct=reconstruct)
+        begin_ns, end_ns = source.time_span_ns
         return Simulated(
             capture=source.named,
             storage=model,
             prediction=predict(job, model, ranks=job.ranks, seeds=runs),
-            scaling=[predict(job, model, ranks=count, seeds=1) for count in ranks],
-            recorded_ns=context.recorded_ns,
-            warnings=context.steps.warnings,
+            scaling=[
+                predict(
+                    _shared_among(source, count, pacing, compute, reconstruct=reconstruct) if strong else job,
+                    model,
+                    ranks=count,
+                    seeds=1,
+                )
+                for count in ranks
+            ],
+            recorded_ns=end_ns - begin_ns,
+            warnings=job.steps.warnings,
         )
+
+
+def _job(source: Capture, pacing: Pacing, compute: str, *, reconstruct: bool) -> SimulatedJob:
+    """The lanes of a capture. Raises: CaptureError when it has no training steps, or a part is damaged."""
+    from replay.ranks.comm import Solo
+    from replay.run.context import choose_layers_together, derive_context
+    from replay.simulation.simulated_job import simulated_job
+
+    layers = choose_layers_together(source, Solo(), api="auto", reconstruct=reconstruct)
+    context = derive_context(source, Solo(), layers, pacing.pace)
+    assert context.steps is not None  # the pace is steps
+    return simulated_job(source, context.steps, pacing, compute)
+
+
+def _shared_among(source: Capture, ranks: int, pacing: Pacing, compute: str, *, reconstruct: bool) -> SimulatedJob:
+    """The lanes of a capture whose work `ranks` ranks share. Raises: UsageError where that has no meaning."""
+    from replay.transform.changes import Changes
+    from replay.transform.rewrite import transform_capture
+    from traces.store.reader import open_capture
+
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-simulate-") as folder:
+        output = Path(folder) / "shared.capture"
+        transform_capture(source, Changes(ranks=ranks), output)
+        return _job(open_capture(output, named=source.named), pacing, compute, reconstruct=reconstruct)

@@ -144,7 +144,7 @@ def _operations(requests: Mapping[str, Any]) -> Section:
 
 def _scaling(scaling: list[Mapping[str, Any]]) -> Section:
     return Section(
-        title="More ranks, each with data of its own",
+        title="Other numbers of ranks",
         columns=(
             "ranks",
             "elapsed",

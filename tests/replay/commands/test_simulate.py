@@ -41,7 +41,12 @@ def test_the_prediction_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert "On Lustre as on Theta this run would take" in out
     assert "Storage limits it by" in out
-    for title in ("Where the time of a training thread goes", "How busy the storage is", "More ranks", "Operations"):
+    for title in (
+        "Where the time of a training thread goes",
+        "How busy the storage is",
+        "Other numbers of ranks",
+        "Operations",
+    ):
         assert title in out
 
 

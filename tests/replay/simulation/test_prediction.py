@@ -94,6 +94,18 @@ def test_ranks_share_a_pipe_and_not_their_files(tmp_path: Path) -> None:
     assert reads == [80 * 3 * ranks for ranks in (1, 2, 5, 16)]
 
 
+def test_ranks_share_the_recorded_work(tmp_path: Path) -> None:
+    application = Application(ranks=2, collective_ns=MS)
+    found = simulated(tmp_path, application, described(SLOW), ranks=[1, 2, 4], strong=True)
+    reads = [each.as_json()["requests"]["by_operation"]["read"]["bytes"] for each in found.scaling]
+    assert reads == [2 * 80 * 3 * READ_BYTES] * 3
+    seconds = [each.elapsed_ns / 1e9 for each in found.scaling]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[1] == pytest.approx(found.prediction.elapsed_ns / 1e9, rel=0.01)
+    with pytest.raises(UsageError, match="needs numbers of ranks"):
+        simulated(tmp_path / "other", application, described(SLOW), strong=True)
+
+
 def test_an_uncertain_model_gives_an_interval(tmp_path: Path) -> None:
     plain = simulated(tmp_path, Application(), described(SLOW)).prediction
     assert plain.interval_ns == (plain.elapsed_ns, plain.elapsed_ns)

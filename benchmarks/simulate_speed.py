@@ -1,0 +1,91 @@
+"""Speed and memory of the simulation: `python -m benchmarks.simulate_speed [--ranks N] [--json]`.
+
+The bundled run `imagenet` (2 ranks) is copied to many ranks, which meet at every step, on the shipped Lustre model:
+stripes, links, a metadata queue, page caches. An item is an operation, a wait, an addition to a counter or a gap. The
+peer is the Python specification of the same simulation, with fewer ranks; the ratio is per item. Each side runs in a
+child of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.measured_child import measured_child
+from replay import interface as dxt_replay
+from traces.units import format_bytes, format_count
+
+RANKS, FEW_RANKS = 8192, 256
+REQUIRED = {"items_per_s": 1e6, "ratio_python": 20.0}
+MOST_PEAK_BYTES = 1_500_000_000
+
+_RUN = """
+import os
+os.environ["DXT_REPLAY_CORE"] = {core!r}
+from replay import interface as dxt_replay
+from replay.causal.lane_events import run_lanes
+from replay.simulation.model_file import read_storage_model
+from replay.simulation.model_numbers import ModelNumbers
+from replay.simulation.simulated_storage import simulated_storage
+def run(path):
+    lanes = job.lanes({ranks})
+    storage = simulated_storage(ModelNumbers.of(read_storage_model("theta_lustre"), {ranks}, job.file_bytes))
+    run_lanes(lanes, storage, job.watch())
+    return sum(len(lane.items) for lane in lanes)
+"""
+_PREPARE = "job = dxt_replay.simulate({path!r}, 'null').prediction.job"
+
+
+def measure(ranks: int = RANKS) -> dict[str, float]:
+    """Items per second of processor time and peak memory with many ranks, and the ratio to the Python specification."""
+    result: dict[str, float] = {"ranks": ranks}
+    with tempfile.TemporaryDirectory(prefix="simulate-speed-") as folder:
+        capture = Path(folder) / "imagenet.capture"
+        sample = dxt_replay.sample("imagenet")
+        dxt_replay.merge(sample.log, capture, profiles=sample.profiles)
+        for prefix, core, count in (
+            ("", "compiled", ranks),
+            ("few_", "compiled", FEW_RANKS),
+            ("python_", "python", FEW_RANKS),
+        ):
+            found = measured_child(_RUN.format(core=core, ranks=count), capture, _PREPARE.format(path=str(capture)))
+            result[f"{prefix}items"] = found["rows"]
+            result[f"{prefix}cpu_s"] = found["cpu_s"]
+            result[f"{prefix}items_per_s"] = found["rows"] / found["cpu_s"]
+            result[f"{prefix}peak_bytes"] = found["peak_bytes"]
+    result["ratio_python"] = result["few_items_per_s"] / result["python_items_per_s"]
+    return result
+
+
+def table(result: dict[str, float]) -> str:
+    """The figures of `measure`, and whether they are as required."""
+    enough = all(result[name] >= least for name, least in REQUIRED.items()) and result["peak_bytes"] <= MOST_PEAK_BYTES
+    return "\n".join(
+        (
+            f"{format_count(int(result['ranks']))} ranks: {format_count(int(result['items']))} items in "
+            f"{result['cpu_s']:.1f} s of processor time, {format_count(round(result['items_per_s']))} a second, "
+            f"{format_bytes(result['peak_bytes'])} at most",
+            f"{FEW_RANKS} ranks: {format_count(round(result['few_items_per_s']))} items a second, Python "
+            f"{format_count(round(result['python_items_per_s']))}: {result['ratio_python']:.0f} times as fast",
+            f"required: {REQUIRED['items_per_s']:.0e} items a second, {REQUIRED['ratio_python']:.0f} times, "
+            f"{format_bytes(MOST_PEAK_BYTES)}: {'met' if enough else 'MISSED'}",
+        )
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, and print a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    result = measure(chosen.ranks)
+    print(json.dumps(result, indent=2) if chosen.json else table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
