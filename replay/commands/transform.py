@@ -26,6 +26,7 @@ from replay.commands.shared_options import capture_argument, force_option, json_
     help="Compress the data: gzip:0.6 stores 60 % of the bytes; gzip:0.6:250MB/s sets the decoder's speed, too.",
 )
 @click.option("--transfer-size", metavar="SIZE", help="Read streams in requests of this size, such as 1MiB.")
+@click.option("--batch", type=int, metavar="N", help="Let N batches be one: steps are fewer and N times as large.")
 @click.option("--readers", type=int, metavar="N", help="Readers of each rank; 0: the training thread itself reads.")
 @click.option("--prefetch", type=int, metavar="N", help="Batches that readers are ahead of the training loop.")
 @click.option(
@@ -42,6 +43,7 @@ def command(
     chunk: str | None,
     compression: str | None,
     transfer_size: str | None,
+    batch: int | None,
     readers: int | None,
     prefetch: int | None,
     preprocess_speed: float,
@@ -71,6 +73,7 @@ def command(
             chunk=chunk,
             compression=compression,
             transfer_size=transfer_size,
+            batch=batch,
             readers=readers,
             prefetch=prefetch,
             preprocess_speed=preprocess_speed,

@@ -19,6 +19,7 @@ def transform(
     chunk: int | str | None = None,
     compression: str | None = None,
     transfer_size: int | str | None = None,
+    batch: int | None = None,
     readers: int | None = None,
     prefetch: int | None = None,
     preprocess_speed: float = 1.0,
@@ -30,7 +31,8 @@ def transform(
     """Write a capture as it would be with other requests, another input pipeline, other compute or other ranks.
 
     `chunk`, `transfer_size`: bytes, or text such as "1MiB". `compression`: "gzip:0.6", stored / original bytes, or with
-    the decoder's speed "gzip:0.6:250MB/s". `readers`: lanes that read for each rank, 0 for its training thread;
+    the decoder's speed "gzip:0.6:250MB/s". `batch`: how many batches become one.
+    `readers`: lanes that read for each rank, 0 for its training thread;
     `prefetch`: batches read ahead. `ranks` with `weak`: each rank has as much to do as before.
     Several changes are applied in the order of the parameters. What they assume is in the result, and in capture.json.
     `force` replaces an earlier capture.
@@ -48,6 +50,7 @@ def transform(
         chunk_bytes=None if chunk is None else parse_bytes(str(chunk), "--chunk"),
         compression=None if compression is None else parse_compression(compression),
         transfer_bytes=None if transfer_size is None else parse_bytes(str(transfer_size), "--transfer-size"),
+        batch_times=batch,
         readers=readers,
         prefetch=prefetch,
         preprocess_speed=preprocess_speed,

@@ -9,8 +9,8 @@ from replay.plan.pacing import FASTEST, SLOWEST
 from replay.transform.compression import Compression
 from traces.errors import UsageError
 
-MOST_READERS, MOST_RANKS = 4096, 1 << 20
-"""Largest numbers of readers of a rank, and of ranks."""
+MOST_READERS, MOST_RANKS, MOST_BATCHES = 4096, 1 << 20, 1 << 20
+"""Largest numbers of readers of a rank, of ranks, and of batches that become one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,7 @@ class Changes:
     chunk_bytes: of the HDF5 data.
     compression: of the data that are read.
     transfer_bytes: of one request for a stream.
+    batch_times: how many batches become one.
     readers, prefetch: lanes that read for the loop of a rank, 0 for the training thread; batches read ahead.
     preprocess_speed, compute_speed: how many times as fast.
     ranks, weak: how many ranks, and whether each has as much to do as before; else all together have.
@@ -29,6 +30,7 @@ class Changes:
     chunk_bytes: int | None = None
     compression: Compression | None = None
     transfer_bytes: int | None = None
+    batch_times: int | None = None
     readers: int | None = None
     prefetch: int | None = None
     preprocess_speed: float = 1.0
@@ -41,6 +43,7 @@ class Changes:
             if not SLOWEST <= speed <= FASTEST:
                 raise UsageError(f"{name} {speed} is not a number between {SLOWEST:g} and {FASTEST:g}")
         for name, count, least, most in (
+            ("--batch", self.batch_times, 1, MOST_BATCHES),
             ("--readers", self.readers, 0, MOST_READERS),
             ("--prefetch", self.prefetch, 1, MOST_READERS),
             ("--ranks", self.ranks, 1, MOST_RANKS),
@@ -56,7 +59,7 @@ class Changes:
             raise UsageError("--weak says how --ranks changes the work: give --ranks, too")
         if not self.names:
             raise UsageError(
-                "nothing to change: give at least one of --chunk, --compression, --transfer-size, --readers, "
+                "nothing to change: give at least one of --chunk, --compression, --transfer-size, --batch, --readers, "
                 "--prefetch, --preprocess-speed, --compute-speed and --ranks"
             )
 
@@ -73,7 +76,7 @@ class Changes:
     @property
     def pipeline_changes(self) -> bool:
         """Whether readers work in another way."""
-        return (self.readers, self.prefetch) != (None, None) or self.preprocess_speed != 1.0
+        return (self.batch_times, self.readers, self.prefetch) != (None, None, None) or self.preprocess_speed != 1.0
 
     def as_json(self) -> dict[str, Any]:
         """The changes by option, in the order in which they are applied; as capture.json has them."""
@@ -82,6 +85,7 @@ class Changes:
             "chunk_bytes": self.chunk_bytes,
             "compression": None if compression is None else asdict(compression),
             "transfer_bytes": self.transfer_bytes,
+            "batch_times": self.batch_times,
             "readers": self.readers,
             "prefetch": self.prefetch,
             "preprocess_speed": None if self.preprocess_speed == 1.0 else self.preprocess_speed,

@@ -13,6 +13,7 @@ from replay.plan.chosen_layers import LayerChoice
 from replay.transform.changes import Changes
 from replay.transform.compression import with_compression
 from replay.transform.hdf5_chunks import ChunkedFile, with_chunks
+from replay.transform.larger_batches import with_larger_batches
 from replay.transform.loop_schedule import with_ready
 from replay.transform.rank_work import NOTHING, RankWork
 from replay.transform.read_data import DataSet
@@ -107,6 +108,8 @@ def changed(work: RankWork, loop: RankLoop, pipeline: Pipeline, changes: Changes
         work = _compressed(work, changes, facts)
     if changes.transfer_bytes is not None:
         work = with_transfer_size(work, facts.data.streams()[work.file_id], changes.transfer_bytes, facts.cost)
+    if changes.batch_times not in (None, 1):
+        work, loop, pipeline = _batched(work, loop, pipeline, changes.batch_times or 1)
     if changes.readers is not None or changes.prefetch is not None:
         work, loop = _piped(work, loop, pipeline, changes, notes)
     if changes.preprocess_speed != 1.0:
@@ -143,6 +146,42 @@ def _least(work: RankWork, sizes: dict[int, int]) -> np.ndarray:
     return found
 
 
+def _batched(work: RankWork, loop: RankLoop, pipeline: Pipeline, times: int) -> tuple[RankWork, RankLoop, Pipeline]:
+    """Larger batches, read as many ahead as the smaller ones were."""
+    takes = np.zeros(len(loop.ready_ns), dtype=bool)
+    takes[work.feeds[(work.feeds != NOTHING) & pipeline.loop_files[work.file_id]]] = True
+    if takes.sum() < times:
+        raise UsageError(f"--batch {times}: only {takes.sum()} steps of a rank read a batch")
+    work, loop, number = with_larger_batches(work, loop, takes, times)
+    first = (
+        None if pipeline.pass_first is None else number[pipeline.pass_first][np.unique(number, return_index=True)[1]]
+    )
+    pipeline = dataclasses.replace(pipeline, pass_first=first)
+    of_loop = _of_loop(work, loop, pipeline)
+    # Lanes of their own, since a lane that also writes checkpoints would do that amid a batch.
+    work = with_readers(work, of_loop, pipeline.readers, _deal(work, of_loop, pipeline, pipeline.readers))
+    of_loop = _of_loop(work, loop, pipeline)
+    return with_read_ahead(work, of_loop, pipeline.ahead, _moments_ns(loop), first), loop, pipeline
+
+
+def _deal(work: RankWork, of_loop: np.ndarray, pipeline: Pipeline, readers: int) -> str:
+    """What readers take turns with: with batches where they would be more than the files."""
+    return BY_BATCH if len(np.unique(work.file_id[of_loop])) < readers else pipeline.deal
+
+
+def _of_loop(work: RankWork, loop: RankLoop, pipeline: Pipeline) -> np.ndarray:
+    """bool (n,): operations on the data that the loop reads."""
+    mine = pipeline.loop_files[work.file_id] & (work.blocks == NOTHING) & (work.op != WRITE)
+    found: np.ndarray = mine & (work.start_ns < loop.loop.exit_ns)
+    return found
+
+
+def _moments_ns(loop: RankLoop) -> np.ndarray:
+    """int64 (2 fetches,): when each batch fetch began, and when it ended."""
+    fetches = loop.loop.fetches
+    return np.stack((loop.loop.begin_ns[fetches], loop.loop.end_ns[fetches]), axis=1).ravel()
+
+
 def _piped(
     work: RankWork, loop: RankLoop, pipeline: Pipeline, changes: Changes, notes: list[str]
 ) -> tuple[RankWork, RankLoop]:
@@ -162,20 +201,15 @@ def _piped(
         return work, loop
     if not pipeline.readers:
         loop = _handed_over(work, loop)
-    of_loop = pipeline.loop_files[work.file_id] & (work.blocks == NOTHING) & (work.op != WRITE)
-    of_loop &= work.start_ns < loop.loop.exit_ns
+    of_loop = _of_loop(work, loop, pipeline)
     if readers != pipeline.readers:
-        # Readers that take turns with files cannot be more than files: then they take turns with batches.
-        few = len(np.unique(work.file_id[of_loop])) < readers
-        work = with_readers(work, of_loop, readers, BY_BATCH if few else pipeline.deal)
+        work = with_readers(work, of_loop, readers, _deal(work, of_loop, pipeline, readers))
     ahead = _ahead(pipeline, changes, readers)
     notes.append(
         f"readers: {pipeline.readers} -> {readers}, batches read ahead: {pipeline.ahead} -> {ahead}; each batch keeps "
         "its requests, and each reader its own think times; a file that several readers use is opened as before"
     )
-    fetches = loop.loop.fetches
-    moments_ns = np.stack((loop.loop.begin_ns[fetches], loop.loop.end_ns[fetches]), axis=1).ravel()
-    return with_read_ahead(work, of_loop, ahead, moments_ns, pipeline.pass_first), loop
+    return with_read_ahead(work, _of_loop(work, loop, pipeline), ahead, _moments_ns(loop), pipeline.pass_first), loop
 
 
 def _ahead(pipeline: Pipeline, changes: Changes, readers: int) -> int:

@@ -156,8 +156,9 @@ def _changed(
         after = changed(state.work, state.loop, state.pipeline, changes, facts)
         same &= after.is_same
         notes.update(dict.fromkeys(after.assumptions))
+        spans = state.spans if changes.batch_times in (None, 1) else None
         found[rank] = dataclasses.replace(
-            state, work=after.work, loop=after.loop, readers=after.readers, ahead=after.ahead
+            state, spans=spans, work=after.work, loop=after.loop, readers=after.readers, ahead=after.ahead
         )
     return found, tuple(notes), same
 

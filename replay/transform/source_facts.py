@@ -66,6 +66,11 @@ def assumptions_of(changes: Changes, facts: Facts, copied: bool) -> tuple[str, .
         found.append(
             f"all data shrink by the same ratio, and a decoder in the reader's lane puts out {speed}/s after each read"
         )
+    if changes.batch_times is not None:
+        found.append(
+            "a step of a larger batch computes as long as its steps together did, has one collective, and as many "
+            "batches are read ahead as before"
+        )
     if changes.preprocess_speed != 1.0:
         found.append("all time between the reads of a reader, and after the last one of a batch, is preprocessing")
     if changes.compute_speed != 1.0:

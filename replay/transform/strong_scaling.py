@@ -23,8 +23,8 @@ from replay.transform.source_work import RankLoop
 from traces.errors import UsageError
 from traces.schema import RECONSTRUCTED
 
-LOADED_SHARE = 0.5
-"""Batches a read, or a fetch where there are fewer of them, below which the data are loaded at once by each rank."""
+LOADED_SHARE = 0.1
+"""Share of the fetches that must read anything, and more than one: else each rank loads the data at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +59,7 @@ class _Source:
         batch = batches_of(work, of_data)
         takes = np.zeros(len(share.loop.ready_ns), dtype=bool)
         takes[work.feeds[of_data & (work.feeds != NOTHING)]] = True
-        if takes.sum() < _least_batches(work, of_data, len(takes)):
+        if takes.sum() <= max(LOADED_SHARE * len(takes), 1) and not takes.all():
             of_data, takes = np.zeros_like(of_data), np.ones_like(takes)
         return cls(share=share, of_data=of_data, batch=batch, takes_batch=takes)
 
@@ -108,12 +108,6 @@ def shared_out(
     if total % ranks:
         notes.append(f"{total % ranks} batches are left out, so that all ranks take equally many steps")
     return found, tuple(notes)
-
-
-def _least_batches(work: RankWork, of_data: np.ndarray, fetches: int) -> float:
-    """How many fetches must take a batch: a large request holds the data of several."""
-    moved = work.length[of_data & work.data_reads]
-    return LOADED_SHARE * min(fetches, len(moved)) if len(moved) else 0.0
 
 
 def _files_of_one_rank(sources: Sequence[_Source]) -> bool:

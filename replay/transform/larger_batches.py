@@ -1,0 +1,97 @@
+"""Larger batches: several batches become one, and their steps one step. Pure.
+
+The requests stay. A step computes as long as its steps together did, and has one batch fetch and one collective.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
+from replay.transform.rank_work import NOTHING, RankWork
+from replay.transform.source_work import RankLoop
+
+
+def with_larger_batches(
+    work: RankWork, loop: RankLoop, takes_batch: np.ndarray, times: int
+) -> tuple[RankWork, RankLoop, np.ndarray]:
+    """Operations and loop with batches of `times` as many samples; the last batch may be smaller. Also int64
+    (fetches,), the new number of each old fetch.
+
+    takes_batch: bool (fetches,), the fetches that take a batch of the data set; others stay.
+    What operations follow is as it was, at the begin or the end of the fetch that their fetch became part of.
+    """
+    old = loop.loop
+    kept, group = _kept_events(old, takes_batch, times)
+    lost_ns = np.where(kept, 0, old.end_ns - old.begin_ns)
+    earlier = np.concatenate(([0], np.cumsum(lost_ns)))
+
+    def moved(at: np.ndarray) -> np.ndarray:
+        # An event that goes takes its time with it.
+        place = np.searchsorted(old.end_ns, at, side="right")
+        inside = np.minimum(place, len(kept) - 1)
+        partly = np.clip(at - old.begin_ns[inside], 0, lost_ns[inside])
+        result: np.ndarray = at - earlier[place] - np.where(place < len(kept), partly, 0)
+        return result
+
+    is_fetch = old.kind == FETCH
+    new_number = np.cumsum(kept & is_fetch) - 1
+    fetch_of = new_number[is_fetch]
+    steps = _kept_steps(old, kept & is_fetch, is_fetch)
+    new = dataclasses.replace(
+        old,
+        kind=old.kind[kept],
+        loader=old.loader[kept],
+        begin_ns=moved(old.begin_ns)[kept],
+        end_ns=(moved(old.begin_ns) + (old.end_ns - old.begin_ns))[kept],
+        step_number=old.step_number[: len(steps)],
+        step_begin_ns=moved(old.step_begin_ns)[steps],
+        step_end_ns=moved(old.step_end_ns)[np.append(steps[1:], len(old.step_end_ns)) - 1],
+        exit_ns=int(moved(np.array([old.exit_ns]))[0]),
+    )
+    event = np.cumsum(kept) - 1
+    residual = np.bincount(event[group], weights=np.where(kept | is_fetch, loop.residual_ns, 0))
+    ready = np.bincount(fetch_of, weights=loop.ready_ns)
+    changed = dataclasses.replace(
+        work,
+        feeds=np.where(work.feeds == NOTHING, NOTHING, fetch_of[work.feeds]),
+        follows=np.where(work.follows == NOTHING, NOTHING, 2 * fetch_of[work.follows // 2] + work.follows % 2),
+        blocks=np.where(work.blocks == NOTHING, NOTHING, event[work.blocks]),
+        start_ns=moved(work.start_ns),
+    )
+    return (
+        changed,
+        RankLoop(loop=new, residual_ns=residual.astype(np.int64), ready_ns=ready.astype(np.int64)),
+        fetch_of,
+    )
+
+
+def _kept_events(loop: TrainingLoop, takes_batch: np.ndarray, times: int) -> tuple[np.ndarray, np.ndarray]:
+    """bool (events,): the events that stay; and int64 (events,): the event that each one is part of."""
+    slots = loop.fetches[takes_batch]
+    first = slots[::times]
+    kept = np.ones(len(loop.kind), dtype=bool)
+    kept[np.setdiff1d(slots, first)] = False
+    # Of the collectives between two fetches that stay, the last ones after the last fetch of the batch stay.
+    last = np.append(slots[times - 1 :: times], slots[-1:]) if len(slots) % times else slots[times - 1 :: times]
+    collective = np.flatnonzero(loop.kind == COLLECTIVE)
+    of_first = np.searchsorted(first, collective, side="right") - 1
+    inside = of_first >= 0
+    kept[collective[inside]] = collective[inside] > last[of_first[inside]]
+    group = np.arange(len(kept))
+    group[slots] = first[np.arange(len(slots)) // times]
+    return kept, group
+
+
+def _kept_steps(loop: TrainingLoop, kept_fetch: np.ndarray, is_fetch: np.ndarray) -> np.ndarray:
+    """Rows of the steps that begin a step of the new loop: those with a fetch that stays, or without any."""
+    step = np.searchsorted(loop.step_begin_ns, loop.begin_ns, side="right") - 1
+    starts = np.zeros(len(loop.step_begin_ns), dtype=bool)
+    fetches = np.zeros(len(starts), dtype=np.int64)
+    np.add.at(fetches, step[is_fetch & (step >= 0)], 1)
+    starts[step[kept_fetch & (step >= 0)]] = True
+    starts[fetches == 0] = True
+    starts[:1] = True
+    return np.flatnonzero(starts)
