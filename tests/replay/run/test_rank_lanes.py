@@ -72,7 +72,7 @@ def fed(batches: int) -> tuple[FedLane, Ring, Source]:
 def test_a_lane_is_filled_and_told_when_nothing_more_comes() -> None:
     lane, ring, source = fed(RING_BATCHES + 1)
     lane.pump()
-    assert (len(ring.queued), source.left, ring.finished) == (RING_BATCHES, 0, False)
+    assert (len(ring.queued), source.left, ring.finished) == (RING_BATCHES, 1, False)
     lane.pump()
     assert (len(ring.queued), ring.finished) == (1, True)
 
