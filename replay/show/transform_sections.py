@@ -33,4 +33,6 @@ def _headline(transformed: Mapping[str, Any]) -> str:
     if transformed["same"]:
         return f"Wrote {transformed['path']}: nothing changed, since the capture is so already"
     operations = format_counted(transformed["after"]["operations"], "operation")
+    if set(transformed["changes"]) == {"ranks", "weak"}:
+        return f"Wrote {transformed['path']}: {operations}, at the recorded times"
     return f"Wrote {transformed['path']}: {operations}; the elapsed time is what the causal model predicts"

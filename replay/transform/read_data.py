@@ -16,6 +16,9 @@ from traces.store.reader import Capture
 MODAL_SHARE = 0.9
 """Share of a file's bytes that requests of one length must move, for that to be its request size."""
 
+MOST_LENGTHS = 4096
+"""Lengths of requests of one file that are counted, the first ones: a file with more has no request size."""
+
 _HDF5 = FORMATS.index("hdf5")
 
 
@@ -83,7 +86,8 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
         pairs, counts = np.unique(np.stack((file_id[mine], length[mine])), axis=1, return_counts=True)
         for (name, size), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
             of_file = lengths.setdefault(name, {})
-            of_file[size] = of_file.get(size, 0) + count * size
+            if size in of_file or len(of_file) < MOST_LENGTHS:
+                of_file[size] = of_file.get(size, 0) + count * size
     request = np.zeros(files, dtype=np.int64)
     for name, of_file in lengths.items():
         size = max(of_file, key=lambda each, of_file=of_file: of_file[each])  # type: ignore[misc]

@@ -246,12 +246,13 @@ def _own(source: _Source, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
         return _marked(work.rows(np.flatnonzero(entry | loaded)))
     event = np.where(work.feeds == NOTHING, work.blocks, old.fetches[work.feeds])
     parts = [work.rows(np.flatnonzero(entry))]
-    for number, (old_event, shift_ns) in enumerate(zip(loop.event_of.tolist(), loop.shift_ns.tolist(), strict=True)):
-        # What is loaded once is not loaded again where a step is repeated.
-        again = shift_ns > 0 and source.loads and new.kind[number] == FETCH
-        rows = np.flatnonzero(mine & (event == old_event))
-        if not old_event or again or not len(rows):
-            continue
+    own = np.flatnonzero(mine & (event > 0))
+    own = own[np.argsort(event[own], kind="stable")]
+    limits = np.searchsorted(event[own], np.stack((loop.event_of, loop.event_of + 1)))
+    # What is loaded once is not loaded again where a step is repeated.
+    again = (loop.shift_ns > 0) & (new.kind == FETCH) & source.loads
+    for number in np.flatnonzero((limits[1] > limits[0]) & ~again).tolist():
+        rows, shift_ns = np.sort(own[limits[0, number] : limits[1, number]]), int(loop.shift_ns[number])
         fetch = int(np.searchsorted(new.fetches, number))
         part, feeds = work.rows(rows), work.feeds[rows] != NOTHING
         parts.append(
