@@ -139,7 +139,10 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
     steps = _steps(capture, begin_ns)
     lanes = planned_lanes(capture, steps, Pacing(pace=Pace.STEPS))
     training = _Training(lanes, _compute_ns(capture))
-    recorded, fastest = (training.run(share) for share in (1.0, 0.0))
+    try:
+        recorded, fastest = training.run(1.0), training.run(0.0)
+    except ReplayError as error:
+        raise NoStorageLimitError(str(error)) from error
     error_pct = 100.0 * (recorded.elapsed_ns / (end_ns - begin_ns) - 1.0) if end_ns > begin_ns else 0.0
     if abs(error_pct) > MOST_ERROR_PCT:
         raise NoStorageLimitError(

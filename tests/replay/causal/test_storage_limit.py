@@ -148,3 +148,12 @@ def test_json_has_the_same_keys_with_and_without_a_result(tmp_path: Path) -> Non
     assert found.keys() == NoStorageLimitError("why").as_json().keys()
     assert found["reason"] is None
     assert found["fastest_s"] + found["saved_s"] == pytest.approx(found["elapsed_s"])
+
+
+def test_columns_that_contradict_each_other_are_a_reason(tmp_path: Path) -> None:
+    spans = [Span("step", 100 * k, 100 * k + 100, step=k) for k in range(3)]
+    spans += [Span("input_wait", 100 * k, 100 * k + 10, "input_wait", step=k) for k in range(3)]
+    info = CaptureInfo(job=Job(nprocs=1, run_time_s=3e-7), ranks=(0,), dependencies="known")
+    ops = [read(0, lane=1, start_ns=30, end_ns=40, length=8, feeds=0, follows=3)]
+    with pytest.raises(NoStorageLimitError, match="contradict each other"):
+        storage_limit(build_capture(tmp_path, ops=ops, files=["/a"], spans=spans, info=info))
