@@ -219,6 +219,7 @@ FOUNDATIONS = {
     "traces.file_rows": set(),
     "traces.layers": {"traces.errors", "traces.schema"},
     "traces.steps": {"traces.schema"},
+    "traces.gzip_blocks": set(),
     "traces.text": set(),
     "traces.store.reader": {
         "traces.errors",

@@ -188,7 +188,7 @@ def _columns(
     return {name: rows[name] if name in rows else np.full(len(block), missing[name], dtype) for name in want}
 
 
-def _lustre_record_1(data: bytes, position: int, byte_order: str) -> tuple[LustreRecord, int]:
+def _lustre_record_1(data: bytes | bytearray, position: int, byte_order: str) -> tuple[LustreRecord, int]:
     """Version 1: id, rank, OSTs and MDTs of the file system, stripe offset, size and count, then the OST ids."""
     record_id, rank, _, _, _, size, count = struct.unpack_from(byte_order + "Qq5q", data, position)
     position = _behind_numbers(data, position + 56, count)
@@ -196,7 +196,7 @@ def _lustre_record_1(data: bytes, position: int, byte_order: str) -> tuple[Lustr
     return LustreRecord(rank=_rank(rank), record_id=record_id, components=(component,)), position
 
 
-def _lustre_record_2(data: bytes, position: int, byte_order: str) -> tuple[LustreRecord, int]:
+def _lustre_record_2(data: bytes | bytearray, position: int, byte_order: str) -> tuple[LustreRecord, int]:
     """Version 2 (Darshan 3.4.5): id, rank, number of components and of stripes, the components, all OST ids."""
     record_id, rank, components, stripes = struct.unpack_from(byte_order + "Qqqq", data, position)
     position += 32
@@ -220,7 +220,7 @@ def _lustre_record_2(data: bytes, position: int, byte_order: str) -> tuple[Lustr
     return LustreRecord(rank=_rank(rank), record_id=record_id, components=tuple(found)), position
 
 
-def _behind_numbers(data: bytes, position: int, count: int) -> int:
+def _behind_numbers(data: bytes | bytearray, position: int, count: int) -> int:
     """The position behind `count` numbers of 64 bits. Raises: ValueError when the data end before it."""
     end = position + 8 * count
     if count < 0 or end > len(data):
@@ -234,13 +234,14 @@ def _rank(rank: int) -> int:
     return rank
 
 
-def _module_bytes(log: DarshanLog, module: str) -> bytes:
-    parts: list[bytes] = []
+def _module_bytes(log: DarshanLog, module: str) -> bytearray:
+    data = bytearray()
     try:
-        parts.extend(log.chunks(module))
+        for chunk in log.chunks(module):
+            data += chunk
     except DamagedLogError as error:
         _damaged(log, error.problem)
-    return b"".join(parts)
+    return data
 
 
 def _damaged(log: DarshanLog, problem: str, loss: str = "what follows is left out") -> None:

@@ -172,6 +172,8 @@ def _terminated_names(data: bytes, byte_order: str, found: dict[int, bytes]) -> 
     read_id = struct.Struct(byte_order + "Q").unpack_from
     used = 0
     while (end := data.find(b"\0", used + _ID_BYTES)) >= 0:
+        if end == used + _ID_BYTES and not any(data[used:end]):
+            break  # zeros: the padding after the last name, or millions of bytes that hold none
         _add_name(found, read_id(data, used)[0], data[used + _ID_BYTES : end])
         used = end + 1
     return used

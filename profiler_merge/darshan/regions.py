@@ -17,8 +17,10 @@ PIECE_BYTES = 4 << 20
 """Most decompressed bytes that one piece holds."""
 
 _READ_BYTES = 1 << 20
-_EXPANSION = 500
-_EXPANSION_FLOOR_BYTES = 4 << 20
+_EXPANSION = 100
+_EXPANSION_FLOOR_BYTES = 64 << 20
+"""A region grows to this many times its size, or to this size, before it is taken for a decompression bomb. The most
+seen in a public log is 52 times; counters and names are held in memory as a whole."""
 
 
 class DamagedLogError(LogError):
@@ -32,7 +34,7 @@ class DamagedLogError(LogError):
 def pieces(path: Path, offset: int, length: int, compression: str, *, region: str) -> Iterator[bytes]:
     """Decompressed bytes of `length` bytes of the file from `offset`, at most PIECE_BYTES at a time, never empty.
 
-    A piece never spans two streams. A region may grow 500 times (the most seen in a public log is 52), or to 4 MiB.
+    A piece never spans two streams. A region may grow 100 times, or to 64 MiB.
     Raises: DamagedLogError, after all readable pieces, when a stream is damaged, cut short, or grows more than that.
     """
     allowed = max(_EXPANSION_FLOOR_BYTES, _EXPANSION * length)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from traces.errors import LogError
+from traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 _BLOCK_BYTES = 1 << 20
-_GZIP = 16 + zlib.MAX_WBITS
 LONGEST_LINE = 1 << 20
 
 
@@ -41,38 +38,22 @@ class Damage:
 def text_lines(path: Path, damage: Damage) -> Iterator[bytes]:
     """Each line without its end. An incomplete last line and a cut gzip member are noted in `damage`, not raised.
 
-    Raises: LogError where the file cannot be read.
+    Raises: LogError where the file cannot be read or is a decompression bomb.
     """
     try:
         with path.open("rb") as file:
-            yield from _split(_unpacked(file, path, damage), damage)
+            yield from _split(_readable(file, path, damage), damage)
+    except ExpansionError as error:
+        raise LogError(f"{path} is not a trace: {error}") from error
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _unpacked(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
-    """The bytes in blocks; of gzip, all members, and of a cut one what is there."""
-    blocks = iter(partial(file.read, _BLOCK_BYTES), b"")
-    first = next(blocks, b"")
-    if not first.startswith(b"\x1f\x8b"):
-        yield first
-        yield from blocks
-        return
-    member = zlib.decompressobj(_GZIP)
+def _readable(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
+    """The bytes in blocks; of a gzip file that is cut off or damaged, what comes before that."""
     try:
-        for block in chain((first,), blocks):
-            rest = block
-            while rest:
-                if member.eof:
-                    member = zlib.decompressobj(_GZIP)
-                yield member.decompress(rest, _BLOCK_BYTES)
-                while member.unconsumed_tail:
-                    yield member.decompress(member.unconsumed_tail, _BLOCK_BYTES)
-                rest = member.unused_data
-    except zlib.error:
-        damage.cut = (*damage.cut, path.name)
-        return
-    if not member.eof:
+        yield from unpacked_blocks(file, _BLOCK_BYTES)
+    except EOFError:
         damage.cut = (*damage.cut, path.name)
 
 

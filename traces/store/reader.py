@@ -34,7 +34,10 @@ from traces.schema import APIS, HDF5_SCHEMA, OPS_SCHEMA, CaptureInfo
 from traces.store.checks import MOST_ROWS, check_columns, files_table, hdf5_table, operations, spans_table
 from traces.store.info import read_info
 from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, StoredUsage, UsageCounter
-from traces.units import format_count
+from traces.units import format_bytes, format_count
+
+MOST_TEXT_BYTES = 1 << 30
+"""Bytes of text, such as paths, in a table that is read as a whole."""
 
 KEPT_USAGE_ROWS = 1 << 20
 """Rows of `Capture.usage` kept in memory for the next call: 50 MB."""
@@ -269,9 +272,11 @@ def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGr
 def _row_group(part: Path, footer: pq.FileMetaData, index: int) -> _RowGroup:
     """What the footer says of a row group. Raises: CaptureError where it is not one of the op stream."""
     group = footer.row_group(index)
-    rank, start, end = (
-        group.column(footer.schema.names.index(name)).statistics for name in ("rank", "start_ns", "end_ns")
-    )
+    places = [footer.schema.names.index(name) for name in ("rank", "start_ns", "end_ns")]
+    if any(group.column(place).physical_type != footer.schema.column(place).physical_type for place in places):
+        raise CaptureError(f"{part} is damaged: its footer contradicts itself (row group {index})")
+    # Not before that: pyarrow ends the program where the statistics are of another type than the column.
+    rank, start, end = (group.column(place).statistics for place in places)
     if any(each is None or not each.has_min_max or not isinstance(each.min, int) for each in (rank, start)):
         raise CaptureError(f"{part}: row group {index} has no statistics; write it with dxt-replay")
     if rank.min != rank.max:
@@ -325,14 +330,36 @@ def _open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.Parqu
     try:
         # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
         return pq.ParquetFile(path, memory_map=False, metadata=footer)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
 
 
 def _read_table(path: Path) -> pa.Table:
-    """All of a small table, as it lies in its file."""
+    """All of a small table, as it lies in its file. Raises: CaptureError where it would fill the memory."""
     file = _open_parquet(path)
+    rows, stored = file.metadata.num_rows, path.stat().st_size
+    if rows > stored:  # a row of each table holds times or ids, which take more than a byte
+        raise CaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
     try:
-        return file.read(use_threads=False)
+        whole = pq.ParquetFile(path, memory_map=False, read_dictionary=_texts(file.schema_arrow))
+        table = whole.read(use_threads=False)
+        if (length := sum(map(_text_bytes, table.columns))) > MOST_TEXT_BYTES:
+            raise CaptureError(f"{path} is damaged: it claims {format_bytes(length)} of text in {stored} bytes")
+        return table
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
+
+
+def _texts(schema: pa.Schema) -> list[str]:
+    """The columns of text, which are read as dictionaries: one long text in millions of rows is then held once."""
+    return [column.name for column in schema if column.type in (pa.string(), pa.binary())]
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Bytes of the texts of a dictionary column, were each row to hold its own; 0 for other columns."""
+    total = 0
+    for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+        lengths = pc.binary_length(chunk.dictionary).to_numpy(zero_copy_only=False).astype(np.int64)
+        used = np.bincount(chunk.indices.drop_null().to_numpy(), minlength=len(lengths))
+        total += int(used @ lengths) if len(lengths) else 0
+    return total

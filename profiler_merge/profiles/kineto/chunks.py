@@ -6,12 +6,12 @@ Only one chunk is in memory at a time. Nothing is decoded here, so that a damage
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from traces.errors import ProfileError
+from traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 CHUNK_BYTES = 512 << 10
 """The events of a chunk, decoded, fit into the processor's cache: larger chunks are a quarter slower."""
@@ -34,27 +34,14 @@ _LEAST_TAIL_BYTES = 4 << 10
 def unpacked(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
     """The bytes of a file, those of a gzip file unpacked; what a cut gzip file still holds comes before the error.
 
-    Raises: ProfileError for a file that cannot be read, EOFError where a gzip file is cut off or damaged.
+    Raises: ProfileError for a file that cannot be read or is a decompression bomb; EOFError where a gzip file is cut
+    off or damaged.
     """
     try:
         with path.open("rb") as file:
-            head = file.read(2)
-            file.seek(0)
-            if head != b"\x1f\x8b":
-                while data := file.read(chunk_bytes):
-                    yield data
-                return
-            unpacker, started = zlib.decompressobj(31), False
-            while packed := file.read(max(1, chunk_bytes // _PACKED_SHARE)):
-                while packed:
-                    if unpacker.eof:
-                        unpacker, started = zlib.decompressobj(31), False
-                    yield unpacker.decompress(packed)
-                    packed, started = unpacker.unused_data, True
-            if started and not unpacker.eof:
-                raise EOFError("the gzip stream is cut off")
-    except zlib.error as error:
-        raise EOFError(f"the gzip stream is damaged ({error})") from error
+            yield from unpacked_blocks(file, chunk_bytes, max(1, chunk_bytes // _PACKED_SHARE))
+    except ExpansionError as error:
+        raise ProfileError(f"{path} is not a profile: {error}") from error
     except OSError as error:
         raise ProfileError(f"{path} cannot be read: {error.strerror or error}") from error
 

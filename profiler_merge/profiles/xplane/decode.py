@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import mmap
 import os
 import stat
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from profiler_merge.profiles.event_table import STATS, Profile, ProfileLine
 from profiler_merge.profiles.xplane.columns import assemble
 from profiler_merge.profiles.xplane.wire_format import DamageError, Decoder
 from traces.errors import MissingDependencyError, ProfileError
+from traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 __all__ = ["Profile", "ProfileLine", "find_profiles", "read_profile"]
 
@@ -109,18 +108,19 @@ def _opened(path: Path) -> Iterator[memoryview]:
         raise ProfileError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _unpacked(path: Path) -> bytes:
-    chunks, size = [], 0
+def _unpacked(path: Path) -> bytearray:
+    data = bytearray()
     try:
-        with gzip.open(path, "rb") as file:
-            while chunk := file.read(1 << 20):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_BYTES:
+        with path.open("rb") as file:
+            for block in unpacked_blocks(file, 1 << 20):
+                data += block
+                if len(data) > MAX_BYTES:
                     raise ProfileError(f"{path} unpacks to more than 2 GiB, which no XPlane profile can be")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except ExpansionError as error:
+        raise ProfileError(f"{path} is not a profile: {error}") from error
+    except EOFError as error:
         raise ProfileError(f"{path} is a damaged gzip file ({error}): copy it again") from error
-    return b"".join(chunks)
+    return data
 
 
 def _is_wanted_plane(name: bytes) -> bool:

@@ -238,7 +238,7 @@ class TestLies:
         assert found == "error" or skip_damaged
 
     def test_a_bomb_of_names(self, target: Path) -> None:
-        write_log(target, names={1: b"a" * (50 << 20)})
+        write_log(target, names={1: b"a" * (100 << 20)})
         assert outcome(target) == "error"
         assert not open_log(target, skip_damaged=True).names
 

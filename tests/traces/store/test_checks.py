@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.places import SHARED
 from traces.errors import CaptureError
 from traces.store.reader import Capture, open_capture
 
+CONTRADICTORY = SHARED / "trials" / "repro" / "captures" / "cap-15726.capture"
 OPS, FILES, SPANS, HDF5 = "ops/part-0000000-0000.parquet", "files.parquet", "spans.parquet", "hdf5.parquet"
 
 DATASET = {
@@ -184,3 +187,37 @@ def test_capture_json_that_is_not_one(capture: Capture, text: str) -> None:
     (capture.path / "capture.json").write_text(text, encoding="latin-1")
     with pytest.raises(CaptureError, match="damaged"):
         open_capture(capture.path)
+
+
+def test_millions_of_rows_in_a_few_bytes_are_refused(capture: Capture) -> None:
+    def repeated(table: pa.Table) -> pa.Table:
+        return table.take(pa.array(np.zeros(1 << 20, dtype=np.int64)))
+
+    change(capture, SPANS, repeated)
+    with pytest.raises(CaptureError, match="claims 1048576 rows in"):
+        list(read_all(open_capture(capture.path)))
+
+
+def test_texts_that_would_fill_the_memory_are_refused(capture: Capture) -> None:
+    paths = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(1 << 12, dtype=np.int32)), pa.array(["/" + "a" * (1 << 20)])
+    )
+    rng = np.random.default_rng(1)
+    columns = {
+        "file_id": np.arange(1 << 12, dtype=np.int32),
+        "record_id": rng.integers(0, 1 << 63, 1 << 12, dtype=np.uint64),
+    }
+    table = capture.files.take(pa.array(np.zeros(1 << 12, dtype=np.int64)))
+    for name, values in {**columns, "path": paths}.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, values if name == "path" else pa.array(values))
+    pq.write_table(table, capture.path / FILES)
+    with pytest.raises(CaptureError, match=r"claims 4\.\d+ GiB of text|claims 4 GiB of text"):
+        open_capture(capture.path)
+
+
+@pytest.mark.skipif(not CONTRADICTORY.exists(), reason="the captures of the trials are not here")
+def test_a_footer_that_contradicts_itself_is_refused() -> None:
+    """pyarrow ends the program where it looks at statistics of another type than their column."""
+    with pytest.raises(CaptureError, match="its footer contradicts itself"):
+        open_capture(CONTRADICTORY)
