@@ -286,6 +286,7 @@ PURE = {
     "replay.fitting.pipeline",
     "replay.fitting.record",
     "replay.fitting.sample_shape",
+    "replay.fitting.sample_size",
     "replay.fitting.step_times",
     "replay.fitting.workload_text",
     "replay.hdf5.boxes",

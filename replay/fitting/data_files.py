@@ -79,22 +79,20 @@ def data_files(seen: Observation) -> DataFiles | None:
     evaluation = np.flatnonzero(np.array([kind in evaluation_kinds for kind in kinds], dtype=bool) & is_read)
     left_out = np.setdiff1d(np.flatnonzero(training + evaluating), np.concatenate((train, evaluation)))
     stream = suffix not in RECORDS and _is_stream(seen, train)
-    format_name, found, error = _format(seen, train, suffix, stream)
-    if len(left_out):
-        error = "; ".join(
-            filter(None, (error, f"the loop also reads {format_counted(len(left_out), 'file')} of other kinds"))
-        )
+    what = _format(seen, train, suffix, stream)
     return DataFiles(
         train=train,
         evaluation=evaluation,
-        format=format_name,
+        format=what[0],
         stream=stream,
         left_out=left_out,
-        estimates=(
-            Estimate(key="dataset.format", value=format_name, found=found, error=error),
-            *_folders(seen, train, evaluation),
-        ),
+        estimates=(_format_estimate(*what, len(left_out)), *_folders(seen, train, evaluation)),
     )
+
+
+def _format_estimate(name: Format, found: str, error: str, left_out: int) -> Estimate:
+    others = f"the loop also reads {format_counted(left_out, 'file')} of other kinds" if left_out else ""
+    return Estimate(key="dataset.format", value=name, found=found, error="; ".join(filter(None, (error, others))))
 
 
 def _bytes(seen: Observation, files: int, *, training: bool) -> np.ndarray:

@@ -7,7 +7,8 @@ import numpy as np
 from replay.fitting.data_files import DataFiles
 from replay.fitting.estimate import Estimate, relative
 from replay.fitting.observation import Observation, RankReads
-from replay.fitting.sample_shape import Samples, modal
+from replay.fitting.sample_shape import Samples
+from replay.fitting.sample_size import modal
 from replay.fitting.step_times import computation
 
 

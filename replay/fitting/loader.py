@@ -12,7 +12,8 @@ from replay.fitting.data_files import DataFiles
 from replay.fitting.estimate import Estimate
 from replay.fitting.observation import Observation, RankReads
 from replay.fitting.pipeline import batches_ahead
-from replay.fitting.sample_shape import Samples, runs_of
+from replay.fitting.sample_shape import Samples
+from replay.fitting.sample_size import runs_of
 
 IN_ORDER = 0.9
 """Share of the samples that lie behind the one before, from which on they are read in order."""

@@ -19,12 +19,12 @@ from replay.causal.paced_ranks import Steps, rank_loop, rank_rows
 from replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
 from replay.plan.chosen_layers import LayerChoice
 from replay.plan.pacing import Pace
-from replay.plan.plan_row import NO_EVENT
+from replay.plan.plan_row import NO_EVENT, OperationBatch
 from replay.plan.survey import spans_by_rank
 from replay.ranks.comm import Solo
 from replay.run.context import choose_layers_together, derive_context
 from traces.part import Part
-from traces.schema import OPS, READ, SPAN_KINDS, codes
+from traces.schema import OPS, READ, SPAN_KINDS, WRITE, codes
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture
 
@@ -43,6 +43,7 @@ _EVALUATIONS = ("eval", "valid", "test")
 _EVALUATED = re.compile(r".*/(?:train|training|(val|valid|validation|eval|evaluation|test))/")
 """The last folder of a path that says what its files are for; group 1 where only evaluations read them."""
 
+OPEN = OPS.index("open")
 _OTHER = SPAN_KINDS.index("other")
 
 
@@ -261,40 +262,12 @@ def phases(loop: TrainingLoop, start_ns: np.ndarray) -> np.ndarray:
 
 def _rank_reads(capture: Capture, rank: int, model: LoopModel, layers: LayerChoice, spans: pa.Table) -> RankReads:
     loop, reader = model.loop, model.dependencies()
-    number = np.where(loop.kind == FETCH, np.cumsum(loop.kind == FETCH) - 1, -1)
-    reads: list[tuple[np.ndarray, ...]] = []
-    opens: list[np.ndarray] = []
-    other_ns = np.zeros(len(loop.fetches))
-    saves: list[np.ndarray] = []
+    found = _Collected(model)
     for batch, mine, rows in rank_rows(capture, rank, layers):
         operations = model.placed(rows)
-        need = reader.dependencies(operations).need
-        fetch = np.where(need == NO_EVENT, -1, number[need])
-        of_loop = model.loop_files[operations.file_id]
         offset, api = batch.column("offset").to_numpy()[mine], codes(batch, "api")[mine]
-        read = of_loop & (operations.op == READ) & (operations.start_ns < loop.exit_ns)
-        reads.append(
-            tuple(
-                column[read]
-                for column in (
-                    operations.lane,
-                    operations.file_id,
-                    offset,
-                    operations.length,
-                    operations.start_ns,
-                    operations.end_ns,
-                    fetch,
-                )
-            )
-        )
-        opened = of_loop & (operations.op == OPS.index("open"))
-        opens.append(np.stack((operations.file_id[opened], fetch[opened]), axis=1))
-        other = of_loop & (operations.op != READ) & (fetch >= 0)
-        np.add.at(other_ns, fetch[other], (operations.end_ns - operations.start_ns)[other])
-        save = containing(loop, loop.checkpoints, operations.start_ns)
-        written = (save != NO_EVENT) & (operations.op == OPS.index("write"))
-        saves.append(np.stack([each[written] for each in (save, operations.file_id, api, operations.length)], axis=1))
-    lane, file_id, offset, length, start_ns, end_ns, fetch = _columns(reads, 7)
+        found.add(operations, reader.dependencies(operations).need, offset, api)
+    lane, file_id, offset, length, start_ns, end_ns, fetch = _stacked(found.reads, 7)
     evaluated = np.array([_for_evaluations(path) for path in capture.paths()], dtype=bool)
     is_training = _training(loop, spans) & ~_only(evaluated[file_id], fetch, len(loop.fetches))
     return RankReads(
@@ -309,16 +282,43 @@ def _rank_reads(capture: Capture, rank: int, model: LoopModel, layers: LayerChoi
         start_ns=start_ns,
         end_ns=end_ns,
         fetch=fetch,
-        opens=np.concatenate(opens) if opens else np.empty((0, 2), dtype=np.int64),
-        other_ns=other_ns,
-        saves=np.concatenate(saves) if saves else np.empty((0, 4), dtype=np.int64),
+        opens=_stacked(found.opens, 2).T,
+        other_ns=found.other_ns,
+        saves=_stacked(found.saves, 4).T,
     )
 
 
-def _columns(parts: list[tuple[np.ndarray, ...]], count: int) -> tuple[np.ndarray, ...]:
-    if not parts:
-        return tuple(np.empty(0, dtype=np.int64) for _ in range(count))
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+class _Collected:
+    """What `RankReads` has of operations, batch after batch: each part is (columns, rows)."""
+
+    def __init__(self, model: LoopModel) -> None:
+        loop = model.loop
+        self._model = model
+        self._number = np.where(loop.kind == FETCH, np.cumsum(loop.kind == FETCH) - 1, -1)
+        self.reads: list[np.ndarray] = []
+        self.opens: list[np.ndarray] = []
+        self.saves: list[np.ndarray] = []
+        self.other_ns = np.zeros(len(loop.fetches))
+
+    def add(self, rows: OperationBatch, need: np.ndarray, offset: np.ndarray, api: np.ndarray) -> None:
+        """Count operations; `need`: the event that waits for each of them."""
+        loop = self._model.loop
+        fetch = np.where(need == NO_EVENT, -1, self._number[need])
+        of_loop = self._model.loop_files[rows.file_id]
+        read = of_loop & (rows.op == READ) & (rows.start_ns < loop.exit_ns)
+        columns = (rows.lane, rows.file_id, offset, rows.length, rows.start_ns, rows.end_ns, fetch)
+        self.reads.append(np.stack([column[read] for column in columns]))
+        opened = of_loop & (rows.op == OPEN)
+        self.opens.append(np.stack((rows.file_id[opened], fetch[opened])))
+        other = of_loop & (rows.op != READ) & (fetch >= 0)
+        np.add.at(self.other_ns, fetch[other], (rows.end_ns - rows.start_ns)[other])
+        save = containing(loop, loop.checkpoints, rows.start_ns)
+        written = (save != NO_EVENT) & (rows.op == WRITE)
+        self.saves.append(np.stack([each[written] for each in (save, rows.file_id, api, rows.length)]))
+
+
+def _stacked(parts: list[np.ndarray], columns: int) -> np.ndarray:
+    return np.concatenate([np.empty((columns, 0), dtype=np.int64), *parts], axis=1)
 
 
 def _for_evaluations(path: str) -> bool:

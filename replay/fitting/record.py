@@ -12,7 +12,8 @@ from profiler_merge.workloads.description import Dataset, Format, Workload
 from replay.fitting.data_files import DataFiles
 from replay.fitting.estimate import Estimate, relative
 from replay.fitting.observation import Observation
-from replay.fitting.sample_shape import Samples, is_data, modal
+from replay.fitting.sample_shape import Samples
+from replay.fitting.sample_size import is_data, modal
 
 _IMAGES = ("jpeg", "png")
 _IMAGE_PIECE_BYTES = 1 << 16

@@ -26,6 +26,9 @@ RESULT_SHARE = 0.05
 EQUAL_SHARES = 0.01
 """Largest difference of the ranks' bytes, as a share of them, with which they count as equal shares."""
 
+FEW_REQUESTS = 4
+"""Requests of a checkpoint that DLIO has too: one tensor and the headers of the archive."""
+
 MIN_BYTES = 1024
 """Bytes of a save below which a rank does not count as one that writes a model."""
 
@@ -101,46 +104,38 @@ def _inside(
 ) -> tuple[Estimate, ...]:
     """Estimates of checkpoints inside the loop. `writers`: rank -> bytes of each of its checkpoints."""
     first = next(rank for rank in seen.looked if rank.rank in writers)
-    sizes = np.concatenate(list(writers.values()))
-    pieces = np.unique(first.saves[:, 0], return_counts=True)[1]
-    size = int(np.median(sizes))
-    spread = float(np.ptp(sizes)) / size
-    found = (
-        Estimate(
-            key="workflow.checkpoint", value=True, found=f"{len(writers[first.rank])} checkpoints on rank {first.rank}"
-        ),
+    number = len(writers[first.rank])
+    return (
+        Estimate(key="workflow.checkpoint", value=True, found=f"{number} checkpoints on rank {first.rank}"),
         *_interval(first, samples),
         Estimate(key="checkpoint.checkpoint_folder", value=_folder(seen), found="where the checkpoints were written"),
-        Estimate(
-            key="model.model_size_bytes",
-            value=max(size - _frame_bytes(framework, size), 1),
-            found=f"median of what a rank writes for a checkpoint, {size:,} B, without the framework's headers",
-            error="; ".join(
-                filter(
-                    None,
-                    (
-                        f"between {format_bytes(sizes.min())} and {format_bytes(sizes.max())}"
-                        if spread > EQUAL_SHARES
-                        else "",
-                        f"in {np.median(pieces):.0f} requests, which DLIO writes as one tensor"
-                        if np.median(pieces) > 3
-                        else "",
-                    ),
-                )
-            ),
-        ),
+        _model_size(first, np.concatenate(list(writers.values())), framework),
+        *_shares(len(writers), len(seen.looked)),
     )
-    if len(writers) == 1 and len(seen.looked) > 1:
-        return found
-    if len(seen.looked) == 1:
-        return found
-    error = (
-        "" if len(writers) == len(seen.looked) else f"{len(writers)} of {len(seen.looked)} ranks that were looked at"
+
+
+def _model_size(rank: RankReads, sizes: np.ndarray, framework: Framework) -> Estimate:
+    """`sizes`: bytes of each checkpoint of each rank that writes them."""
+    size, pieces = int(np.median(sizes)), np.median(np.unique(rank.saves[:, 0], return_counts=True)[1])
+    errors = []
+    if np.ptp(sizes) > EQUAL_SHARES * size:
+        errors.append(f"between {format_bytes(sizes.min())} and {format_bytes(sizes.max())}")
+    if pieces > FEW_REQUESTS:
+        errors.append(f"in {pieces:.0f} requests, which DLIO writes as one tensor")
+    return Estimate(
+        key="model.model_size_bytes",
+        value=max(size - _frame_bytes(framework, size), 1),
+        found=f"median of what a rank writes for a checkpoint, {size:,} B, without the framework's headers",
+        error="; ".join(errors),
     )
-    return (
-        *found,
-        Estimate(key="model.parallelism.zero_stage", value=1, found="every rank writes a share", error=error),
-    )
+
+
+def _shares(writers: int, looked: int) -> tuple[Estimate, ...]:
+    """Where more than one rank writes, every rank does in DLIO."""
+    if writers == 1:
+        return ()
+    error = "" if writers == looked else f"{writers} of {looked} ranks that were looked at"
+    return (Estimate(key="model.parallelism.zero_stage", value=1, found="every rank writes a share", error=error),)
 
 
 def _frame_bytes(framework: Framework, size: int) -> int:
