@@ -11,7 +11,11 @@ from replay.commands.shared_options import capture_argument, force_option, json_
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
+    from profiler_merge.workloads.description import Reading
     from replay.interface.captures import NamedPart
+
+READINGS = ("documented", "head", "v2.0")
+"""The names of `profiler_merge.workloads.description.READINGS`, which is not imported for a --help."""
 
 
 @click.command()
@@ -42,6 +46,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Generate a capture from the description, compare it with the given one, and write how near it is.",
 )
+@click.option(
+    "--reading",
+    type=click.Choice(READINGS),
+    default="documented",
+    show_default=True,
+    help="For the comparison: follow DLIO's documentation, or what its code does (head: main of 2026; v2.0: MLPerf's).",
+)
 @part_options
 @force_option
 @json_option
@@ -51,6 +62,7 @@ def command(
     batch: int | None,
     fail_under: float | None,
     check: bool,
+    reading: Reading,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -68,7 +80,7 @@ def command(
     if fail_under is not None and not check:
         raise UsageError("--fail-under needs the comparison: leave out --no-check")
     with status("fitting"):
-        fitted = interface.fit(capture, output, batch=batch, check=check, force=force)
+        fitted = interface.fit(capture, output, batch=batch, check=check, reading=reading, force=force)
     if as_json:
         print_json(fitted.as_json())
     else:

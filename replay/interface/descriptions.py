@@ -12,7 +12,7 @@ from replay.interface.merging import PathLike
 from replay.interface.replays import check_profiled
 
 if TYPE_CHECKING:
-    from profiler_merge.workloads.description import Workload
+    from profiler_merge.workloads.description import Reading, Workload
     from replay.fitting.closeness import Closeness
     from replay.fitting.fitted import Fit
     from replay.fitting.observation import Observation
@@ -54,12 +54,19 @@ class FittedWorkload:
 
 
 def fit(
-    capture: CaptureOrPath, output: PathLike, *, batch: int | None = None, check: bool = True, force: bool = False
+    capture: CaptureOrPath,
+    output: PathLike,
+    *,
+    batch: int | None = None,
+    check: bool = True,
+    reading: Reading = "documented",
+    force: bool = False,
 ) -> FittedWorkload:
     """Write the DLIO description whose I/O is nearest to a capture: a YAML file with the evidence on every line.
 
     `batch`: the batch size of a rank, where it is known; bytes alone show its product with the record length.
     `check`: generate a capture from the description and compare the two; the result stands at the top of the file.
+    `reading`: how the comparison reads it: documented, head or v2.0 (see `generate`).
 
         dxt_replay.fit("run.capture", "run.yaml").workload.reader.batch_size
 
@@ -78,10 +85,14 @@ def fit(
         seen = observe(source)
         found = fit_observed(seen, source.spans, batch=batch)
         workload = found.workload()
-        near = _closeness(source, seen, found, workload) if check else None
+        near = _closeness(source, seen, found, found.workload(reading)) if check else None
         head = [
             f"Fitted by dxt-replay to {source.named.name}: {found.ranks} ranks.",
-            *([] if near is None else ["", "What it generates, beside the capture:", *table_lines(near), ""]),
+            *(
+                []
+                if near is None
+                else ["", f"What it generates ({reading}), beside the capture:", *table_lines(near), ""]
+            ),
             *(each.sentence(found.operations, found.bytes) for each in found.unexpressed),
             *found.notes,
             "",

@@ -147,6 +147,23 @@ def test_results_beside_the_loop_stand_as_a_checkpoint_at_its_end(tmp_path):
     assert not any("written outside" in each.reason for each in found.unexpressed)
 
 
+def test_the_comparison_follows_a_reading(tmp_path):
+    capture = record_loop(tmp_path, files=40, per_file=1, batch=2, open_each=True, suffix=".jpg", steps=60)
+    for reading in ("documented", "head", "v2.0"):
+        near = interface.fit(capture, tmp_path / "run.yaml", reading=reading, force=True).closeness
+        assert near is not None
+        steps = next(each for each in near.measures if each.name == "steps of a rank")
+        assert (steps.capture, steps.generated) == (60, 60)
+        assert f"({reading})" in (tmp_path / "run.yaml").read_text()
+
+
+def test_a_description_without_a_step_at_head_is_refused(tmp_path):
+    capture = record_loop(tmp_path)
+    with pytest.raises(UsageError, match="no step is left"):
+        interface.fit(capture, tmp_path / "run.yaml", reading="head")
+    assert not (tmp_path / "run.yaml").exists()
+
+
 def test_a_limit_needs_the_comparison(tmp_path, capsys):
     record_loop(tmp_path)
     words = ["fit", str(tmp_path / "test.capture"), "-o", str(tmp_path / "run.yaml"), "--no-check", "--fail-under", "9"]
