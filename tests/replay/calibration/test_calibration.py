@@ -52,7 +52,7 @@ def test_it_says_what_it_could_not_see(calibration: Calibration) -> None:
     assert "written out in the background" in text
 
 
-def test_a_longer_time_is_kept_to(tmp_path: Path) -> None:
+def test_progress_is_the_time_that_has_passed(tmp_path: Path) -> None:
     seen: list[tuple[float, float]] = []
     calibrate(tmp_path, 4.0, on_progress=lambda done, whole, what: seen.append((done, whole)))
     assert {whole for _, whole in seen} == {4.0}

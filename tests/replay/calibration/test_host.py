@@ -1,0 +1,36 @@
+"""What the machine says of itself, from files like those of Linux."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from replay.calibration.host import available_bytes, dirty_bytes, file_system_of
+
+
+def test_available_memory(tmp_path: Path) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:       100 kB\nMemAvailable:    64 kB\n")
+    assert available_bytes(file) == 65_536
+    file.write_text("MemAvailable: much\n")
+    assert available_bytes(file) == available_bytes(tmp_path / "absent") == 1 << 30
+
+
+def test_dirty_bytes_are_set_in_bytes_or_in_per_cent(tmp_path: Path) -> None:
+    (tmp_path / "dirty_bytes").write_text("1234\n")
+    assert dirty_bytes(tmp_path) == 1234
+    (tmp_path / "dirty_bytes").write_text("0\n")
+    (tmp_path / "dirty_ratio").write_text("10\n")
+    assert 0 < dirty_bytes(tmp_path) < available_bytes()
+
+
+def test_the_type_of_a_file_system_is_that_of_its_device(tmp_path: Path) -> None:
+    device = os.stat(tmp_path).st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 2 0:999999 / /other rw - proc proc rw\n"
+        f"3 2 {os.major(device)}:{os.minor(device)} / / rw,relatime shared:1 - lustre server:/fs rw\n"
+    )
+    assert file_system_of(tmp_path, mounts) == "lustre"
+    mounts.write_text("nothing\n")
+    assert file_system_of(tmp_path, mounts) == file_system_of(tmp_path, tmp_path / "absent") == "file system"

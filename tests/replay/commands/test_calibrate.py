@@ -1,0 +1,66 @@
+"""`dxt-replay calibrate` on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from replay import interface
+from replay.commands.main import main
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "target"
+    folder.mkdir()
+    return folder
+
+
+def test_it_prints_what_was_measured_and_what_could_not_be_seen(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "measured.json"
+    arguments = ["calibrate", "--target", str(target), "-o", str(output)]
+    assert main([*arguments, "--minutes", "0.04"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    titles = ["Calibration", "Cold reads", "Other calls, one in flight", "What could not be seen"]
+    places = [printed.out.index(f"{title}\n") for title in titles]
+    assert places == sorted(places)
+    assert "4.00 KiB" in printed.out
+    assert os.listdir(target) == []
+
+    assert main(arguments) == 2
+    assert (
+        capsys.readouterr().err == f"dxt-replay: error: {output} exists: --force replaces it, or choose another name\n"
+    )
+
+
+def test_the_model_that_it_writes_can_be_simulated(target: Path, tmp_path: Path) -> None:
+    sources, capture, output = interface.sample("cosmictagger"), tmp_path / "c.capture", tmp_path / "measured.json"
+    interface.merge(sources.log, capture, profiles=sources.profiles)
+    assert main(["calibrate", "--target", str(target), "-o", str(output), "--minutes", "0.04", "-q"]) == 0
+    done = interface.simulate(capture, output)
+    assert done.prediction.elapsed_ns >= interface.simulate(capture, "null").prediction.elapsed_ns
+
+
+def test_as_json_the_object_is_that_of_the_file(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "measured.json"
+    assert main(["calibrate", "--target", str(target), "-o", str(output), "--minutes", "0.04", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed.pop("schema_version"), printed.pop("output")) == (1, str(output))
+    assert json.loads(output.read_text())["measured"] == printed
+
+
+@pytest.mark.parametrize("minutes", ["0", "0.001", "nan", "99999"])
+def test_a_time_that_cannot_be_is_refused(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str
+) -> None:
+    assert main(["calibrate", "--target", str(target), "-o", str(tmp_path / "m.json"), "--minutes", minutes]) == 2
+    assert "give 0.017 to 1440 minutes" in capsys.readouterr().err
+    assert os.listdir(target) == []
