@@ -160,7 +160,7 @@ def _scaling(scaling: list[Mapping[str, Any]]) -> Section:
                 seconds(each["free_storage_s"]),
                 f"{each['storage_limits_pct']:.1f} %",
                 or_dash(each["accelerator_utilisation_pct"], lambda value: f"{value:.1f} %"),
-                str(each["bottleneck"]),
+                str(each["bottleneck"]).partition(":")[0],
             )
             for each in scaling
         ),

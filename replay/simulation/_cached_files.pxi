@@ -16,6 +16,7 @@ cdef struct Stream:
     int64_t window
     int64_t ahead
     int64_t marker
+    int64_t held
 
 cdef struct Entry:
     int64_t file
@@ -323,6 +324,7 @@ cdef class Caches:
             return NULL
         if at == known:
             self.streams[at].next = self.streams[at].window = self.streams[at].ahead = self.streams[at].marker = 0
+            self.streams[at].held = 0
         return &self.streams[at]
 
     cdef bint takes(self, int64_t node, int64_t file, int64_t length) noexcept nogil:

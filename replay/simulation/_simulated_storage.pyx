@@ -25,6 +25,9 @@ cdef enum:
     C_KINDS = 8
     C_HIT = 8
     C_HELD_WRITE = 9
+    C_CLOSE = 3
+    C_STDIO = 3
+    C_STREAM_BYTES = 4096
     C_TABLES = 10
     C_PAGE_BYTES = 4096
     C_LEAST_ENTRIES = 64
@@ -34,6 +37,7 @@ cdef enum:
     C_METADATA = 3
 
 CONSTANTS = {
+    "STDIO": C_STDIO, "STREAM_BYTES": C_STREAM_BYTES, "CLOSE": C_CLOSE,
     "HIT": C_HIT, "HELD_WRITE": C_HELD_WRITE, "PAGE_BYTES": C_PAGE_BYTES, "LEAST_ENTRIES": C_LEAST_ENTRIES, "SERVER": C_SERVER, "NODE": C_NODE,
     "SYSTEM": C_SYSTEM, "METADATA": C_METADATA, "READ": C_READ, "WRITE": C_WRITE, "SYNC": C_SYNC, "SEEK": C_SEEK,
 }
@@ -83,7 +87,7 @@ cdef class CompiledStorage(Service):
     cdef int64_t serve(self, int64_t now, const Lane *lane, const Item *item) noexcept nogil:
         cdef int kind = item.kind
         cdef int64_t offset = item.place, length = item.amount if kind <= C_WRITE else 0
-        cdef int64_t node = lane.rank // self.ranks_per_node, ends, dirty = 0
+        cdef int64_t node = lane.rank // self.ranks_per_node, ends, held, dirty = 0
         cdef int64_t file = <int64_t>item.subject + lane.file_shift
         cdef double end, written
         if kind == C_READ and self.has_cache:
@@ -91,8 +95,8 @@ cdef class CompiledStorage(Service):
                 now, node, lane.rank, file, offset, length,
                 self.file_bytes[item.subject] if self.known_files else 0,
             )
-        elif kind == C_WRITE and self.has_cache:
-            end = self._write(now, node, file, offset, length)
+        elif kind == C_WRITE:
+            end = self._streamed(now, node, lane.rank, file, offset, length, item.api == C_STDIO)
         elif kind == C_SEEK:
             end = now + self.queues.scale * self.queues.time_of(kind, 0, 1)
         else:
@@ -103,6 +107,10 @@ cdef class CompiledStorage(Service):
                 end = self.queues.request(now, node, kind, file, 0, 0) + (written - now)
             else:
                 end = self.queues.request(now, node, kind, file, offset, length)
+        if kind == C_SYNC or kind == C_CLOSE:
+            held = self._let_go(lane.rank, file)
+            if held:
+                end += self._write(now, node, file, 0, held) - now
         if self.queues.failed or self.caches.failed:
             return -1
         ends = <int64_t>ceil(end)
@@ -143,8 +151,35 @@ cdef class CompiledStorage(Service):
                 at = stop
         return max(end, ready)
 
+    cdef double _streamed(
+        self, int64_t now, int64_t node, int64_t rank, int64_t file, int64_t offset, int64_t length, bint stream
+    ) noexcept nogil:
+        """When a write ends, which a stream may hold back."""
+        cdef int64_t held = 0
+        if stream:
+            held = self._let_go(rank, file)
+            if held + length < C_STREAM_BYTES:
+                if not self.caches.failed:
+                    self.caches._stream(rank, file).held = held + length
+                return now
+        return self._write(now, node, file, max(offset - held, 0), held + length)
+
+    cdef int64_t _let_go(self, int64_t rank, int64_t file) noexcept nogil:
+        """What the stream of a rank's file holds, which is nothing from now on."""
+        cdef Stream *stream = self.caches._stream(rank, file)
+        cdef int64_t held
+        if stream is NULL:
+            self.caches.failed = True
+            return 0
+        held = stream.held
+        stream.held = 0
+        return held
+
     cdef double _write(self, int64_t now, int64_t node, int64_t file, int64_t offset, int64_t length) noexcept nogil:
-        cdef double end = now + self.queues.scale * self.queues.time_of(C_HELD_WRITE, length, 1)
+        cdef double end
+        if not self.has_cache:
+            return self.queues.request(now, node, C_WRITE, file, offset, length)
+        end = now + self.queues.scale * self.queues.time_of(C_HELD_WRITE, length, 1)
         if not self.caches.takes(node, file, length):
             end = max(end, self.queues.request(now, node, C_WRITE, file, offset, length))
         if length:

@@ -20,6 +20,10 @@ HIT, HELD_WRITE = RENAME + 1, RENAME + 2
 """Places of the times of a hit and of a write into the cache in `ModelNumbers.tables`, after the operations."""
 
 
+STREAM_BYTES = 4096
+"""Buffer of a C stream: what is written through one waits there until it is full, synced or closed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelNumbers:
     """The numbers of a model for so many ranks.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from replay.causal.lane_events import EventLane, compiled_core
-from replay.engine.items import READ_AT, SEEK, SYNC, WRITE_AT
+from replay.engine.items import CLOSE, READ_AT, SEEK, SYNC, WRITE_AT
 from replay.simulation.cached_files import PAGE_BYTES, CachedFiles
 from replay.simulation.model_numbers import (
     HELD_WRITE,
@@ -24,15 +24,20 @@ from replay.simulation.model_numbers import (
     METADATA,
     NODE,
     SERVER,
+    STREAM_BYTES,
     ModelNumbers,
     StorageUse,
 )
+from traces.schema import APIS
 
 if TYPE_CHECKING:
     from replay.simulation._simulated_storage import CompiledStorage
 
 SimulatedStorage: TypeAlias = "PythonStorage | CompiledStorage"
 """A storage in either core, for `replay.causal.lane_events.run_lanes`."""
+
+STDIO = APIS.index("STDIO")
+"""Code of the interface whose small writes wait in a buffer."""
 
 _MASK = (1 << 64) - 1
 
@@ -66,6 +71,7 @@ class PythonStorage:
             [_Server(free=[0.0] * kind.slots) for _ in range(kind.count)] for kind in (model.servers, model.metadata)
         ]
         self._cache = None if model.cache is None else CachedFiles(model.cache, numbers.nodes)
+        self._streams: dict[tuple[int, int], int] = {}
         self._use = StorageUse.none(numbers)
         self._hits = [0, 0]
         self._slot_ns = self._own_ns = 0.0
@@ -86,8 +92,8 @@ class PythonStorage:
         if kind == READ_AT and self._cache is not None:
             known = self._numbers.file_bytes
             end = self._read(now, node, lane.rank, file, offset, length, int(known[subject]) if len(known) else 0)
-        elif kind == WRITE_AT and self._cache is not None:
-            end = self._write(now, node, file, offset, length)
+        elif kind == WRITE_AT:
+            end = self._streamed(now, node, lane.rank, file, offset, length, int(item["_api"]))
         elif kind == SEEK:
             end = now + self._scale * self._time(kind, 0, 1)
         elif kind == SYNC and self._cache is not None and (dirty := self._cache.synced(node, file)):
@@ -95,6 +101,8 @@ class PythonStorage:
             end = self._request(now, node, kind, file, 0, 0) + (written - now)
         else:
             end = self._request(now, node, kind, file, offset, length)
+        if kind in (SYNC, CLOSE) and (held := self._streams.pop((lane.rank, file), 0)):
+            end += self._write(now, node, file, 0, held) - now
         ends = math.ceil(end)
         self._use.operations[kind] += 1
         self._use.operation_bytes[kind] += length
@@ -129,10 +137,21 @@ class PythonStorage:
             cache.insert(node, file, begin, at, self._request(now, node, READ_AT, file, begin, at - begin), now)
         return max(end, ready)
 
+    def _streamed(self, now: int, node: int, rank: int, file: int, offset: int, length: int, api: int) -> float:
+        """When a write ends, which a stream may hold back."""
+        held = 0
+        if api == STDIO:
+            held = self._streams.pop((rank, file), 0)
+            if held + length < STREAM_BYTES:
+                self._streams[rank, file] = held + length
+                return float(now)
+        return self._write(now, node, file, max(offset - held, 0), held + length)
+
     def _write(self, now: int, node: int, file: int, offset: int, length: int) -> float:
         """When a write ends that the cache of its node may take."""
         cache = self._cache
-        assert cache is not None
+        if cache is None:
+            return self._request(now, node, WRITE_AT, file, offset, length)
         end = now + self._scale * self._time(HELD_WRITE, length, 1)
         if not cache.takes(node, file, length):
             end = max(end, self._request(now, node, WRITE_AT, file, offset, length))

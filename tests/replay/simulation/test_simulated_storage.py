@@ -26,7 +26,7 @@ from replay.simulation.storage_model import (
     Servers,
     StorageModel,
 )
-from traces.schema import OPS
+from traces.schema import APIS, OPS
 
 US, MS, KIB, MIB = 1_000, 1_000_000, 1 << 10, 1 << 20
 READ, WRITE = OPS.index("read"), OPS.index("write")
@@ -239,6 +239,16 @@ def test_writes_are_held_until_they_are_synced() -> None:
     assert use.request_bytes[1] == 12_000
 
 
+@pytest.mark.parametrize("cache", [None, dataclasses.replace(CACHE, size=1 << 30)])
+def test_a_stream_holds_small_writes(cache) -> None:
+    each = [("write", 0, at, 2000, 0) for at in (0, 2000, 4000, 6000)]
+    rows = operations(*each, ("close", 0, 0, 0, 0), ("close", 0, 0, 0, 0))
+    rows["_api"] = APIS.index("STDIO")
+    (found,), use = ends(model(**DEVICE, cache=cache), rows)
+    assert np.diff([0, *found]).tolist() == [0, 0, 50_000, 0, 50_000, 0]
+    assert (use.requests[1], use.request_bytes[1]) == (2, 8000)
+
+
 def test_a_read_at_the_end_of_the_file_fetches_nothing() -> None:
     _, use = ends(model(**DEVICE, cache=CACHE), operations(("read", 2, 5000, 0, 0)))
     assert use.requests[0] == 0
@@ -317,6 +327,13 @@ def models(draw):
     )
 
 
+def _through_streams(rows, chosen):
+    """The operations, all of them through C streams where `chosen`."""
+    if chosen:
+        rows["_api"] = APIS.index("STDIO")
+    return rows
+
+
 OPERATION = st.tuples(
     st.sampled_from(["read", "read", "read", "write", "open", "close", "stat", "sync", "seek", "rename"]),
     st.integers(0, 2),
@@ -328,9 +345,9 @@ OPERATION = st.tuples(
 
 @given(
     storage=models(), lanes=st.lists(st.lists(OPERATION, min_size=1, max_size=15), min_size=1, max_size=4),
-    seed=st.integers(0, 5), scale=st.sampled_from([1.0, 1.3]),
+    seed=st.integers(0, 5), scale=st.sampled_from([1.0, 1.3]), streams=st.booleans(),
 )  # fmt: skip
-def test_the_compiled_core_does_what_the_specification_does(storage, lanes, seed, scale) -> None:
+def test_the_compiled_core_does_what_the_specification_does(storage, lanes, seed, scale, streams) -> None:
     compiled = pytest.importorskip("replay.simulation._simulated_storage")
     core = pytest.importorskip("replay.causal._lane_events")
     numbers = ModelNumbers.of(storage, 3, FILES)
@@ -341,7 +358,7 @@ def test_the_compiled_core_does_what_the_specification_does(storage, lanes, seed
     ):
         placed = [
             EventLane(items=rows, times=LaneTimes.room(len(rows)), rank=number % 3, file_shift=number // 3)
-            for number, rows in enumerate(operations(*each) for each in lanes)
+            for number, rows in enumerate(_through_streams(operations(*each), streams) for each in lanes)
         ]
         assert runner(placed, service, None, FIRST_RANK_COUNTER).run()
         use = dataclasses.asdict(service.use)
@@ -358,6 +375,9 @@ def test_the_compiled_core_knows_the_numbers() -> None:
         "PAGE_BYTES": cached_files.PAGE_BYTES,
         "LEAST_ENTRIES": cached_files.LEAST_ENTRIES,
         **{name: getattr(model_numbers, name) for name in ("SERVER", "NODE", "SYSTEM", "METADATA")},
+        "STDIO": APIS.index("STDIO"),
+        "STREAM_BYTES": model_numbers.STREAM_BYTES,
+        "CLOSE": items.CLOSE,
         "READ": items.READ_AT,
         "WRITE": items.WRITE_AT,
         "SYNC": items.SYNC,
