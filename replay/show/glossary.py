@@ -23,6 +23,7 @@ WORDS = {
     "failed": "Operations that returned an error or fewer bytes than recorded.",
     "in flight": "Begun and not ended yet. As a number: how many operations are in flight at once, on average.",
     "input wait": "Time in which the training loop waits for its next batch, for storage or for preprocessing.",
+    "generated": "Made from the description of a workload; nobody recorded it.",
     "I/O time": "Sum: the durations of all operations added. Union: time in which at least one was in flight.",
     "jitter": "How late this machine wakes a thread that does nothing else: lag below it is not the replay's.",
     "KS": "Kolmogorov-Smirnov distance: the largest difference of two cumulative distributions, 0 for equal ones.",
@@ -35,6 +36,7 @@ WORDS = {
     "pipeline": "I/O together with the work on input (decoding, batching).",
     "rank": "One process of the training job. -1 in a table stands for all ranks together.",
     "random": "An access whose place does not follow from the two before.",
+    "reading": "How a DLIO file is understood: as DLIO's documentation says, or as a version of its code does.",
     "reconstructed": "Operations that were not traced but follow from counters. They are in no total of "
     "traced operations.",
     "rest": "Time of a step in none of compute, input wait, I/O, collective and checkpoint.",
@@ -50,6 +52,7 @@ WORDS = {
     "twin": "Files of the recorded sizes and layout, with made-up data, that a replay reads instead of the real data.",
     "warm-up": "The first step where it is much longer than the others: compiling, opening files, filling buffers.",
     "Wasserstein": "How far one distribution must be moved to become another, in the unit of the quantity.",
+    "workload": "The description of a training job: its files, how they are read, how long a step computes.",
 }
 """Word -> what it means, in one or two sentences."""
 
