@@ -1,9 +1,9 @@
 """How DLIO's HDF5 files lie on disk: shapes, chunks, and where the data begin.
 
 Measured with h5py 3.16 and HDF5 2.0 on files written as DLIO writes them: datasets and chunks follow each other without
-gaps behind the headers, and `labels` (int64, one per sample) comes last. The index of many chunks stands between; its
-size is known to a few hundred bytes, which `Hdf5Layout.exact` says. DLIO v2.0 writes the older file layout, whose chunk
-index is a B-tree.
+gaps behind the headers, and `labels` (int64, one per sample) comes last. The index of many chunks stands behind the
+first chunk; where chunks are small its size is known to a few hundred bytes, which `Hdf5Layout.exact` says. DLIO v2.0
+writes the older file layout, whose chunk index is a B-tree.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _MOST_DATASETS = 5
 _MOST_CHUNKS = 160
 """Chunks whose index fits into the first 2,048 bytes; with a filter or a maximal shape, a smaller number does."""
 _MOST_OTHER_CHUNKS = 60
+_PAGE_CHUNKS = 1024
+"""Chunks in a page of the index; one of more chunks is made of pages with a checksum each, behind a bit for each."""
 
 _CHUNK_BASE, _CHUNK_MIN, _CHUNK_MAX = 16384, 8192, 1048576
 
@@ -37,7 +39,7 @@ class Hdf5Layout:
     """One file's record datasets, which are alike. Dimensions: samples of the file first.
 
     chunk_shape: empty for contiguous datasets.
-    data_offset: of the first dataset or chunk.
+    data_offset: of the first dataset or chunk; with an index behind the headers, chunk 0 is taken to follow it.
     data_bytes: stored bytes of one dataset, in whole chunks.
     other_bytes: headers and chunk indices, before and between the data. exact: False where that is an estimate.
     """
@@ -81,7 +83,7 @@ def hdf5_layout(dataset: Dataset, dims: tuple[int, ...], reading: str) -> Hdf5La
     count = _chunk_count(shape, chunk) if chunk else 0
     plain = math.prod(chunk or shape) * type_size
     tree = reading == "v2.0" and bool(chunk)
-    other, exact = _tree_bytes(count) if tree else _index_bytes(dataset, count)
+    other, exact = _tree_bytes(count) if tree else _index_bytes(dataset, count, plain)
     names = ("records",) if reading == "v2.0" else tuple(f"records_{number}" for number in range(sets))
     return Hdf5Layout(
         names=names,
@@ -89,21 +91,24 @@ def hdf5_layout(dataset: Dataset, dims: tuple[int, ...], reading: str) -> Hdf5La
         shape=shape,
         chunk_shape=chunk,
         filters=filters,
-        data_offset=_TREE_HEADER_BYTES if tree else _HEADER_BYTES,
+        data_offset=_TREE_HEADER_BYTES if tree else other if count else _HEADER_BYTES,
         data_bytes=_stored_bytes(plain, dataset.compression) * max(count, 1),
         other_bytes=other,
         exact=exact,
     )
 
 
-def _index_bytes(dataset: Dataset, count: int) -> tuple[int, bool]:
+def _index_bytes(dataset: Dataset, count: int, chunk_bytes: int) -> tuple[int, bool]:
     """Bytes of a file that are not data, with `count` chunks per dataset, and whether that is exact."""
     sets = dataset.hdf5.num_dset_per_record
     plain = dataset.compression == "none" and not dataset.hdf5.max_shape
     if sets <= _MOST_DATASETS and count * sets <= (_MOST_CHUNKS if plain else _MOST_OTHER_CHUNKS):
         return _HEADER_BYTES, True
     entry = 8 if dataset.compression == "none" else 20
-    return _HEADER_BYTES + 400 * max(sets - _MOST_DATASETS, 0) + sets * (18 + entry * count), False
+    pages = -(-count // _PAGE_CHUNKS) if count > _PAGE_CHUNKS else 0
+    array = max(18 + -(-pages // 8) + 4 * pages + entry * count, _HEADER_BYTES)  # the least that is set aside
+    exact = plain and sets == 1 and chunk_bytes >= _HEADER_BYTES
+    return _HEADER_BYTES + 400 * max(sets - _MOST_DATASETS, 0) + sets * array, exact
 
 
 def _tree_bytes(count: int) -> tuple[int, bool]:

@@ -37,6 +37,12 @@ LATEST_HDF5_INDEX = (447, 28, 475, 18, 8)
 """The index of a dataset of several chunks in such a file: offset and length of its header, and of the array behind it,
 which has so many bytes and more for each chunk."""
 
+NEAR_HDF5_CHUNKS, HDF5_FIRST_CHUNK = 160, 2048
+"""Chunks whose array lies near the header of the index, and where the first chunk begins: a longer array follows it."""
+
+HDF5_PAGE_CHUNKS, HDF5_CHECKSUM_BYTES = 1024, 4
+"""Chunks in a page of the array, and the bytes behind them: an array of more chunks than that is read by pages."""
+
 OLDER_HDF5_READS = ((0, 8), (0, 48), (48, 48), (96, 512), None, (680, 512), (136, 544), (1072, 328), (800, 512))
 """The same for a file of HDF5's default layout; None: the file's state is asked for."""
 
@@ -285,10 +291,23 @@ def _hdf5_index(requests: RequestList, samples: Samples, hdf5: Hdf5Reads, rows: 
         for offset, length in OLDER_HDF5_INDEX_READS:
             requests.one(READ, samples.opens, offset, length)
         return
-    header, header_bytes, array, array_bytes, chunk_bytes = LATEST_HDF5_INDEX
+    header, header_bytes, near, array_bytes, chunk_bytes = LATEST_HDF5_INDEX
     chunks = rows * samples.row_chunks
+    array = np.where(chunks > NEAR_HDF5_CHUNKS, HDF5_FIRST_CHUNK + hdf5.chunk_bytes, near)
     requests.one(READ, samples.opens & (chunks > 1), header, header_bytes)
-    requests.one(READ, samples.opens & (chunks > 1), array, array_bytes + chunk_bytes * chunks)
+    whole = samples.opens & (chunks > 1) & (chunks <= HDF5_PAGE_CHUNKS)
+    requests.one(READ, whole, array, array_bytes + chunk_bytes * chunks)
+    # A longer array is read by the pages that hold the sample's chunks, behind a bit for each page.
+    paged = samples.opens & (chunks > HDF5_PAGE_CHUNKS)
+    bits = (chunks - 1) // (8 * HDF5_PAGE_CHUNKS) + 1
+    requests.one(READ, paged, array, array_bytes + bits)
+    begin = samples.index // hdf5.chunk_rows * samples.row_chunks
+    first, last = begin // HDF5_PAGE_CHUNKS, (begin + samples.row_chunks - 1) // HDF5_PAGE_CHUNKS
+    sample, number = numbered(np.where(paged, last - first + 1, 0))
+    page, page_bytes = first[sample] + number, chunk_bytes * HDF5_PAGE_CHUNKS + HDF5_CHECKSUM_BYTES
+    held = np.minimum(HDF5_PAGE_CHUNKS, chunks[sample] - page * HDF5_PAGE_CHUNKS)
+    offset = array[sample] + array_bytes + bits[sample] + page * page_bytes
+    requests.reads(sample, offset, chunk_bytes * held + HDF5_CHECKSUM_BYTES)
 
 
 def _csv(requests: RequestList, samples: Samples, layout: Layout) -> None:

@@ -162,6 +162,17 @@ def stored_offsets(stored):
     return [stored.id.get_chunk_info(number).byte_offset for number in range(stored.id.get_num_chunks())]
 
 
+@pytest.mark.parametrize("samples", [7, 40, 41, 60, 200])
+def test_files_of_many_chunks_are_as_large_as_h5py_makes_them(tmp_path, samples):
+    data = Dataset(format="hdf5", num_samples_per_file=samples, record_length_bytes=40_000, chunk_size=2100)
+    layout = hdf5_layout(data, (200, 200), "documented")
+    write_as_dlio(tmp_path / "x.hdf5", data, layout, "latest")
+    assert layout.exact
+    assert (tmp_path / "x.hdf5").stat().st_size == layout.file_bytes
+    with h5py.File(tmp_path / "x.hdf5") as file:
+        assert samples < 40 or sorted(stored_offsets(file["records_0"]))[1:] == layout.chunk_columns(0)[1].tolist()[1:]
+
+
 def test_many_chunks_are_estimated_and_said_to_be():
     layout = hdf5_layout(Dataset(format="hdf5", chunk_size=100), (400, 400), "documented")
     assert not layout.exact

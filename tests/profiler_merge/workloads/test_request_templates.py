@@ -104,6 +104,25 @@ def test_an_open_hdf5_file_is_read_once():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("samples", "index", "array"),
+    [
+        (4, 2, [(475, 818)]),
+        (40, 38, [(4164, 8018)]),
+        (60, 58, [(4164, 19), (12_379, 3812)]),
+        (2000, 1998, [(4164, 25), (397_597, 6788)]),
+        (2000, 40, [(4164, 25), (4189, 8196), (12_385, 8196)]),
+    ],
+)
+def test_the_index_of_many_chunks_is_read_as_strace_shows(samples, index, array):
+    """25 chunks of 46 x 46 per sample, but the first case, with 100 chunks in all."""
+    hdf5 = Hdf5Reads(older=False, data_offset=2048, chunk_rows=1, chunk_bytes=2116)
+    sample = one_sample(10_000_000, 40_000, index=index, row_chunks=25)
+    found = reads(sample_requests("hdf5", sample, Layout(samples_per_file=samples, hdf5=hdf5)))
+    assert found[4 : 5 + len(array)] == [(447, 28), *array]
+    assert [length for _, length in found[5 + len(array) :]] == [2116] * 25
+
+
 def test_chunked_hdf5_of_the_older_layout_reads_what_strace_shows():
     hdf5 = Hdf5Reads(older=True, data_offset=4536, chunk_rows=1, chunk_bytes=10_000)
     layout = Layout(samples_per_file=4, hdf5=hdf5)
