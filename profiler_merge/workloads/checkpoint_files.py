@@ -27,9 +27,9 @@ WRITE_BYTES = 2_147_479_552
 STATE_NAME = "checkpoint"
 """TensorFlow's file that names the latest checkpoint of a folder: all ranks write the same one."""
 
-TF_INDEX_BYTES, TF_STATE_BYTES = 200, 80
-"""Sizes of TensorFlow's index of a checkpoint, about, and of its file `checkpoint`."""
-
+TF_DATA_BYTES, TF_INDEX_BYTES, TF_STATE_BYTES = (132, 56), (199, 58), 95
+"""Sizes of TensorFlow's files: data and index without a tensor, and what each tensor adds to them beside its values;
+the file `checkpoint`. As strace shows them of TensorFlow 2.21 for names of DLIO's length."""
 
 Items = tuple[tuple[str, Union[int, "Items"]], ...]
 """Names and elements of tensors, or further items below a name, in order."""
@@ -207,7 +207,7 @@ def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[F
     if workload.framework == "tensorflow":
         return tuple(
             _operations(name, [(OPEN, NO_OFFSET, 0), *_pieces(WRITE, _behind(sizes)), (CLOSE, NO_OFFSET, 0)], STDIO)
-            for name, sizes in _tensorflow_files(shard).items()
+            for name, sizes in _tensorflow_files(workload, shard).items()
         )
     writes, _ = _torch_requests(shard.items, shard.datatype, block_bytes)
     rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), *_pieces(WRITE, writes)]
@@ -219,7 +219,7 @@ def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[F
 def loading(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
     """How a shard is read again: the directory of PyTorch's zip from its end, then each tensor."""
     if workload.framework == "tensorflow":
-        files = _tensorflow_files(shard)
+        files = _tensorflow_files(workload, shard)
         return tuple(
             _operations(
                 name, [(OPEN, NO_OFFSET, 0), *_pieces(READ, _behind(files[name])), (CLOSE, NO_OFFSET, 0)], POSIX
@@ -247,12 +247,16 @@ def _behind(sizes: Sequence[int]) -> list[Request]:
     return list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
 
 
-def _tensorflow_files(shard: Shard) -> dict[str, list[int]]:
-    """The files of a checkpoint of TensorFlow, and the sizes of what is written into each."""
+def _tensorflow_files(workload: Workload, shard: Shard) -> dict[str, list[int]]:
+    """The files of a checkpoint of TensorFlow, and the sizes of what is written into each.
+
+    The code of v2.0 gives TensorFlow a state that it does not save: no tensor is written.
+    """
     prefix = f"{shard.name}.pb-1"
+    tensors = [] if workload.reading == "v2.0" else list(shard.tensors)
     return {
-        f"{prefix}.data-00000-of-00001": list(shard.tensors),
-        f"{prefix}.index": [TF_INDEX_BYTES],
+        f"{prefix}.data-00000-of-00001": [*tensors, TF_DATA_BYTES[0] + TF_DATA_BYTES[1] * len(tensors)],
+        f"{prefix}.index": [TF_INDEX_BYTES[0] + TF_INDEX_BYTES[1] * len(tensors)],
         STATE_NAME: [TF_STATE_BYTES],
     }
 

@@ -147,3 +147,13 @@ def test_loading_reads_all_tensors_again(framework):
     assert {each.name for each in read} <= written.keys()
     assert sum(int(each.length.sum()) for each in read) >= 3000
     assert all(each.size == written[each.name] for each in read)
+
+
+def test_the_code_of_v2_saves_no_tensor_with_tensorflow():
+    written = {
+        reading: {each.name: each.size for each in saving(Workload(reading=reading), shard_of(1_000_000))}
+        for reading in ("head", "v2.0")
+    }
+    assert written["v2.0"] == {"a.pb-1.data-00000-of-00001": 132, "a.pb-1.index": 199, "checkpoint": 95}
+    assert written["head"]["a.pb-1.data-00000-of-00001"] == 1_000_188
+    assert written["head"]["a.pb-1.index"] == 257
