@@ -15,6 +15,7 @@ from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.lane_plan import SlotNumbers, planned_operations
 from replay.plan.pacing import Pacing
 from replay.plan.plan_row import NO_EVENT
+from traces.errors import UsageError
 from traces.store.reader import Capture
 
 TIME_CLASSES = ("compute", "input_wait", "meetings", "checkpoints", "evaluation", "loading")
@@ -28,6 +29,9 @@ _CLASS_OF_EVENT = {
     EVALUATION: "evaluation",
     ENTRY: "loading",
 }
+
+MAX_FILES = 1 << 31
+"""Files of a simulation: their numbers are int32."""
 
 MAX_STEPS = 1 << 20
 """Most steps that are counted one by one; what lies beyond counts as outside of steps."""
@@ -63,7 +67,10 @@ class SimulatedJob:
         """The lanes of `ranks` ranks. Rank i does what the recorded rank i modulo their number does.
 
         Each further set of ranks has files of its own, of the same sizes; all ranks meet at collectives.
+        Raises: UsageError for more files than have numbers.
         """
+        if -(-ranks // self.ranks) * len(self.file_bytes) >= MAX_FILES:
+            raise UsageError(f"{ranks} ranks with files of their own have more than {MAX_FILES} files: simulate fewer")
         steps = self.steps
         meetings = dataclasses.replace(steps.meetings, ranks=ranks) if len(steps.meetings.cost_ns) else steps.meetings
         steps = dataclasses.replace(steps, meetings=meetings)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from replay import interface as dxt_replay
@@ -134,6 +136,9 @@ def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
         dxt_replay.simulate(capture, "null", runs=0)
     with pytest.raises(UsageError, match="1 to 1048576 ranks"):
         dxt_replay.simulate(capture, "null", ranks=[0])
+    job = dxt_replay.simulate(capture, "null").prediction.job
+    with pytest.raises(UsageError, match="more than 2147483648 files"):
+        dataclasses.replace(job, file_bytes=np.zeros(1 << 20, dtype=np.int64)).lanes(1 << 12)
     without = dxt_replay.part(capture, operations=["read"])
     assert dxt_replay.simulate(without, "null").prediction.elapsed_ns > 0
     with pytest.raises((UsageError, CaptureError), match="steps"):
