@@ -25,6 +25,9 @@ from traces.units import NS_PER_S, format_bytes, format_count, format_signed
 MOST_PATTERNS = 200
 """Folders up to which the expressed part of a capture is compared by itself."""
 
+MOST_BYTES_PER_S = 10**12
+"""Bandwidth of a device on which larger reads take no longer."""
+
 _STEP = SPAN_KINDS.index("step")
 
 
@@ -149,8 +152,8 @@ def device_of(seen: Observation) -> str:
     slope = float(np.cov(lengths, lasted)[0, 1] / lengths.var()) if lengths.var() > 0 else 0.0
     slope = min(max(slope, 0.0), lasted.mean() / max(lengths.mean(), 1))
     latency = max(lasted.mean() - slope * lengths.mean(), 0.0)
-    bandwidth = f"{1 / slope:.4g}GB/s" if slope > 0 else "1000GB/s"
-    return f"latency={latency / 1000:.4g}us,bandwidth={bandwidth}"
+    bandwidth = max(round(NS_PER_S / slope), 1) if slope > 0 else MOST_BYTES_PER_S
+    return f"latency={round(latency)}ns,bandwidth={min(bandwidth, MOST_BYTES_PER_S)}B/s"
 
 
 def table_lines(found: Closeness) -> Sequence[str]:
