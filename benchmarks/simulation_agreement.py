@@ -2,13 +2,14 @@
 
 For each target (the plain file system, throttles of bytes and of requests, and a file system whose calls take 5 ms) the
 storage is calibrated once. Each capture is then simulated on the model, and replayed there several times, cold. The
-captures are those in `../shared/captures` beside the checkout; without them, the two that come with the package.
+captures are the two that come with the package, or those of `--recordings DIR`, in which each folder holds a
+`job.darshan` and its profiles in `profile`.
 
 Throttles need root and the block I/O controller, the slow file system needs a C compiler and libfuse3: what is missing
 is named and left out.
 
-    python -m benchmarks.simulation_agreement [--json] [--target DIR] [--captures A,B] [--targets A,B]
-        [--minutes 2] [--repeats 3]
+    python -m benchmarks.simulation_agreement [--json] [--target DIR] [--recordings DIR] [--captures A,B]
+        [--targets A,B] [--minutes 2] [--repeats 3]
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from typing import Any
 from benchmarks.prediction import CannotThrottleError, dxt_replay, throttled
 from replay import interface
 
-CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "captures"
 BUNDLED = ("imagenet", "cosmictagger")
 BYTES_PER_S, REQUESTS_PER_S, DELAY_US = 10_000_000, 100, 5000
 LIMIT_PCT = 10.0
@@ -119,6 +119,7 @@ TARGETS = (
 def measure(
     folder: Path | None = None,
     *,
+    recordings: Path | None = None,
     captures: Sequence[str] = (),
     targets: Sequence[str] = (),
     minutes: float = 2.0,
@@ -128,7 +129,7 @@ def measure(
     """Per target and capture: simulated and replayed seconds, and the difference in per cent of the replayed ones."""
     rows, skipped = [], {}
     with tempfile.TemporaryDirectory(prefix="dxt-replay-agreement-", dir=folder) as scratch:
-        merged = _merged(Path(scratch), captures)
+        merged = _merged(Path(scratch), recordings, captures)
         data = Path(scratch, "data")
         data.mkdir()
         for name, capture in merged.items():
@@ -150,11 +151,11 @@ def measure(
     return {"rows": rows, "skipped": skipped, "required_pct": LIMIT_PCT, "worst_pct": _worst(rows)}
 
 
-def _merged(scratch: Path, wanted: Sequence[str]) -> dict[str, Path]:
+def _merged(scratch: Path, recordings: Path | None, wanted: Sequence[str]) -> dict[str, Path]:
     """The captures by name, each merged from its log and profiles."""
     found = {}
-    shared = sorted(path.parent for path in CAPTURES.glob("*/job.darshan"))
-    sources = {path.name: (path / "job.darshan", [path / "profile"]) for path in shared}
+    folders = [] if recordings is None else sorted(path.parent for path in recordings.glob("*/job.darshan"))
+    sources = {path.name: (path / "job.darshan", [path / "profile"]) for path in folders}
     for name in () if sources else BUNDLED:
         sample = interface.sample(name)
         sources[name] = (Path(sample.log), [Path(profile) for profile in sample.profiles])
@@ -226,6 +227,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--target", type=Path, help="directory on the storage to be measured and throttled")
+    parser.add_argument("--recordings", type=Path, help="directory with a folder for each recorded job")
     parser.add_argument("--captures", default="", help="names, with commas between them; all if absent")
     parser.add_argument(
         "--targets", default="", help=f"of {', '.join(target.name for target in TARGETS)}; all if absent"
@@ -235,6 +237,7 @@ def main() -> int:
     given = parser.parse_args()
     result = measure(
         given.target,
+        recordings=given.recordings,
         captures=[name for name in given.captures.split(",") if name],
         targets=[name.strip() for name in given.targets.split(",") if name],
         minutes=given.minutes,
