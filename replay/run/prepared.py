@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from replay.plan.chosen_layers import LayerChoice
 from replay.run.options import RunOptions
 from replay.run.process_files import check_io
 from replay.twin.placement import Placement
 from replay.twin.stage import check_staged, prepare_run
-from traces.errors import UsageError
+from traces.errors import TargetError, UsageError
+from traces.schema import WRITE, codes
 from traces.store.reader import Capture
 from traces.store.writer import begin_capture, check_capture_output, discard_capture
+from traces.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,8 @@ class Prepared:
 def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerChoice) -> Prepared:
     """Check the target, and make a working directory for the output.
 
-    The caller holds the target's lock. Raises: UsageError, CaptureError, TargetError; then nothing is left behind.
+    The caller holds the target's lock.
+    Raises: UsageError, CaptureError, TargetError (also where the disk has no room); then nothing is left behind.
     """
     if _same(output, capture.path):
         raise UsageError(f"{output} is the capture to be replayed: give the replay another name")
@@ -42,10 +48,48 @@ def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerCh
     working = begin_capture(output, force=options.force)
     try:
         prepare_run(options.target, placements)
+        if options.api != "null":
+            _check_room(capture, options.target, placements)
     except BaseException:
         discard_capture(working)
         raise
     return Prepared(placements=placements, working=working)
+
+
+def _check_room(capture: Capture, target: Path, placements: Sequence[Placement]) -> None:
+    """Raises: TargetError where what the run will write, as far as it was counted, exceeds what is free."""
+    needed = 0
+    for file, size in enumerate(_bytes_to_write(capture).tolist()):
+        if size and not placements[file].mapped:
+            needed += max(size - _bytes_on_disk(placements[file].path), 0)
+    found = os.statvfs(target)
+    free = found.f_bavail * found.f_frsize
+    if needed > free:
+        raise TargetError(
+            f"the run writes {format_bytes(needed)} and {format_bytes(free)} are free on {target}: free space, choose "
+            "another --target, replay a part (--ranks, --steps), or nothing but the timing (--api null)"
+        )
+
+
+def _bytes_to_write(capture: Capture) -> np.ndarray:
+    """int64 by file: bytes on disk after its writes, at most. 0 where no counter says how much was written in all, for
+    a write far behind the end of a file leaves a hole."""
+    reach = np.zeros(capture.files.num_rows, dtype=np.int64)
+    for rank in capture.ranks:
+        used = capture.usage(rank)
+        writes = codes(used, "op") == WRITE
+        np.maximum.at(reach, used["file_id"].to_numpy()[writes], used["reach"].to_numpy()[writes])
+    counted = np.zeros(capture.files.num_rows, dtype=np.int64)
+    for name in ("posix_bytes_written", "stdio_bytes_written", "mpiio_bytes_written"):
+        np.maximum(counted, capture.files[name].fill_null(0).to_numpy(), out=counted)
+    return np.minimum(reach, counted)
+
+
+def _bytes_on_disk(path: bytes) -> int:
+    try:
+        return os.lstat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0
 
 
 def _same(output: Path, source: Path) -> bool:

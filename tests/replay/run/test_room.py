@@ -1,0 +1,37 @@
+"""A run looks whether the disk has room for what it will write, before it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replay import interface
+from replay.twin.stage import stage
+from replay.twin.stage_plan import plan_stage
+from tests.capture_builder import File, build_capture, write
+from traces.errors import TargetError
+
+PIB = 1 << 50
+
+
+@pytest.mark.parametrize(
+    ("offset", "counted", "refused"),
+    [(PIB, PIB, True), (PIB, 4096, False), (PIB, None, False), (0, PIB, False)],
+    ids=["more than there is", "a hole", "not counted", "written again and again"],
+)
+def test_a_run_that_the_disk_has_no_room_for_is_refused(
+    tmp_path: Path, offset: int, counted: int | None, refused: bool
+) -> None:
+    file = File("/out/result.bin", size=4096, counters={} if counted is None else {"posix_bytes_written": counted})
+    capture = build_capture(tmp_path, ops=[write(0, offset=offset, length=4096)], files=[file], name="source")
+    twin, output = tmp_path / "twin", tmp_path / "replay.capture"
+    stage(plan_stage(capture, twin))
+    if not refused:
+        interface.run(capture, twin, output, pace="none")
+        assert output.exists()
+        return
+    with pytest.raises(TargetError, match=r"the run writes 1\.00 PiB and .* are free"):
+        interface.run(capture, twin, output, pace="none")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.capture", "twin"]
+    interface.run(capture, twin, output, pace="none", api="null")
