@@ -38,7 +38,7 @@ _REMEDIES = {
     errno.EFBIG: "this file system allows smaller files only: choose another --target",
     errno.ENOENT: "the directory was removed or is not there: choose another --target",
     errno.ENOTDIR: "a file is in the way: choose another --target",
-    errno.ELOOP: "its links lead in a circle: choose another --target",
+    errno.ELOOP: "a symbolic link is in its place, which is not followed: remove the link or choose another --target",
 }
 
 
