@@ -1,14 +1,19 @@
-"""Writes the files of a twin data set in parallel, each under a temporary name until it is whole."""
+"""Writes the files of a twin data set in parallel, each under a temporary name until it is whole.
+
+A thread takes files of one directory at a time and holds the directory open: making a small file costs as much as
+finding its directory.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from threading import Event, Lock
 
 from replay.twin.containment import Target, lstat, refusal, split, unlink
@@ -18,6 +23,10 @@ from traces.units import MIB
 
 SYNC_BYTES = 64 * MIB
 """Files from this size on are synced one by one, so that progress does not run ahead of the disk."""
+
+BATCH_FILES = 1024
+BATCH_BYTES = 16 * MIB
+"""Most files, and bytes of several files, that a thread takes at a time from one directory."""
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in total), from several threads but never by two at once."""
@@ -48,40 +57,66 @@ class _Progress:
                 self._callback(self._done, self._total)
 
 
-def _write_file(
-    target: Target,
-    file: TwinFile,
-    *,
-    sparse: bool,
-    replaces: bool,
-    wrote: Callable[[int], None],
-    placed: Callable[[TwinFile], None],
-    stop: Event,
-) -> None:
-    """Write one whole file and report it to `placed`, or leave nothing. Raises: TargetError, _Stopped."""
-    directory_path, name = split(file.path)
-    temporary = temporary_name(name)
-    try:
-        if stop.is_set():
-            raise _Stopped
-        with target.made_directory(directory_path) as directory:
-            unlink(directory, temporary)  # of a staging that was killed
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(temporary, flags, 0o666, dir_fd=directory)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writing:
+    """What the threads of one staging share. `batches`: files of one directory each, taken from the left."""
+
+    target: Target
+    sparse: frozenset[int]
+    replaced: frozenset[int]
+    placed: Callable[[TwinFile], None]
+    batches: deque[Sequence[TwinFile]]
+    counter: _Progress
+    stop: Event
+
+    def write_batches(self) -> None:
+        """Write batches until none is left. Raises: TargetError, _Stopped."""
+        while True:
             try:
-                _fill(fd, file, sparse=sparse, wrote=wrote, stop=stop)
-                if not replaces and lstat(directory, name) is not None:
-                    raise foreign(target, file.path)
-                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-                placed(file)
-            except BaseException:
-                with suppress(OSError):
-                    unlink(directory, temporary)
-                raise
-            finally:
-                os.close(fd)
-    except OSError as error:
-        raise refusal(error, f"write {target.shown(file.path)}") from error
+                batch = self.batches.popleft()
+            except IndexError:
+                return
+            self._write_batch(batch)
+
+    def _write_batch(self, batch: Sequence[TwinFile]) -> None:
+        """Write files of one directory, which is looked up once and then held open."""
+        file = batch[0]
+        try:
+            with self.target.made_directory(split(file.path)[0]) as directory:
+                for file in batch:
+                    if self.stop.is_set():
+                        raise _Stopped
+                    self._write_file(directory, file)
+        except OSError as error:
+            raise refusal(error, f"write {self.target.shown(file.path)}") from error
+
+    def _write_file(self, directory: int, file: TwinFile) -> None:
+        """Write one whole file and report it to `placed`, or leave nothing. Raises: TargetError, OSError, _Stopped."""
+        _, name = split(file.path)
+        temporary = temporary_name(name)
+        fd = _create(directory, temporary)
+        try:
+            _fill(fd, file, sparse=file.file_id in self.sparse, wrote=self.counter.add, stop=self.stop)
+            if file.file_id not in self.replaced and lstat(directory, name) is not None:
+                raise foreign(self.target, file.path)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            self.placed(file)
+        except BaseException:
+            with suppress(OSError):
+                unlink(directory, temporary)
+            raise
+        finally:
+            os.close(fd)
+
+
+def _create(directory: int, name: bytes) -> int:
+    """Descriptor of a new file, also where a staging that was killed left one of this name. Raises: OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, 0o666, dir_fd=directory)
+    except FileExistsError:
+        unlink(directory, name)
+        return os.open(name, flags, 0o666, dir_fd=directory)
 
 
 def _fill(fd: int, file: TwinFile, *, sparse: bool, wrote: Callable[[int], None], stop: Event) -> None:
@@ -101,6 +136,29 @@ def foreign(target: Target, path: str) -> TargetError:
     return TargetError(
         f"{target.shown(path)} exists and was not made by dxt-replay: move it away or choose another --target"
     )
+
+
+def _batches(files: Sequence[TwinFile], threads: int) -> deque[Sequence[TwinFile]]:
+    """Files of one directory and at most BATCH_BYTES together, or one file; a few files are spread over the threads.
+
+    One thread after the other: several that make files in one directory wait for its lock more than they work.
+    """
+    by_directory: dict[str, list[TwinFile]] = {}
+    for file in files:
+        by_directory.setdefault(split(file.path)[0], []).append(file)
+    most_files = max(1, min(BATCH_FILES, len(files) // threads))
+    batches: deque[Sequence[TwinFile]] = deque()
+    for members in by_directory.values():
+        batch: list[TwinFile] = []
+        batch_bytes = 0
+        for file in members:
+            if batch and (len(batch) == most_files or batch_bytes + file.size > BATCH_BYTES):
+                batches.append(batch)
+                batch, batch_bytes = [], 0
+            batch.append(file)
+            batch_bytes += file.size
+        batches.append(batch)
+    return batches
 
 
 def default_workers() -> int:
@@ -127,19 +185,23 @@ def write_files(
     if workers is not None and workers < 1:
         raise UsageError(f"workers {workers}: give at least 1")
     total = sum(file.size for file in files if file.file_id not in sparse)
-    counter, stop = _Progress(total, progress), Event()
-    with ThreadPoolExecutor(workers or default_workers(), thread_name_prefix="stage") as pool:
-        futures: list[Future[None]] = []
+    threads = workers or default_workers()
+    writing = _Writing(
+        target=target,
+        sparse=sparse,
+        replaced=replaced,
+        placed=placed,
+        batches=_batches(files, threads),
+        counter=_Progress(total, progress),
+        stop=Event(),
+    )
+    with ThreadPoolExecutor(threads, thread_name_prefix="stage") as pool:
         try:
-            for file in files:
-                holes, replaces = file.file_id in sparse, file.file_id in replaced
-                write = partial(_write_file, target, file, sparse=holes, replaces=replaces)
-                futures.append(pool.submit(write, wrote=counter.add, placed=placed, stop=stop))
+            futures = [pool.submit(writing.write_batches) for _ in range(min(threads, len(writing.batches)))]
             for future in as_completed(futures):
                 future.result()
         except BaseException:
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+            writing.stop.set()
             raise
     try:
         sync_file_system(target.fd)  # small files at once instead of one by one

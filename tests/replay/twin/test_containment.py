@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.twin.containment import Target, is_contained, make_target, open_target, refusal, resolve_target
+from replay.twin.file_writer import temporary_name
 from replay.twin.manifest import MANIFEST_NAME
 from replay.twin.placement import TWIN_ROOT
 from replay.twin.stage import check_staged, prepare_run, stage, unstage
@@ -176,6 +177,16 @@ class TestLinks:
             with pytest.raises(TargetError, match="is a symbolic link"):
                 plan_stage(capture, target)
         assert link.is_symlink()
+
+
+def test_a_link_under_the_name_of_a_file_that_is_being_written_is_refused(place: Path, capture: Capture) -> None:
+    link = place / "target" / TWIN_ROOT / "a/b" / os.fsdecode(temporary_name(b"c"))
+    link.parent.mkdir(parents=True)
+    link.symlink_to(place / "outside/kept")
+    with nothing_outside_changes(place), pytest.raises(TargetError, match=r"cannot write .*/a/b/c: File exists"):
+        stage(plan_stage(capture, place / "target"))
+    assert link.is_symlink()
+    assert (place / "outside/kept").read_bytes() == b"kept"
 
 
 @pytest.mark.parametrize("where", LINKS)

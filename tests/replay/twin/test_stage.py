@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.twin.file_writer import SYNC_BYTES
+from replay.twin.file_writer import BATCH_FILES, SYNC_BYTES
 from replay.twin.manifest import CREATED_BY_RUN, MANIFEST_NAME, WHOLE, load_manifest
 from replay.twin.placement import TWIN_ROOT, parse_map
 from replay.twin.stage import check_staged, stage, unstage
@@ -174,6 +174,16 @@ class TestStage:
         assert twin(target) == {f"d{i % 5}/{i}": i * 1000 for i in range(40)}
         assert seen == sorted(seen)
         assert all(f.state == WHOLE for f in load_manifest(target).files.values())
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_a_directory_with_more_files_than_a_thread_takes_at_a_time(
+        self, workers: int, tmp_path: Path, target: Path
+    ) -> None:
+        count = BATCH_FILES + 3
+        ops = [read(i, length=i % 5) for i in range(count)]
+        capture = build_capture(tmp_path, files=[f"/d/{i}" for i in range(count)], ops=ops)
+        stage(plan_stage(capture, target), workers=workers)
+        assert twin(target) == {f"d/{i}": i % 5 for i in range(count)}
 
     def test_workers_below_one_are_refused(self, capture: Capture, target: Path) -> None:
         with pytest.raises(UsageError, match="at least 1"):
