@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -80,6 +80,27 @@ class _Traced:
     operations: int = 0
     bytes: int = 0
 
+    def add(self, other: _Traced) -> None:
+        self.operations += other.operations
+        self.bytes += other.bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FilesOfRows:
+    """The files of some rows: `files` int32 (m,), each once; `of_row` int64 (n,), where each row's file is in there."""
+
+    files: np.ndarray
+    of_row: np.ndarray
+
+    @property
+    def file_id(self) -> np.ndarray:
+        """int32 (n,): the file of each row."""
+        return self.files[self.of_row]
+
+    def select(self, rows: np.ndarray) -> FilesOfRows:
+        """The rows of a boolean mask or an index array, over the same files."""
+        return FilesOfRows(files=self.files, of_row=self.of_row[rows])
+
 
 @dataclass(slots=True)
 class FileTable:
@@ -97,13 +118,13 @@ class FileTable:
     _new_names: dict[int, bytes] = field(default_factory=dict)
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
 
-    def number(self, record_id: np.ndarray) -> np.ndarray:
-        """int32 file_id of each record id (uint64), new ones in order of appearance."""
+    def number(self, record_id: np.ndarray) -> FilesOfRows:
+        """The file of each record id (uint64), new ones numbered in order of appearance."""
         unique, first, inverse = np.unique(record_id, return_index=True, return_inverse=True)
         ids = np.empty(len(unique), dtype=np.int32)
         for position in np.argsort(first).tolist():
             ids[position] = self._number_one(int(unique[position]))
-        return ids[inverse.reshape(-1)]
+        return FilesOfRows(files=ids, of_row=inverse.reshape(-1))
 
     def _number_one(self, record_id: int) -> int:
         if record_id not in self._ids:
@@ -157,22 +178,20 @@ class FileTable:
         self._sizes[target] = max(self._sizes[target], self._sizes[self._number_one(record_id)])
         return target
 
-    def note_sizes(self, file_id: np.ndarray, offset: np.ndarray, length: np.ndarray) -> None:
+    def note_sizes(self, rows: FilesOfRows, offset: np.ndarray, length: np.ndarray) -> None:
         """Grow the files to what these accesses need; an offset of -1 is unknown and counts as 0."""
-        ends = np.zeros(len(self._sizes), dtype=np.int64)
-        moved = length > 0
-        np.maximum.at(ends, file_id[moved], np.maximum(offset[moved], 0) + length[moved])
-        for file in np.flatnonzero(ends).tolist():
-            self._sizes[file] = max(self._sizes[file], int(ends[file]))
+        ends = np.zeros(len(rows.files), dtype=np.int64)
+        np.maximum.at(ends, rows.of_row, np.where(length > 0, np.maximum(offset, 0) + length, 0))
+        for file, end in zip(rows.files.tolist(), ends.tolist(), strict=True):
+            self._sizes[file] = max(self._sizes[file], end)
 
-    def note_traced(self, rank: int, file_id: np.ndarray, length: np.ndarray) -> None:
+    def note_traced(self, rank: int, rows: FilesOfRows, length: np.ndarray) -> None:
         """Count traced operations of one rank at the layer that the counters are compared with."""
-        operations = np.bincount(file_id, minlength=len(self._sizes))
-        moved = np.bincount(file_id, weights=length, minlength=len(self._sizes))
-        for file in np.flatnonzero(operations).tolist():
-            entry = self._traced.setdefault((rank, file), _Traced())
-            entry.operations += int(operations[file])
-            entry.bytes += int(moved[file])
+        operations = np.bincount(rows.of_row, minlength=len(rows.files))
+        moved = np.bincount(rows.of_row, weights=length, minlength=len(rows.files))
+        for file, count, size in zip(rows.files.tolist(), operations.tolist(), moved.tolist(), strict=True):
+            if count:
+                self._traced.setdefault((rank, file), _Traced()).add(_Traced(count, int(size)))
 
     def finish(self, ranks_of_logs: Sequence[int | None]) -> tuple[pa.Table, Coverage]:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""
@@ -238,15 +257,14 @@ class FileTable:
 
     def _coverage(self, counted: dict[tuple[int, int], _Traced]) -> Coverage:
         reduced = {file for rank, file in counted if rank == SHARED_RANK}
-        ranks = sorted({rank for rank, _ in counted} | {rank for rank, _ in self._traced})
-        by_rank = {}
-        for rank in ranks:
-            # A reduced record does not distinguish the ranks, so its file is left out on both sides.
-            own = [entry for (r, file), entry in counted.items() if r == rank and file not in reduced]
-            mine = [entry for (r, file), entry in self._traced.items() if r == rank and file not in reduced]
-            if rank != SHARED_RANK:
-                by_rank[rank] = _ratio(mine, own)
-        total = _ratio(list(self._traced.values()), list(counted.values()))
+        traced_by_rank, counted_by_rank = (_by_rank(each, reduced) for each in (self._traced, counted))
+        nothing = _Traced()
+        by_rank = {
+            rank: _ratio(traced_by_rank.get(rank, nothing), counted_by_rank.get(rank, nothing))
+            for rank in sorted(traced_by_rank.keys() | counted_by_rank.keys())
+            if rank != SHARED_RANK
+        }
+        total = _ratio(_summed(self._traced.values()), _summed(counted.values()))
         return Coverage(bytes=total[0], operations=total[1], ranks=by_rank)
 
     def _table(
@@ -309,12 +327,28 @@ def _stripes(log: DarshanLog) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _ratio(traced: list[_Traced], counted: list[_Traced]) -> tuple[float | None, float | None]:
+def _by_rank(entries: Mapping[tuple[int, int], _Traced], reduced: Collection[int]) -> dict[int, _Traced]:
+    """The sums over the files of each rank, but for the `reduced` ones, whose records do not distinguish the ranks."""
+    sums: dict[int, _Traced] = {}
+    for (rank, file), entry in entries.items():
+        of_rank = sums.setdefault(rank, _Traced())
+        if file not in reduced:
+            of_rank.add(entry)
+    return sums
+
+
+def _summed(entries: Iterable[_Traced]) -> _Traced:
+    total = _Traced()
+    for entry in entries:
+        total.add(entry)
+    return total
+
+
+def _ratio(traced: _Traced, counted: _Traced) -> tuple[float | None, float | None]:
     """Traced / counted as (bytes, operations), None where nothing was counted."""
-    total_bytes, total_operations = sum(entry.bytes for entry in counted), sum(entry.operations for entry in counted)
     return (
-        sum(entry.bytes for entry in traced) / total_bytes if total_bytes else None,
-        sum(entry.operations for entry in traced) / total_operations if total_operations else None,
+        traced.bytes / counted.bytes if counted.bytes else None,
+        traced.operations / counted.operations if counted.operations else None,
     )
 
 

@@ -68,13 +68,14 @@ class ProcessRows:
         self, rank: int, process: ProcessLog, segments: RankSegments, alignment: Alignment
     ) -> dict[str, np.ndarray]:
         """The columns, by traced and then by reconstructed rows, each in start order; lanes from 0."""
-        file_id = self.files.number(segments.record_id)
+        files_of_rows = self.files.number(segments.record_id)
         log_start = process.log.job.start_ns
         start_ns, end_ns = (
             self._capture_ns(times, log_start, alignment) for times in (segments.start_ns, segments.end_ns)
         )
         order = np.lexsort((-end_ns, start_ns))
-        segments, file_id, start_ns, end_ns = segments.select(order), file_id[order], start_ns[order], end_ns[order]
+        segments, files_of_rows = segments.select(order), files_of_rows.select(order)
+        start_ns, end_ns = start_ns[order], end_ns[order]
         counted = self.counters(process)
         files = {
             module: self._on_capture_clock(counted.of_rank(rank, module), log_start, alignment) for module in MODULES
@@ -91,13 +92,13 @@ class ProcessRows:
         )
         rows = self._examined(rows, files["POSIX"], segments.thread)
         at_counted = segments.api == _COUNTED_API
-        self.files.note_sizes(file_id, rows.offset, segments.length)
-        self.files.note_traced(rank, file_id[at_counted], segments.length[at_counted])
+        self.files.note_sizes(files_of_rows, rows.offset, segments.length)
+        self.files.note_traced(rank, files_of_rows.select(at_counted), segments.length[at_counted])
         traced = {
             "lane": rows.lane,
             "op": np.where(segments.is_write, WRITE, READ).astype(np.int8),
             "api": segments.api,
-            "file_id": file_id,
+            "file_id": files_of_rows.file_id,
             "offset": rows.offset,
             "length": segments.length,
             "start_ns": start_ns,
@@ -171,7 +172,7 @@ class ProcessRows:
         counts = np.bincount(operations.file, minlength=len(posix))
         for state, mask in ((REPAIRED, found.repaired), (SUSPECT, found.suspect)):
             files = np.flatnonzero(mask)
-            self.files.note_offsets(state, self.files.number(posix.record_id[files]), counts[files])
+            self.files.note_offsets(state, self.files.number(posix.record_id[files]).file_id, counts[files])
         offset = rows.offset.copy()
         offset[places] = found.offset
         return replace(rows, offset=offset)
@@ -180,9 +181,9 @@ class ProcessRows:
         self.reconstructed += len(rows)
         self.left_out += rows.left_out
         self.files.note_names(rows.names)
-        file_id = self.files.number(rows.record_id)
+        files = self.files.number(rows.record_id)
         data = (rows.op == READ) | (rows.op == WRITE)
-        self.files.note_sizes(file_id[data], rows.offset[data], rows.length[data])
+        self.files.note_sizes(files.select(data), rows.offset[data], rows.length[data])
         renamed = rows.op == _RENAME
         offset = rows.offset.copy()
         for row in np.flatnonzero(renamed).tolist():
@@ -191,7 +192,7 @@ class ProcessRows:
             "lane": rows.lane,
             "op": rows.op,
             "api": rows.api,
-            "file_id": file_id,
+            "file_id": files.file_id,
             "offset": offset,
             "length": rows.length,
             "start_ns": rows.start_ns,

@@ -95,7 +95,7 @@ def _by_rank(log: DarshanLog, module: str, *, gather: bool) -> Iterator[RankSegm
 
 def _split(block: DxtBlock, api: int) -> Iterator[RankSegments]:
     """The runs of one rank in a block. Segments are in the order of their records, so a run is a slice."""
-    ranks = block.ranks[block.record]
+    ranks, hostnames = block.ranks[block.record], block.hostnames
     cuts = np.flatnonzero(np.diff(ranks)) + 1
     for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(ranks)], strict=True):
         if begin == end:
@@ -104,7 +104,7 @@ def _split(block: DxtBlock, api: int) -> Iterator[RankSegments]:
         record = block.record[run]
         yield RankSegments(
             rank=int(ranks[begin]),
-            hostname=block.hostnames[int(record[0])],
+            hostname=hostnames[int(record[0])],
             record_id=block.record_ids[record],
             api=np.full(end - begin, api, dtype=np.int8),
             is_write=block.is_write[run],

@@ -332,8 +332,16 @@ def _follow_renames(record: np.ndarray, wanted: np.ndarray, renames: _Renames, n
     """
     with_lane = np.flatnonzero(wanted >= 0)
     lanes = dict(zip(record[with_lane].tolist(), wanted[with_lane].tolist(), strict=True))
+    if len(renames):
+        _give_lanes_of_renamed(lanes, renames, names)
+    followed = np.fromiter((lanes.get(each, -1) for each in record.tolist()), np.int32, len(record))
+    np.copyto(wanted, followed, where=wanted < 0)
+
+
+def _give_lanes_of_renamed(lanes: dict[int, int], renames: _Renames, names: Mapping[int, bytes]) -> None:
+    """Give the old names of files the lane of the new ones in `lanes`, by record id."""
     paths = {**names, **renames.names}
-    ids = {path: known for known, path in paths.items()} if len(renames) else {}
+    ids = {path: known for known, path in paths.items()}
     for source, target in reversed(list(zip(renames.source.tolist(), renames.target.tolist(), strict=True))):
         shard = merged_shard(paths[source])
         chain = [source, target]
@@ -343,8 +351,6 @@ def _follow_renames(record: np.ndarray, wanted: np.ndarray, renames: _Renames, n
         if lane >= 0:
             for each in chain:
                 lanes.setdefault(each, lane)
-    followed = np.fromiter((lanes.get(each, -1) for each in record.tolist()), np.int32, len(record))
-    np.copyto(wanted, followed, where=wanted < 0)
 
 
 def _bisect(ascending: np.ndarray, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:
