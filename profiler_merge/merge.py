@@ -6,7 +6,7 @@ than one rank's segments and one profile are in memory at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from profiler_merge.recognise import DARSHAN
 from profiler_merge.span_sources import MoreSpans, more_spans
 from traces.schema import OPS_SCHEMA, CaptureInfo, RankClock, table_from_columns
 from traces.store.writer import (
+    ROW_GROUP_ROWS,
     OpsWriter,
     begin_capture,
     check_capture_output,
@@ -207,9 +208,8 @@ class _Merger:
         self._warnings += [*self._job.warnings, *warnings]
         seen: set[int] = set()
         with OpsWriter(self._output) as writer:
-            for rank, parts in self._sources.ranks():
-                seen.add(rank)
-                writer.write(self._rank_table(rank, parts))
+            for table in _tables(self._rank_columns(seen)):
+                writer.write(table)
         self._warnings += self._spans.add_rest()
         self._warnings += self._spans.extension_warnings()
         self._rows.rebuilt.finish()
@@ -243,7 +243,13 @@ class _Merger:
         write_capture_info(self._output, info)
         return info, table, spans.num_rows
 
-    def _rank_table(self, rank: int, parts: list[tuple[ProcessLog, RankSegments]]) -> pa.Table:
+    def _rank_columns(self, seen: set[int]) -> Iterator[dict[str, np.ndarray]]:
+        """The rows of one rank after the other; the ranks are added to `seen`."""
+        for rank, parts in self._sources.ranks():
+            seen.add(rank)
+            yield self._columns_of(rank, parts)
+
+    def _columns_of(self, rank: int, parts: list[tuple[ProcessLog, RankSegments]]) -> dict[str, np.ndarray]:
         """The rank's rows in start order; its spans, clock and file counts are noted on the way."""
         profile = self._spans.profile(rank)
         columns = []
@@ -276,7 +282,7 @@ class _Merger:
         )
         joined["step"] = self._spans.step_of(rank, joined["start_ns"])
         joined["rank"] = np.full(len(joined["lane"]), rank, dtype=np.int32)
-        return table_from_columns(joined, OPS_SCHEMA)
+        return joined
 
     def _align_worker(self, process: ProcessLog, segments: RankSegments, profile: Profile | None) -> Alignment:
         """The offset of a worker's log: as its rank's training thread shows it, else the wall clock's or the user's."""
@@ -298,6 +304,27 @@ class _Merger:
         alignment, notes = align_rank(segments, process.log, profile, self._method)
         self._warnings += [f"rank {rank}: {note}" for note in notes]
         return alignment
+
+
+def _tables(ranks: Iterable[dict[str, np.ndarray]]) -> Iterator[pa.Table]:
+    """The rows of all ranks. Ranks with few rows share a table, because a table costs more than its few rows do."""
+    waiting: list[dict[str, np.ndarray]] = []
+    rows = 0
+    for columns in ranks:
+        waiting.append(columns)
+        rows += len(columns["rank"])
+        if rows >= ROW_GROUP_ROWS:
+            yield _joined(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
+    if len(ranks) == 1:
+        return table_from_columns(ranks[0], OPS_SCHEMA)
+    columns = {name: np.concatenate([each[name] for each in ranks]) for name in ranks[0]}
+    return table_from_columns(columns, OPS_SCHEMA)
 
 
 def _rank_clock(rank: int, worker: int, alignment: Alignment) -> RankClock:

@@ -156,12 +156,12 @@ class ProcessRows:
         return alignment.realtime_ns(times_ns + log_start_ns) - self.job_start_ns
 
     def _on_capture_clock(self, files: CountedFiles, log_start_ns: int, alignment: Alignment) -> CountedFiles:
-        moved = {}
-        for name in COUNTED_TIMES:
-            times = getattr(files, name)
-            seen = times != NOT_SEEN
-            moved[name] = np.where(seen, self._capture_ns(np.where(seen, times, 0), log_start_ns, alignment), NOT_SEEN)
-        return replace(files, **moved)
+        if not len(files):
+            return files
+        times = np.stack([getattr(files, name) for name in COUNTED_TIMES])
+        seen = times != NOT_SEEN
+        moved = np.where(seen, self._capture_ns(np.where(seen, times, 0), log_start_ns, alignment), NOT_SEEN)
+        return replace(files, **dict(zip(COUNTED_TIMES, moved, strict=True)))
 
     def _examined(self, rows: TracedRows, posix: CountedFiles, thread: np.ndarray | None) -> TracedRows:
         """The rows, with offsets repaired where possible; repaired and suspect offsets are noted."""

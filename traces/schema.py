@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -167,7 +168,12 @@ def dictionary_array(codes: np.ndarray, vocabulary: tuple[str, ...]) -> pa.Dicti
     """Arrow dictionary over the whole `vocabulary` from int8 codes, without copying them; masked ones are null."""
     mask = np.ma.getmaskarray(codes) if isinstance(codes, np.ma.MaskedArray) else None
     indices = pa.array(np.ascontiguousarray(np.ma.getdata(codes), dtype=np.int8), mask=mask)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(vocabulary, type=pa.string()))
+    return pa.DictionaryArray.from_arrays(indices, _names(vocabulary))
+
+
+@cache
+def _names(vocabulary: tuple[str, ...]) -> pa.StringArray:
+    return pa.array(vocabulary, type=pa.string())
 
 
 def codes(batch: pa.RecordBatch | pa.Table, column: str) -> np.ndarray:

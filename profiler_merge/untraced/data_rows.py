@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -92,6 +93,7 @@ def untraced_part(transfers: Transfers, traced: np.ndarray, operations: FileOper
     )  # fmt: skip
 
 
+@cache
 def no_data() -> DataRows:
     """No reads or writes."""
     return DataRows(rows=no_rows(), begins=np.empty(0, dtype=bool), collective=np.empty(0, dtype=bool))
@@ -141,6 +143,8 @@ def data_rows(
     `unknown_ns` (files,): where those of a file without times are placed.
     Raises: LogError when there are more than `limit`.
     """
+    if not len(files):
+        return no_data()
     streams = 2 * len(counted.own)
     traced = np.bincount(2 * operations.file + operations.is_write, minlength=streams)[:streams]
     left = untraced_part(counted.own, traced, operations)

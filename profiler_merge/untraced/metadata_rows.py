@@ -9,6 +9,7 @@ ended, or after an open; syncs after the writes, evenly. Durations share out the
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 
@@ -82,6 +83,14 @@ def made_rows(
     )  # fmt: skip
 
 
+@cache
+def no_operations() -> FileOperations:
+    """No operations at all."""
+    none = np.empty(0, dtype=np.int64)
+    return FileOperations(file=none, start=none, end=none, offset=none, length=none, is_write=none.astype(bool))
+
+
+@cache
 def no_rows() -> MadeRows:
     """No rows at all."""
     return made_rows(OPEN, *(np.empty(0, dtype=np.int64) for _ in range(3)))

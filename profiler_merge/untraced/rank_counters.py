@@ -71,8 +71,8 @@ class CountedFiles:
         """Number of files."""
         return len(self.record_id)
 
-    def select(self, rows: np.ndarray) -> CountedFiles:
-        """The files of a boolean mask or an index array."""
+    def select(self, rows: np.ndarray | slice) -> CountedFiles:
+        """The files of a boolean mask, an index array or a slice."""
         return CountedFiles(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
@@ -309,5 +309,5 @@ class RankCounters:
         """The files of one rank at one layer, times on the log's clock."""
         ranks, files = self._own[module]
         first, last = np.searchsorted(ranks, [rank, rank + 1])
-        own = files.select(np.arange(first, last))
+        own = files.select(slice(first, last))
         return joined([own, self._shared[module].of_rank(rank)]) if module in self._shared else own

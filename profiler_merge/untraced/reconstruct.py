@@ -14,7 +14,15 @@ import numpy as np
 from profiler_merge.darshan.lanes import lanes_beside, lanes_from_overlap
 from profiler_merge.darshan.record_id import record_id
 from profiler_merge.untraced.data_rows import CountedData, DataRows, data_rows, no_data, recounted, with_rebuilt
-from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, FileOperations, MadeRows, metadata_rows, no_rows
+from profiler_merge.untraced.metadata_rows import (
+    CLOSE,
+    SYNC,
+    FileOperations,
+    MadeRows,
+    metadata_rows,
+    no_operations,
+    no_rows,
+)
 from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from profiler_merge.untraced.renames import Rename, WrittenFile, checkpoint_renames, final_name, merged_shard
 from profiler_merge.untraced.transfers import Transfers
@@ -282,11 +290,13 @@ def _undated(posix: CountedFiles, stdio: CountedFiles, renames: _Renames, begin_
 
 def operations_of(traced: TracedRows, files: CountedFiles, module: str = "POSIX") -> tuple[FileOperations, np.ndarray]:
     """The traced operations of counted files of a module, by file and start, and which rows of `traced` they are."""
+    if not len(files):
+        return no_operations(), np.empty(0, dtype=np.int64)
     by_id = np.argsort(files.record_id)
     known = files.record_id[by_id]
-    place = np.minimum(np.searchsorted(known, traced.record_id), max(len(known) - 1, 0))
+    place = np.minimum(np.searchsorted(known, traced.record_id), len(known) - 1)
     own = np.isin(traced.api, APIS_OF_MODULE[module])
-    mine = own & (known[place] == traced.record_id) if len(known) else np.zeros(len(place), bool)
+    mine = own & (known[place] == traced.record_id)
     rows = np.flatnonzero(mine)
     file = by_id[place[rows]]
     # Stable, and the rows are in the order of their start.
