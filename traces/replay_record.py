@@ -25,7 +25,7 @@ files as auto.
 PERCENTILES = ("p50", "p90", "p99", "max")
 """Names of the percentiles that a run reports."""
 
-_PROGRAM = ("program", "version", "command", "operations_stored")
+_PROGRAM = ("program", "version", "command", "operations_stored", "anonymized")
 _OWN = ("pace", "speed", "compute_speed", "io_speed", "api", "reconstruct", "selection", "result")
 _REMEDY = "update dxt-replay if a newer release wrote it, else run the replay again"
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from replay.fidelity.compare import Comparison
     from replay.fidelity.workload_verdict import Thresholds
     from replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
+    from replay.interface.anonymizing import anonymize
     from replay.interface.calibrations import calibrate
     from replay.interface.captures import open_capture, part
     from replay.interface.charts import FIGURES, figure
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from replay.regression.comparison import Regression
     from replay.run.repeat import Repeats
     from replay.run.result import RunResult
+    from replay.sharing.anonymous_capture import Anonymized
     from replay.transform.rewrite import Transformed
     from traces.errors import (
         AlignmentError,
@@ -77,6 +79,7 @@ _HOMES = {
     "replay.fidelity.compare": ("Comparison",),
     "replay.fidelity.workload_verdict": ("Thresholds",),
     "replay.interface.analyses": ("TABLES", "findings", "storage_limit", "summary", "table", "tables", "timeline"),
+    "replay.interface.anonymizing": ("anonymize",),
     "replay.interface.calibrations": ("calibrate",),
     "replay.causal.storage_limit": ("NoStorageLimitError", "StorageLimit"),
     "replay.interface.captures": ("open_capture", "part"),
@@ -93,6 +96,7 @@ _HOMES = {
     "replay.regression.comparison": ("Regression",),
     "replay.run.repeat": ("Repeats",),
     "replay.run.result": ("RunResult",),
+    "replay.sharing.anonymous_capture": ("Anonymized",),
     "replay.transform.rewrite": ("Transformed",),
     "traces.errors": (
         "AlignmentError",
@@ -120,6 +124,7 @@ __all__ = [
     "TABLES",
     "VERSION",
     "AlignmentError",
+    "Anonymized",
     "Calibration",
     "Capture",
     "CaptureError",
@@ -156,6 +161,7 @@ __all__ = [
     "UsageError",
     "Views",
     "anchor",
+    "anonymize",
     "calibrate",
     "compare",
     "explain",

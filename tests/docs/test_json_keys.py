@@ -47,6 +47,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "compare": dxt_replay.compare(capture, folder / "r.capture"),
         "regress": regression,
         "transform": transformed,
+        "anonymize": dxt_replay.anonymize(capture, folder / "a.capture"),
         "simulate": dxt_replay.simulate(capture, "theta_lustre", ranks=[2], runs=1),
     }
     calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
@@ -60,7 +61,8 @@ def explained(command: str) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["calibrate", "fit", "generate", "merge", "run", "compare", "regress", "transform", "simulate"]
+    "command",
+    ["calibrate", "fit", "generate", "merge", "run", "compare", "regress", "transform", "anonymize", "simulate"],
 )
 def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
     meanings = explained(command)

@@ -35,6 +35,7 @@ COMMANDS = (
     "transform",
     "export",
     "demo",
+    "anonymize",
     "glossary",
 )
 

@@ -1,0 +1,75 @@
+"""`dxt-replay anonymize`: a capture to one that can be shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from replay.commands.shared_options import capture_argument, force_option, json_option
+from traces.errors import UsageError
+
+MOST_KEY_BYTES = 1 << 20
+
+
+@click.command()
+@capture_argument("capture")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="OUT.capture",
+    help="The capture to write, such as shared.capture.",
+)
+@click.option(
+    "--key",
+    metavar="TEXT",
+    help="Make the names with this key. Other users of the machine may see it: prefer --key-file.",
+)
+@click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Make the names with the key in this file, such as 32 random bytes.",
+)
+@force_option
+@json_option
+def command(capture: Path, output: Path, key: str | None, key_file: Path | None, force: bool, as_json: bool) -> None:
+    """Write a capture (or a .darshan log) without names, so that it can be given to others.
+
+    Parts of paths, dataset names and the application's own span names become keyed hashes; hosts, user, program, job
+    id, environment, warnings and dates go. Operations, times, sizes, steps and known file extensions stay.
+    Without a key a random one is made and not kept: then nobody can test a guess.
+    With the same key for a recording and its replays, `compare` still knows them.
+    """
+    from replay import interface
+    from replay.commands.json_output import print_json
+    from replay.commands.next_command import print_next
+    from replay.commands.progress import status
+    from replay.ranks.stopping import unwind_on_signals
+    from replay.show.sharing_sections import anonymized_sections
+    from replay.show.terminal import print_sections
+
+    if key is not None and key_file is not None:
+        raise UsageError("--key and --key-file are both given: give one of them")
+    given = key if key_file is None else _read_key(key_file)
+    with unwind_on_signals(), status("anonymizing"):
+        result = interface.anonymize(capture, output, key=given, force=force)
+    if as_json:
+        print_json(result.as_json())
+        return
+    print_sections(anonymized_sections(result.as_json()))
+    print_next("summary", output)
+
+
+def _read_key(path: Path) -> bytes:
+    """The bytes of the key file. Raises: UsageError."""
+    try:
+        with path.open("rb") as file:
+            key = file.read(MOST_KEY_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--key-file {path} cannot be read: {error.strerror or error}") from error
+    if not 0 < len(key) <= MOST_KEY_BYTES:
+        raise UsageError(f"--key-file {path} holds no key, or more than 1 MiB: write 32 random bytes to it")
+    return key

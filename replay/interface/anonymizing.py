@@ -1,0 +1,38 @@
+"""Sharing: a capture without the names of files, hosts and people."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replay.interface.captures import CaptureOrPath, opened
+from replay.interface.merging import PathLike
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from replay.sharing.anonymous_capture import Anonymized
+
+_KEY_BYTES = 32
+
+
+def anonymize(
+    capture: CaptureOrPath, output: PathLike, *, key: str | bytes | None = None, force: bool = False
+) -> Anonymized:
+    """Write a capture that can be shared: names are replaced by keyed hashes, what the job did stays as it is.
+
+    `key`: captures that are anonymized under the same key have the same names, so that a replay is still known as the
+    replay of its recording; whoever has it can test guesses. None: a random key, which is not kept.
+    `force` replaces an earlier capture.
+
+        dxt_replay.anonymize("run.capture", "shared.capture")
+
+    Raises: UsageError for an empty key; TargetError for `output`.
+    """
+    from replay.sharing.anonymous_capture import anonymize_capture
+
+    secret = secrets.token_bytes(_KEY_BYTES) if key is None else key.encode() if isinstance(key, str) else key
+    if not secret:
+        raise UsageError("the key is empty: give a long random one, or none for a key that is made and not kept")
+    with opened(capture) as source:
+        return anonymize_capture(source, Path(output), secret, random_key=key is None, force=force)

@@ -1,0 +1,1 @@
+"""A capture that can be given to strangers: its names replaced, what it did unchanged."""

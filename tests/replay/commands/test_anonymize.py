@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replay.commands.main import main
+from tests.capture_builder import build_capture, read
+from traces.store.reader import Capture, open_capture
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    return build_capture(tmp_path, files=["/data/ann/a.npz"], ops=[read(0, length=4096, start_ns=10)])
+
+
+def anonymize(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = main(["anonymize", *(str(argument) for argument in argv)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_what_was_replaced_is_printed(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = anonymize(capsys, capture.path, "-o", tmp_path / "o.capture")
+    assert (status, err) == (0, "")
+    text = " ".join(out.split())
+    assert "operations, as they were 1" in text
+    assert "parts of paths replaced 3" in text
+    assert "key random, not kept" in text
+    assert "ann" not in open_capture(tmp_path / "o.capture").paths()[0]
+
+
+def test_the_key_may_lie_in_a_file(capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "key").write_bytes(b"a key")
+    for name, *options in (("a", "--key", "a key"), ("b", "--key-file", tmp_path / "key")):
+        status, out, _ = anonymize(capsys, capture.path, "-o", tmp_path / f"{name}.capture", *options, "--json")
+        assert status == 0
+        assert json.loads(out)["random_key"] is False
+    one, other = (open_capture(tmp_path / f"{name}.capture").paths() for name in "ab")
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--key", ""), "the key is empty"),
+        (("--key", "a", "--key-file", "b"), "give one of them"),
+        (("--key-file", "/nowhere/key"), "cannot be read"),
+        (("--key-file", "/dev/null"), "holds no key"),
+        (("--key-file", "/dev/zero"), "more than 1 MiB"),
+    ],
+)
+def test_a_bad_key_is_refused_in_one_line(
+    options: tuple[str, ...], problem: str, capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = anonymize(capsys, capture.path, "-o", tmp_path / "o.capture", *options)
+    assert (status, out) == (2, "")
+    assert problem in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "o.capture").exists()
+
+
+def test_an_output_that_exists_is_kept(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = anonymize(capsys, capture.path, "-o", capture.path)
+    assert status == 2
+    assert "--force" in err

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay import interface as dxt_replay
+from replay.sharing.public_words import EXTENSIONS, ROLES, TOP_LEVEL
+from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.places import CAPTURES
+from tests.replay.sharing.leaks import found_in
+from traces.file_rows import exact_paths
+from traces.schema import HDF5_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, table_from_columns
+from traces.store.reader import Capture, open_capture
+from traces.store.writer import write_hdf5
+
+ZERO_NS = 1_795_208_465_377_488_024
+SECRETS = (
+    "annabel", "projekt7", "kunden", "messung", "geheim", "login77", "slurmuser", "kette", "7766554433",
+    "9182736455", str(ZERO_NS), str(ZERO_NS // 10**9), "quelle", "c0ffee", "ausnahme", "schritt", "bewertung",
+    "datensatz", "eigenfilter", "eigenfs", "warnung",
+)  # fmt: skip
+
+
+def secret_info(**changes: Any) -> CaptureInfo:
+    """All that capture.json can say of a person, a machine and a day."""
+    return dataclasses.replace(
+        CaptureInfo(
+            job=Job(
+                nprocs=2,
+                run_time_s=1.0,
+                start_ns=ZERO_NS,
+                end_ns=ZERO_NS + 10**9,
+                zero_ns=ZERO_NS,
+                job_id=7766554433,
+                exe="/home/annabel/geheim.py --data /kunden",
+                metadata={"h": "cb_nodes=4;cb_config_list=login77:1", "user": "slurmuser", "lib_ver": "3.4.1"},
+            ),
+            ranks=(0, 1),
+            sources=(Source(name="annabel_quelle.darshan", sha256="c0ffee" * 10, kind="darshan"),),
+            clock=(
+                RankClock(
+                    rank=0, method="wall", offset_ns=-ZERO_NS, residual_ns=5, interval_ns=(-ZERO_NS - 5, -ZERO_NS + 5)
+                ),
+            ),
+            coverage=Coverage(bytes=0.5, operations=1.0, ranks={0: (0.5, 1.0)}),
+            warnings=("/kunden/warnung is damaged",),
+            made_by={
+                "program": "dxt-replay",
+                "command": "merge",
+                "version": "0.1.0",
+                "exclude": ["*/ausnahme/*"],
+                "rebuilt": {"operations": 3, "not_met": [{"file": "/kunden/kette", "counter": "X", "counted": 5}]},
+            },
+        ),
+        **changes,
+    )
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    made = build_capture(
+        tmp_path,
+        files=[
+            File("/lustre/annabel/projekt7/train/messung-0001.tfrecord", mount="/lustre/annabel", fs_type="lustre"),
+            File("/lustre/annabel/projekt7/train/messung-0002.tfrecord", mount="/lustre/annabel", fs_type="lustre"),
+            File(b"/kunden/\xffgeheim/../x.tar.gz", mount="/", fs_type="fuse.eigenfs", record_id=9182736455),
+            File("<STDIN>", mount="UNKNOWN", fs_type="UNKNOWN"),
+            File("/scratch/dxt-anchor.login77.123.bin", mount="/scratch", fs_type="eigenfs"),
+        ],
+        ops=[
+            read(0, length=4096, start_ns=10_000),
+            read(1, length=100, start_ns=60_000, rank=1),
+            write(2, length=10, start_ns=1_000_000),
+            Op("open", 3, start_ns=2_000_000),
+            read(4, length=8, start_ns=3_000_000),
+        ],
+        spans=[
+            Span("step", 0, 2_000_000, name="schritt von annabel", step=0, thread=4711),
+            Span("input_wait", 0, 20_000, name="next_batch", step=0, thread=4711),
+            Span("other", 30_000, 40_000, name="evaluate_bewertung", step=0, thread=815),
+            Span("step", 0, 2_000_000, name="ProfilerStep#3", step=0, rank=1),
+        ],
+        info=secret_info(),
+    )
+    dataset = {"file_id": [2], "dataset": ["/annabel/datensatz"], "type_size": [4], "points": [100]}
+    write_hdf5(made.path, table_from_columns({**dataset, "filters": [["gzip", "eigenfilter"]]}, HDF5_SCHEMA))
+    return open_capture(made.path)
+
+
+def secrets_of(capture: Capture) -> set[bytes]:
+    """Parts of the recorded paths and mount points, without the words that stay, and their stems."""
+    kept = {word.encode() for word in (*TOP_LEVEL, *ROLES, *EXTENSIONS, "<STDIN>", "<STDOUT>", "<STDERR>", "UNKNOWN")}
+    paths = [*exact_paths(capture.files), *(mount.encode() for mount in capture.files["mount"].to_pylist())]
+    parts = {part for path in paths for part in path.split(b"/")}
+    parts |= {part.split(b".")[0] for part in parts}
+    # Shorter ones occur by chance in compressed bytes. These stand in every capture, or in names of dxt-replay's own.
+    kept |= {b"checkpoint", b"dxt-anchor", b"part-0000"}
+    return {part for part in parts - kept if len(part) > 5}
+
+
+def test_nothing_of_the_secrets_is_left_in_any_byte(capture: Capture, tmp_path: Path) -> None:
+    secrets = {secret.encode() for secret in SECRETS} | {b"\xffgeheim"}
+    assert found_in(capture.path, secrets) == secrets, "the search finds what is there"
+    dxt_replay.anonymize(capture, tmp_path / "shared.capture")
+    assert found_in(tmp_path / "shared.capture", secrets) == set()
+
+
+def test_all_but_names_and_dates_is_equal(capture: Capture, tmp_path: Path) -> None:
+    done = dxt_replay.anonymize(capture, tmp_path / "shared.capture")
+    shared = open_capture(tmp_path / "shared.capture")
+    assert (done.operations, done.files, done.spans, done.random_key) == (5, 5, 4, True)
+    assert list(shared.operations()) == list(capture.operations())
+    named = {"path", "path_bytes", "record_id", "mount", "fs_type"}
+    for name in set(capture.files.column_names) - named:
+        assert shared.files[name] == capture.files[name], name
+    for name in set(capture.spans.column_names) - {"name", "thread"}:
+        assert shared.spans[name] == capture.spans[name], name
+    assert shared.hdf5.drop_columns(["dataset", "filters"]) == capture.hdf5.drop_columns(["dataset", "filters"])
+    for name in ("ranks", "coverage", "lanes", "dependencies", "partial"):
+        assert getattr(shared.info, name) == getattr(capture.info, name)
+
+
+def test_names_keep_their_structure(capture: Capture, tmp_path: Path) -> None:
+    dxt_replay.anonymize(capture, tmp_path / "shared.capture")
+    shared = open_capture(tmp_path / "shared.capture")
+    first, second, archive, stream, anchor = shared.paths()
+    assert first.endswith(".tfrecord")
+    assert first != second
+    assert first.rsplit("/", 1)[0] == second.rsplit("/", 1)[0]
+    assert (first.split("/")[1], first.split("/")[4]) == ("lustre", "train")
+    assert first.startswith(shared.files["mount"][0].as_py() + "/")
+    assert archive.endswith(".tar.gz")
+    assert archive.split("/")[3] == ".."
+    assert stream == "<STDIN>"
+    assert anchor.startswith("/scratch/dxt-anchor.")
+    assert anchor.endswith(".bin")
+    kinds = shared.files["fs_type"].to_pylist()
+    assert kinds[:2] == ["lustre", "lustre"]
+    assert kinds[2].startswith("fuse.")
+    names, threads = shared.spans["name"].to_pylist(), shared.spans["thread"].to_pylist()
+    assert {"next_batch", "ProfilerStep#3"} < set(names)
+    assert any(name.startswith("eval") for name in names)
+    assert set(threads) == {-1, 0, 1}
+
+
+def test_capture_json_has_no_date_and_says_what_is_missing(capture: Capture, tmp_path: Path) -> None:
+    dxt_replay.anonymize(capture, tmp_path / "shared.capture")
+    info = open_capture(tmp_path / "shared.capture").info
+    job = info.job
+    assert (job.zero_ns, job.start_ns, job.end_ns, job.job_id, job.exe) == (0, 0, 10**9, 0, "")
+    assert job.metadata == {"h": "cb_nodes=4", "lib_ver": "3.4.1"}
+    (clock,) = info.clock
+    assert (clock.offset_ns - clock.interval_ns[0], clock.residual_ns) == (5, 5)
+    assert abs(clock.offset_ns) < 10**6
+    assert len(info.warnings) == 1
+    assert info.made_by["rebuilt"]["operations"] == 3
+    assert info.made_by["anonymized"] is True
+    assert [source.kind for source in info.sources] == ["capture", "darshan"]
+
+
+def test_a_key_gives_the_same_names_again(capture: Capture, tmp_path: Path) -> None:
+    for name, key in (("a", "key one"), ("b", b"key one"), ("c", "key two"), ("d", None), ("e", None)):
+        dxt_replay.anonymize(capture, tmp_path / f"{name}.capture", key=key)
+    files = {name: open_capture(tmp_path / f"{name}.capture").files for name in "abcde"}
+    assert files["a"] == files["b"]
+    for one, other in ("ac", "ad", "de"):
+        assert files[one]["path"] != files[other]["path"]
+        assert files[one]["record_id"] != files[other]["record_id"]
+
+
+def test_a_replay_is_still_known_as_the_replay_of_its_recording(capture: Capture, tmp_path: Path) -> None:
+    """Anonymized under one key, both; the part that was replayed is found by its paths."""
+    part = dxt_replay.part(capture, paths=["*/messung-*"])
+    dxt_replay.stage(capture, tmp_path / "twin_of_annabel")
+    dxt_replay.run(part, tmp_path / "twin_of_annabel", tmp_path / "geheim_replay.capture", pace="none")
+    replay = open_capture(tmp_path / "geheim_replay.capture")
+    for name, each in (("shared", capture), ("replay", replay)):
+        dxt_replay.anonymize(each, tmp_path / f"{name}.capture", key="k")
+        assert found_in(tmp_path / f"{name}.capture", {secret.encode() for secret in SECRETS}) == set()
+    before = dxt_replay.compare(capture, replay).as_json()
+    after = dxt_replay.compare(tmp_path / "shared.capture", tmp_path / "replay.capture").as_json()
+    for name in ("source", "replay"):
+        before.pop(name, None), after.pop(name, None)
+    assert json.dumps(after["workload"]) == json.dumps(before["workload"])
+
+
+def test_the_result_is_staged_replayed_and_compared(capture: Capture, tmp_path: Path) -> None:
+    shared, twin, replay = tmp_path / "shared.capture", tmp_path / "twin", tmp_path / "r.capture"
+    dxt_replay.anonymize(capture, shared)
+    dxt_replay.stage(shared, twin)
+    assert dxt_replay.run(shared, twin, replay, pace="none").succeeded
+    assert dxt_replay.compare(shared, replay).passed
+    again = dxt_replay.anonymize(shared, tmp_path / "again.capture")
+    assert again.operations == 5
+
+
+@pytest.mark.parametrize("name", ["imagenet", "cosmictagger"])
+def test_a_real_capture(name: str, tmp_path: Path) -> None:
+    sources = dxt_replay.sample(name)
+    dxt_replay.merge(sources.log, tmp_path / "r.capture", profiles=sources.profiles)
+    check_real(open_capture(tmp_path / "r.capture"), tmp_path / "shared.capture")
+
+
+@pytest.mark.parametrize("name", ["cosmoflow", "torch_images"])
+def test_a_capture_beside_the_checkout(name: str, tmp_path: Path) -> None:
+    folder = CAPTURES / name
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not on this machine")
+    log = folder / "job.darshan"
+    dxt_replay.merge(log if log.exists() else folder / "logs", tmp_path / "r.capture", profiles=[folder / "profile"])
+    check_real(open_capture(tmp_path / "r.capture"), tmp_path / "shared.capture")
+
+
+def check_real(capture: Capture, output: Path) -> None:
+    secrets = secrets_of(capture) | {str(capture.info.job.zero_ns).encode()}
+    secrets |= {word.encode() for word in capture.info.job.exe.split() if len(word) > 5 and not word.startswith("-")}
+    secrets |= {source.sha256.encode() for source in capture.info.sources}
+    assert len(secrets) > 5
+    dxt_replay.anonymize(capture, output)
+    assert found_in(output, secrets) == set()
+    shared = open_capture(output)
+    assert list(shared.operations()) == list(capture.operations())
+    before, after = (dxt_replay.summary(each).as_json() for each in (capture, shared))
+    for key in set(before) - {"job", "warnings"}:
+        assert after[key] == before[key], key
+    assert dxt_replay.explain(shared) == dxt_replay.explain(capture)
