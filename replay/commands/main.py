@@ -34,7 +34,7 @@ COMMANDS = {
     "stage": "Build the twin data set of a capture.",
     "run": "Replay a capture.",
     "compare": "How faithful a replay is.",
-    "simulate": "How long a capture would take on a storage that is only described.",
+    "simulate": "How long a capture would take on storage that is only described.",
     "regress": "Whether one file system is slower than another.",
     "fit": "A capture as a DLIO workload description.",
     "transform": "What if: a capture with other requests, readers or ranks.",
