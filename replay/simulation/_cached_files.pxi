@@ -10,9 +10,12 @@ cdef struct CachedFile:
     int64_t count
     int64_t room
     int64_t dirty
+    int64_t *marks
+    int64_t mark_count
+    int64_t mark_room
 
 cdef struct Stream:
-    int64_t next
+    int64_t previous
     int64_t window
     int64_t ahead
     int64_t marker
@@ -105,7 +108,8 @@ cdef class Caches:
         if self.nodes is NULL:
             raise MemoryError
         if model is not None:
-            self.size, self.read_ahead, self.dirty = model.size, model.read_ahead, model.dirty
+            self.size, self.dirty = model.size, model.dirty
+            self.read_ahead = <int64_t>model.read_ahead // C_PAGE_BYTES * C_PAGE_BYTES
 
     def __dealloc__(self):
         cdef int64_t at
@@ -114,6 +118,7 @@ cdef class Caches:
                 free(self.nodes[at].entered)
         for at in range(self.file_places.count):
             free(self.files[at].extents)
+            free(self.files[at].marks)
         free(self.nodes)
         free(self.files)
         free(self.streams)
@@ -137,8 +142,7 @@ cdef class Caches:
             self.file_places.count = min(self.file_places.count, known)
             return NULL
         if at == known:
-            self.files[at].extents = NULL
-            self.files[at].count = self.files[at].room = self.files[at].dirty = 0
+            memset(&self.files[at], 0, sizeof(CachedFile))
         return &self.files[at]
 
     cdef int64_t _from(self, const CachedFile *file, int64_t at) noexcept nogil:
@@ -263,6 +267,7 @@ cdef class Caches:
         if own is NULL or not self._room(own):
             self.failed = True
             return
+        self._forget_marks(own, entry.first, entry.until)
         at = self._from(own, entry.first)
         while at < own.count and own.extents[at].first < entry.until:
             whole = own.extents[at]
@@ -283,33 +288,117 @@ cdef class Caches:
                 memmove(&own.extents[at], &own.extents[at + 1], (own.count - at - 1) * sizeof(Extent))
                 own.count -= 1
 
-    cdef bint ahead(
-        self, int64_t rank, int64_t file, int64_t end, int64_t first, int64_t until, int64_t size, bint whole,
+    cdef bint wanted(
+        self, int64_t node, int64_t rank, int64_t file, int64_t *at, int64_t until, int64_t size,
         int64_t *begin, int64_t *stop,
     ) noexcept nogil:
-        """What to fetch ahead after a read that ends at `end`, if anything."""
+        """The next range that a read from `at` on makes be fetched, if any; `at` becomes where the read goes on."""
         cdef Stream *stream = self._stream(rank, file)
-        cdef bint sequential
-        if stream is NULL:
+        cdef CachedFile *own = self._file(node, file)
+        cdef int64_t marked, unused_begin, unused_stop, end = (size + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES
+        cdef bint lacks
+        if stream is NULL or own is NULL:
             self.failed = True
             return False
-        sequential = 0 <= first - stream.next // C_PAGE_BYTES * C_PAGE_BYTES <= C_PAGE_BYTES
-        stream.next = max(end - 1, 0)
-        if not self.read_ahead or not (sequential or whole):
-            stream.window = 0
-        if not self.read_ahead or not sequential or (whole and not stream.window):
+        lacks = self.missing(node, file, at[0], until, begin, stop)
+        marked = self._met(own, at[0], begin[0] if lacks else until)
+        if marked >= 0:
+            at[0] = marked + C_PAGE_BYTES
+            if not self._follow(node, file, stream, marked, until):
+                begin[0] = stop[0] = marked
+                return True
+            begin[0], stop[0] = stream.ahead - stream.window, min(stream.ahead, end)
+        elif not lacks:
+            stream.previous = until - C_PAGE_BYTES
             return False
-        if not stream.window:
-            stream.window = _first_window(until - first, self.read_ahead)
-            begin[0], stream.ahead, stream.marker = until, max(first + stream.window, until), until
-        elif until > stream.marker:
-            stream.window = _next_window(stream.window, self.read_ahead)
-            begin[0] = stream.marker = max(stream.ahead, until)
-            stream.ahead = begin[0] + stream.window
+        elif self.read_ahead and self._start(own, stream, begin[0], until):
+            stop[0], at[0] = max(until, min(stream.ahead, end)), min(stream.marker, until)
+        else:
+            stop[0] = at[0] = until
+            return True
+        if stream.marker < stop[0] and self.missing(
+            node, file, stream.marker, stream.marker + C_PAGE_BYTES, &unused_begin, &unused_stop
+        ):
+            self._mark(own, stream.marker)
+        return True
+
+    cdef int64_t _mark_from(self, const CachedFile *file, int64_t at) noexcept nogil:
+        """The first mark that is not before `at`."""
+        cdef int64_t low = 0, high = file.mark_count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if file.marks[middle] < at:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef void _mark(self, CachedFile *file, int64_t page) noexcept nogil:
+        cdef int64_t *larger
+        cdef int64_t at = self._mark_from(file, page)
+        if file.mark_count == file.mark_room:
+            larger = <int64_t *>realloc(file.marks, max(4, 2 * file.mark_room) * sizeof(int64_t))
+            if larger is NULL:
+                self.failed = True
+                return
+            file.marks, file.mark_room = larger, max(4, 2 * file.mark_room)
+        memmove(&file.marks[at + 1], &file.marks[at], (file.mark_count - at) * sizeof(int64_t))
+        file.marks[at] = page
+        file.mark_count += 1
+
+    cdef void _forget_marks(self, CachedFile *file, int64_t first, int64_t until) noexcept nogil:
+        cdef int64_t low, high
+        if not file.mark_count:
+            return
+        low, high = self._mark_from(file, first), self._mark_from(file, until)
+        memmove(&file.marks[low], &file.marks[high], (file.mark_count - high) * sizeof(int64_t))
+        file.mark_count -= high - low
+
+    cdef int64_t _met(self, CachedFile *file, int64_t first, int64_t until) noexcept nogil:
+        """The first marked page of a range, which is marked no more; -1 where there is none."""
+        cdef int64_t at, page
+        if not file.mark_count:
+            return -1
+        at = self._mark_from(file, first)
+        if at == file.mark_count or file.marks[at] >= until:
+            return -1
+        page = file.marks[at]
+        self._forget_marks(file, page, page + 1)
+        return page
+
+    cdef bint _start(self, CachedFile *file, Stream *stream, int64_t begin, int64_t until) noexcept nogil:
+        cdef int64_t request = until - begin, most = max(self.read_ahead, until - begin), before, window, late
+        if not begin or 0 <= begin - stream.previous <= C_PAGE_BYTES:
+            window = _first_window(request, most)
+            late = window - request if window > request else window // 2 // C_PAGE_BYTES * C_PAGE_BYTES
+        else:
+            before = self._held_before(file, begin, most)
+            if before <= request:
+                return False
+            window, late = min(request + before * (2 if before == begin else 1), most), C_PAGE_BYTES
+        stream.window, stream.ahead, stream.marker = window, begin + window, begin + window - late
+        return True
+
+    cdef bint _follow(
+        self, int64_t node, int64_t file, Stream *stream, int64_t marked, int64_t until
+    ) noexcept nogil:
+        cdef int64_t request = until - marked, most = max(self.read_ahead, until - marked), begin, stop, window
+        if marked == stream.marker:
+            begin, window = stream.ahead, stream.window
+        elif self.missing(node, file, marked + C_PAGE_BYTES, marked + C_PAGE_BYTES + most, &begin, &stop):
+            window = begin - marked + request
         else:
             return False
-        stop[0] = min(stream.ahead, (size + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES)
-        return begin[0] < stop[0]
+        stream.window, stream.marker = _next_window(window, most), begin
+        stream.ahead = begin + stream.window
+        return True
+
+    cdef int64_t _held_before(self, const CachedFile *file, int64_t at, int64_t most) noexcept nogil:
+        cdef int64_t begin = at, place = self._from(file, at) - 1
+        while place >= 0 and file.extents[place].until == begin and at - begin < most:
+            begin = file.extents[place].first
+            place -= 1
+        return min(at - begin, most)
 
     cdef Stream *_stream(self, int64_t rank, int64_t file) noexcept nogil:
         """How a rank reads a file; NULL where memory ran out."""
@@ -323,8 +412,8 @@ cdef class Caches:
         if at < 0:
             return NULL
         if at == known:
-            self.streams[at].next = self.streams[at].window = self.streams[at].ahead = self.streams[at].marker = 0
-            self.streams[at].held = 0
+            self.streams[at].previous, self.streams[at].marker = -2 * C_PAGE_BYTES, -1
+            self.streams[at].window = self.streams[at].ahead = self.streams[at].held = 0
         return &self.streams[at]
 
     cdef bint takes(self, int64_t node, int64_t file, int64_t length) noexcept nogil:

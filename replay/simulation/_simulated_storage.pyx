@@ -10,7 +10,7 @@ import numpy as np
 from libc.math cimport ceil
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memmove
+from libc.string cimport memmove, memset
 
 from replay.causal._lane_events cimport Item, Lane, Service
 
@@ -123,7 +123,7 @@ cdef class CompiledStorage(Service):
         self, int64_t now, int64_t node, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t size
     ) noexcept nogil:
         cdef double end = now + self.queues.scale * self.queues.time_of(C_HIT, length, 1), ready = now, got
-        cdef int64_t first, until, largest, at, part, begin, stop
+        cdef int64_t first, until, largest, at, part, begin, stop, fetch, last
         cdef bint whole = True
         if not length:
             return end
@@ -132,23 +132,17 @@ cdef class CompiledStorage(Service):
         largest = self.caches.read_ahead if self.caches.read_ahead else until - first
         ready = max(ready, self.caches.ready(node, file, first, until))
         at = first
-        while self.caches.missing(node, file, at, until, &begin, &stop):
-            whole = False
-            at = begin
-            while at < stop:
-                part = min(at + largest, stop)
-                got = self.queues.request(now, node, C_READ, file, at, part - at)
-                self.caches.insert(node, file, at, part, got, now)
-                ready = max(ready, got)
-                at = part
+        while self.caches.wanted(node, rank, file, &at, until, size, &fetch, &last):
+            while not self.caches.failed and self.caches.missing(node, file, fetch, last, &begin, &stop):
+                part = min(begin + largest, stop)
+                got = self.queues.request(now, node, C_READ, file, begin, part - begin)
+                self.caches.insert(node, file, begin, part, got, now)
+                if begin < until:
+                    whole, ready = False, max(ready, got)
+                fetch = part
         if whole:
             self.hits += 1
             self.hit_bytes += length
-        if self.caches.ahead(rank, file, offset + length, first, until, size, whole, &at, &part):
-            while self.caches.missing(node, file, at, part, &begin, &stop):
-                got = self.queues.request(now, node, C_READ, file, begin, stop - begin)
-                self.caches.insert(node, file, begin, stop, got, now)
-                at = stop
         return max(end, ready)
 
     cdef double _streamed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -49,16 +50,16 @@ class _Node:
 
 @dataclass(slots=True)
 class _Stream:
-    """How a rank reads a file.
+    """How a rank reads a file, as in the kernel's file_ra_state.
 
-    next: its latest byte. window: the latest that was fetched, 0 outside of a sequential row of reads. ahead: its end.
-    marker: the reader who passes it makes the next window be fetched.
+    previous: the page in which the latest read ended. window: bytes of the latest window. ahead: its end. marker: the
+    page of it whose reader makes the next window be fetched.
     """
 
-    next: int = 0
+    previous: int = -2 * PAGE_BYTES
     window: int = 0
     ahead: int = 0
-    marker: int = 0
+    marker: int = -1
 
 
 class CachedFiles:
@@ -66,9 +67,11 @@ class CachedFiles:
 
     def __init__(self, model: PageCache, nodes: int) -> None:
         self.model = model
+        self.read_ahead = model.read_ahead // PAGE_BYTES * PAGE_BYTES
         self._nodes = [_Node() for _ in range(nodes)]
         self._files: dict[tuple[int, int], list[_Extent]] = {}
         self._dirty: dict[tuple[int, int], int] = {}
+        self._marks: dict[tuple[int, int], list[int]] = {}
         self._streams: dict[tuple[int, int], _Stream] = {}
 
     def ready(self, node: int, file: int, first: int, until: int) -> float:
@@ -121,6 +124,8 @@ class CachedFiles:
                     del extents[place]
 
     def _drop(self, node: int, file: int, first: int, until: int) -> None:
+        if marks := self._marks.get((node, file)):
+            del marks[bisect.bisect_left(marks, first) : bisect.bisect_left(marks, until)]
         kept = []
         for extent in self._files[node, file]:
             begin, end = max(extent.first, first), min(extent.until, until)
@@ -134,31 +139,74 @@ class CachedFiles:
                 kept.append(_Extent(end, extent.until, extent.ready))
         self._files[node, file] = kept
 
-    def ahead(
-        self, rank: int, file: int, read: tuple[int, int], pages: tuple[int, int], size: int, *, whole: bool
-    ) -> tuple[int, int]:
-        """The range to fetch ahead after a read, which may be empty; nothing lies beyond the file.
+    def wanted(self, node: int, rank: int, file: int, at: int, until: int, size: int) -> tuple[int, int, int] | None:
+        """The next range that a read of the pages `at` to `until` makes be fetched, and where the read goes on.
 
-        read: begin and end of the read, bytes. pages: the same of its pages. whole: whether the cache had all of it.
+        As in Linux (mm/readahead.c): a marked page that the reader meets, or else a page that is missing. Of the range,
+        which may be empty, some may be held. None: nothing more. size: of the file; nothing is fetched ahead beyond it.
         """
-        most, (first, until) = self.model.read_ahead, pages
+        gap = self.missing(node, file, at, until)
         stream = self._streams.setdefault((rank, file), _Stream())
-        sequential = 0 <= first - stream.next // PAGE_BYTES * PAGE_BYTES <= PAGE_BYTES
-        stream.next = max(read[1] - 1, 0)
-        if not most or not (sequential or whole):
-            stream.window = 0
-        if not most or not sequential or (whole and not stream.window):
-            return until, until
-        if not stream.window:
-            stream.window = first_window(until - first, most)
-            begin, stream.ahead, stream.marker = until, max(first + stream.window, until), until
-        elif until > stream.marker:
-            stream.window = next_window(stream.window, most)
-            begin = stream.marker = max(stream.ahead, until)
-            stream.ahead = begin + stream.window
+        marked = self._met(node, file, at, until if gap is None else gap[0])
+        end = -(-size // PAGE_BYTES) * PAGE_BYTES
+        if marked is not None:
+            if not self._follow(node, file, stream, marked, until):
+                return marked, marked, marked + PAGE_BYTES
+            begin, stop, after = stream.ahead - stream.window, min(stream.ahead, end), marked + PAGE_BYTES
+        elif gap is None:
+            stream.previous = until - PAGE_BYTES
+            return None
+        elif self.read_ahead and self._start(node, file, stream, gap[0], until):
+            begin, stop, after = gap[0], max(until, min(stream.ahead, end)), min(stream.marker, until)
         else:
-            return until, until
-        return begin, min(stream.ahead, -(-size // PAGE_BYTES) * PAGE_BYTES)
+            return gap[0], until, until
+        if stream.marker < stop and self.missing(node, file, stream.marker, stream.marker + PAGE_BYTES) is not None:
+            bisect.insort_left(self._marks.setdefault((node, file), []), stream.marker)
+        return begin, stop, after
+
+    def _met(self, node: int, file: int, first: int, until: int) -> int | None:
+        """The first marked page of a range, which is marked no more."""
+        marks = self._marks.get((node, file), [])
+        at = bisect.bisect_left(marks, first)
+        return marks.pop(at) if at < len(marks) and marks[at] < until else None
+
+    def _start(self, node: int, file: int, stream: _Stream, begin: int, until: int) -> bool:
+        """Give a stream a first window, where a page is missing (page_cache_sync_ra). False: it reads at random."""
+        request = until - begin
+        most = max(self.read_ahead, request)
+        if not begin or 0 <= begin - stream.previous <= PAGE_BYTES:
+            window = first_window(request, most)
+            late = window - request if window > request else window // 2 // PAGE_BYTES * PAGE_BYTES
+        else:
+            before = self._held_before(node, file, begin, most)
+            if before <= request:
+                return False
+            window, late = min(request + before * (2 if before == begin else 1), most), PAGE_BYTES
+        stream.window, stream.ahead, stream.marker = window, begin + window, begin + window - late
+        return True
+
+    def _follow(self, node: int, file: int, stream: _Stream, marked: int, until: int) -> bool:
+        """Give a stream its next window behind a marked page (page_cache_async_ra), its own or another one's."""
+        request = until - marked
+        most = max(self.read_ahead, request)
+        if marked == stream.marker:
+            begin, window = stream.ahead, stream.window
+        else:
+            gap = self.missing(node, file, marked + PAGE_BYTES, marked + PAGE_BYTES + most)
+            if gap is None:
+                return False
+            begin, window = gap[0], gap[0] - marked + request
+        stream.window, stream.marker = next_window(window, most), begin
+        stream.ahead = begin + stream.window
+        return True
+
+    def _held_before(self, node: int, file: int, at: int, most: int) -> int:
+        """How many bytes before a place are held without a hole, at most so many."""
+        begin = at
+        for extent in reversed(self._files.get((node, file), [])):
+            if extent.until == begin and at - begin < most:
+                begin = extent.first
+        return min(at - begin, most)
 
     def takes(self, node: int, file: int, length: int) -> bool:
         """Whether the cache takes a write as dirty bytes; it then holds them until the file is synced."""

@@ -117,24 +117,21 @@ class PythonStorage:
         if not length:
             return end
         first, until = offset - offset % PAGE_BYTES, -(-(offset + length) // PAGE_BYTES) * PAGE_BYTES
-        ahead = cache.model.read_ahead
-        largest = ahead or until - first
+        largest = cache.read_ahead or until - first
         ready = max(float(now), cache.ready(node, file, first, until))
         at, whole = first, True
-        while (gap := cache.missing(node, file, at, until)) is not None:
-            whole = False
-            for begin in range(*gap, largest):
-                at = min(begin + largest, gap[1])
-                got = self._request(now, node, READ_AT, file, begin, at - begin)
-                cache.insert(node, file, begin, at, got, now)
-                ready = max(ready, got)
+        while (wanted := cache.wanted(node, rank, file, at, until, size)) is not None:
+            begin, stop, at = wanted
+            while (gap := cache.missing(node, file, begin, stop)) is not None:
+                begin, ends = gap[0], min(gap[0] + largest, gap[1])
+                got = self._request(now, node, READ_AT, file, begin, ends - begin)
+                cache.insert(node, file, begin, ends, got, now)
+                if begin < until:
+                    whole, ready = False, max(ready, got)
+                begin = ends
         if whole:
             self._hits[0] += 1
             self._hits[1] += length
-        at, until = cache.ahead(rank, file, (offset, offset + length), (first, until), size, whole=whole)
-        while (gap := cache.missing(node, file, at, until)) is not None:
-            begin, at = gap
-            cache.insert(node, file, begin, at, self._request(now, node, READ_AT, file, begin, at - begin), now)
         return max(end, ready)
 
     def _streamed(self, now: int, node: int, rank: int, file: int, offset: int, length: int, api: int) -> float:

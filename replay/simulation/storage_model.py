@@ -151,8 +151,8 @@ class PageCache:
     """The page cache of a node; what leaves it first is what entered it first.
 
     size: bytes. hit: how long a read of cached bytes takes. write: a write into the cache; None: as long as a hit.
-    read_ahead: bytes that are fetched ahead at most of a rank that reads a file from its begin or goes on where it
-        stopped, and largest request for what is missing; 0: none.
+    read_ahead: bytes that are fetched ahead at most, as Linux does it, of a rank that reads a file from its begin, goes
+        on where it stopped or reads behind a run of cached pages; and largest request for what is missing; 0: none.
     dirty: bytes of writes that the cache holds until they are synced; what exceeds them is written at once.
     Raises: UsageError for negative sizes.
     """
