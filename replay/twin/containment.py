@@ -28,6 +28,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LOCK_NAME = ".dxt-replay-lock"
 """File in a target that is there, and locked, while a process stages into the target or replays on it."""
 
+_NO_NAMES = frozenset(("", ".", ".."))
+
 _REMEDIES = {
     errno.ENOSPC: "free space or inodes there, choose another --target, or stage with --sparse",
     errno.EDQUOT: "your quota there is used up: free space, choose another --target, or stage with --sparse",
@@ -253,7 +255,7 @@ def split(relative: str) -> tuple[str, bytes]:
 
 def is_contained(relative: str) -> bool:
     """Whether `relative` is a plain path below a directory: no empty, `.` or `..` names, no NUL."""
-    return "\0" not in relative and all(name not in ("", ".", "..") for name in relative.split("/"))
+    return "\0" not in relative and _NO_NAMES.isdisjoint(relative.split("/"))
 
 
 def _names(relative: str) -> list[bytes]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -70,6 +71,9 @@ class ManifestFile:
         self.path.encode("utf-8")  # the names of files are bytes: half a surrogate pair has none
 
 
+_ENTRY_NAMES = tuple(column.name for column in fields(ManifestFile))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """All that is ours in a target. `data_sets`: identities of the data sets staged there, in order."""
@@ -104,7 +108,7 @@ def read_manifest(target: Target) -> Manifest:
         raise refusal(error, f"open {shown}") from error
     try:
         with open(fd, "rb") as file:
-            data = json.loads(file.read())
+            data = json.loads(file.read(), object_hook=_entry_or_object)
         version = data["schema_version"]
         if isinstance(version, int) and version > MANIFEST_VERSION:
             raise TargetError(
@@ -120,26 +124,33 @@ def read_manifest(target: Target) -> Manifest:
 def _manifest(target: Path, data: Mapping[str, Any]) -> Manifest:
     if data["made_by"] != "dxt-replay":
         raise ValueError("not made by dxt-replay")
-    files = [ManifestFile(**entry) for entry in data["files"]]
-    return Manifest(target=target, data_sets=tuple(map(str, data["data_sets"])), files={f.path: f for f in files})
+    entries = (entry if isinstance(entry, ManifestFile) else ManifestFile(**entry) for entry in data["files"])
+    return Manifest(target=target, data_sets=tuple(map(str, data["data_sets"])), files={f.path: f for f in entries})
+
+
+def _entry_or_object(data: dict[str, Any]) -> ManifestFile | dict[str, Any]:
+    """A line of the manifest as soon as it is read, so that not all lines are in memory as dictionaries too.
+
+    What is not a valid entry stays as it is, for `_manifest` to refuse once the version is known.
+    """
+    if "path" in data:
+        with suppress(KeyError, TypeError, ValueError):
+            return ManifestFile(**{**data, "state": sys.intern(data["state"])})
+    return data
 
 
 def write_manifest(target: Target, manifest: Manifest) -> None:
     """Replace the manifest as a whole. Raises: TargetError when the disk refuses; the old one is then kept."""
     head = {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": list(manifest.data_sets)}
-    names = [column.name for column in fields(ManifestFile)]
-    lines = ",\n".join(
-        json.dumps({name: value for name in names if (value := getattr(file, name)) is not None})
-        for _, file in sorted(manifest.files.items())
-    )
-    text = json.dumps(head)[:-1] + ', "files": [\n' + lines + "\n]}\n"
     temporary = f".{MANIFEST_NAME}.new"
     try:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=target.fd)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(temporary, flags, 0o666, dir_fd=target.fd), "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(json.dumps(head)[:-1] + ', "files": [')
+            file.writelines(_lines(manifest))  # one at a time: together they are larger than the manifest
+            file.write("\n]}\n")
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, MANIFEST_NAME, src_dir_fd=target.fd, dst_dir_fd=target.fd)
@@ -147,6 +158,15 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=target.fd)
         raise refusal(error, f"write {target.shown(MANIFEST_NAME)}") from error
+
+
+def _lines(manifest: Manifest) -> Iterator[str]:
+    between = "\n"
+    for path in sorted(manifest.files):
+        file = manifest.files[path]
+        entry = {name: value for name in _ENTRY_NAMES if (value := getattr(file, name)) is not None}
+        yield between + json.dumps(entry)
+        between = ",\n"
 
 
 def remove_manifest(target: Target) -> None:

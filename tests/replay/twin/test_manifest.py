@@ -55,6 +55,22 @@ def test_it_is_one_line_a_file(tmp_path: Path) -> None:
     assert json.loads("".join(lines))["schema_version"] == MANIFEST_VERSION
 
 
+@pytest.mark.parametrize("change", [{"state": "unheard of"}, {"colour": "red"}])
+def test_one_of_a_newer_release_is_named_as_such_whatever_its_lines_hold(
+    change: dict[str, str], tmp_path: Path
+) -> None:
+    written(tmp_path, entry("a"))
+    data = json.loads((tmp_path / MANIFEST_NAME).read_text())
+    data["files"][0] |= change
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(data))
+    with pytest.raises(TargetError, match="is damaged or not ours"):
+        load_manifest(tmp_path)
+    data["schema_version"] = MANIFEST_VERSION + 1
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(data))
+    with pytest.raises(TargetError, match="update dxt-replay"):
+        load_manifest(tmp_path)
+
+
 @given(st.lists(st.binary(max_size=20), max_size=6))
 def test_every_placement_can_be_listed(paths: list[bytes]) -> None:
     target = Path("/t")
