@@ -1,0 +1,135 @@
+"""Merging logs of many ranks: time and memory against the number of ranks.
+
+    python -m benchmarks.many_ranks [--ranks 250 500 1000] [--json]
+
+One log holds all ranks, each of which reads three files of its own with 100 reads each. The peer is the smallest log of
+the same run: the time of a rank must stay what it is there. Reported is CPU time, which other load disturbs least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measured_child import measured_child
+from profiler_merge.darshan.record_id import record_id
+from tests.darshan_writer import (
+    DxtRecord,
+    JobSpec,
+    ModuleSpec,
+    encode_counters,
+    encode_dxt,
+    posix_rows,
+    segment_dtype,
+    write_log,
+)
+from traces.units import format_bytes
+
+RANKS = (250, 500, 1_000)
+"""Ranks of the logs, ascending: few enough for continuous integration; the requirement is for 10,000."""
+
+FILES_PER_RANK, READS_PER_FILE = 3, 100
+READ_BYTES = 1 << 16
+MOST_RATIO = 1.5
+"""How much longer a rank of the largest log may take than one of the smallest."""
+
+_MERGE = """
+from pathlib import Path
+from profiler_merge.merge import merge
+def run(path):
+    made = merge([Path(path)], [], Path(path).with_suffix(".capture"))
+    return made.operations
+"""
+
+
+def measure(ranks: Sequence[int] = RANKS) -> dict[str, Any]:
+    """CPU seconds, ms a rank and peak memory for each number of ranks, and the ratio of the last to the first.
+
+    Raises: RuntimeError when a merge fails or does not keep every operation.
+    """
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-bench-") as name:
+        sizes = [_merged(Path(name) / f"{count}.darshan", count) for count in ranks]
+    ratio = sizes[-1]["ms_per_rank"] / sizes[0]["ms_per_rank"]
+    return {"required": {"ratio": MOST_RATIO}, "sizes": sizes, "ratio": ratio, "passed": ratio < MOST_RATIO}
+
+
+def _merged(log: Path, ranks: int) -> dict[str, Any]:
+    write_ranks(log, ranks)
+    found = measured_child(_MERGE, log)
+    wanted = ranks * FILES_PER_RANK * READS_PER_FILE
+    if found["rows"] != wanted:
+        raise RuntimeError(f"{found['rows']:.0f} operations were merged, {wanted} are in the log")
+    return {
+        "ranks": ranks,
+        "operations": wanted,
+        "cpu_s": found["cpu_s"],
+        "ms_per_rank": 1e3 * found["cpu_s"] / ranks,
+        "peak_bytes": found["peak_bytes"],
+    }
+
+
+def write_ranks(path: Path, ranks: int) -> None:
+    """Write a log of so many ranks: DXT, with thread ids, and counters that agree with it."""
+    names: dict[int, bytes] = {}
+    segments, counters = [], []
+    for rank in range(ranks):
+        own = []
+        for file in range(FILES_PER_RANK):
+            name = f"/scratch/data/{rank:05d}-{file}.bin".encode()
+            names[record_id(name)] = name
+            own.append(DxtRecord(record_id=record_id(name), rank=rank, reads=_reads(file)))
+        segments.append(encode_dxt(own, "DXT_POSIX", 2))
+        counters.append(encode_counters("POSIX", posix_rows(own), 4))
+    modules = {
+        "DXT_POSIX": ModuleSpec(version=2, streams=segments),
+        "POSIX": ModuleSpec(version=4, streams=counters),
+    }
+    write_log(path, job=JobSpec(nprocs=ranks), names=names, modules=modules)
+
+
+def _reads(file: int) -> np.ndarray:
+    """The reads of one file, from begin to end, by a thread of its own."""
+    number = np.arange(READS_PER_FILE)
+    reads = np.zeros(READS_PER_FILE, dtype=segment_dtype("DXT_POSIX", 2))
+    reads["offset"], reads["length"] = number * READ_BYTES, READ_BYTES
+    reads["start_s"] = 1 + 0.7 * file + 0.006 * number
+    reads["end_s"] = reads["start_s"] + 0.001
+    reads["pthread_id"] = 1_000 + file
+    return reads
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as a table for people."""
+    lines = ["   ranks   operations    CPU time   a rank     peak memory"]
+    lines += [
+        f"{size['ranks']:8,d} {size['operations']:12,d} {size['cpu_s']:9.2f} s {size['ms_per_rank']:6.2f} ms"
+        f" {format_bytes(size['peak_bytes']):>14}"
+        for size in result["sizes"]
+    ]
+    lines.append(
+        f"a rank of the largest log takes {result['ratio']:.2f} times as long as one of the smallest "
+        f"(required: below {MOST_RATIO}): {'reached' if result['passed'] else 'NOT reached'}"
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """0 when the time of a rank does not grow with their number."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    arguments = parser.parse_args()
+    result = measure(sorted(arguments.ranks))
+    print(json.dumps(result) if arguments.json else table(result))
+    return 0 if result["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
