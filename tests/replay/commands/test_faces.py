@@ -56,14 +56,14 @@ def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[
 @pytest.mark.parametrize(
     ("line", "program"),
     [
-        ("summary source.capture", lambda at: dxt_replay.summary(at / "source.capture")),
+        ("summary source.capture", lambda at: dxt_replay.tables(at / "source.capture")),
         (
             "summary source.capture --ranks 1",
-            lambda at: dxt_replay.summary(dxt_replay.part(at / "source.capture", ranks="1")),
+            lambda at: dxt_replay.tables(dxt_replay.part(at / "source.capture", ranks="1")),
         ),
         (
             "summary source.capture --op read --path */a",
-            lambda at: dxt_replay.summary(dxt_replay.part(at / "source.capture", operations=["read"], paths=["*/a"])),
+            lambda at: dxt_replay.tables(dxt_replay.part(at / "source.capture", operations=["read"], paths=["*/a"])),
         ),
         (
             "compare source.capture replay.capture",
