@@ -11,8 +11,10 @@ from traces.units import NS_PER_S, NS_PER_US
 if TYPE_CHECKING:
     from traces.measures.distribution import Distribution
 
-LATE_RATIO, LATE_US = 10.0, 1_000.0
-"""The p99 of a lag counts as late beyond this many times the p99 of the machine's jitter, and beyond this."""
+LATE_RATIO, LATE_US, MOST_ALLOWED_US = 10.0, 1_000.0, 500_000.0
+"""The p99 of a lag counts as late beyond this many times the p99 of the machine's jitter, and beyond LATE_US. It always
+does beyond MOST_ALLOWED_US: where an idle thread wakes seconds late, it is the replay's own lanes that take its
+processor, and the jitter explains nothing."""
 
 
 def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
@@ -20,7 +22,7 @@ def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
 
     `jitter_us`: percentiles of the lag of an idle thread on the same machine; None where it was not measured.
     """
-    return max(LATE_US, LATE_RATIO * (jitter_us or {}).get("p99", 0.0))
+    return min(max(LATE_US, LATE_RATIO * (jitter_us or {}).get("p99", 0.0)), MOST_ALLOWED_US)
 
 
 def kept_times_limit_us(recorded_elapsed_s: float, share_pct: float, allowed_us: float) -> float:
