@@ -29,7 +29,7 @@ class JobSpans:
     ranks: number of ranks of the job.
     skip_damaged: whether the readable rest of a damaged profile is used.
     extend: whether steps that were not profiled are added, from the reads.
-    more: spans from files that are no profile; a rank's profile takes the place of its loop in these.
+    more: spans from files that are not profiles; a rank's profile takes the place of its loop in these.
     """
 
     profiles: Mapping[int, Sequence[Path]]

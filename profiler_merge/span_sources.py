@@ -1,4 +1,4 @@
-"""Spans from files that are no profile: Horovod's timeline, and DFTracer's traces beside another recording."""
+"""Spans from files that are not profiles: Horovod's timeline, and DFTracer's traces beside another recording."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Figures 14 and 15: the same data on more and more nodes, on a file system like the paper's.
 
 The paper divides the data equally up to 8,192 ranks, which its own numbers of files and samples do not allow: 1,024
-files are no share for each of 8,192 ranks, and batches of 32 leave no step. So the data set of each application is
+files cannot be shared among 8,192 ranks, and batches of 32 leave no step. So the data set of each application is
 cut into more, smaller files, or its batches into single samples, with the bytes and the compute of all ranks as
 printed. What a step reads and computes is as printed; there are fewer steps (at 2,048 nodes one or two).
 """

@@ -88,11 +88,6 @@ class Preprocessing(Protocol):
         """int64 ns, for the samples first to last - 1 of a rank in the pass."""
 
 
-def no_preprocessing(rank: int, first: int, last: int) -> np.ndarray:
-    """Samples that need no time after their reads."""
-    return np.zeros(last - first, dtype=np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataFiles:
     """The files of a data set in reading order, arrays (files,).

@@ -122,7 +122,7 @@ cdef void hold_file(State *lane, int64_t slot) noexcept nogil:
 
 
 cdef int make_room(State *lane, int64_t asked, int64_t available) noexcept nogil:
-    """Grow the read buffer, and touch what the read can fill: page faults are no part of a latency. 0 or ENOMEM."""
+    """Grow the read buffer, and touch what the read can fill: page faults are not part of a latency. 0 or ENOMEM."""
     cdef int64_t capacity, reach
     cdef void *memory = NULL
     asked += lane.room

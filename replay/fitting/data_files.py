@@ -54,7 +54,7 @@ class DataFiles:
 def data_files(seen: Observation) -> DataFiles | None:
     """The data set of a capture; None where no step waits for a read.
 
-    Files are told apart by folder and suffix. Of several suffixes the one with the most bytes is the data set.
+    Files are distinguished by folder and suffix. Of several suffixes the one with the most bytes is the data set.
     """
     files = len(seen.paths)
     training, evaluating = (_bytes(seen, files, training=flag) for flag in (True, False))
