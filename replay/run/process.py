@@ -39,8 +39,8 @@ from traces.units import NS_PER_MS
 REPORT_PERIOD_NS = 50 * NS_PER_MS
 """ns between two reports of progress, each of which looks at every lane."""
 
-FEED_PERIOD_S = 0.004
-"""Least seconds between two rounds of the feeder. At a million operations a second a full ring lasts 60 ms."""
+FEED_PERIOD_S, MOST_FEED_PERIOD_S = 0.004, 0.1
+"""Least and most seconds between two rounds of the feeder. At a million operations a second a full ring lasts 60 ms."""
 
 FEEDER_SHARE = 0.25
 """Most of a processor that the feeder takes while it can choose: with thousands of lanes a round lasts tens of ms."""
@@ -235,7 +235,8 @@ class ReplayProcess:
                 if (now_ns := time.monotonic_ns()) >= next_report_ns:
                     report_progress(self._progress(now_ns - start_ns))
                     next_report_ns = now_ns + REPORT_PERIOD_NS
-                time.sleep(max(FEED_PERIOD_S, (time.monotonic() - began) * (1 / FEEDER_SHARE - 1)))
+                pause_s = (time.monotonic() - began) * (1 / FEEDER_SHARE - 1)
+                time.sleep(min(max(pause_s, FEED_PERIOD_S), MOST_FEED_PERIOD_S))
                 if bound and self.stop.is_set():
                     raise ReplayError("the replay was stopped during collective operations; its output was discarded")
         except BaseException:
