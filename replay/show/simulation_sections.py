@@ -7,7 +7,7 @@ from typing import Any
 
 from replay.show.cells import microseconds, or_dash, seconds
 from replay.show.section import BAR, Column, Kind, Section, bar, facts, prose
-from traces.units import format_bytes, format_count, format_signed
+from traces.units import format_bytes, format_count, format_counted, format_signed
 
 SHOWN_STEPS = 20
 """Steps that the terminal shows: those that wait longest."""
@@ -62,7 +62,7 @@ def simulation_headline(found: Mapping[str, Any]) -> str:
     change = "" if found["change_pct"] is None else f" ({format_signed(found['change_pct'], 1)} %)"
     return (
         f"On {found['storage']['name']} this run would take {seconds(found['elapsed_s'])}{interval}; "
-        f"it was recorded in {seconds(found['recorded_s'])}{change}."
+        f"in the capture it takes {seconds(found['recorded_s'])}{change}."
     )
 
 
@@ -88,8 +88,8 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("bottleneck", found["bottleneck"]),
         (
             "simulated",
-            f"{found['runs']} runs, {format_count(simulated['items'])} items (operations, waits, gaps), "
-            f"{format_count(round(rate))} a second of processor time",
+            f"{format_counted(found['runs'], 'run')}, {format_count(simulated['items'])} items (operations, waits, "
+            f"gaps), {format_count(round(rate))} a second of processor time",
         ),
     ]
 

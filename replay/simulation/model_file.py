@@ -133,10 +133,12 @@ def request_time(value: object, where: str) -> RequestTime:
         return RequestTime.affine(_time(value, where))
     if not value:
         raise UsageError(f"{where} has no times")
-    if value.keys() <= {"latency", "bandwidth"}:
+    if value.keys() & {"latency", "bandwidth"}:
         section = _Section(value, where)
+        latency = section.take("latency", _time, default=0.0)
         bandwidth = section.take("bandwidth", _bandwidth, default=None)
-        return RequestTime.affine(section.take("latency", _time, default=0.0), bandwidth)
+        section.end()
+        return RequestTime.affine(latency, bandwidth)
     nested = [isinstance(times, Mapping) for times in value.values()]
     if not all(nested) and any(nested):
         raise UsageError(f"{where} mixes times with tables: give times by size, or tables by requests in flight")

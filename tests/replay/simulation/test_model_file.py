@@ -154,6 +154,10 @@ def test_a_lognormal_jitter_has_mean_one() -> None:
         ({"limits": [{"each": "node", "rate": "fast"}]}, r"limits\[0\].rate 'fast'"),
         ({"limits": [{"each": "server", "rate": "1/s", "of": ["open"]}]}, "choose read, write"),
         ({"limits": [{"each": "node", "rate": "1/s", "color": 1}]}, r"unknown key 'color' of limits\[0\]"),
+        (
+            {"operations": {"write": {"latency": "5ms", "bandwith": "50MB/s"}}},
+            "unknown key 'bandwith' of operations.write: choose latency, bandwidth",
+        ),
         ({"limits": [{"each": "node", "rate": "1/s"}] * 2}, "two limits have the same name"),
         ({"cache": {"size": 0}}, "cache: a cache needs a size above 0"),
         ({"jitter": {}}, "jitter needs either spread or quantiles"),
