@@ -16,7 +16,8 @@ from traces.errors import LogError, ProfileError
 class GivenFiles:
     """The sources of a merge.
 
-    tool: which one recorded the `operations`. profiles: of the ranks. spans: files that hold spans and are not profiles.
+    tool: which one recorded the `operations`. profiles: of the ranks.
+    spans: files that hold spans and are not profiles.
     """
 
     tool: str
