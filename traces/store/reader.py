@@ -39,6 +39,9 @@ from traces.units import format_bytes, format_count
 MOST_TEXT_BYTES = 1 << 30
 """Bytes of text, such as paths, in a table that is read as a whole."""
 
+MOST_REPEATED_ROWS = 8 << 20
+"""Rows of a table that may be stored in less than a byte each: thousands of equal ranks of a generated capture are."""
+
 KEPT_USAGE_ROWS = 1 << 20
 """Rows of `Capture.usage` kept in memory for the next call: 50 MB."""
 
@@ -338,7 +341,7 @@ def _read_table(path: Path) -> pa.Table:
     """All of a small table, as it lies in its file. Raises: CaptureError where it would fill the memory."""
     file = _open_parquet(path)
     rows, stored = file.metadata.num_rows, path.stat().st_size
-    if rows > stored:  # a row of each table holds times or ids, which take more than a byte
+    if rows > max(stored, MOST_REPEATED_ROWS):
         raise CaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
     try:
         whole = pq.ParquetFile(path, memory_map=False, read_dictionary=_texts(file.schema_arrow))
