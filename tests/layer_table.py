@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MAY_IMPORT = {
     "traces": {"traces"},
+    "traces.workers": {"traces.workers", "traces"},
     "replay": {"replay"},
     "traces.store": {"traces.store", "traces"},
     "traces.measures": {"traces.measures", "traces", "traces.store"},

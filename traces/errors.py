@@ -3,6 +3,10 @@
 A message says what is wrong, where, and what to do. `replay.commands.main` prints it and exits with `exit_status`.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class DxtReplayError(Exception):
     """Base of every error that the input, the machine or the command line causes."""
@@ -10,6 +14,17 @@ class DxtReplayError(Exception):
     exit_status = 2
     known_to_all = False
     """Set where all processes of a replay have learnt of it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its message, so that one with other arguments can come from a worker too."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[DxtReplayError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> DxtReplayError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    return error
 
 
 class UsageError(DxtReplayError):
@@ -42,6 +57,10 @@ class ReplayError(DxtReplayError):
 
 class RecordingError(DxtReplayError):
     """A job that cannot be recorded: no tracer works here, or the tracer left no log of it."""
+
+
+class WorkerError(DxtReplayError):
+    """A process that did a part of the work died, or cannot do it."""
 
 
 class MissingDependencyError(DxtReplayError):

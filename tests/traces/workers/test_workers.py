@@ -1,0 +1,185 @@
+"""Pieces on several processes: the results of one process, in order, whoever dies or is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from traces.errors import CaptureError, MissingDependencyError, UsageError, WorkerError
+from traces.workers.workers import ALONE, OPERATIONS_PER_WORKER, Workers
+
+PIECES = tuple(range(12))
+
+
+def harmonic(piece: int) -> float:
+    return sum(1 / (1000 * piece + place) for place in range(1, 1000))
+
+
+def in_process(piece: int) -> int:
+    return os.getpid()
+
+
+def refusing(piece: int) -> int:
+    if piece == 5:
+        raise MissingDependencyError("a package", "piece 5", "pip install it")
+    return piece
+
+
+@dataclass(frozen=True)
+class Dying:
+    """Ends its process at piece 3: for ever, or until it has left a mark."""
+
+    folder: Path
+    once: bool
+
+    def __call__(self, piece: int) -> int:
+        (self.folder / f"{piece}-{os.getpid()}").touch()
+        if piece == 3 and not (self.once and (self.folder / "died").exists()):
+            (self.folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return piece
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def total(workers: Workers) -> float:
+    with workers.results(harmonic, PIECES) as results:
+        return sum(results)
+
+
+def test_sums_are_the_same_bit_for_bit() -> None:
+    with Workers(2) as two, Workers(3) as three, ThreadPoolExecutor(2) as threads:
+        found = {total(ALONE), total(two), total(two), total(three), total(Workers(executor=threads))}
+    assert len(found) == 1
+
+
+def test_the_processes_are_others_stay_for_the_next_pass_and_end() -> None:
+    with Workers(2) as workers:
+        with workers.results(in_process, PIECES) as results:
+            first = set(results)
+        with workers.results(in_process, PIECES) as results:
+            second = set(results)
+        assert 1 <= len(first | second) <= 2
+        assert os.getpid() not in first | second
+    assert not any(alive(pid) for pid in first | second)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "operations"), [(1, None), (12, OPERATIONS_PER_WORKER), (12, 2 * OPERATIONS_PER_WORKER - 1)]
+)
+def test_little_work_starts_no_process(pieces: int, operations: int | None) -> None:
+    with Workers() as workers, workers.results(in_process, PIECES[:pieces], operations=operations) as results:
+        assert set(results) == {os.getpid()}
+
+
+def test_an_error_comes_at_its_piece_and_as_it_was_raised() -> None:
+    with Workers(2) as workers, workers.results(refusing, PIECES) as results:
+        assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+        with pytest.raises(MissingDependencyError, match="piece 5 needs a package, which is not installed"):
+            next(results)
+
+
+def test_a_piece_whose_worker_dies_is_done_again(tmp_path: Path) -> None:
+    with Workers(2) as workers, workers.results(Dying(tmp_path, once=True), PIECES) as results:
+        assert list(results) == list(PIECES)
+    assert len(list(tmp_path.glob("3-*"))) == 2
+
+
+def test_a_piece_whose_worker_dies_twice_is_named(tmp_path: Path) -> None:
+    work = Dying(tmp_path, once=False)
+    with Workers(2) as workers, workers.results(work, PIECES, named=lambda piece: f"rank {piece}") as results:
+        assert [next(results) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(WorkerError, match=r"a worker died twice at rank 3: .*fewer --workers"):
+            next(results)
+    assert not any(alive(int(mark.name.partition("-")[2])) for mark in tmp_path.glob("*-*"))
+
+
+def write_for_ever(folder: Path, piece: int) -> None:
+    place = folder / str(os.getpid())
+    while True:
+        place.touch()
+        time.sleep(0.001)
+
+
+def test_when_a_pass_ends_early_nobody_works_any_more(tmp_path: Path) -> None:
+    workers = Workers(2)
+    with workers.results(partial(write_for_ever, tmp_path), PIECES) as results, ThreadPoolExecutor(1) as waiting:
+        waiting.submit(interrupt_when, lambda: len(list(tmp_path.iterdir())) == 2)
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+        assert not any(alive(int(mark.name)) for mark in tmp_path.iterdir())
+
+
+def interrupt_when(condition: Callable[[], bool]) -> None:
+    wait_until(condition)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+SCRIPT = """
+import sys
+from functools import partial
+from pathlib import Path
+from tests.traces.workers.test_workers import PIECES, write_for_ever
+from traces.workers.workers import Workers
+with Workers(2) as workers, workers.results(partial(write_for_ever, Path(sys.argv[1])), PIECES) as results:
+    next(results)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_end_of_a_script_ends_its_workers(tmp_path: Path, number: int) -> None:
+    """A script without a guard; Ctrl-C goes to all processes of a terminal."""
+    script, marks = tmp_path / "script.py", tmp_path / "marks"
+    script.write_text(SCRIPT)
+    marks.mkdir()
+    running = subprocess.Popen(
+        [sys.executable, str(script), str(marks)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    wait_until(lambda: len(list(marks.iterdir())) == 2 or running.poll() is not None)
+    if number == signal.SIGINT:
+        os.killpg(running.pid, number)
+    else:
+        running.kill()
+    _, complaint = running.communicate()
+    workers = [int(mark.name) for mark in marks.iterdir()]
+    assert len(workers) == 2, complaint
+    wait_until(lambda: not any(map(alive, workers)))
+    assert complaint.count(b"Traceback") == (number == signal.SIGINT), complaint
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_at_least_one_process_works(count: int) -> None:
+    with pytest.raises(UsageError, match=f"--workers {count}: at least 1 process works"):
+        Workers(count)
+
+
+def test_errors_keep_their_attributes_on_the_way() -> None:
+    import pickle
+
+    error = CaptureError("damaged")
+    error.known_to_all = True
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found), found.known_to_all) == (CaptureError, "damaged", True)

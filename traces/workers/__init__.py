@@ -1,0 +1,1 @@
+"""The work of one command on several processors or machines, through `concurrent.futures`."""

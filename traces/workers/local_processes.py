@@ -1,0 +1,98 @@
+"""Worker processes of this machine, which end with the process that started them, however that ends.
+
+They are spawned. A fork would share the locks of the threads that Arrow and MPI have. A fork server would save the
+start of the interpreter, 0.03 s, but the imports, 0.4 s, only where it did them beforehand, and then from the current
+directory.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from types import ModuleType
+from typing import Any, TypeVar
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+class LocalProcesses:
+    """`count` processes; see `traces.workers.workers.Pool`. They are started when they are needed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.deaths: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
+        self._executor: ProcessPoolExecutor | None = None
+        self._life: tuple[Connection, Connection] | None = None
+
+    def submit(self, work: Callable[[P], R], piece: P) -> Future[R]:
+        """Begin a piece, or have it wait. Raises: BrokenExecutor where a worker died."""
+        if self._executor is None:
+            self._executor = self._started()
+        with _starting():
+            return self._executor.submit(work, piece)
+
+    def _started(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        self._life = context.Pipe(duplex=False)
+        return ProcessPoolExecutor(self.count, mp_context=context, initializer=_begin_worker, initargs=(self._life[0],))
+
+    def restart(self) -> bool:
+        """New processes for those of which one died."""
+        self._end()
+        return True
+
+    def abandon(self, futures: Sequence[Future[Any]]) -> None:
+        """End the processes at once, whatever they do."""
+        self._end()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._end()
+
+    def _end(self) -> None:
+        executor, life = self._executor, self._life
+        self._executor, self._life = None, None
+        if executor is None or life is None:
+            return
+        life[1].close()
+        executor.shutdown(wait=True, cancel_futures=True)
+        life[0].close()
+
+
+def _begin_worker(life: Connection) -> None:
+    """Called in each worker. `life`: closed at the other end when the worker is to end, and by that process's death."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the first process ends the others
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]  # pyarrow would import it, 0.3 s, and not use it
+    threading.Thread(target=_end_with, args=(life,), daemon=True, name="life").start()
+
+
+def _end_with(life: Connection) -> None:
+    wait([life])
+    os._exit(1)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """While a process may be started: it never gets a Ctrl-C, and does not run the caller's script as `__main__` again,
+    which needs no guard therefore: all work is in modules of this program."""
+    main = sys.modules["__main__"]
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if on_main_thread:
+        resource_tracker.ensure_running()  # its start would unblock the signal
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if on_main_thread:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

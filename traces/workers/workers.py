@@ -1,0 +1,274 @@
+"""A map over pieces and a fold in their order, on the executors that sites have: every pass over a capture is one.
+
+How a pass uses it:
+
+    def sums_of(piece: Piece) -> Sums: ...                          # at the top of a module, or a frozen dataclass
+                                                                    # with __call__: it is pickled
+    with workers.results(sums_of, pieces, operations=n) as results: # in the order of the pieces
+        total = functools.reduce(Sums.plus, results)
+
+- The pieces follow from the input alone, never from the number of workers, and are folded in their order. So sums of
+  floating-point numbers are the same, bit for bit, whoever works.
+- A piece is small and picklable: ranks, a path, a range. A worker reads its input from the path (a `Capture` is pickled
+  as its path, and opened once in each process), and only its result travels.
+- Work may be done twice (a worker died): it overwrites, never appends. When `results` has ended, for whatever reason,
+  nobody works on a piece any more, so that temporary files can be removed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+from traces.errors import UsageError, WorkerError
+from traces.version import VERSION
+from traces.workers.local_processes import LocalProcesses
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+OPERATIONS_PER_WORKER = 1 << 22
+"""Operations of a capture for which another process is started, unless the user gave a number: 0.5 s of work or more,
+where the start of a process costs 0.4 s of its processor."""
+
+DEATHS: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
+"""Errors of a future whose piece was lost."""
+
+AHEAD = 2
+"""Pieces for each worker that are worked at, or done and not yet folded: so many results are in memory at most."""
+
+
+class Pool(Protocol):
+    """Where the pieces go. `count`: how many are worked at together; `deaths`: errors of a future whose worker died."""
+
+    count: int
+    deaths: tuple[type[BaseException], ...]
+
+    def submit(self, work: Callable[[P], R], piece: P) -> Future[R]:
+        """Begin a piece, or have it wait."""
+
+    def restart(self) -> bool:
+        """After a worker died: whether there are workers again."""
+
+    def abandon(self, futures: Sequence[Future[Any]]) -> None:
+        """End these pieces; returns when nobody works at them."""
+
+    def close(self) -> None:
+        """End the workers."""
+
+
+class GivenExecutor:
+    """An executor that the caller made, and ends."""
+
+    def __init__(self, executor: Executor, count: int, deaths: tuple[type[BaseException], ...] = DEATHS) -> None:
+        self._executor = executor
+        self.count = count
+        self.deaths = deaths
+
+    def submit(self, work: Callable[[P], R], piece: P) -> Future[R]:
+        """As of `Pool`."""
+        return self._executor.submit(work, piece)
+
+    def restart(self) -> bool:
+        """As of `Pool`: what the caller made cannot be made again."""
+        return False
+
+    def abandon(self, futures: Sequence[Future[Any]]) -> None:
+        """As of `Pool`."""
+        wait([future for future in futures if not future.cancel()])
+
+    def close(self) -> None:
+        """As of `Pool`: the caller's is left alone."""
+
+
+class Workers:
+    """Processes that share the work of passes; a context manager, at whose end they are gone.
+
+    count: processes of this machine, started when the first pass needs them. None: as many as are worth it, by the
+        operations of the capture, and at most the processors; small captures cost no start.
+    executor: any other executor instead, which stays the caller's; `count` is then how many pieces it does together.
+    Raises: UsageError for a count below 1.
+    """
+
+    def __init__(self, count: int | None = None, *, executor: Executor | None = None) -> None:
+        if count is not None and count < 1:
+            raise UsageError(f"--workers {count}: at least 1 process works")
+        self._given = count
+        self._pool: Pool | None = None
+        if executor is not None:
+            self._pool = GivenExecutor(executor, count or worker_count(executor))
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes that were started."""
+        if self._pool is not None:
+            self._pool.close()
+
+    @contextmanager
+    def results(
+        self,
+        work: Callable[[P], R],
+        pieces: Sequence[P],
+        *,
+        operations: int | None = None,
+        named: Callable[[P], str] = str,
+    ) -> Iterator[Iterator[R]]:
+        """The results of `work` for each of `pieces`, in their order; at most AHEAD for each worker are in memory.
+
+        operations: about how much work it is, in operations of a capture read; None where it is surely worth it.
+        named: what an error calls a piece.
+        Raises: what `work` raises, at its piece; WorkerError where a worker died twice at a piece.
+        """
+        pool = self._pool_for(len(pieces), operations)
+        if pool is None:
+            yield map(work, pieces)
+            return
+        with closing(_in_order(pool, _Job(work=work), pieces, named)) as results:
+            yield results
+
+    @classmethod
+    def on(cls, pool: Pool) -> Workers:
+        """Workers of another kind, which are ended with these."""
+        made = cls()
+        made._pool = pool
+        return made
+
+    def _pool_for(self, pieces: int, operations: int | None) -> Pool | None:
+        """Who works; None for this process alone."""
+        if pieces < 2:
+            return None
+        if self._pool is None:
+            count = self._given or _worthwhile(operations)
+            if count == 1:
+                return None
+            self._pool = LocalProcesses(count)
+        return self._pool
+
+
+ALONE = Workers(1)
+"""This process does all pieces."""
+
+
+def workers_of(executor: Executor | Workers | None) -> Workers:
+    """What a function of the interface was given as its executor; this process alone where it was given none."""
+    if executor is None:
+        return ALONE
+    return executor if isinstance(executor, Workers) else Workers(executor=executor)
+
+
+def worker_count(executor: Executor) -> int:
+    """How many pieces an executor does together: its own number where it names it, else the processors here."""
+    found = getattr(executor, "num_workers", None) or getattr(executor, "_max_workers", None)
+    return int(found) if found else processors()
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _worthwhile(operations: int | None) -> int:
+    return processors() if operations is None else max(min(processors(), operations // OPERATIONS_PER_WORKER), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job(Generic[P, R]):
+    """Work that refuses to be done by another version of the program, whose sums may be others."""
+
+    work: Callable[[P], R]
+    version: str = VERSION
+
+    def __call__(self, piece: P) -> R:
+        if self.version != VERSION:
+            raise WorkerError(
+                f"a worker on {platform.node()} has dxt-replay {VERSION}, this is {self.version}: install the same "
+                "version for the workers"
+            )
+        return self.work(piece)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Begun(Generic[P, R]):
+    """A piece; `future` is None where it has to be begun again."""
+
+    piece: P
+    future: Future[R] | None
+
+
+def _in_order(pool: Pool, work: Callable[[P], R], pieces: Sequence[P], named: Callable[[P], str]) -> Generator[R]:
+    begun: deque[_Begun[P, R]] = deque()
+    coming = iter(pieces)
+    done = 0
+    try:
+        while done < len(pieces):
+            if all(each.future is not None for each in begun):
+                _fill(pool, work, coming, begun)
+            result = _first(pool, work, begun, named)
+            begun.popleft()
+            done += 1
+            yield result
+    finally:
+        if done < len(pieces):
+            pool.abandon([each.future for each in begun if each.future is not None])
+
+
+def _fill(pool: Pool, work: Callable[[P], R], coming: Iterator[P], begun: deque[_Begun[P, R]]) -> None:
+    while len(begun) < AHEAD * pool.count and (piece := next(coming, _NONE)) is not _NONE:
+        begun.append(_Begun(piece=piece, future=_submitted(pool, work, piece)))
+
+
+_NONE: Any = object()
+
+
+def _submitted(pool: Pool, work: Callable[[P], R], piece: P) -> Future[R]:
+    try:
+        return pool.submit(work, piece)
+    except pool.deaths as error:
+        failed: Future[R] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _first(pool: Pool, work: Callable[[P], R], begun: deque[_Begun[P, R]], named: Callable[[P], str]) -> R:
+    """The result of the oldest piece. Where a worker died, the pieces that were lost are done once more, one after the
+    other: it is then known at which one a worker dies again, and each has more memory."""
+    oldest = begun[0]
+    if oldest.future is not None:
+        try:
+            return oldest.future.result()
+        except pool.deaths as error:
+            for each in begun:
+                if each.future is not None and _is_lost(each.future, pool.deaths):
+                    each.future = None
+            if not pool.restart():
+                raise WorkerError(_death(named(oldest.piece), "died")) from error
+    oldest.future = _submitted(pool, work, oldest.piece)
+    try:
+        return oldest.future.result()
+    except pool.deaths as error:
+        raise WorkerError(_death(named(oldest.piece), "died twice")) from error
+
+
+def _is_lost(future: Future[Any], deaths: tuple[type[BaseException], ...]) -> bool:
+    return not future.done() or future.cancelled() or isinstance(future.exception(), deaths)
+
+
+def _death(piece: str, died: str) -> str:
+    return (
+        f"a worker {died} at {piece}: a signal ended it, or the machine ran out of memory (`dmesg` shows that); "
+        "give fewer --workers"
+    )
