@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from replay.commands.shared_options import capture_argument, different_runs_option, json_option
+from replay.commands.shared_options import different_runs_option, floor_option, json_option
+from traces.errors import UsageError
 
 
 @click.command()
-@capture_argument("source")
-@capture_argument("replay")
+@click.argument("source", type=click.Path(path_type=Path), required=False)
+@click.argument("replay", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--fail-under",
     type=click.FloatRange(0, 1),
@@ -36,30 +39,40 @@ from replay.commands.shared_options import capture_argument, different_runs_opti
     help="Largest drift of the start times of a timed replay that passes, in microseconds per second.",
 )
 @different_runs_option
+@floor_option
 @click.option("--details", is_flag=True, help="Print every measure, not only what the verdict rests on.")
 @json_option
 def command(
-    source: Path,
-    replay: Path,
+    source: Path | None,
+    replay: Path | None,
     fail_under: float | None,
     max_elapsed_error: float,
     max_drift: float,
     different_runs: bool,
+    floor: tuple[tuple[Path, Path], ...],
     details: bool,
     as_json: bool,
 ) -> None:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
     SOURCE and REPLAY are captures or .darshan logs. Exits 1 when the replay did not do the recorded work, or not when
-    it was due; slower or faster storage is a result and not a failure.
+    it was due; slower or faster storage is a result and not a failure. `compare --floor A B` alone prints how far two
+    runs of the same application, or two replays, are from each other.
     """
     from replay import interface
     from replay.commands.json_output import print_json
     from replay.commands.progress import status
 
+    if source is None and floor:
+        with status("comparing"):
+            noise = interface.noise_floor(*floor)
+        _print_floor(noise.as_json(), details=details, as_json=as_json)
+        return
+    if source is None or replay is None:
+        raise UsageError("give the recorded capture and its replay, or --floor A B: two runs of one application")
     thresholds = interface.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     with status("comparing"):
-        comparison = interface.compare(source, replay, thresholds, different_runs=different_runs)
+        comparison = interface.compare(source, replay, thresholds, different_runs=different_runs, floor=floor)
     if as_json:
         print_json(comparison.as_json())
     else:
@@ -68,3 +81,14 @@ def command(
         print_comparison(comparison.as_json(), details=details)
     if not comparison.passed:
         raise SystemExit(1)
+
+
+def _print_floor(floor: Mapping[str, Any], *, details: bool, as_json: bool) -> None:
+    from replay.commands.json_output import print_json
+    from replay.show.noise_sections import floor_sections
+    from replay.show.terminal import print_sections
+
+    if as_json:
+        print_json(floor)
+    else:
+        print_sections(floor_sections(floor, details=details))

@@ -11,6 +11,7 @@ from replay.commands.shared_options import (
     capture_argument,
     different_runs_option,
     filter_options,
+    floor_option,
     force_option,
     json_option,
 )
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @filter_options
 @force_option
 @different_runs_option
+@floor_option
 @json_option
 def command(
     capture: NamedPart,
@@ -40,6 +42,7 @@ def command(
     output: Path,
     force: bool,
     different_runs: bool,
+    floor: tuple[tuple[Path, Path], ...],
     as_json: bool,
 ) -> None:
     """A page about a capture (or a .darshan log): health, findings, timeline, bandwidth, sizes, steps, files.
@@ -54,7 +57,13 @@ def command(
 
     with unwind_on_signals(), status("drawing"):
         report = interface.report(
-            capture.path, replay, output=output, chosen=capture.part(), different_runs=different_runs, force=force
+            capture.path,
+            replay,
+            output=output,
+            chosen=capture.part(),
+            different_runs=different_runs,
+            floor=floor,
+            force=force,
         )
     if as_json:
         print_json(report.as_json())

@@ -104,6 +104,16 @@ def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return click.argument(name, type=click.Path(path_type=Path))
 
 
+floor_option = click.option(
+    "--floor",
+    nargs=2,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="A B",
+    help="Two runs of the same application, or two replays: what they differ by is noise, and no limit is stricter. "
+    "Repeatable; the worst pair counts.",
+)
+
 different_runs_option = click.option(
     "--different-runs",
     is_flag=True,

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from replay.fidelity.curves import BIN_NS, relative_difference_pct
 from replay.fidelity.exactness import Exactness, ExactnessCollector, FileNumbers
+from replay.fidelity.noise_floor import FloorResult, NoiseFloor, beside
 from replay.fidelity.replayed_rows import ReplayedCapture
 from replay.fidelity.side_measures import Measures
 from replay.fidelity.similarity import WEAKNESS, Similarity, similarity
@@ -120,6 +121,8 @@ class Comparison:
     `relation`: whether one capture replays the other.
     `workload`: the result that the replayer is responsible for.
     `storage`: the measured result, which never fails a replay.
+    `thresholds`: the limits that were judged by, those that the noise floor relaxed included.
+    `floor`: every measure beside what two runs of the job differ by; None without a noise floor.
     """
 
     headline: str
@@ -137,6 +140,7 @@ class Comparison:
     thresholds: Thresholds
     verdict: Verdict
     passed: bool
+    floor: FloorResult | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
@@ -152,11 +156,13 @@ def compare(
     on_rows: Callable[[int], None] = lambda rows: None,
     *,
     relation: Relation = Relation.REPLAY,
+    floor: NoiseFloor | None = None,
 ) -> Comparison:
     """Compare a replay with its source; where only a part of the source was replayed, with that part.
 
     `on_rows` receives the number of rows of both captures as each rank is finished. `relation`: the result of
-    `traces.store.relation.relation_of`; two different runs are compared, but not judged.
+    `traces.store.relation.relation_of`; two different runs are compared, but not judged. `floor`: what two runs of the
+    job differ by; no limit is stricter than that.
     Raises: CaptureError when a capture is damaged; UsageError when the source lacks the part.
     """
     replays = relation is not Relation.DIFFERENT
@@ -170,7 +176,9 @@ def compare(
         equality.add_rank(rank, recorded.add_rank(rank), replayed.add_rank(rank))
         on_rows(source.operation_count(rank) + replay.operation_count(rank))
     exact = equality.exactness(failed_recorded=recorded.failed, failed_replayed=replayed.failed)
-    return _comparison((source, replay), (recorded, replayed), exact, record, thresholds, relation)
+    allowed, relaxed = (thresholds, ()) if floor is None else floor.relaxed(thresholds)
+    found = _comparison((source, replay), (recorded, replayed), exact, record, allowed, relation, floor)
+    return found if floor is None else dataclasses.replace(found, floor=beside(found, floor, relaxed))
 
 
 def _comparison(
@@ -180,13 +188,15 @@ def _comparison(
     record: ReplayRecord | None,
     thresholds: Thresholds,
     relation: Relation,
+    floor: NoiseFloor | None,
 ) -> Comparison:
     """The result, from the measures of all ranks. Pairs: source and replay; `record`: the replay's own."""
     recorded, replayed = measures
     alike = similarity(recorded.factors(), replayed.factors())
     timing = _timing(captures, measures, record)
     times = _times(timing, replayed, record)
-    verdict = judge(alike, exact, times, thresholds, relation)
+    excused = () if floor is None else floor.excuses(exact)
+    verdict = judge(alike, exact, times, thresholds, relation, excused)
     outcome = SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL
     workload = _workload(outcome, measures, exact, times, captures[0].spans)
     paced_by_storage = relation is Relation.DIFFERENT or (times.pace in CLOSED_LOOP and times.other_speed is None)
@@ -199,6 +209,7 @@ def _comparison(
             exact,
             thresholds,
             relation,
+            excused=excused,
             stopped=captures[1].info.partial,
             tracer=next((SLOW_TRACERS[s.kind] for s in captures[0].info.sources if s.kind in SLOW_TRACERS), None),
         ),

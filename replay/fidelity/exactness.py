@@ -36,9 +36,23 @@ class Inversions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unequal:
+    """How much is not equal, in per cent of the larger side, summed over ranks and files; 0 where all of it is equal.
+
+    `order_pct`: of the sequences that a rank issued to a file; `inversions_pct`: of the pairs of `Inversions`.
+    """
+
+    operations_pct: float = 0.0
+    bytes_pct: float = 0.0
+    files_pct: float = 0.0
+    order_pct: float = 0.0
+    inversions_pct: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
     """Equality per rank, file and direction; of opens, closes and the like in number only. `failed`: operations of the
-    replay that returned an error. `differences`: the first few, as text."""
+    replay that returned an error. `unequal`: how much differs. `differences`: the first few, as text."""
 
     operations: bool
     bytes: bool
@@ -47,6 +61,12 @@ class Exactness:
     failed: int
     inversions: Inversions
     differences: tuple[str, ...]
+    unequal: Unequal = Unequal()
+
+    @property
+    def unequal_names(self) -> tuple[str, ...]:
+        """Those of operations, bytes, files and order that are not equal."""
+        return tuple(name for name in ("operations", "bytes", "files", "order") if not getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,6 +102,10 @@ class ExactnessCollector:
         self._operations = self._bytes = self._order = True
         self._used = np.zeros((2, len(numbers.paths)), dtype=bool)
         self._count = self._pairs = 0
+        self._sequences = self._wrong_sequences = 0
+        # Of both sides of each rank and file: what one of them has more, and the larger side. Operations, bytes.
+        self._apart = np.zeros(2)
+        self._larger = np.zeros(2)
         self._in_order: list[str] = []
         self._in_moves: list[str] = []
 
@@ -99,6 +123,8 @@ class ExactnessCollector:
         _, lanes = _aligned(_lanes_together(source), _lanes_together(replay))
         moved = prints[0] != prints[1]
         wrong = files[moved & (lanes[0] != lanes[1])]
+        self._sequences += len(files)
+        self._wrong_sequences += len(wrong)
         if len(wrong):
             self._order = False
             if len(self._in_order) < MAX_DIFFERENCES:
@@ -124,6 +150,13 @@ class ExactnessCollector:
             order=self._order,
             failed=failed_replayed,
             inversions=Inversions(count=self._count, pairs=self._pairs),
+            unequal=Unequal(
+                operations_pct=_share_pct(self._apart[0], self._larger[0]),
+                bytes_pct=_share_pct(self._apart[1], self._larger[1]),
+                files_pct=_share_pct(len(source_only) + len(replay_only), int(self._used.any(axis=0).sum())),
+                order_pct=_share_pct(self._wrong_sequences, self._sequences),
+                inversions_pct=_share_pct(self._count, self._pairs),
+            ),
             differences=tuple([*in_files, *self._in_order[:1], *self._in_moves, *self._in_order[1:]][:MAX_DIFFERENCES]),
         )
 
@@ -135,6 +168,8 @@ class ExactnessCollector:
     def _compare_moves(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
         files, moves = _aligned((source.file_key, source.moves), (replay.file_key, replay.moves))
         differs = moves[0] != moves[1]
+        for kind, columns in enumerate((slice(0, 2), slice(2, 4))):
+            self._note_apart(kind, moves[:, :, columns])
         self._operations &= not differs[:, :2].any()
         self._bytes &= not differs[:, 2:].any()
         for place in np.flatnonzero(differs.any(axis=1))[: self._moves_left].tolist():
@@ -147,9 +182,15 @@ class ExactnessCollector:
                     )
                     self._in_moves.append(f"rank {rank}, {path}: {recorded} recorded, {replayed} replayed")
 
+    def _note_apart(self, kind: int, counts: np.ndarray) -> None:
+        """Counts of both sides, (2, files, columns)."""
+        self._apart[kind] += np.abs(counts[0] - counts[1]).sum()
+        self._larger[kind] += counts.max(axis=0).sum()
+
     def _compare_others(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
         files, counts = _aligned((source.other_key, source.others), (replay.other_key, replay.others))
         differs = counts[0] != counts[1]
+        self._note_apart(0, counts)
         self._operations &= not differs.any()
         for place, kind in np.argwhere(differs)[: self._moves_left].tolist():
             recorded, replayed = (
@@ -224,6 +265,10 @@ class _Described:
 
     def drop(self, count: int) -> None:
         self._columns = self._columns[count:]
+
+
+def _share_pct(part: float, whole: float) -> float:
+    return float(100 * part / whole) if whole else 0.0
 
 
 def _text(columns: np.ndarray, place: int) -> str:

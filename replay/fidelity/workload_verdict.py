@@ -6,7 +6,7 @@ Pure. How fast the storage was never fails a replay: that is what was measured (
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from replay.fidelity.exactness import Exactness
@@ -118,13 +118,23 @@ class Verdict:
         return FAIL not in (self.similarity, self.exact, self.timing)
 
 
-def judge(alike: Similarity, exact: Exactness, times: Times, thresholds: Thresholds, relation: Relation) -> Verdict:
-    """Judge all blocks; of two different runs only an explicit `fail_under`, as they need not be equal."""
+def judge(
+    alike: Similarity,
+    exact: Exactness,
+    times: Times,
+    thresholds: Thresholds,
+    relation: Relation,
+    excused: Sequence[str] = (),
+) -> Verdict:
+    """Judge all blocks; of two different runs only an explicit `fail_under`, as they need not be equal.
+
+    `excused`: those of operations, bytes, files and order that need not be equal, as two runs of the job are not.
+    """
     if relation is Relation.DIFFERENT:
         gate = SKIPPED if thresholds.fail_under is None else PASS
         below = _below(alike.cosine, thresholds.fail_under)
         return Verdict(similarity=FAIL if below else gate, exact=SKIPPED, timing=SKIPPED, reasons=tuple(below))
-    blocks = _judge_similarity(alike, thresholds), _judge_exactness(exact), _judge_timing(times, thresholds)
+    blocks = _judge_similarity(alike, thresholds), _judge_exactness(exact, excused), _judge_timing(times, thresholds)
     return Verdict(
         similarity=blocks[0][0],
         exact=blocks[1][0],
@@ -149,8 +159,8 @@ def _below(cosine: float | None, fail_under: float | None) -> list[str]:
     return [f"similarity of all ten factors is {found}, not at least {fail_under:g} as --fail-under demands"]
 
 
-def _judge_exactness(exact: Exactness) -> tuple[str, list[str]]:
-    unequal = [name for name in ("operations", "bytes", "files", "order") if not getattr(exact, name)]
+def _judge_exactness(exact: Exactness, excused: Sequence[str]) -> tuple[str, list[str]]:
+    unequal = [name for name in exact.unequal_names if name not in excused]
     return (FAIL, [f"not equal: {', '.join(unequal)}"]) if unequal else (PASS, [])
 
 
@@ -216,13 +226,14 @@ def headline(
     thresholds: Thresholds,
     relation: Relation,
     *,
+    excused: Sequence[str] = (),
     stopped: bool,
     tracer: str | None = None,
 ) -> str:
     """The result in plain sentences.
 
-    `stopped`: whether the replay was stopped before its end. `tracer`: what recorded the source, where that made each
-    call much slower.
+    `excused`: as for `judge`. `stopped`: whether the replay was stopped before its end. `tracer`: what recorded the
+    source, where that made each call much slower.
     """
     measured = _storage_sentence(storage, thresholds)
     if relation is Relation.SAME:
@@ -232,13 +243,15 @@ def headline(
         return f"Two different runs, neither a replay of the other: nothing is judged. {measured}"
     if verdict.exact == FAIL:
         why = exact.differences[0] if exact.differences else f"{format_count(exact.failed)} operations failed"
-        unequal = [name for name in ("operations", "bytes", "files", "order") if not getattr(exact, name)]
+        unequal = [name for name in exact.unequal_names if name not in excused]
         cut = "was stopped before its end and so " if stopped else ""
         return f"FAILED: the replay {cut}did not do the same work ({', '.join(unequal)} differ): {why}."
     if workload.operations["source"] == workload.operations["replay"] == 0:
         return "FAILED: neither capture has operations, so nothing was compared."
     counts = " of ".join(format_count(workload.operations[side]) for side in ("replay", "source"))
     work = f"he replay did the same work: {counts} operations, same bytes, same order"
+    if excused:
+        work = f"he replay did {counts} operations; {', '.join(excused)} differ, but no more than between two runs"
     basis = _basis(workload.reconstructed["pct"]) + _steps_basis(workload.extended_steps_pct) + _cost_basis(tracer)
     if verdict.passed:
         return f"T{work}. {measured}{basis}"
@@ -289,5 +302,5 @@ def _storage_sentence(storage: Storage, thresholds: Thresholds) -> str:
     if storage.verdict in (FASTER, SLOWER):
         return f"Storage here was {format_slowdown(storage.io_time_s.ratio)} {figures}."
     if storage.verdict == SAME:
-        return f"Storage here was as fast, within {thresholds.storage_pct:g} % {figures}."
+        return f"Storage here was as fast, within {thresholds.storage_pct:.3g} % {figures}."
     return "How fast the storage was is unknown: the reads and writes have no measured duration."

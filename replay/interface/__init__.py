@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from replay.calibration.calibration import Calibration
     from replay.causal.storage_limit import NoStorageLimitError, StorageLimit
     from replay.fidelity.compare import Comparison
+    from replay.fidelity.noise_floor import NoiseFloor
     from replay.fidelity.workload_verdict import Thresholds
     from replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
     from replay.interface.anonymizing import anonymize
     from replay.interface.calibrations import calibrate
     from replay.interface.captures import open_capture, part
     from replay.interface.charts import FIGURES, figure
-    from replay.interface.comparisons import compare, regress
+    from replay.interface.comparisons import compare, noise_floor, regress
     from replay.interface.descriptions import FittedWorkload, fit
     from replay.interface.exports import FORMATS, Report, export, report
     from replay.interface.generating import GeneratedCapture, generate, workloads
@@ -77,13 +78,14 @@ _HOMES = {
     "profiler_merge.recording": ("keras_recording", "lightning_recording", "recording"),
     "replay.calibration.calibration": ("Calibration",),
     "replay.fidelity.compare": ("Comparison",),
+    "replay.fidelity.noise_floor": ("NoiseFloor",),
     "replay.fidelity.workload_verdict": ("Thresholds",),
     "replay.interface.analyses": ("TABLES", "findings", "storage_limit", "summary", "table", "tables", "timeline"),
     "replay.interface.anonymizing": ("anonymize",),
     "replay.interface.calibrations": ("calibrate",),
     "replay.causal.storage_limit": ("NoStorageLimitError", "StorageLimit"),
     "replay.interface.captures": ("open_capture", "part"),
-    "replay.interface.comparisons": ("compare", "regress"),
+    "replay.interface.comparisons": ("compare", "noise_floor", "regress"),
     "replay.interface.descriptions": ("FittedWorkload", "fit"),
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
     "replay.interface.charts": ("FIGURES", "figure"),
@@ -140,6 +142,7 @@ __all__ = [
     "MergeResult",
     "MissingDependencyError",
     "NoStorageLimitError",
+    "NoiseFloor",
     "ProfileError",
     "Recorded",
     "RecordingError",
@@ -173,6 +176,7 @@ __all__ = [
     "keras_recording",
     "lightning_recording",
     "merge",
+    "noise_floor",
     "open_capture",
     "part",
     "record",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from replay.fidelity.compare import Comparison
+    from replay.fidelity.noise_floor import NoiseFloor
     from replay.fidelity.workload_verdict import Thresholds
     from replay.ranks.comm import Communicator
     from replay.regression.comparison import Regression
     from replay.regression.experiment import Experiment
     from replay.run.process import Progress
+    from traces.store.reader import Capture
+
+RunPair = tuple[CaptureOrPath, CaptureOrPath]
+"""Two runs of one job."""
 
 
 def compare(
@@ -29,21 +35,48 @@ def compare(
     thresholds: Thresholds | None = None,
     *,
     different_runs: bool = False,
+    floor: Sequence[RunPair] = (),
 ) -> Comparison:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
         print(dxt_replay.compare("run.capture", "replay.capture").headline)
 
-    `different_runs`: neither capture need be a replay of the other; then nothing is judged.
-    Raises: UsageError for two captures in the wrong order or that are not source and replay; CaptureError.
+    `different_runs`: neither capture need be a replay of the other; then nothing is judged. `floor`: pairs of runs of
+    the same application, or of replays; no limit is stricter than what such a pair differs by.
+    Raises: UsageError for two captures in the wrong order or that are not source and replay, and for a pair that is
+    not of this job; CaptureError.
     """
     from replay.fidelity.compare import THRESHOLDS
     from replay.fidelity.compare import compare as compare_captures
     from traces.store.relation import check_pair
 
-    with opened(source) as recorded, opened(replay) as replayed:
+    with ExitStack() as stack:
+        recorded, replayed = (stack.enter_context(opened(side)) for side in (source, replay))
         relation = check_pair(recorded, replayed, different_runs=different_runs)
-        return compare_captures(recorded, replayed, thresholds or THRESHOLDS, relation=relation)
+        noise = floor_of(stack, floor, recorded, replayed) if floor else None
+        return compare_captures(recorded, replayed, thresholds or THRESHOLDS, relation=relation, floor=noise)
+
+
+def noise_floor(*pairs: RunPair) -> NoiseFloor:
+    """How far two runs of the same application, or two replays of one capture, are from each other: the worst of pairs.
+
+        dxt_replay.noise_floor(("monday.capture", "tuesday.capture")).measures["similarity.cosine"]
+
+    Raises: UsageError for captures that are not different runs of one job; CaptureError.
+    """
+    with ExitStack() as stack:
+        return floor_of(stack, pairs)
+
+
+def floor_of(stack: ExitStack, pairs: Sequence[RunPair], *compared: Capture) -> NoiseFloor:
+    """`compared`: the source and the replay that the floor is for, or nothing."""
+    from replay.fidelity.floor_pairs import check_paces
+    from replay.fidelity.floor_pairs import noise_floor as of_pairs
+
+    runs = [(stack.enter_context(opened(first)), stack.enter_context(opened(second))) for first, second in pairs]
+    for replay in compared[1:]:
+        check_paces(runs, replay)
+    return of_pairs(runs, *compared[:1])
 
 
 def regress(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replay.interface.captures import CaptureOrPath, opened
+from replay.interface.comparisons import RunPair, floor_of
 from replay.interface.merging import PathLike
 from traces.errors import UsageError
 from traces.part import Part
@@ -17,6 +20,7 @@ from traces.store.relation import Relation, check_pair
 if TYPE_CHECKING:
     from profiler_merge.analysis.overview import Overview
     from profiler_merge.export.exported import Exported
+    from replay.fidelity.noise_floor import NoiseFloor
     from traces.store.reader import Capture
 
 FORMATS = ("darshan", "chrome", "csv", "fio")
@@ -52,6 +56,7 @@ def report(
     output: PathLike,
     chosen: Part = EVERYTHING,
     different_runs: bool = False,
+    floor: Sequence[RunPair] = (),
     force: bool = False,
 ) -> Report:
     """Write a page about a capture, or about a source and its replay side by side: one HTML file, no network needed.
@@ -59,22 +64,26 @@ def report(
         dxt_replay.report("run.capture", output="report.html")
 
     `chosen`: the part of both that the page shows. `different_runs`: neither capture need be a replay of the other.
-    `force` replaces an earlier file. Raises: UsageError when the two are not source and replay, or for a window of
-    time of two captures; TargetError for `output`; MissingDependencyError without plotly.
+    `floor`: as for `compare`. `force` replaces an earlier file.
+    Raises: UsageError when the two are not source and replay, for a window of time of two captures, or a `floor` that
+    is not of this job; TargetError for `output`; MissingDependencyError without plotly.
     """
     from traces.output import check_output, new_file
 
     if replay is not None and chosen.is_window:
         raise UsageError("--from and --until are times of one capture: leave them out where there are two")
+    if replay is None and floor:
+        raise UsageError("--floor needs a replay beside the capture: name both, or leave the option out")
     check_output(Path(output), force=force)
-    with opened(capture) as source:
+    with ExitStack() as stack:
+        source = stack.enter_context(opened(capture))
         if replay is None:
             text = _page(source, chosen)
         else:
-            with opened(replay) as replayed:
-                text = _page_of_two(
-                    source, replayed, chosen, check_pair(source, replayed, different_runs=different_runs)
-                )
+            replayed = stack.enter_context(opened(replay))
+            relation = check_pair(source, replayed, different_runs=different_runs)
+            noise = floor_of(stack, floor, source, replayed) if floor else None
+            text = _page_of_two(source, replayed, chosen, relation, noise)
     encoded = text.encode("utf-8", "replace")
     with new_file(Path(output), force=force) as stream:
         stream.write(encoded)
@@ -101,7 +110,7 @@ def _overview(capture: Capture, captures: int = 1) -> Overview:
     )
 
 
-def _page_of_two(source: Capture, replay: Capture, chosen: Part, relation: Relation) -> str:
+def _page_of_two(source: Capture, replay: Capture, chosen: Part, relation: Relation, floor: NoiseFloor | None) -> str:
     """The page of two captures; of a source, only the part that was replayed."""
     from replay.fidelity.compare import compare
     from replay.show.page.data import lag_course
@@ -111,7 +120,7 @@ def _page_of_two(source: Capture, replay: Capture, chosen: Part, relation: Relat
     return report_page(
         _overview(part_of(compared, chosen), captures=2),
         _overview(part_of(replay, chosen), captures=2),
-        compare(source, replay, relation=relation).as_json(),
+        compare(source, replay, relation=relation, floor=floor).as_json(),
         lag_course(replay),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
+from replay.show.noise_sections import noise_section, relaxed_limits
 from replay.show.section import Section, prose
 from traces.lateness import kept_times_limit_us
 from traces.units import (
@@ -30,6 +31,8 @@ def comparison_sections(comparison: Comparison, *, details: bool = True) -> list
     differences = comparison["exact"]["differences"]
     if differences:
         sections.insert(1, prose("First differences", differences))
+    if comparison["floor"] is not None:
+        sections.append(noise_section(comparison["floor"], details=details))
     if details:
         sections += _details(comparison)
     return [section for section in sections if section.rows]
@@ -38,18 +41,20 @@ def comparison_sections(comparison: Comparison, *, details: bool = True) -> list
 def _result(comparison: Comparison) -> list[str]:
     """The headline, and what else its reader must know."""
     headline = comparison["headline"]
-    return [headline, *(text for text in comparison["verdict"]["reasons"] if text not in headline)]
+    relaxed = [] if comparison["floor"] is None else relaxed_limits(comparison["floor"])
+    return [headline, *(text for text in comparison["verdict"]["reasons"] if text not in headline), *relaxed]
 
 
 def _workload(comparison: Comparison) -> Section:
-    workload, exact = comparison["workload"], comparison["exact"]
+    workload = comparison["workload"]
     rows = [
-        (name, *(text(workload[name][side]) for side in ("source", "replay")), _equal(exact[name]))
+        (name, *(text(workload[name][side]) for side in ("source", "replay")), _equal(comparison, name))
         for name, text in (("operations", format_count), ("bytes", format_bytes))
     ]
     files = comparison["similarity"]["factors"]["files"]
-    rows.append(("files", *(format_count(int(files[side])) for side in ("source", "replay")), _equal(exact["files"])))
-    rows.append(("order within each thread and file", "", "", _equal(exact["order"])))
+    counts = (format_count(int(files[side])) for side in ("source", "replay"))
+    rows.append(("files", *counts, _equal(comparison, "files")))
+    rows.append(("order within each thread and file", "", "", _equal(comparison, "order")))
     if workload["failed"]:
         rows.append(("failed operations", "", format_count(workload["failed"]), ""))
     if workload["verdict"] != "skipped":
@@ -59,8 +64,11 @@ def _workload(comparison: Comparison) -> Section:
     return Section(title=title, columns=("", "recorded", "replayed", ""), rows=tuple(rows))
 
 
-def _equal(equal: bool) -> str:
-    return "equal" if equal else "DIFFERENT"
+def _equal(comparison: Comparison, name: str) -> str:
+    if comparison["exact"][name]:
+        return "equal"
+    floor = comparison["floor"]
+    return "within noise" if floor is not None and name in floor["excused"] else "DIFFERENT"
 
 
 def _lateness(workload: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
@@ -81,9 +89,9 @@ def _recorded_times(comparison: Comparison) -> Iterable[tuple[str, ...]]:
         limit_us = kept_times_limit_us(timing["source_elapsed_s"], limit_pct, comparison["workload"]["allowed_lag_us"])
         yield "behind the recorded times, slowest 1 %", "", microseconds(late_us), f"limit {microseconds(limit_us)}"
     times = (seconds(timing[f"{side}_elapsed_s"]) for side in ("source", "replay"))
-    yield "elapsed time", *times, f"{format_signed(timing['elapsed_error_pct'], 2)} %, limit {limit_pct:g} %"
+    yield "elapsed time", *times, f"{format_signed(timing['elapsed_error_pct'], 2)} %, limit {limit_pct:.3g} %"
     if timing["drift_ppm"] is not None:
-        limit = f"limit {thresholds['drift_ppm']:g} us/s"
+        limit = f"limit {thresholds['drift_ppm']:.4g} us/s"
         yield "drift of the start times", "", f"{format_signed(timing['drift_ppm'], 1)} us/s", limit
 
 
@@ -103,7 +111,7 @@ def _storage(comparison: Comparison) -> Section:
             change_text = in_words(change["ratio"], 0.5)
             rows.append((label, text(change["source"]), text(change["replay"]), change_text))
     notes = [
-        f"Judged by the I/O time: up to {threshold:g} % counts as no change. One replay is one measurement; "
+        f"Judged by the I/O time: up to {threshold:.3g} % counts as no change. One replay is one measurement; "
         "`dxt-replay regress` measures how certain a difference is."
     ]
     if storage["resident_before_pct"] is not None:
@@ -122,7 +130,7 @@ def _storage(comparison: Comparison) -> Section:
 def _similarity(comparison: Comparison) -> Section:
     similarity, thresholds = comparison["similarity"], comparison["thresholds"]
     gate = thresholds["fail_under"]
-    limits = ("not judged" if gate is None else f"limit {gate:g}", f"limit {thresholds['similarity']:g}")
+    limits = ("not judged" if gate is None else f"limit {gate:.4g}", f"limit {thresholds['similarity']:.4g}")
     labels = ("cosine of all ten factors", "cosine without I/O time and bandwidth")
     rows = (
         (label, or_dash(similarity[name], lambda value: f"{value:.4f}"), limit)

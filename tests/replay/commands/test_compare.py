@@ -134,5 +134,48 @@ def test_a_capture_and_itself(source: Capture, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("Both captures are the same recording")
 
 
+def test_a_floor_relaxes_a_limit_and_says_so(
+    source: Capture, replay: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = build_capture(tmp_path, files=["/a"], ops=operations(slower=8), name="again")
+    argv = ["compare", str(source.path), str(replay.path), "--fail-under", "0.95"]
+    assert main(argv) == 1
+    capsys.readouterr()
+    argv += ["--floor", str(source.path), str(again.path)]
+    assert main(argv) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "instead of 0.9500, which two runs of the job do not meet either" in text
+    assert "I/O time per rank 300.00 % 700.00 % within" in text
+    assert main([*argv, "--json"]) == 0
+    found = printed_json(capsys)
+    assert found["floor"]["pairs"] == [[str(source.path), str(again.path)]]
+    assert found["floor"]["measures"]["storage.io_time_s"] == {"value": 300, "floor": 700, "within": True}
+    relaxed = {each["limit"]: each["allowed"] for each in found["floor"]["relaxed"]}
+    assert relaxed["fail_under"] == found["thresholds"]["fail_under"] < 0.95
+
+
+def test_a_floor_alone_says_what_two_runs_differ_by(
+    source: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = build_capture(tmp_path, files=["/a"], ops=operations(slower=8), name="again")
+    argv = ["compare", "--floor", str(source.path), str(again.path)]
+    assert main([*argv, "--json"]) == 0
+    found = printed_json(capsys)
+    assert found["measures"]["storage.io_time_s"] == 700
+    assert main(argv) == 0
+    assert "I/O time per rank 700.00 %" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_floor_of_another_application_is_one_line(
+    source: Capture, replay: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [build_capture(tmp_path, files=["/b"], ops=operations(k), name=f"other{k}").path for k in (1, 2)]
+    assert main(["compare", str(source.path), str(replay.path), "--floor", *map(str, others)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "0 % of their operations on files of the same names" in line
+    assert main(["compare", str(source.path)]) == 2
+    assert "--floor A B" in capsys.readouterr().err
+
+
 def test_a_capture_that_is_none_is_status_2(source: Capture, tmp_path: Path) -> None:
     assert main(["compare", str(source.path), str(tmp_path)]) == 2

@@ -19,7 +19,7 @@ Program = Callable[[Path], Any]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Holds `source.capture`, its twin and a replay of it, `replay.capture`."""
+    """Holds `source.capture`, its twin and two replays of it, `replay.capture` and `again.capture`."""
     source = build_capture(
         tmp_path,
         name="source",
@@ -32,7 +32,8 @@ def folder(tmp_path: Path) -> Path:
         spans=[Span("step", 0, 2_000_000, step=0, rank=rank) for rank in (0, 1)],
     )
     dxt_replay.stage(source, tmp_path / "twin")
-    dxt_replay.run(source, tmp_path / "twin", tmp_path / "replay.capture")
+    for name in ("replay", "again"):
+        dxt_replay.run(source, tmp_path / "twin", tmp_path / f"{name}.capture")
     return tmp_path
 
 
@@ -74,6 +75,16 @@ def answer(capsys: pytest.CaptureFixture[str], folder: Path, line: str) -> dict[
             lambda at: dxt_replay.compare(
                 at / "source.capture", at / "replay.capture", dxt_replay.Thresholds(fail_under=1)
             ),
+        ),
+        (
+            "compare source.capture replay.capture --floor replay.capture again.capture",
+            lambda at: dxt_replay.compare(
+                at / "source.capture", at / "replay.capture", floor=[(at / "replay.capture", at / "again.capture")]
+            ),
+        ),
+        (
+            "compare --floor replay.capture again.capture",
+            lambda at: dxt_replay.noise_floor((at / "replay.capture", at / "again.capture")),
         ),
         (
             "stage source.capture --target twin2 --dry-run",

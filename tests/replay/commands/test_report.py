@@ -43,6 +43,15 @@ def test_a_page_of_two(tmp_path: Path) -> None:
     assert set(carried(page, "summary")) == {"schema_version", "source", "replay"}
 
 
+def test_a_page_of_two_with_the_noise_between_two_runs(tmp_path: Path) -> None:
+    source, replay = training(tmp_path, "source"), training(tmp_path, "again", delay_ns=3_000, due=True)
+    output = tmp_path / "report.html"
+    argv = ["report", str(source.path), "-o", str(output), "--floor", str(source.path), str(replay.path)]
+    assert main(argv) == 2, "a floor is of no use to a single capture"
+    assert main([*argv, str(replay.path), "--different-runs"]) == 0
+    assert "two runs of the job from each other" in output.read_text(encoding="utf-8")
+
+
 def test_options_choose_what_it_is_about(tmp_path: Path) -> None:
     capture = training(tmp_path)
     output = tmp_path / "report.html"
