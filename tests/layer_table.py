@@ -238,6 +238,7 @@ HOMES = {
 
 LIGHT_HOMES = {
     "profiler_merge.profiles.kineto.events": {"msgspec"},
+    "replay.regression.experiment_record": {"msgspec"},
     "traces.store.info": {"msgspec"},
     "profiler_merge.workloads.yaml_text": {"yaml"},
     "replay.simulation.model_file": {"yaml"},
@@ -290,9 +291,14 @@ PURE = {
     "replay.show.page.figures",
     "replay.show.page.body",
     "replay.show.page.parts",
+    "replay.regression.against_record",
     "replay.regression.comparison",
+    "replay.regression.environment_changes",
     "replay.regression.health",
     "replay.regression.junit",
+    "replay.regression.rank_sum",
+    "replay.regression.ratio",
+    "replay.regression.recorded_result",
     "replay.regression.regression_sections",
     "replay.regression.signed_rank",
     "replay.regression.interval_verdict",

@@ -10,6 +10,7 @@ import click
 
 from replay.commands.replay_options import replay_options
 from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +22,25 @@ if TYPE_CHECKING:
 
 @click.command()
 @capture_argument("capture")
-@click.option("--baseline", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The target as it was.")
+@click.argument("target", required=False, type=click.Path(path_type=Path))
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="DIR", help="The target as it was.")
 @click.option(
     "--candidate",
-    required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The target in question; the same directory twice measures the noise.",
+    help="The target in question; the same directory twice, or TARGET alone, measures the noise.",
+)
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="RECORD",
+    help="Replay on TARGET alone, and compare with the runs of the candidate of this record.",
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write runs, environment and verdict to FILE, such as monday.json, for --against and `history`.",
 )
 @click.option(
     "--repeats",
@@ -75,9 +88,9 @@ if TYPE_CHECKING:
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML.")
 @click.option(
     "--markdown",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="Write the verdict and the figures as Markdown, such as for a pull request.",
+    help="Write the verdict and the figures as Markdown, such as for a pull request; - prints them.",
 )
 @click.option(
     "--html",
@@ -89,6 +102,11 @@ if TYPE_CHECKING:
 @json_option
 def command(
     capture: NamedPart,
+    target: Path | None,
+    baseline: Path | None,
+    candidate: Path | None,
+    against: Path | None,
+    record: Path | None,
     repeats: int,
     warmup: int,
     threshold: float,
@@ -107,7 +125,9 @@ def command(
     Pairs of runs, in random order within each pair; the ratio of their times with its exact interval decides. A verdict
     of regression needs the whole interval above 1 and --threshold reached, one of no change the interval within the
     threshold and so little noise that a change would have shown; anything else is inconclusive, and how many pairs
-    would do is said. Under `mpiexec -n R` the processes share the recorded ranks in every run.
+    would do is said. With --against the runs of a record take the place of the baseline: half the runs, but all that
+    changed between both sessions is part of the change. Under `mpiexec -n R` the processes share the recorded ranks in
+    every run.
 
     Exits 1 for a regression (and where it was stopped), with --fail-inconclusive without a verdict too; else 0.
     """
@@ -117,17 +137,23 @@ def command(
     from replay.ranks.comm import connect, first_does
     from replay.regression.interval_verdict import Rule
 
+    sides = _sides(target, baseline, candidate, against)
+    if as_json and str(markdown) == "-":
+        raise UsageError("--json and --markdown - both print to standard output: give --markdown a file")
     comm = connect()
     with (
         ending_together(comm),
         comm.watched(),
         byte_progress("staging") as staging,
-        experiment_progress(comm.rank == 0, 2 * (repeats + warmup)) as running,
+        experiment_progress(comm.rank == 0, (1 if against else 2) * (repeats + warmup)) as running,
     ):
         rule = partial(Rule, threshold_pct=threshold, alpha=choices["alpha"])
-        first_does(comm, lambda: _check([junit, markdown, html], repeats, rule(), force=force))
+        first_does(comm, lambda: _check([junit, markdown, html], repeats, rule(), against, force=force))
         result = interface.regress(
             capture,
+            *sides,
+            against=against,
+            record=record,
             repeats=repeats,
             warmup=warmup,
             threshold_pct=threshold,
@@ -143,22 +169,47 @@ def command(
         return
     document = result.as_json()
     _write(junit, lambda: _junit(document, inconclusive_fails=fail_inconclusive), force=force)
-    _write(markdown, lambda: _markdown(document), force=force)
     _write(html, lambda: _html(document), force=force)
-    _print(result, as_json=as_json)
+    if str(markdown) == "-":
+        click.echo(_markdown(document), nl=False)
+    else:
+        _write(markdown, lambda: _markdown(document), force=force)
+        _print(result, as_json=as_json)
     if result.fails(inconclusive_fails=fail_inconclusive):
         raise SystemExit(1)
 
 
-def _check(outputs: Sequence[Path | None], repeats: int, rule: Rule, *, force: bool) -> None:
+def _sides(
+    target: Path | None, baseline: Path | None, candidate: Path | None, against: Path | None
+) -> tuple[Path | None, Path]:
+    """Baseline, which is None against a record, and candidate. Raises: UsageError."""
+    if target is not None and (baseline or candidate):
+        raise UsageError(f"{target} is given beside --baseline or --candidate: give TARGET alone, or both options")
+    if against is not None:
+        if baseline is not None:
+            raise UsageError("--against takes the place of --baseline: give one of them")
+        if (found := target or candidate) is not None:
+            return None, found
+        raise UsageError("--against compares a target with a record: give the target after the capture")
+    if target is not None:
+        return target, target
+    if baseline is None or candidate is None:
+        missing = "--baseline" if baseline is None else "--candidate"
+        raise UsageError(f"{missing} is missing: give --baseline DIR and --candidate DIR, or TARGET --against RECORD")
+    return baseline, candidate
+
+
+def _check(outputs: Sequence[Path | None], repeats: int, rule: Rule, against: Path | None, *, force: bool) -> None:
     """What can be refused or doubted before the first run. Raises: TargetError."""
     from replay.commands.session import warn
     from replay.regression.signed_rank import least_pairs
     from traces.output import check_output
 
     for output in outputs:
-        if output is not None:
+        if output is not None and str(output) != "-":
             check_output(output, force=force)
+    if against is not None:
+        return
     least = least_pairs(rule.alpha)
     if repeats < least:
         warn(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from replay.interface.captures import CaptureOrPath, opened
 from replay.interface.merging import PathLike, PathMaps
 from replay.interface.replays import RunChoices, pacing_of, run_options
+from traces.output import check_output, new_file
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from replay.ranks.comm import Communicator
     from replay.regression.comparison import Regression
     from replay.regression.experiment import Experiment
+    from replay.regression.experiment_record import ExperimentRecord
     from replay.run.process import Progress
     from traces.store.reader import Capture
 
@@ -81,9 +83,11 @@ def floor_of(stack: ExitStack, pairs: Sequence[RunPair], *compared: Capture) -> 
 
 def regress(
     capture: CaptureOrPath,
-    baseline: PathLike,
+    baseline: PathLike | None,
     candidate: PathLike,
     *,
+    against: PathLike | None = None,
+    record: PathLike | None = None,
     repeats: int = 10,
     warmup: int = 1,
     threshold_pct: float = 5.0,
@@ -105,15 +109,17 @@ def regress(
 
     `repeats` pairs of runs in random order; `threshold_pct`: the smallest change that matters; `alpha`: probability of
     a false alarm. `stage`: stage the twins where they are absent. `output`: keep the replays in that directory;
-    `force` replaces earlier ones there.
+    `force` replaces earlier ones there. `record`: write runs, environment and verdict to that JSON file.
+    `against`: such a record, with whose runs those on `candidate` are compared; `baseline` is then None.
 
         dxt_replay.regress("run.capture", "/lustre/old/twin", "/lustre/new/twin").verdict
 
-    Raises: UsageError for numbers out of range; TargetError; ReplayError.
+    Raises: UsageError for numbers out of range, or a record of other work; TargetError; ReplayError.
     """
     from replay.ranks.comm import connect, first_does, together
     from replay.ranks.stopping import unwind_on_signals
     from replay.regression import experiment as module
+    from replay.regression.experiment_record import read_record
     from replay.regression.interval_verdict import Rule
 
     comm = comm or connect()
@@ -125,7 +131,8 @@ def regress(
         chosen: RunChoices = {"pace": module.default_pace(source).value, **choices}
         options = partial(run_options, source, cold=cold, force=force, **chosen)
         experiment = module.Experiment(
-            baseline=options(baseline, maps=baseline_maps),
+            baseline=None if baseline is None else options(baseline, maps=baseline_maps),
+            against=earlier,
             candidate=options(candidate, maps=candidate_maps),
             repeats=repeats,
             warmup=warmup,
@@ -139,13 +146,30 @@ def regress(
             module.stage_all(module.plan_staging(source, experiment), on_staging)
         return experiment
 
+    def checked() -> ExperimentRecord | None:
+        if record is not None:
+            check_output(Path(record), force=force)
+        return None if against is None else read_record(Path(against))
+
+    earlier = first_does(comm, checked)
     undecided: RunChoices = {"pace": "think"}  # whose options are those of every pace
     together(comm, lambda: pacing_of(capture, {**undecided, **choices}))
     with unwind_on_signals(), opened(capture, comm, keep) as source:
         experiment = first_does(comm, prepared)
         result = module.run_experiment(source, experiment, comm, on_progress or _silent)
+        if record is not None:
+            first_does(comm, lambda: _write_record(result, Path(record), force=force))
     everywhere: Regression = comm.broadcast(result)
     return everywhere
+
+
+def _write_record(result: Regression | None, path: Path, *, force: bool) -> None:
+    """Raises: TargetError."""
+    from replay.regression.recorded_result import record_of
+
+    assert result is not None
+    with new_file(path, force=force) as stream:
+        stream.write(record_of(result).encoded())
 
 
 def _silent(*progress: object) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
+from replay.regression.conditions import Conditions
 from replay.regression.health import Health
 from replay.regression.interval_verdict import Judgement, Rule, Verdict, judge
+from replay.regression.rank_sum import least_runs, unpaired_ratio
+from replay.regression.ratio import Ratio, holm
 from replay.regression.result_sentence import headline
 from replay.regression.run_metrics import METRICS, MeasuredRun
-from replay.regression.signed_rank import PairedRatio, holm, least_pairs, paired_ratio
+from replay.regression.signed_rank import least_pairs, paired_ratio
 
-BASELINE, CANDIDATE = "baseline", "candidate"
+BASELINE: Literal["baseline"] = "baseline"
+CANDIDATE: Literal["candidate"] = "candidate"
+
+_PAIRED = "Wilcoxon signed-rank on log ratios of pairs, exact"
+_UNPAIRED = "Mann-Whitney on the logarithms of two independent samples, exact for up to 60 runs"
+_HOLM = "Holm over the metrics that do not decide"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +34,7 @@ class MetricComparison:
     name: str
     baseline: tuple[float, ...]
     candidate: tuple[float, ...]
-    found: PairedRatio
+    found: Ratio
     p_adjusted: float
     judgement: Judgement
 
@@ -55,7 +64,8 @@ class Regression:
     `headline`: the verdict in one sentence.
     `primary`: the metric that decides.
     `secondary_pairs_needed`: the fewest pairs that could judge the other metrics; None where there were as many.
-    `setting`: how it was made, as plain values.
+    `setting`: how it was made, as plain values. `test`: the statistical test, in words.
+    `conditions`: what was replayed, and on which machine and file systems.
     """
 
     headline: str
@@ -68,6 +78,8 @@ class Regression:
     runs: tuple[MeasuredRun, ...]
     health: Health
     setting: Mapping[str, Any]
+    test: str
+    conditions: Conditions | None = None
 
     def fails(self, *, inconclusive_fails: bool = False) -> bool:
         """Whether `dxt-replay regress` exits 1: a regression, a stopped experiment, no verdict where that fails."""
@@ -86,10 +98,12 @@ class Regression:
             "rule": {
                 "threshold_pct": self.rule.threshold_pct,
                 "alpha": self.rule.alpha,
-                "test": "Wilcoxon signed-rank on log ratios of pairs, exact; Holm over the metrics that do not decide",
+                "test": self.test,
                 "text": self.rule.text,
             },
             **self.setting,
+            "environment": None if self.conditions is None else self.conditions.environment_json(),
+            "against": None if self.conditions is None else self.conditions.against_json(),
             "valid": not self.health.obstacles,
             "obstacles": list(self.health.obstacles),
             "warnings": list(self.health.warnings),
@@ -99,23 +113,77 @@ class Regression:
 
 
 def compare_sides(
-    runs: Sequence[MeasuredRun], *, primary: str, rule: Rule, health: Health, setting: Mapping[str, Any]
+    runs: Sequence[MeasuredRun],
+    *,
+    primary: str,
+    rule: Rule,
+    health: Health,
+    setting: Mapping[str, Any],
+    recorded: Sequence[MeasuredRun] | None = None,
+    conditions: Conditions | None = None,
 ) -> Regression:
     """The result of all `runs`, in the order in which they ran. A pair that lacks a side does not count, nor does a
-    metric that a run lacks."""
-    counted = _whole_pairs(runs)
+    metric that a run lacks.
+
+    `recorded`: runs of an earlier session in place of a baseline; `runs` are then of the candidate alone.
+    """
+    counted: tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]
+    if recorded is None:
+        pairs = _whole_pairs(runs)
+        counted = [before for before, _ in pairs], [after for _, after in pairs]
+        test = _Test(ratio=paired_ratio, least=least_pairs, text=f"{_PAIRED}; {_HOLM}")
+    else:
+        baseline = [replace(run, side=BASELINE, pair=number, capture=None) for number, run in enumerate(recorded, 1)]
+        counted = baseline, [run for run in runs if run.pair and not run.stopped]
+        runs = [*baseline, *runs]
+        test = _Test(ratio=unpaired_ratio, least=partial(least_runs, len(baseline)), text=f"{_UNPAIRED}; {_HOLM}")
     sides = {
-        name: (
-            tuple(before.metrics[name] for before, _ in counted),
-            tuple(after.metrics[name] for _, after in counted),
-        )
+        name: (_values(counted[0], name), _values(counted[1], name))
         for name in METRICS
-        if counted and all(name in run.metrics for pair in counted for run in pair)
+        if all(counted) and all(name in run.metrics for side in counted for run in side)
     }
-    found = {name: paired_ratio(*values, rule.alpha) for name, values in sides.items()}
+    metrics = _comparisons(sides, test, primary, rule)
+    verdict, reason = _verdict(metrics.get(primary), primary, runs, health, min(map(len, counted)))
+    found = metrics[primary].found if primary in metrics else None
+    return Regression(
+        headline=headline(
+            verdict, reason, found, more_is_better=primary in METRICS and METRICS[primary].more_is_better
+        ),
+        verdict=verdict,
+        reason=reason,
+        primary=primary,
+        rule=rule,
+        test=test.text,
+        metrics=metrics,
+        secondary_pairs_needed=_secondary_pairs_needed(len(counted[1]), len(sides.keys() - {primary}), test, rule),
+        runs=tuple(runs),
+        health=health,
+        setting=setting,
+        conditions=conditions,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Test:
+    """How two sides are compared. `least`: alpha -> the fewest pairs, or runs, that can show a difference."""
+
+    ratio: Callable[[Sequence[float], Sequence[float], float], Ratio]
+    least: Callable[[float], int | None]
+    text: str
+
+
+def _values(runs: Sequence[MeasuredRun], name: str) -> tuple[float, ...]:
+    return tuple(run.metrics[name] for run in runs)
+
+
+def _comparisons(
+    sides: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]], test: _Test, primary: str, rule: Rule
+) -> dict[str, MetricComparison]:
+    """By metric, the one that decides first; the others share their probability of a false alarm."""
+    found = {name: test.ratio(*values, rule.alpha) for name, values in sides.items()}
     others = [name for name in found if name != primary]
     adjusted = dict(zip(others, holm([found[name].p_value for name in others]), strict=True))
-    metrics = {
+    return {
         name: MetricComparison(
             name=name,
             baseline=sides[name][0],
@@ -126,27 +194,12 @@ def compare_sides(
         )
         for name in sorted(found, key=lambda name: name != primary)
     }
-    verdict, reason = _verdict(metrics.get(primary), primary, runs, health)
-    return Regression(
-        headline=headline(
-            verdict, reason, found.get(primary), more_is_better=primary in METRICS and METRICS[primary].more_is_better
-        ),
-        verdict=verdict,
-        reason=reason,
-        primary=primary,
-        rule=rule,
-        metrics=metrics,
-        secondary_pairs_needed=_secondary_pairs_needed(len(counted), len(others), rule),
-        runs=tuple(runs),
-        health=health,
-        setting=setting,
-    )
 
 
-def _secondary_pairs_needed(pairs: int, metrics: int, rule: Rule) -> int | None:
+def _secondary_pairs_needed(count: int, metrics: int, test: _Test, rule: Rule) -> int | None:
     """The fewest pairs with which Holm's correction over so many metrics leaves any verdict; None where there are."""
-    needed = least_pairs(rule.alpha / metrics) if metrics else 0
-    return needed if pairs < needed else None
+    needed = test.least(rule.alpha / metrics) if metrics else 0
+    return needed if needed is not None and count < needed else None
 
 
 def _whole_pairs(runs: Sequence[MeasuredRun]) -> list[tuple[MeasuredRun, MeasuredRun]]:
@@ -160,11 +213,12 @@ def _whole_pairs(runs: Sequence[MeasuredRun]) -> list[tuple[MeasuredRun, Measure
 
 
 def _verdict(
-    metric: MetricComparison | None, primary: str, runs: Sequence[MeasuredRun], health: Health
+    metric: MetricComparison | None, primary: str, runs: Sequence[MeasuredRun], health: Health, done: int
 ) -> tuple[Verdict, str]:
+    """`done`: pairs, or runs against a record, that count."""
     if any(run.stopped for run in runs):
-        done = len(_whole_pairs(runs))
-        return Verdict.INCONCLUSIVE, f"the experiment was stopped after {done} pairs"
+        noun = "pairs" if metric is None else metric.found.counted
+        return Verdict.INCONCLUSIVE, f"the experiment was stopped after {done} {noun}"
     if metric is None:
         return Verdict.INCONCLUSIVE, f"the runs have no {primary} to compare"
     if health.obstacles:

@@ -20,7 +20,10 @@ import numpy as np
 from replay.plan.chosen_layers import choose_layers
 from replay.plan.pacing import Pace
 from replay.ranks.comm import Communicator, first_does
+from replay.regression.against_record import session_warnings
 from replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
+from replay.regression.conditions import Conditions, observe
+from replay.regression.experiment_record import ExperimentRecord, Side
 from replay.regression.health import examine
 from replay.regression.interval_verdict import Rule
 from replay.regression.run_metrics import METRICS, MeasuredRun, measure_run, primary_metric
@@ -49,16 +52,17 @@ Report = Callable[[str, Progress], None]
 class Experiment:
     """What the user chose.
 
-    `baseline`, `candidate`: differ in target and maps alone.
+    `baseline`, `candidate`: differ in target and maps alone. `against`: a record in place of a baseline.
     `repeats`: pairs of runs; `warmup`: runs of a side before them that do not count.
     `keep`: a directory for the replays, which are deleted when None.
     `metric`: the one that decides, by `primary_metric` when None.
 
-    Raises: UsageError for numbers out of range, and for sides that differ in more.
+    Raises: UsageError for numbers out of range, for sides that differ in more, and without something to compare with.
     """
 
-    baseline: RunOptions
+    baseline: RunOptions | None
     candidate: RunOptions
+    against: ExperimentRecord | None = None
     repeats: int = 10
     warmup: int = 1
     seed: int = 0
@@ -74,16 +78,29 @@ class Experiment:
         if self.metric is not None and self.metric not in METRICS:
             raise UsageError(f"--metric {self.metric!r}: choose {', '.join(METRICS)}")
 
-        sides_differ = replace(self.candidate, target=self.baseline.target, maps=self.baseline.maps) != self.baseline
-        if sides_differ:
+        baseline = self.baseline
+        if (baseline is None) == (self.against is None):
+            raise UsageError("an experiment compares with a baseline or with a record: give one of them")
+        if baseline and replace(self.candidate, target=baseline.target, maps=baseline.maps) != baseline:
             raise UsageError(
                 "the two sides of an experiment differ in target and maps alone: give both the same options"
             )
 
     @property
-    def sides(self) -> Mapping[str, RunOptions]:
-        """Both by name."""
-        return {BASELINE: self.baseline, CANDIDATE: self.candidate}
+    def sides(self) -> Mapping[Side, RunOptions]:
+        """The sides that are run, by name."""
+        return (
+            {CANDIDATE: self.candidate}
+            if self.baseline is None
+            else {
+                BASELINE: self.baseline,
+                CANDIDATE: self.candidate,
+            }
+        )
+
+    def order(self) -> list[tuple[int, Side]]:
+        """(pair, side) of each run."""
+        return schedule(self.repeats, self.warmup, self.seed, tuple(self.sides))
 
 
 def run_experiment(
@@ -93,11 +110,12 @@ def run_experiment(
 
     Raises: as `run_replay`; UsageError where processes of several nodes have no common directory to write to.
     """
-    primary = experiment.metric or first_does(comm, lambda: primary_metric(capture, experiment.baseline.pacing.pace))
-    chosen = experiment.baseline
+    chosen = experiment.candidate
+    primary = experiment.metric or first_does(comm, lambda: primary_metric(capture, chosen.pacing.pace))
+    conditions = first_does(comm, lambda: observe(capture, experiment.sides, experiment.against, comm.size))
     layers = choose_layers_together(capture, comm, api=chosen.api, reconstruct=chosen.reconstruct)
     context = derive_context(capture, comm, layers, chosen.pacing.pace)
-    order = schedule(experiment.repeats, experiment.warmup, experiment.seed)
+    order = experiment.order()
     runs: list[MeasuredRun] = []
     with _output_folder(experiment.keep, comm) as folder:
         for number, (pair, side) in enumerate(order, start=1):
@@ -109,7 +127,7 @@ def run_experiment(
             runs.append(run)
             if run.stopped:
                 break
-    return _result(capture, experiment, primary, runs) if comm.rank == 0 else None
+    return _result(capture, experiment, primary, runs, conditions) if comm.rank == 0 else None
 
 
 def _labelled(report: Report, label: str) -> Callable[[Progress], None]:
@@ -129,12 +147,16 @@ def _measuring(result: RunResult | None, side: str, pair: int, keep: Path | None
     return measure
 
 
-def schedule(repeats: int, warmup: int, seed: int) -> list[tuple[int, str]]:
+def schedule(
+    repeats: int, warmup: int, seed: int, sides: Sequence[Side] = (BASELINE, CANDIDATE)
+) -> list[tuple[int, Side]]:
     """(pair, side) of each run in order: `warmup` runs of each side as pair 0, then pairs 1 to `repeats`.
 
     As many pairs begin with one side as with the other (one more where `repeats` is odd); which ones, `seed` decides.
+    A single side has a run in place of a pair.
     """
-    sides = (BASELINE, CANDIDATE)
+    if len(sides) == 1:
+        return [(max(number, 0), sides[0]) for number in range(1 - warmup, repeats + 1)]
     rng = np.random.default_rng(seed)
     first = np.arange(repeats) % 2
     if repeats % 2:
@@ -249,7 +271,7 @@ def check_outputs(experiment: Experiment) -> None:
     if not keep.is_dir():
         check_output(keep)
         return
-    for number, (pair, side) in enumerate(schedule(experiment.repeats, experiment.warmup, experiment.seed), start=1):
+    for number, (pair, side) in enumerate(experiment.order(), start=1):
         check_capture_output(_output(keep, pair, side, number), force=experiment.sides[side].force)
 
 
@@ -271,20 +293,25 @@ def _sync_file_system(path: Path) -> None:
             os.close(fd)
 
 
-def _result(capture: Capture, experiment: Experiment, primary: str, runs: Sequence[MeasuredRun]) -> Regression:
-    options = experiment.baseline
+def _result(
+    capture: Capture, experiment: Experiment, primary: str, runs: Sequence[MeasuredRun], conditions: Conditions
+) -> Regression:
+    options, record = experiment.candidate, experiment.against
     pacing = options.pacing
-    counted = [run for run in runs if run.pair and not run.stopped]
+    recorded = () if record is None else record.counted_runs()
     health = examine(
-        counted,
+        [*recorded, *(run for run in runs if run.pair and not run.stopped)],
         threshold_pct=experiment.rule.threshold_pct,
         closed_loop=pacing.pace is not Pace.TIMED,
         direct=options.io.direct,
     )
+    if record is not None:
+        health = replace(health, warnings=(*session_warnings(recorded, runs, primary), *health.warnings))
+    targets = conditions.targets if record is None else record.targets
     setting = {
         "capture": str(capture.path),
-        "baseline": str(experiment.baseline.target),
-        "candidate": str(experiment.candidate.target),
+        "baseline": str(experiment.baseline.target) if experiment.baseline else targets["candidate"].target,
+        "candidate": str(options.target),
         "pace": pacing.pace.value,
         "speed": pacing.speed,
         "compute_speed": pacing.of_compute,
@@ -297,4 +324,12 @@ def _result(capture: Capture, experiment: Experiment, primary: str, runs: Sequen
         "cache": {"policy": "cold" if options.cold else "as found"},
         "stopped": any(run.stopped for run in runs),
     }
-    return compare_sides(runs, primary=primary, rule=experiment.rule, health=health, setting=setting)
+    return compare_sides(
+        runs,
+        primary=primary,
+        rule=experiment.rule,
+        health=health,
+        setting=setting,
+        recorded=None if record is None else recorded,
+        conditions=conditions,
+    )

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from replay.regression.signed_rank import PairedRatio, least_pairs
+from replay.regression.ratio import Ratio
 from traces.errors import UsageError
 
 
@@ -64,8 +64,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """`reason`: a sentence. `pairs_needed`: for a verdict if the estimate and the spread stay as they are; None where
-    there is a verdict, or no number would do."""
+    """`reason`: a sentence. `pairs_needed`: for a verdict if the estimate and the spread stay as they are (against a
+    record: runs a side); None where there is a verdict, or no number would do."""
 
     verdict: Verdict
     reason: str
@@ -76,15 +76,17 @@ MAX_PAIRS_NAMED = 100_000
 """A larger number of pairs is not worth advising."""
 
 
-def judge(found: PairedRatio, rule: Rule, *, more_is_better: bool = False, p_value: float | None = None) -> Judgement:
+def judge(found: Ratio, rule: Rule, *, more_is_better: bool = False, p_value: float | None = None) -> Judgement:
     """The verdict on one metric. `p_value`: where given, one adjusted for the number of metrics, which must be at most
     alpha for a verdict of regression or improvement."""
     if found.low is None or found.high is None or found.minimum_detectable is None:
-        least = least_pairs(rule.alpha)
+        few = f"{found.count} {found.counted} are too few"
         return Judgement(
             verdict=Verdict.INCONCLUSIVE,
-            reason=f"{found.pairs} pairs are too few, as fewer than {least} can show nothing at alpha {rule.alpha:g}",
-            pairs_needed=least,
+            reason=few
+            if found.least is None
+            else f"{few}, as fewer than {found.least} can show nothing at alpha {rule.alpha:g}",
+            pairs_needed=found.least,
         )
     estimate, low, high = (math.log(ratio) for ratio in (found.ratio, found.low, found.high))
     change = _change(found.ratio)
@@ -94,7 +96,7 @@ def judge(found: PairedRatio, rule: Rule, *, more_is_better: bool = False, p_val
         return Judgement(
             verdict=Verdict.INCONCLUSIVE,
             reason=f"{change}, between {_change(found.low)} and {_change(found.high)}: certain by this metric alone, "
-            "but more pairs are needed to judge it as one of several",
+            f"but more {found.counted} are needed to judge it as one of several",
         )
     if told_apart and abs(estimate) >= rule.margin:
         worse = (estimate > 0) != more_is_better
@@ -105,24 +107,24 @@ def judge(found: PairedRatio, rule: Rule, *, more_is_better: bool = False, p_val
     if -rule.margin <= low and high <= rule.margin:
         apart = f"at most {_change(max(found.high, 1 / found.low)).lstrip('+')} apart"
         beside = f"; {change} is certain but below the threshold" if told_apart else ""
-        return _equivalent(found.pairs, math.log(found.minimum_detectable), rule, apart + beside)
+        return _equivalent(found, math.log(found.minimum_detectable), rule, apart + beside)
     return _inconclusive(found, rule, estimate, max(high - estimate, estimate - low), told_apart=told_apart)
 
 
-def _equivalent(pairs: int, detectable: float, rule: Rule, reason: str) -> Judgement:
+def _equivalent(found: Ratio, detectable: float, rule: Rule, reason: str) -> Judgement:
     """No change where a change that matters would have shown, else inconclusive. `detectable`: as a logarithm."""
     if detectable <= rule.margin:
         return Judgement(verdict=Verdict.NO_CHANGE, reason=reason)
-    needed = max(math.ceil(pairs * (detectable / rule.margin) ** 2), pairs + 1)
+    needed = max(math.ceil(found.count * (detectable / rule.margin) ** 2), found.count + 1)
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
         reason=f"{reason}, but with this spread a change of {rule.threshold_pct:g} % might not have shown; about "
-        f"{needed} pairs, or longer runs, would decide",
+        f"{needed} {found.counted}, or longer runs, would decide",
         pairs_needed=needed,
     )
 
 
-def _inconclusive(found: PairedRatio, rule: Rule, estimate: float, reach: float, *, told_apart: bool) -> Judgement:
+def _inconclusive(found: Ratio, rule: Rule, estimate: float, reach: float, *, told_apart: bool) -> Judgement:
     """`reach`: how far the interval extends from the estimate; it shrinks with the root of the number of pairs."""
     assert found.low is not None
     assert found.high is not None
@@ -136,13 +138,13 @@ def _inconclusive(found: PairedRatio, rule: Rule, estimate: float, reach: float,
         )
     else:
         room, lack = rule.margin - abs(estimate), f"which is too wide for the threshold of {rule.threshold_pct:g} %"
-    needed = found.pairs * (reach / room) ** 2 if room > 0 else math.inf
+    needed = found.count * (reach / room) ** 2 if room > 0 else math.inf
     if needed > MAX_PAIRS_NAMED:
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=f"{within}, {lack}; the estimate is at the threshold")
-    pairs = max(math.ceil(needed), found.pairs + 1)
+    pairs = max(math.ceil(needed), found.count + 1)
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
-        reason=f"{within}, {lack}; about {pairs} pairs of this spread, or longer runs, would decide",
+        reason=f"{within}, {lack}; about {pairs} {found.counted} of this spread, or longer runs, would decide",
         pairs_needed=pairs,
     )
 

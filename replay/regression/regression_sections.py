@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 from replay.regression.result_sentence import change_text, interval_text
 from replay.regression.run_metrics import METRICS
 from replay.show.cells import mib_s, microseconds, seconds
 from replay.show.section import Section, facts, prose
+from traces.text import printable
 from traces.units import format_counted
 
 UNIT_TEXTS: Mapping[str, Callable[[float], str]] = {"s": seconds, "us": microseconds, "MiB/s": mib_s}
@@ -50,9 +52,9 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Text with what Markdown or HTML would interpret escaped; on one line."""
-    escaped = re.sub(r"([\\`*_|<>\[\]&])", r"\\\1", text)
-    return " ".join(escaped.split())
+    """Text with what Markdown, HTML or a forge (`@name`, `#1`) would interpret escaped; on one line."""
+    escaped = re.sub(r"([\\`*_~|<>\[\]&!])", r"\\\1", printable(text))
+    return re.sub(r"([@#])(?=\w)", r"\1<!-- -->", " ".join(escaped.split()))
 
 
 def _basis(result: Mapping[str, Any]) -> list[str]:
@@ -60,29 +62,42 @@ def _basis(result: Mapping[str, Any]) -> list[str]:
     metric = result["metrics"].get(result["primary"])
     if metric is None:
         return []
-    text, pairs = UNIT_TEXTS[metric["unit"]], len(metric["baseline"])
+    text, pairs = UNIT_TEXTS[metric["unit"]], f"{len(metric['baseline'])} pairs"
     before, after = (text(statistics.median(metric[side])) for side in ("baseline", "candidate"))
     meaning = METRICS[result["primary"]].meaning
-    lines = [
-        f"Judged by {meaning}: {after} on the candidate, {before} on the baseline (medians of {pairs} pairs of runs)."
-    ]
+    medians, spread = f"on the baseline (medians of {pairs} of runs)", f"{pairs} of this spread detect"
+    if result.get("against"):
+        runs = format_counted(len(metric["candidate"]), "run")
+        medians = f"in the record (medians of {runs} and of {len(metric['baseline'])})"
+        spread = "As many runs of this spread detect"
+    lines = [f"Judged by {meaning}: {after} on the candidate, {before} {medians}."]
     detectable = metric["minimum_detectable_pct"]
     if detectable is not None:
-        lines.append(f"{pairs} pairs of this spread detect a change of {detectable:.1f} % in 8 of 10 experiments.")
-    return lines
+        lines.append(f"{spread} a change of {detectable:.1f} % in 8 of 10 experiments.")
+    return [*lines, *_differences(result)]
+
+
+def _differences(result: Mapping[str, Any]) -> list[str]:
+    """What else a record differs in stands beside the verdict; what two targets differ in is what was asked."""
+    if not result.get("against"):
+        return []
+    found = result["environment"]["differences"]
+    if not found:
+        return ["The environment is that of the record: kernel, machine, versions, mount and device are the same."]
+    return [f"Not as it was for the record: {'; '.join(found)}."]
 
 
 def _metrics(result: Mapping[str, Any]) -> Section:
     interval = f"{100 * (1 - result['rule']['alpha']):g} % interval"
-    notes = [
-        "* decides. Change: of the candidate against the baseline of its pair; it may differ from that of the medians."
-    ]
+    of = "of its pair" if not result.get("against") else "over all pairs of their runs"
+    notes = [f"* decides. Change: of the candidate against the baseline {of}; it may differ from that of the medians."]
     needed = result.get("secondary_pairs_needed")
     if needed is not None:
-        pairs = len(next(iter(result["metrics"].values()))["baseline"])
+        noun = "runs" if result.get("against") else "pairs"
+        count = len(next(iter(result["metrics"].values()))["candidate"])
         notes.append(
-            f"{pairs} pairs are too few to judge the other metrics, which are judged together (Holm's correction): "
-            f"{needed} pairs are the least. Their figures stand without a verdict."
+            f"{count} {noun} are too few to judge the other metrics, which are judged together (Holm's correction): "
+            f"{needed} {noun} are the least. Their figures stand without a verdict."
         )
     return Section(
         title="Figures",
@@ -111,15 +126,31 @@ def _metric_row(name: str, metric: Mapping[str, Any], result: Mapping[str, Any])
 def _setting(result: Mapping[str, Any]) -> Section:
     counted = [run for run in result["runs"] if run["pair"]]
     pace = f"{result['pace']}, speed {result['speed']:g}"
+    against, warm_ups = result.get("against"), format_counted(result["warmup"], "run")
+    order = ("order", f"{_order(result['order'])} (B: baseline, C: candidate; seed {result['seed']})")
     rows = [
-        ("baseline", result["baseline"]),
-        ("candidate", result["candidate"]),
+        ("baseline", f"{result['baseline']}{_mounted(result, 'baseline')}"),
+        ("candidate", f"{result['candidate']}{_mounted(result, 'candidate')}"),
         ("pace", pace),
-        ("order", f"{_order(result['order'])} (B: baseline, C: candidate; seed {result['seed']})"),
-        ("warm-up", f"{format_counted(result['warmup'], 'run')} on each side before, not counted"),
+        _record_row(against) if against else order,
+        ("warm-up", f"{warm_ups}{'' if against else ' on each side'} before, not counted"),
         ("page cache", f"{result['cache']['policy']}; held before a run: {_residency(counted)}"),
     ]
     return facts("How it was measured", rows)
+
+
+def _record_row(against: Mapping[str, Any]) -> tuple[str, str]:
+    day = f"{datetime.fromtimestamp(against['start_ns'] / 1e9, tz=timezone.utc):%Y-%m-%d %H:%M} UTC"
+    return "record", f"{against['record']}, {format_counted(against['runs'], 'run')} of {day}"
+
+
+def _mounted(result: Mapping[str, Any], side: str) -> str:
+    """` (ext4 on /dev/sda1)`, where it is known."""
+    target = (result.get("environment") or {"targets": {}})["targets"].get(side)
+    if target is None or not target["file_system"]:
+        return ""
+    source = target["source"]
+    return f" ({target['file_system']}{f' on {source}' if source not in ('', target['file_system']) else ''})"
 
 
 def _order(order: Sequence[str]) -> str:

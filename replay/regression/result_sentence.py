@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from replay.regression.interval_verdict import Verdict
-from replay.regression.signed_rank import PairedRatio
+from replay.regression.ratio import Ratio
 from traces.units import format_signed
 
 MANY = 2.0
 """From this ratio on (and below its inverse) a change is named in multiples and not in per cent."""
 
 
-def headline(verdict: Verdict, reason: str, found: PairedRatio | None, *, more_is_better: bool) -> str:
+def headline(verdict: Verdict, reason: str, found: Ratio | None, *, more_is_better: bool) -> str:
     """`The candidate is 38 % slower (34 to 42 %): regression.`
 
     `found`: of the deciding metric; `more_is_better`: of that metric, such as a bandwidth. `reason`: why there is no

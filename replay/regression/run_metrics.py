@@ -55,11 +55,11 @@ class MeasuredRun:
     METRICS, those that the run has. `resident_pct`: of the files that it reads, in the page cache before it, None where
     unknown; `whole_s`: until its last operation ended; `starved_s`: a lane's mean wait for the replayer.
     `warnings`: those of the run, without the count of failed operations. `keeps_pages`: as of `CacheState`.
-    `failed_closes`: files whose close reported an error, so that what was written may not be stored."""
+    `failed_closes`: files whose close reported an error, so that what was written may not be stored. `start_ns`: when
+    the run began, CLOCK_REALTIME; 0 where unknown."""
 
     side: str
     pair: int
-    capture: Path | None
     metrics: Mapping[str, float]
     operations: int
     failed: int
@@ -78,6 +78,8 @@ class MeasuredRun:
     warnings: tuple[str, ...] = ()
     failed_closes: int = 0
     keeps_pages: bool = False
+    start_ns: int = 0
+    capture: Path | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One of `runs` in the JSON of `dxt-replay regress`."""
@@ -85,6 +87,7 @@ class MeasuredRun:
             "side": self.side,
             "pair": self.pair,
             "warmup": self.pair == 0,
+            "start_ns": self.start_ns,
             "capture": None if self.capture is None else str(self.capture),
             "metrics": dict(self.metrics),
             "operations": self.operations,
@@ -130,6 +133,7 @@ def measure_run(replay: Capture, result: RunResult, *, side: str, pair: int, kep
         stopped=result.stopped,
         warnings=result.conditions,
         keeps_pages=result.cache.keeps_pages,
+        start_ns=replay.info.job.start_ns,
     )
 
 

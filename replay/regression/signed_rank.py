@@ -12,37 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
 
-POWER = 0.8
-"""Share of experiments that detect a change of the minimum detectable size."""
+from replay.regression.ratio import Ratio, least_detectable
 
 MAX_PAIRS = 1000
 """Largest number of pairs: beyond it 2**-pairs leaves the range of a double."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedRatio:
-    """candidate / baseline over `pairs` pairs. `ratio`: Hodges-Lehmann, of the pairs' logarithms.
-
-    `low`, `high`: the interval of confidence 1 - alpha, at least; None where so few pairs have none. `p_value`:
-    two-sided, exact. `minimum_detectable`: the ratio above 1 that as many pairs of this spread detect in `POWER`
-    of all experiments; None without an interval.
-    """
-
-    pairs: int
-    ratio: float
-    low: float | None
-    high: float | None
-    p_value: float
-    minimum_detectable: float | None
-
-
-def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: float) -> PairedRatio:
+def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: float) -> Ratio:
     """From positive measurements in the order of their pairs (1 to MAX_PAIRS of each).
 
     Raises: ValueError where both numbers differ or are out of range, or a measurement is not finite and above 0.
@@ -59,9 +39,10 @@ def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: f
     low, high, detectable = None, None, None
     if cut:
         low, high = float(walsh[cut - 1]), float(walsh[len(walsh) - cut])
-        detectable = _detectable(high - low, float(cumulative[cut - 1]), alpha)
-    return PairedRatio(
-        pairs=len(difference),
+        detectable = least_detectable(high - low, float(cumulative[cut - 1]), alpha)
+    return Ratio(
+        count=len(difference),
+        least=least_pairs(alpha),
         ratio=math.exp(np.median(walsh)),
         low=None if low is None else math.exp(low),
         high=None if high is None else math.exp(high),
@@ -73,17 +54,6 @@ def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], alpha: f
 def least_pairs(alpha: float) -> int:
     """The fewest pairs with which a difference can be detected at all: 2 * 2**-n is at most alpha."""
     return max(math.ceil(math.log2(2 / alpha) - 1e-9), 1)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number, in the order given: rejecting those at or below alpha keeps the probability
-    of any false rejection at alpha (Holm, Scandinavian Journal of Statistics 6, 1979)."""
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for done, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
-        largest = max(largest, min((len(p_values) - done) * p_values[place], 1.0))
-        adjusted[place] = largest
-    return adjusted
 
 
 def _walsh_averages(values: np.ndarray) -> np.ndarray:
@@ -119,12 +89,3 @@ def _p_value(difference: np.ndarray) -> float:
     positive = int(ranks[difference > 0].sum())
     upper = 1.0 - (null[positive - 1] if positive else 0.0)
     return float(min(2 * min(null[positive], upper), 1.0))
-
-
-def _detectable(width: float, tail: float, alpha: float) -> float:
-    """Smallest true difference that is found in POWER of all experiments, from the width of an interval whose
-    tails hold `tail` each: in large samples it is as wide as that many standard errors (Lehmann, Annals of Mathematical
-    Statistics 34, 1963)."""
-    normal = NormalDist()
-    standard_error = width / 2 / -normal.inv_cdf(tail)
-    return standard_error * (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(POWER))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from replay.commands.main import main
+from replay.regression.experiment_record import read_record
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.store.reader import open_capture
 
@@ -165,6 +166,55 @@ def test_a_kept_replay_is_refused_before_anything_runs(tmp_path: Path, capsys: p
     assert main(arguments(tmp_path, *given)) == 2
     assert "pair-002-candidate.capture exists and is not a capture" in capsys.readouterr().err
     assert not list(tmp_path.rglob("dxt-replay-twin")), "staged for nothing"
+
+
+def test_a_record_is_written_and_compared_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, first, second = str(source_of(tmp_path)), tmp_path / "first.json", tmp_path / "second.json"
+    given = [source, str(tmp_path / "twin"), "--warmup", "0", "--repeats", "2", "--pace", "none", "--warm"]
+    assert main(["regress", *given, "--record", str(first), "--json"]) == 0
+    paired = json.loads(capsys.readouterr().out)
+    assert paired["environment"]["targets"].keys() == {"baseline", "candidate"}
+    assert paired["against"] is None
+
+    assert main(["regress", *given, "--against", str(first), "--record", str(second), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["against"]["record"], document["against"]["runs"]) == ("first.json", 4)
+    assert [run["side"] for run in document["runs"]] == ["baseline"] * 4 + ["candidate"] * 2
+    assert document["environment"]["differences"] == []
+    assert document["metrics"]["elapsed_s"]["baseline"] == [
+        run["metrics"]["elapsed_s"] for run in sorted(paired["runs"], key=lambda run: run["start_ns"])
+    ]
+    assert len(read_record(second).runs) == 2
+
+    assert main(["regress", *given, "--against", str(second), "--markdown", "-"]) == 0
+    assert capsys.readouterr().out.startswith("**No verdict, inconclusive: 2 runs a side are too few")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["twin", "--against", "absent.json"], "cannot read the record"),
+        (["twin", "--against", "s.capture/capture.json"], "is not a record of an experiment"),
+        (["--against", "first.json"], "give the target after the capture"),
+        (["twin", "--baseline", "twin"], "give TARGET alone, or both options"),
+        (["--baseline", "twin", "--against", "first.json"], "--against takes the place of --baseline"),
+        (["--baseline", "twin"], "--candidate is missing"),
+        (["twin", "--markdown", "-"], "give --markdown a file"),
+        (["twin", "--record", "s.capture"], "is a directory"),
+    ],
+)
+def test_wrong_use_of_records_is_one_message(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[str],
+    words: str,
+) -> None:
+    source_of(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["regress", "s.capture", *given, "--repeats", "1", "--json"]) == 2
+    assert words in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert not Path("twin").exists(), "staged for nothing"
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")

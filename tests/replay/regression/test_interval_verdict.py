@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 
 from replay.regression.interval_verdict import Rule, Verdict, judge
-from replay.regression.signed_rank import PairedRatio, paired_ratio
+from replay.regression.ratio import Ratio
+from replay.regression.signed_rank import paired_ratio
 from traces.errors import UsageError
 
 EXPERIMENTS = 1000
 RULE = Rule(threshold_pct=5, alpha=0.05)
 
 
-def found(
-    low: float | None, ratio: float, high: float | None, pairs: int = 10, detectable: float = 1.02
-) -> PairedRatio:
-    return PairedRatio(pairs=pairs, ratio=ratio, low=low, high=high, p_value=0.01, minimum_detectable=detectable)
+def found(low: float | None, ratio: float, high: float | None, pairs: int = 10, detectable: float = 1.02) -> Ratio:
+    return Ratio(count=pairs, least=6, ratio=ratio, low=low, high=high, p_value=0.01, minimum_detectable=detectable)
 
 
 @pytest.mark.parametrize(

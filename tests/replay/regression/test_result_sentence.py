@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from replay.regression.interval_verdict import Verdict
+from replay.regression.ratio import Ratio
 from replay.regression.result_sentence import change_text, headline
-from replay.regression.signed_rank import PairedRatio
 
 
-def found(low: float, ratio: float, high: float) -> PairedRatio:
-    return PairedRatio(pairs=10, ratio=ratio, low=low, high=high, p_value=0.01, minimum_detectable=1.02)
+def found(low: float, ratio: float, high: float) -> Ratio:
+    return Ratio(count=10, least=6, ratio=ratio, low=low, high=high, p_value=0.01, minimum_detectable=1.02)
 
 
 @pytest.mark.parametrize(

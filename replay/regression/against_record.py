@@ -1,0 +1,81 @@
+"""What must agree for new runs to be compared with those of a record, and what their reader must know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from replay.regression.environment_changes import machine_changes, target_changes
+from replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions
+from replay.regression.machine_environment import MachineEnvironment
+from replay.regression.rank_sum import unpaired_ratio
+from replay.regression.result_sentence import change_text
+from replay.regression.run_metrics import MeasuredRun
+from replay.regression.target_environment import TargetEnvironment
+from traces.errors import UsageError
+from traces.text import printable
+
+_LEAST_HALF = 4
+"""Runs of a half of a session from which on both halves are compared."""
+
+_DRIFT_ALPHA = 0.01
+
+
+def check_comparable(record: ExperimentRecord, capture: RecordedCapture, options: RecordedOptions) -> None:
+    """Raises: UsageError where the record is of other work, or of work that was done in another way."""
+    name = printable(record.name)
+    if record.capture.digest != capture.digest:
+        recorded, other = printable(record.capture.name), printable(capture.name)
+        part = "" if record.capture.part == capture.part else " (another part was chosen with --ranks, --steps ...)"
+        raise UsageError(
+            f"{name} is a record of {recorded} with {record.capture.operations:,} operations, and {other} is other "
+            f"work with {capture.operations:,}{part}: give the capture of the record, or make a record of this one"
+        )
+    for option in fields(options):
+        recorded, given = getattr(record.options, option.name), getattr(options, option.name)
+        if recorded != given:
+            raise UsageError(
+                f"{name} was made with {_option(option.name, recorded)} and these runs with "
+                f"{_option(option.name, given)}: the two cannot be compared; give the same options"
+            )
+    if not record.counted_runs():
+        raise UsageError(f"{name} has no finished run of its candidate: make another record")
+
+
+def _option(name: str, value: object) -> str:
+    return f"{name.replace('_', ' ')} {printable(str(value)[:40])}"
+
+
+def environment_differences(
+    record: ExperimentRecord, machine: MachineEnvironment, target: TargetEnvironment
+) -> tuple[str, ...]:
+    """What is not as it was for the candidate of the record."""
+    return (*machine_changes(record.machine, machine), *target_changes(record.targets["candidate"], target))
+
+
+def session_warnings(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun], primary: str) -> list[str]:
+    """Sentences on what two sessions cannot show, and on a session that drifted while it was measured."""
+    counted = [run for run in runs if run.pair and not run.stopped]
+    found = [
+        "the runs of the record were made in another session: whatever differed between both, such as other users, is "
+        "part of the change; --baseline and --candidate measure both sides in turn and exclude it"
+    ]
+    for name, session in (("the record", recorded), ("this session", counted)):
+        drift = _drift(session, primary)
+        if drift:
+            found.append(
+                f"the runs of {name} drifted by {drift} from its first half to its second, so that they are not "
+                "independent and the interval is too narrow: repeat it when the machine is quiet"
+            )
+    return found
+
+
+def _drift(runs: Sequence[MeasuredRun], primary: str) -> str:
+    """The change from the first half of a session to the second; empty where it may be chance."""
+    ordered = sorted((run for run in runs if primary in run.metrics), key=lambda run: run.start_ns)
+    half = len(ordered) // 2
+    if half < _LEAST_HALF:
+        return ""
+    values = [run.metrics[primary] for run in ordered]
+    found = unpaired_ratio(values[:half], values[half:], _DRIFT_ALPHA)
+    return change_text(found.ratio) if found.p_value <= _DRIFT_ALPHA else ""

@@ -1,0 +1,105 @@
+"""What an experiment was made with: capture, options, machine and file systems; and the record it was compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from replay.regression.against_record import check_comparable, environment_differences
+from replay.regression.capture_digest import capture_digest
+from replay.regression.environment_changes import target_changes
+from replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions, Side
+from replay.regression.machine_environment import MachineEnvironment, machine_environment
+from replay.regression.target_environment import TargetEnvironment, target_environment
+from replay.run.options import RunOptions
+from replay.twin.placement import PathMap
+from traces.store.reader import Capture
+from traces.text import printable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Of one experiment.
+
+    targets: side -> its file system.
+    against: the record whose runs are the baseline; None for an experiment in pairs.
+    differences: how the environment of the candidate differs from that of the baseline, as sentences.
+    """
+
+    capture: RecordedCapture
+    options: RecordedOptions
+    machine: MachineEnvironment
+    targets: Mapping[Side, TargetEnvironment]
+    against: ExperimentRecord | None = None
+    differences: tuple[str, ...] = ()
+
+    def environment_json(self) -> dict[str, Any]:
+        """The key `environment` of `dxt-replay regress --json`."""
+        return {
+            "machine": asdict(self.machine),
+            "targets": {side: asdict(target) for side, target in self.targets.items()},
+            "capture_digest": self.capture.digest,
+            "differences": list(self.differences),
+        }
+
+    def against_json(self) -> dict[str, Any] | None:
+        """The key `against` of `dxt-replay regress --json`."""
+        record = self.against
+        if record is None:
+            return None
+        return {
+            "record": record.name,
+            "start_ns": record.start_ns,
+            "runs": len(record.counted_runs()),
+        }
+
+
+def observe(
+    capture: Capture, sides: Mapping[Side, RunOptions], against: ExperimentRecord | None, processes: int
+) -> Conditions:
+    """The conditions of an experiment that is about to begin, as this process sees them.
+
+    Raises: UsageError where its runs could not be compared with those of `against`; CaptureError for a damaged part.
+    """
+    replayed = RecordedCapture(
+        name=printable(capture.named.name),
+        digest=capture_digest(capture),
+        operations=capture.operation_count(),
+        part=None if capture.part.is_everything else capture.part.as_json(),
+    )
+    options = _recorded(sides["candidate"])
+    machine = machine_environment(processes)
+    targets = {side: target_environment(chosen.target, _maps(chosen.maps)) for side, chosen in sides.items()}
+    differences: tuple[str, ...] = ()
+    if against is not None:
+        check_comparable(against, replayed, options)
+        differences = environment_differences(against, machine, targets["candidate"])
+    elif "baseline" in targets:
+        differences = tuple(target_changes(targets["baseline"], targets["candidate"]))
+    return Conditions(
+        capture=replayed, options=options, machine=machine, targets=targets, against=against, differences=differences
+    )
+
+
+def _recorded(options: RunOptions) -> RecordedOptions:
+    pacing = options.pacing
+    return RecordedOptions(
+        pace=pacing.pace.value,
+        speed=pacing.speed,
+        compute_speed=pacing.of_compute,
+        io_speed=pacing.of_io,
+        compute=options.compute,
+        api=options.api,
+        reconstruct=options.reconstruct,
+        direct=options.io.direct,
+        vectored=options.io.pieces,
+        cache="cold" if options.cold else "as found",
+    )
+
+
+def _maps(maps: tuple[PathMap, ...]) -> tuple[str, ...]:
+    """The maps as they are given: `PREFIX=DIR`."""
+    return tuple(
+        (b"/" + b"/".join(found.prefix) + b"=" + found.directory).decode("utf-8", "backslashreplace") for found in maps
+    )

@@ -1,0 +1,268 @@
+"""The record of an experiment: a JSON file with its runs and their environment, for later ones to be compared with.
+
+Written and read here alone. docs/regression.md describes it; a field more, or one that means something else, is a new
+SCHEMA_VERSION.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from replay.regression.machine_environment import MachineEnvironment
+from replay.regression.run_metrics import METRICS, MeasuredRun
+from replay.regression.target_environment import TargetEnvironment
+from traces.errors import UsageError
+from traces.text import listed, printable
+
+FORMAT = "dxt-replay regress record"
+"""Value of the key `format`, by which a record is known."""
+
+SCHEMA_VERSION = 1
+
+MOST_BYTES = 64 << 20
+"""Largest record that is read; 2,000 runs take less than 4 MiB."""
+
+MOST_RUNS = 10_000
+
+_MOST_NUMBER = 1 << 62
+"""Counts and times in ns are below it."""
+
+Side = Literal["baseline", "candidate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCapture:
+    """What was replayed.
+
+    name: of the capture or log.
+    digest: of the operations, files and spans (`capture_digest`).
+    operations: how many there are.
+    part: the part that was chosen, as JSON; None for all of it.
+    """
+
+    name: str
+    digest: str
+    operations: int
+    part: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedOptions:
+    """How it was replayed: the options of `dxt-replay regress`. `cache`: cold or as found."""
+
+    pace: str
+    speed: float
+    compute_speed: float
+    io_speed: float
+    compute: str
+    api: str
+    reconstruct: bool
+    direct: bool
+    vectored: int
+    cache: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMetric:
+    """The verdict on a metric: candidate / baseline with its interval, None where so few runs have none."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    p_value: float
+    verdict: Literal["regression", "improvement", "no change", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedVerdict:
+    """What the experiment said. `against`: start of the record that it was compared with, ns; None for pairs."""
+
+    headline: str
+    verdict: Literal["regression", "improvement", "no change", "inconclusive"]
+    reason: str
+    threshold_pct: float
+    alpha: float
+    metrics: Mapping[str, RecordedMetric]
+    obstacles: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    against: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRecord:
+    """One experiment.
+
+    primary: the metric that decides.
+    warmup, seed: as the options of `dxt-replay regress`.
+    machine: of process 0. targets: side -> its file system; no baseline where a record took its place.
+    runs: all that the experiment made, in their order.
+    """
+
+    capture: RecordedCapture
+    options: RecordedOptions
+    primary: str
+    warmup: int
+    seed: int
+    machine: MachineEnvironment
+    targets: Mapping[Side, TargetEnvironment]
+    runs: tuple[MeasuredRun, ...]
+    result: RecordedVerdict
+    format: str = FORMAT
+    schema_version: int = SCHEMA_VERSION
+    name: str = field(default="", compare=False)
+
+    @property
+    def start_ns(self) -> int:
+        """When the first run began, CLOCK_REALTIME."""
+        return min(run.start_ns for run in self.runs)
+
+    @property
+    def end_ns(self) -> int:
+        """When the last run ended, about: its begin and its length."""
+        return max(run.start_ns + round(run.whole_s * 1e9) for run in self.runs)
+
+    def counted_runs(self, side: str = "candidate") -> tuple[MeasuredRun, ...]:
+        """The runs of a side that count; those of both sides where both were the same target."""
+        targets = set(map(_place, self.targets.values()))
+        sides = set(self.targets) if len(targets) == 1 else {side}
+        return tuple(run for run in self.runs if run.pair and not run.stopped and run.side in sides)
+
+    def encoded(self) -> bytes:
+        """The bytes of the file."""
+        runs = [dataclasses.replace(run, capture=None) for run in self.runs]
+        document = {"format": self.format, "schema_version": self.schema_version}
+        document |= {name: getattr(self, name) for name in self.__slots__ if name not in document and name != "name"}
+        return msgspec.json.format(msgspec.json.encode({**document, "runs": runs}), indent=1) + b"\n"
+
+
+def _place(target: TargetEnvironment) -> tuple[str, tuple[str, ...]]:
+    return target.target, target.maps
+
+
+_DECODER = msgspec.json.Decoder(ExperimentRecord)
+
+
+def read_record(path: Path) -> ExperimentRecord:
+    """The record in a file.
+
+    Raises: UsageError for a file that cannot be read, is not a record, is damaged, or was written by a newer release.
+    """
+    content = _content(path)
+    document = _document(path, content)
+    if document is None:
+        raise UsageError(
+            f"{_shown(path)} is not a record of an experiment: give a file that `dxt-replay regress --record` wrote"
+        )
+    version = document.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise UsageError(f"{_shown(path)} is damaged: its schema_version is {printable(repr(version)[:40])}")
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"{_shown(path)} has schema version {version}, this release reads up to {SCHEMA_VERSION}: update dxt-replay"
+        )
+    try:
+        record = _DECODER.decode(content)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UsageError(f"{_shown(path)} is damaged: {printable(str(error)[:300])}") from error
+    for problem in _problems(record):
+        raise UsageError(f"{_shown(path)} is damaged: {printable(problem[:300])}")
+    return dataclasses.replace(record, name=path.name)
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file says that it is a record; it may still be damaged. Raises: UsageError when it cannot be read."""
+    return _document(path, _content(path)) is not None
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a regular file; a pipe, which would have to be waited for, is refused."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read the record {_shown(path)}: {reason}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UsageError(f"{_shown(path)} is not a regular file: give a file that `regress --record` wrote")
+    with os.fdopen(fd, "rb") as stream:
+        try:
+            content = stream.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise UsageError(f"cannot read the record {_shown(path)}: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"{_shown(path)} has more than {MOST_BYTES >> 20} MiB: it is not a record of an experiment")
+    return content
+
+
+def _document(path: Path, content: bytes) -> Mapping[str, Any] | None:
+    """The JSON object of a record; None for what is something else. Raises: UsageError for a torn record."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        if FORMAT.encode() in content[:200]:
+            raise UsageError(f"{_shown(path)} is damaged: {printable(str(error)[:200])}") from error
+        return None
+    return document if isinstance(document, dict) and document.get("format") == FORMAT else None
+
+
+def _shown(path: Path) -> str:
+    return printable(path)
+
+
+def _problems(record: ExperimentRecord) -> Iterator[str]:
+    """What is wrong with values of the right types."""
+    if record.primary not in METRICS:
+        yield f"it is judged by {record.primary!r}, which is not a metric"
+    if not 0 < len(record.runs) <= MOST_RUNS:
+        yield f"it has {len(record.runs)} runs instead of 1 to {MOST_RUNS:,}"
+    if "candidate" not in record.targets:
+        yield "it has no candidate among its targets"
+    numbers = (record.warmup, record.seed, record.capture.operations, record.machine.memory_bytes)
+    if not all(0 <= number < _MOST_NUMBER for number in (*numbers, record.machine.processes, record.machine.cpus)):
+        yield "a number out of range"
+    if not 0 < record.result.threshold_pct <= 1000 or not 1e-4 <= record.result.alpha <= 0.5:
+        yield "its rule is impossible"
+    if not all(map(math.isfinite, (record.options.speed, record.options.compute_speed, record.options.io_speed))):
+        yield "a speed that is not a number"
+    seen = set()
+    for place, run in enumerate(record.runs, start=1):
+        if run.side not in record.targets:
+            yield f"run {place} is of the side {run.side!r}, which has no target"
+        if run.pair and (run.pair, run.side) in seen:
+            yield f"run {place} repeats pair {run.pair} of the {run.side}"
+        seen.add((run.pair, run.side))
+        for problem in _problems_of_run(run):
+            yield f"run {place}: {problem}"
+    for name, metric in record.result.metrics.items():
+        figures = (metric.ratio, 1.0 if metric.low is None else metric.low, 1.0 if metric.high is None else metric.high)
+        if name not in METRICS or not all(math.isfinite(figure) and figure > 0 for figure in figures):
+            yield f"its verdict on {name!r}"
+
+
+def _problems_of_run(run: MeasuredRun) -> Iterator[str]:
+    unknown = [name for name in run.metrics if name not in METRICS]
+    if unknown:
+        yield f"{listed(unknown)} is not a metric"
+    if not all(math.isfinite(value) and value > 0 for value in run.metrics.values()):
+        yield "a metric that is not a number above 0"
+    counts = (run.pair, run.operations, run.failed, run.short, run.left_out, run.bytes_read, run.bytes_written)
+    if not all(0 <= count < _MOST_NUMBER for count in (*counts, run.failed_closes, run.start_ns)):
+        yield "a number out of range"
+    times = (run.whole_s, run.starved_s, run.overhead_pct or 0.0, run.resident_pct or 0.0)
+    shares = [value for found in (run.lag_us, run.jitter_us) for value in (found or {}).values()]
+    if not all(math.isfinite(value) for value in (*times, *shares)) or not 0 <= run.whole_s < 1e9:
+        yield "a time that is not a number"
+    if any(not isinstance(found, dict) or "p99" not in found for found in (run.lag_us, run.jitter_us) if found):
+        yield "a percentile is missing"
+    if run.capture is not None:
+        yield "it names a capture"

@@ -1,0 +1,104 @@
+"""New runs beside those of a record: what is compared, what is refused, and what is said beside the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replay.regression.against_record import check_comparable, environment_differences, session_warnings
+from replay.regression.comparison import Regression, compare_sides
+from replay.regression.conditions import Conditions
+from replay.regression.experiment_record import ExperimentRecord
+from replay.regression.health import examine
+from replay.regression.interval_verdict import Rule, Verdict
+from replay.regression.recorded_result import record_of
+from replay.regression.regression_sections import regression_markdown, regression_sections
+from tests.replay.regression.record_builder import DAY_NS, MACHINE, OPTIONS, START_NS, TARGET, record
+from tests.replay.regression.run_builder import run
+from traces.errors import UsageError
+
+STEADY = [1.00, 1.01, 0.99, 1.02, 1.00, 0.98]
+
+
+def against(earlier: ExperimentRecord, values: list[float], **changes: Any) -> Regression:
+    runs = record(values, day=1).runs
+    recorded = earlier.counted_runs()
+    machine, target = replace(MACHINE, **changes), replace(TARGET, options=("noatime", "rw"))
+    conditions = Conditions(
+        capture=earlier.capture,
+        options=OPTIONS,
+        machine=machine,
+        targets={"candidate": target},
+        against=earlier,
+        differences=environment_differences(earlier, machine, target),
+    )
+    health = examine([*recorded, *runs], threshold_pct=5.0, closed_loop=True, direct=False)
+    setting = {
+        "capture": "run.capture", "baseline": "/mnt/t", "candidate": "/mnt/t", "pace": "steps", "speed": 1.0,
+        "warmup": 0, "seed": 7, "cache": {"policy": "cold"}, "stopped": False,
+    }  # fmt: skip
+    return compare_sides(
+        runs, primary="elapsed_s", rule=Rule(), health=health, setting=setting, recorded=recorded, conditions=conditions
+    )
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(1.3, Verdict.REGRESSION), (0.7, Verdict.IMPROVEMENT), (1.001, Verdict.NO_CHANGE), (1.03, Verdict.INCONCLUSIVE)],
+)
+def test_the_runs_of_the_record_are_the_baseline(factor: float, verdict: Verdict) -> None:
+    found = against(record(STEADY), [factor * value for value in STEADY])
+    assert found.verdict is verdict
+    assert found.fails() == (verdict is Verdict.REGRESSION)
+    assert found.metrics["elapsed_s"].found.ratio == pytest.approx(factor, rel=0.02)
+    assert "Mann-Whitney" in found.as_json()["rule"]["test"]
+
+
+def test_differences_of_the_environment_stand_beside_the_verdict() -> None:
+    found = against(record(STEADY), [1.3 * value for value in STEADY], kernel="6.8.0")
+    first = " ".join(row[0] for row in regression_sections(found.as_json())[0].rows)
+    assert "Not as it was for the record: kernel 6.1.0 -> 6.8.0; mount option noatime added." in first
+    assert "6 runs and of 6" in first
+    markdown = regression_markdown(found.as_json())
+    assert markdown.startswith("**The candidate is 30")
+    assert "kernel 6.1.0 -\\> 6.8.0" in markdown.split("\n\n")[1]
+    assert "record: day-0.json, 6 runs of 2025-10-09 08:53 UTC" in markdown
+
+
+def test_its_own_record_holds_the_runs_of_this_session_alone() -> None:
+    earlier = record(STEADY)
+    made = record_of(against(earlier, STEADY))
+    assert [one.start_ns >= START_NS + DAY_NS for one in made.runs] == [True] * 6
+    assert (made.result.against, set(made.targets)) == (earlier.start_ns, {"candidate"})
+
+
+@pytest.mark.parametrize(
+    ("recorded", "words"),
+    [
+        (record(capture=replace(record().capture, digest="e" * 64)), "is other work with 100"),
+        (record(options=replace(OPTIONS, cache="as found")), "with cache as found and these runs with cache cold"),
+        (record(options=replace(OPTIONS, pace="none")), "with pace none and these runs with pace steps"),
+        (record(runs=(run("candidate", 1, elapsed_s=1.0, stopped=True),)), "has no finished run"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(recorded: ExperimentRecord, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_comparable(recorded, record().capture, OPTIONS)
+    check_comparable(record(), record().capture, OPTIONS)
+
+
+def test_a_session_that_drifted_is_named() -> None:
+    steady, drifting = record([1.0, 1.01] * 6), record([*np.linspace(1.0, 1.5, 12).tolist()])
+    assert len(session_warnings(steady.runs, steady.runs, "elapsed_s")) == 1
+    drift = session_warnings(drifting.runs, steady.runs, "elapsed_s")[1]
+    assert "the runs of the record drifted by +2" in drift
+    assert "this session drifted" in session_warnings(steady.runs, drifting.runs, "elapsed_s")[1]
+
+
+def test_too_few_runs_of_a_record_are_no_verdict() -> None:
+    found = against(record([1.0]), [1.3 * value for value in STEADY])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "2 runs a side are too few, as fewer than 39" in found.headline
