@@ -17,10 +17,8 @@ calls `write_capture_info` at the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +28,10 @@ import pyarrow.parquet as pq
 
 from traces.errors import CaptureError
 from traces.part import Part
-from traces.schema import APIS, HDF5_SCHEMA, OPS_SCHEMA, CaptureInfo
-from traces.store.checks import MOST_ROWS, check_columns, files_table, hdf5_table, operations, spans_table
+from traces.schema import APIS, HDF5_SCHEMA, CaptureInfo
+from traces.store.checks import files_table, hdf5_table, operations, spans_table
 from traces.store.info import read_info
+from traces.store.row_groups import RowGroup, index_row_groups, open_parquet
 from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, StoredUsage, UsageCounter
 from traces.units import format_bytes, format_count
 
@@ -44,18 +43,6 @@ MOST_REPEATED_ROWS = 8 << 20
 
 KEPT_USAGE_ROWS = 1 << 20
 """Rows of `Capture.usage` kept in memory for the next call: 50 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class _RowGroup:
-    part: Path
-    footer: pq.FileMetaData
-    index: int
-    rank: int
-    rows: int
-    first_ns: int
-    last_start_ns: int
-    last_end_ns: int | None
 
 
 class Capture:
@@ -72,7 +59,7 @@ class Capture:
         path: Path,
         info: CaptureInfo,
         files: pa.Table,
-        groups: Mapping[int, tuple[_RowGroup, ...]],
+        groups: Mapping[int, tuple[RowGroup, ...]],
         named: Path | None = None,
     ) -> None:
         self.path = path
@@ -135,7 +122,7 @@ class Capture:
         """Whether the counters of the files in `file_mask` count the operations of this part and no others."""
         return True
 
-    def row_groups(self, rank: int) -> tuple[_RowGroup, ...]:
+    def row_groups(self, rank: int) -> tuple[RowGroup, ...]:
         """Where the operations of a rank are, in order."""
         return self._groups.get(rank, ())
 
@@ -160,10 +147,10 @@ class Capture:
         names = list(columns) if columns is not None else None
         opened: dict[Path, pq.ParquetFile] = {}
         for rank in wanted:
-            groups = [group for group in self._groups.get(rank, ()) if _starts_within(group, starts_ns)]
+            groups = [group for group in self._groups.get(rank, ()) if group.starts_within(starts_ns)]
             parts = {group.part: group.footer for group in groups}
             # A replay that has used up its descriptors can still read the next part.
-            opened = {part: opened.get(part) or _open_parquet(part, footer) for part, footer in parts.items()}
+            opened = {part: opened.get(part) or open_parquet(part, footer) for part, footer in parts.items()}
             for group in groups:
                 # A loop over the batches would hold the last one until the next is read: there may be many streams.
                 batches = _read_row_group(opened[group.part], group, names, self.files.num_rows)
@@ -213,9 +200,7 @@ class Capture:
         """First start and last end over operations and spans; (0, 0) for an empty capture."""
         groups = [group for rank in self.ranks for group in self._groups.get(rank, ())]
         first = [group.first_ns for group in groups]
-        last = [group.last_end_ns for group in groups if group.last_end_ns is not None]
-        if len(last) < len(groups):
-            last = [int(batch.column("end_ns").to_numpy().max()) for batch in self.operations(columns=["end_ns"])]
+        last = [group.last_end_ns for group in groups]
         if self.spans.num_rows:
             first.append(int(self.spans["start_ns"].to_numpy().min()))
             last.append(int(self.spans["end_ns"].to_numpy().max()))
@@ -239,7 +224,7 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
         files = files_table(_read_table(path / "files.parquet"), path / "files.parquet")
         if not (path / "spans.parquet").is_file():
             raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
-        groups = _index_row_groups(path / OPS_FOLDER, info)
+        groups = index_row_groups(path / OPS_FOLDER, info)
     except OSError as error:
         raise CaptureError(
             f"cannot read {path}: {error.strerror or error}; check who may read it and the directories above it"
@@ -247,76 +232,8 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
     return Capture(path, info, files, groups, named)
 
 
-def _index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[_RowGroup, ...]]:
-    if not folder.is_dir():
-        raise CaptureError(f"{folder.parent} lacks its ops folder: the capture is incomplete, merge or run again")
-    groups: dict[int, list[_RowGroup]] = {}
-    # not glob, which takes a folder that may not be read for an empty one
-    for part in sorted(file for file in folder.iterdir() if file.match("part-*.parquet")):
-        footer = _open_parquet(part).metadata
-        check_columns(footer.schema.names, OPS_SCHEMA, part)
-        for index in range(footer.num_row_groups):
-            group = _row_group(part, footer, index)
-            groups.setdefault(group.rank, []).append(group)
-    unknown = set(groups) - set(info.ranks)
-    if unknown:
-        raise CaptureError(
-            f"{folder} holds operations of rank {min(unknown)}, which capture.json does not list: merge or run again"
-        )
-    stored = sum(group.rows for found in groups.values() for group in found)
-    expected = info.made_by.get("operations_stored")
-    if expected is not None and expected != stored:
-        raise CaptureError(
-            f"{folder} holds {stored} of {expected} operations: a part is missing or truncated, copy the capture again"
-        )
-    return {rank: _in_order(found) for rank, found in groups.items()}
-
-
-def _row_group(part: Path, footer: pq.FileMetaData, index: int) -> _RowGroup:
-    """What the footer says of a row group. Raises: CaptureError where it is not one of the op stream."""
-    group = footer.row_group(index)
-    places = [footer.schema.names.index(name) for name in ("rank", "start_ns", "end_ns")]
-    if any(group.column(place).physical_type != footer.schema.column(place).physical_type for place in places):
-        raise CaptureError(f"{part} is damaged: its footer contradicts itself (row group {index})")
-    # Not before that: pyarrow ends the program where the statistics are of another type than the column.
-    rank, start, end = (group.column(place).statistics for place in places)
-    if any(each is None or not each.has_min_max or not isinstance(each.min, int) for each in (rank, start)):
-        raise CaptureError(f"{part}: row group {index} has no statistics; write it with dxt-replay")
-    if rank.min != rank.max:
-        raise CaptureError(f"{part}: row group {index} mixes ranks; write it with dxt-replay")
-    if not 0 < group.num_rows <= MOST_ROWS:
-        raise CaptureError(
-            f"{part}: row group {index} has {group.num_rows} rows, at most {MOST_ROWS} are read at a time"
-        )
-    return _RowGroup(
-        part=part,
-        footer=footer,
-        index=index,
-        rank=rank.min,
-        rows=group.num_rows,
-        first_ns=start.min,
-        last_start_ns=start.max,
-        last_end_ns=end.max if end is not None and end.has_min_max and isinstance(end.max, int) else None,
-    )
-
-
-def _in_order(groups: list[_RowGroup]) -> tuple[_RowGroup, ...]:
-    """A rank's row groups by time. Raises: CaptureError where they overlap."""
-    ordered = sorted(groups, key=lambda group: (group.first_ns, group.last_start_ns, group.part, group.index))
-    for before, after in pairwise(ordered):
-        if after.first_ns < before.last_start_ns:
-            raise CaptureError(
-                f"{after.part} is damaged: its operations of rank {after.rank} are not in the order of their times"
-            )
-    return tuple(ordered)
-
-
-def _starts_within(group: _RowGroup, starts_ns: tuple[int, int] | None) -> bool:
-    return starts_ns is None or (group.first_ns < starts_ns[1] and group.last_start_ns >= starts_ns[0])
-
-
 def _read_row_group(
-    file: pq.ParquetFile, group: _RowGroup, columns: list[str] | None, files: int
+    file: pq.ParquetFile, group: RowGroup, columns: list[str] | None, files: int
 ) -> list[pa.RecordBatch]:
     try:
         table = file.read_row_group(group.index, columns=columns, use_threads=False)
@@ -324,27 +241,21 @@ def _read_row_group(
         raise CaptureError(f"{group.part} is damaged (row group {group.index}): {error}") from error
     place = f"{group.part} (row group {group.index})"
     found = operations(table, place, rank=group.rank, files=files, columns=columns)
+    group.check(found)
     batches: list[pa.RecordBatch] = found.to_batches()
     return batches
 
 
-def _open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """`footer`: its metadata where they are known."""
-    try:
-        # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
-        return pq.ParquetFile(path, memory_map=False, metadata=footer)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
-
-
 def _read_table(path: Path) -> pa.Table:
     """All of a small table, as it lies in its file. Raises: CaptureError where it would fill the memory."""
-    file = _open_parquet(path)
+    file = open_parquet(path)
     rows, stored = file.metadata.num_rows, path.stat().st_size
     if rows > max(stored, MOST_REPEATED_ROWS):
         raise CaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
     try:
-        whole = pq.ParquetFile(path, memory_map=False, read_dictionary=_texts(file.schema_arrow))
+        whole = pq.ParquetFile(
+            path, memory_map=False, read_dictionary=_texts(file.schema_arrow), page_checksum_verification=True
+        )
         table = whole.read(use_threads=False)
         if (length := sum(map(_text_bytes, table.columns))) > MOST_TEXT_BYTES:
             raise CaptureError(f"{path} is damaged: it claims {format_bytes(length)} of text in {stored} bytes")

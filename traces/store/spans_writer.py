@@ -27,7 +27,7 @@ class SpansWriter:
         """Append rows of `SPANS_SCHEMA`."""
         try:
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._path, SPANS_SCHEMA, compression="zstd")
+                self._writer = pq.ParquetWriter(self._path, SPANS_SCHEMA, compression="zstd", write_page_checksum=True)
             self._writer.write_table(spans.cast(SPANS_SCHEMA))
         except (OSError, pa.ArrowException) as error:
             raise self._refusal(error) from error

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from traces.errors import CaptureError
 from traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
 from traces.store.checks import conforming
+from traces.store.row_groups import claimed_ranks
 
 OPS_FOLDER, USAGE_FOLDER = "ops", "usage"
 """Folders of a capture: the op stream, and the counts."""
@@ -127,7 +128,7 @@ class UsageWriter:
             return
         if self._writer is None:
             self.file = self._folder / f"usage-{self._rank:07d}.parquet"
-            self._writer = pq.ParquetWriter(self.file, USAGE_SCHEMA, compression="zstd")
+            self._writer = pq.ParquetWriter(self.file, USAGE_SCHEMA, compression="zstd", write_page_checksum=True)
         table = self._counter.table(self._rank)
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self._counter, self._rank = UsageCounter(), None
@@ -142,7 +143,7 @@ class StoredUsage:
         folders = (directory / USAGE_FOLDER, directory / OPS_FOLDER)
         for file in sorted(file for folder in folders for file in folder.glob("usage-*.parquet")):
             footer = _footer(file)
-            for rank, group in _row_groups(footer) if footer is not None else ():
+            for rank, group in _row_groups(file, footer) if footer is not None else ():
                 self._places.setdefault(rank, []).append((file, footer, group))
 
     def of(self, rank: int) -> pa.Table | None:
@@ -150,7 +151,7 @@ class StoredUsage:
         tables = []
         for file, footer, group in self._places.get(rank, []):
             try:
-                with pq.ParquetFile(file, metadata=footer) as opened:
+                with pq.ParquetFile(file, metadata=footer, page_checksum_verification=True) as opened:
                     tables.append(conforming(opened.read_row_group(group, use_threads=False), USAGE_SCHEMA, file))
             except (pa.ArrowException, OSError, ValueError, CaptureError):
                 return None
@@ -174,14 +175,14 @@ def _footer(file: Path) -> pq.FileMetaData | None:
     try:
         with pq.ParquetFile(file) as opened:
             footer = opened.metadata
-    except (pa.ArrowException, OSError):
+            return footer if list(footer.schema.names) == USAGE_SCHEMA.names else None
+    except (pa.ArrowException, OSError, ValueError):
         return None
-    return footer if list(footer.schema.names) == USAGE_SCHEMA.names else None
 
 
-def _row_groups(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
+def _row_groups(file: Path, footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
     """(rank, index) of the row groups of a usage file."""
-    for index in range(footer.num_row_groups):
-        ranks = footer.row_group(index).column(0).statistics
-        if ranks is not None and ranks.has_min_max and ranks.min == ranks.max:
-            yield ranks.min, index
+    for index, (least, most) in enumerate(claimed_ranks(file, footer.num_row_groups) or ()):
+        # A row takes more than a byte, so a few bytes that claim millions of rows are not ours.
+        if least == most and footer.row_group(index).num_rows <= file.stat().st_size:
+            yield least, index

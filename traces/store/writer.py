@@ -118,6 +118,7 @@ class OpsWriter:
                 use_dictionary=[name for name in OPS_SCHEMA.names if name not in _DELTAS],
                 column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
                 store_schema=True,
+                write_page_checksum=True,
             )
             self._parts.append(part)
             self._rows_in_part = 0
@@ -280,7 +281,7 @@ def write_capture_info(directory: Path, info: CaptureInfo) -> None:
 
 def _write_table(path: Path, table: pa.Table) -> None:
     try:
-        pq.write_table(table, path, compression="zstd")
+        pq.write_table(table, path, compression="zstd", write_page_checksum=True)
     except (OSError, pa.ArrowException) as error:
         raise TargetError(
             f"cannot write {path}: {error}; free space there, or choose another place for the output"
