@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from traces.errors import CaptureError
 from traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
-from traces.store.checks import conforming
+from traces.store.checks import MOST_ROWS, conforming
 from traces.store.row_groups import claimed_ranks
 
 OPS_FOLDER, USAGE_FOLDER = "ops", "usage"
@@ -183,6 +183,6 @@ def _footer(file: Path) -> pq.FileMetaData | None:
 def _row_groups(file: Path, footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
     """(rank, index) of the row groups of a usage file."""
     for index, (least, most) in enumerate(claimed_ranks(file, footer.num_row_groups) or ()):
-        # A row takes more than a byte, so a few bytes that claim millions of rows are not ours.
-        if least == most and footer.row_group(index).num_rows <= file.stat().st_size:
+        # A few bytes may claim rows that would fill the memory.
+        if least == most and footer.row_group(index).num_rows <= max(file.stat().st_size, MOST_ROWS):
             yield least, index
