@@ -68,6 +68,7 @@ class Capture:
         self.files = files
         self._groups = groups
         self._usage: dict[int, pa.Table] = {}
+        self._kept_usage_rows = 0
 
     def __repr__(self) -> str:
         return f"<Capture {str(self.path)!r}: {', '.join(f'{value} {name}' for name, value in self._facts()[:3])}>"
@@ -167,8 +168,9 @@ class Capture:
         used = self._stored_usage.of(rank)
         if used is None or pc.sum(used["operations"]).as_py() != self.operation_count(rank):
             used = self._counted(rank)
-        if sum(table.num_rows for table in self._usage.values()) + used.num_rows <= KEPT_USAGE_ROWS:
+        if self._kept_usage_rows + used.num_rows <= KEPT_USAGE_ROWS:
             self._usage[rank] = used
+            self._kept_usage_rows += used.num_rows
         return used
 
     def _counted(self, rank: int) -> pa.Table:

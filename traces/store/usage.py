@@ -140,6 +140,7 @@ class StoredUsage:
     def __init__(self, directory: Path, files: int) -> None:
         self._files = files
         self._places: dict[int, list[tuple[Path, pq.FileMetaData, int]]] = {}
+        self._opened: tuple[Path, pq.ParquetFile] | None = None
         folders = (directory / USAGE_FOLDER, directory / OPS_FOLDER)
         for file in sorted(file for folder in folders for file in folder.glob("usage-*.parquet")):
             footer = _footer(file)
@@ -151,12 +152,18 @@ class StoredUsage:
         tables = []
         for file, footer, group in self._places.get(rank, []):
             try:
-                with pq.ParquetFile(file, metadata=footer, page_checksum_verification=True) as opened:
-                    tables.append(conforming(opened.read_row_group(group, use_threads=False), USAGE_SCHEMA, file))
+                opened = self._open(file, footer)
+                tables.append(conforming(opened.read_row_group(group, use_threads=False), USAGE_SCHEMA, file))
             except (pa.ArrowException, OSError, ValueError, CaptureError):
                 return None
         found = pa.concat_tables(tables) if tables else None
         return found if found is not None and self._plausible(found) else None
+
+    def _open(self, file: Path, footer: pq.FileMetaData) -> pq.ParquetFile:
+        """The file, which stays open: the ranks after this one are most often in it, too."""
+        if self._opened is None or self._opened[0] != file:
+            self._opened = (file, pq.ParquetFile(file, metadata=footer, page_checksum_verification=True))
+        return self._opened[1]
 
     def _plausible(self, counts: pa.Table) -> bool:
         """Whether no number lies outside of what any count of an op stream can have."""
