@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from profiler_merge.process_rows import ProcessRows
 from profiler_merge.profiles.reading import profile_kind
 from profiler_merge.recognise import kind_of
 from traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
+from traces.store.digests import file_digest
 from traces.units import ns_to_seconds
 from traces.version import VERSION
 
@@ -85,8 +85,4 @@ def _sources(job: JobLogs, profiles: Mapping[int, Sequence[Path]], more_files: S
 
 def source_of(path: Path, kind: str) -> Source:
     """A file that a capture is made from, with the hash of its bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return Source(name=path.name, sha256=digest.hexdigest(), kind=kind)
+    return Source(name=path.name, sha256=file_digest(path), kind=kind)

@@ -153,6 +153,7 @@ MAY_IMPORT = {
         "traces.store",
     },
     "replay.sharing": {"replay.sharing", "traces", "traces.store"},
+    "replay.verifying": {"replay.verifying", "replay.hdf5", "replay.twin", "traces", "traces.store"},
     "replay.fidelity": {"replay.fidelity", "replay.plan", "traces", "traces.measures", "traces.store"},
     "replay.fitting": {
         "replay.fitting",
@@ -218,7 +219,14 @@ FOUNDATIONS = {
         "traces.store.usage",
         "traces.units",
     },
-    "traces.store.writer": {"traces.errors", "traces.output", "traces.schema", "traces.store.usage"},
+    "traces.store.digests": set(),
+    "traces.store.writer": {
+        "traces.errors",
+        "traces.output",
+        "traces.schema",
+        "traces.store.digests",
+        "traces.store.usage",
+    },
     "traces.measures.intervals": set(),
     "traces.measures.distribution": {"traces.measures.stable_order"},
 }
@@ -341,6 +349,7 @@ PURE = {
     "replay.show.table_widths",
     "replay.show.timeline_section",
     "replay.show.transform_sections",
+    "replay.show.verify_sections",
     "replay.show.page.html_tables",
     "replay.fidelity.sequences",
     "replay.fidelity.similarity",

@@ -288,6 +288,7 @@ class CaptureInfo:
     `dependencies`: whether what an operation waits for is `known`, from the columns `feeds`, `follows` and `ready_ns`,
     or has to be `inferred` from the times.
     `made_by`: program, version and command; of a replay also what `traces.replay_record` reads.
+    `digests`: path below the capture -> SHA-256 of the file (`traces.store.digests`); none in captures of old releases.
     """
 
     job: Job
@@ -300,4 +301,5 @@ class CaptureInfo:
     warnings: tuple[str, ...] = ()
     partial: bool = False
     made_by: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION

@@ -40,6 +40,7 @@ COMMANDS = {
     "transform": "What if: a capture with other requests, readers or ranks.",
     "calibrate": "Measure a file system for predictions.",
     "export": "A capture for other tools: Perfetto, Darshan, CSV, fio.",
+    "verify": "Whether captures and staged twins are intact.",
     "anonymize": "A capture without names, to give to others.",
     "glossary": "The words of the tables and options, explained.",
 }

@@ -45,11 +45,13 @@ if TYPE_CHECKING:
     from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
     from replay.interface.simulations import Simulated, simulate
     from replay.interface.transforming import transform
+    from replay.interface.verifying import verify
     from replay.regression.comparison import Regression
     from replay.run.repeat import Repeats
     from replay.run.result import RunResult
     from replay.sharing.anonymous_capture import Anonymized
     from replay.transform.rewrite import Transformed
+    from replay.verifying.checked import Verified
     from traces.errors import (
         AlignmentError,
         CaptureError,
@@ -95,11 +97,13 @@ _HOMES = {
     "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
     "replay.interface.simulations": ("Simulated", "simulate"),
     "replay.interface.transforming": ("transform",),
+    "replay.interface.verifying": ("verify",),
     "replay.regression.comparison": ("Regression",),
     "replay.run.repeat": ("Repeats",),
     "replay.run.result": ("RunResult",),
     "replay.sharing.anonymous_capture": ("Anonymized",),
     "replay.transform.rewrite": ("Transformed",),
+    "replay.verifying.checked": ("Verified",),
     "traces.errors": (
         "AlignmentError",
         "CaptureError",
@@ -162,6 +166,7 @@ __all__ = [
     "Timeline",
     "Transformed",
     "UsageError",
+    "Verified",
     "Views",
     "anchor",
     "anonymize",
@@ -195,6 +200,7 @@ __all__ = [
     "timeline",
     "transform",
     "unstage",
+    "verify",
     "workloads",
 ]
 

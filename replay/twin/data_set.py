@@ -38,6 +38,7 @@ class TwinFile:
     `layout`: digest of a real HDF5 file's layout; such a file is larger than the `data_bytes` that its accesses need.
     `exact`: False where neither `layout` nor `data_bytes` was determined.
     `renamed`: the run gives it another name, under which its bytes count.
+    `written`: the run writes into it, or gives it another name.
     """
 
     file_id: int
@@ -51,6 +52,7 @@ class TwinFile:
     layout: str | None = None
     exact: bool = True
     renamed: bool = False
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +190,7 @@ def _twin_files(capture: Capture, use: FileUse, paths: Mapping[int, str], hdf5: 
             layout=None if layout is None else layout.digest,
             exact=hdf5 is not None or name != "hdf5" or role != READ_ROLE,
             renamed=bool(use.renamed[file_id]),
+            written=bool(use.written[file_id]),
             stager=stager_of(name) if chunks is None else chunks,
         )
 

@@ -38,9 +38,8 @@ class Hdf5Stager:
         """Noise, then the compressed chunks into it, then the metadata. `size` is `file_bytes`."""
         metadata = metadata_of(self.layout, self.data_bytes)
         yield from PlainStager().fill(fd, record_id, metadata.tail_offset)
-        for dataset in self.layout.datasets:
-            if dataset.compressed:
-                _fill_compressed(fd, dataset, record_id)
+        for offset, chunk in compressed_chunks(self.layout, record_id):
+            _write(fd, chunk, offset)
         _write(fd, metadata.tail, metadata.tail_offset)
         _write(fd, metadata.superblock, 0)
         yield len(metadata.tail)
@@ -55,13 +54,20 @@ class Hdf5Stager:
         return os.pread(fd, end - SUPERBLOCK_BYTES, SUPERBLOCK_BYTES) == _noise(record_id, 0)[SUPERBLOCK_BYTES:end]
 
 
-def _fill_compressed(fd: int, dataset: DatasetLayout, record_id: int) -> None:
-    for offset, size in zip(dataset.offset.tolist(), dataset.size.tolist(), strict=True):
-        chunk_bytes = dataset.chunk_bytes
-        # the noise of another block than the file's own, which is there already
-        blocks = range(-(-chunk_bytes // BLOCK_BYTES))
-        noise = b"".join(_noise(record_id ^ offset, block, min(chunk_bytes, BLOCK_BYTES)) for block in blocks)
-        _write(fd, deflate_to(noise, stored=size, logical=chunk_bytes), offset)
+def compressed_chunks(layout: Hdf5Layout, record_id: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and stored bytes of the chunks that are not plain noise."""
+    for dataset in layout.datasets:
+        if dataset.compressed:
+            for offset, size in zip(dataset.offset.tolist(), dataset.size.tolist(), strict=True):
+                yield offset, _compressed_chunk(dataset, record_id, offset, size)
+
+
+def _compressed_chunk(dataset: DatasetLayout, record_id: int, offset: int, size: int) -> bytes:
+    chunk_bytes = dataset.chunk_bytes
+    # the noise of another block than the file's own, which is there already
+    blocks = range(-(-chunk_bytes // BLOCK_BYTES))
+    noise = b"".join(_noise(record_id ^ offset, block, min(chunk_bytes, BLOCK_BYTES)) for block in blocks)
+    return deflate_to(noise, stored=size, logical=chunk_bytes)
 
 
 def _noise(record_id: int, block: int, size: int = _RECOGNISED_BYTES) -> bytes:

@@ -2,7 +2,7 @@
 
 `TARGET/dxt-replay-manifest.json`, one line a file:
 
-    {"schema_version": 2, "made_by": "dxt-replay", "data_sets": ["<identity>", ...], "files": [
+    {"schema_version": 3, "made_by": "dxt-replay", "data_sets": ["<identity>", ...], "files": [
     {"path": "dxt-replay-twin/a/b", "size": 4096, "record_id": 17, "sparse": false, "state": "whole"},
     ...]}
 
@@ -28,8 +28,8 @@ from traces.errors import TargetError
 from traces.text import printable
 
 MANIFEST_NAME = "dxt-replay-manifest.json"
-MANIFEST_VERSION = 2
-"""History: 1 (0.1.0): first. 2: `data_bytes` and `layout` of HDF5 files."""
+MANIFEST_VERSION = 3
+"""History: 1 (0.1.0): first. 2: `data_bytes` and `layout` of HDF5 files. 3: `written` files."""
 
 PLANNED = "planned"
 """State of a file that is to be written; it may exist already, or not."""
@@ -48,6 +48,7 @@ class ManifestFile:
 
     `data_bytes`: the bytes of a real HDF5 file that accesses need, without its metadata.
     `layout`: digest of where its chunks lie. Both None for other files.
+    `written`: True for a staged file that replays write into, or give another name; else None.
     """
 
     path: str
@@ -57,6 +58,7 @@ class ManifestFile:
     state: str
     data_bytes: int | None = None
     layout: str | None = None
+    written: bool | None = None
 
     def __post_init__(self) -> None:
         numbers = (self.size, self.record_id, self.size if self.data_bytes is None else self.data_bytes)
@@ -64,6 +66,8 @@ class ManifestFile:
             raise ValueError(f"{self.path!r} has no valid size or record id")
         if not isinstance(self.layout, (str, type(None))):
             raise ValueError(f"{self.path!r} has no valid layout")
+        if self.written not in (True, None):
+            raise ValueError(f"{self.path!r} is not clearly written or not")
         if self.state not in STATES or type(self.sparse) is not bool:
             raise ValueError(f"{self.path!r} has no valid state")
         if not _OURS.match(self.path) or not is_contained(self.path):
@@ -86,6 +90,11 @@ class Manifest:
         """This manifest with these files added or replaced."""
         data_sets = self.data_sets if data_set in self.data_sets else (*self.data_sets, data_set)
         return Manifest(target=self.target, data_sets=data_sets, files={**self.files, **{f.path: f for f in files}})
+
+
+def is_twin_root(name: str) -> bool:
+    """Whether a directory of this name in a target is the root of a twin data set."""
+    return _OURS.fullmatch(f"{name}/") is not None
 
 
 def load_manifest(target: Path) -> Manifest:

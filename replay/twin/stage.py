@@ -150,13 +150,21 @@ def _entry(plan: StagePlan, file: TwinFile, state: str) -> ManifestFile:
         state=state,
         data_bytes=None if file.layout is None else file.data_bytes,
         layout=file.layout,
+        written=_is_written(plan, file),
     )
 
 
 def _kept_entry(plan: StagePlan, file: TwinFile) -> ManifestFile:
     """The entry of a file that is there: another data set may have made it."""
     old = plan.manifest.files[file.path]
-    return replace(old, state=WHOLE)
+    return replace(old, state=WHOLE, written=_is_written(plan, file))
+
+
+def _is_written(plan: StagePlan, file: TwinFile) -> bool | None:
+    """Whether a replay of this or an earlier data set writes into a staged file, as the manifest has it."""
+    old = plan.manifest.files.get(file.path)
+    earlier = old is not None and old.written is True
+    return True if (file.written and file.role != CREATED_ROLE) or earlier else None
 
 
 def _remove(target: Target, paths: Iterable[str]) -> int:

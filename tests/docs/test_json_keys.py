@@ -49,6 +49,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "transform": transformed,
         "anonymize": dxt_replay.anonymize(capture, folder / "a.capture"),
         "simulate": dxt_replay.simulate(capture, "theta_lustre", ranks=[2], runs=1),
+        "verify": dxt_replay.verify(capture.path if isinstance(capture, dxt_replay.Capture) else capture, twin),
     }
     calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
     return {name: result.as_json() for name, result in results.items()} | {"calibrate": calibrated}
@@ -62,7 +63,19 @@ def explained(command: str) -> Mapping[str, str]:
 
 @pytest.mark.parametrize(
     "command",
-    ["calibrate", "fit", "generate", "merge", "run", "compare", "regress", "transform", "anonymize", "simulate"],
+    [
+        "calibrate",
+        "fit",
+        "generate",
+        "merge",
+        "run",
+        "compare",
+        "regress",
+        "transform",
+        "anonymize",
+        "simulate",
+        "verify",
+    ],
 )
 def test_the_keys_of_a_command_are_explained(printed: Mapping[str, Any], command: str) -> None:
     meanings = explained(command)

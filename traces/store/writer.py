@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from traces.errors import CaptureError, TargetError
 from traces.output import DirectoryKind, begin_directory, check_output, discard_directory, place_directory
 from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SPANS_SCHEMA, CaptureInfo
+from traces.store.digests import DOCUMENT, DigestedParquet, gathered_digests, is_digest_name, remove_digest, sealed
 from traces.store.usage import OPS_FOLDER, USAGE_FOLDER, UsageWriter
 
 ROW_GROUP_ROWS = 1 << 16
@@ -28,7 +29,7 @@ ROW_GROUP_ROWS = 1 << 16
 PART_ROWS = 1 << 24
 """Operations after which the writer begins a new part."""
 
-_TABLES = ("capture.json", ".capture.json.new", "files.parquet", "spans.parquet", "hdf5.parquet")
+_TABLES = (DOCUMENT, f".{DOCUMENT}.new", "files.parquet", "spans.parquet", "hdf5.parquet")
 _PART_NAME = re.compile(r"(part|usage)-[0-9]{7,}(-[0-9]{4,})?\.parquet")
 """Names that a capture's directory and its folders hold; captures before schema version 3 hold usage among the rows."""
 
@@ -49,7 +50,7 @@ class OpsWriter:
     def __init__(self, directory: Path, *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._folder = directory / OPS_FOLDER
         self._row_group_rows = row_group_rows
-        self._writer: pq.ParquetWriter | None = None
+        self._writer: DigestedParquet | None = None
         self._rows_in_part = 0
         self._pending: deque[pa.Table] = deque()
         self._pending_rows = 0
@@ -106,12 +107,12 @@ class OpsWriter:
         self._pending = deque([rest] if rest.num_rows else [])
         self._pending_rows = rest.num_rows
 
-    def _part_writer(self) -> pq.ParquetWriter:
+    def _part_writer(self) -> DigestedParquet:
         if self._rows_in_part >= PART_ROWS:
             self._close_part()
         if self._writer is None:
             part = self._folder / f"part-{self._rank:07d}-{len(self._parts):04d}.parquet"
-            self._writer = pq.ParquetWriter(
+            self._writer = DigestedParquet(
                 part,
                 OPS_SCHEMA,
                 compression={name: "none" if name in _DELTAS else "zstd" for name in OPS_SCHEMA.names},
@@ -170,6 +171,7 @@ class OpsWriter:
             if part is not None:
                 with suppress(OSError):
                     part.unlink(missing_ok=True)
+                remove_digest(part)
 
 
 def create_capture(directory: Path) -> None:
@@ -177,7 +179,7 @@ def create_capture(directory: Path) -> None:
 
     Raises: TargetError when `directory` holds anything else, or cannot be made.
     """
-    foreign = _foreign_name(directory) if os.path.lexists(directory) else None
+    foreign = foreign_name(directory) if os.path.lexists(directory) else None
     if foreign is not None:
         raise TargetError(f"{directory} exists and holds {foreign}: choose another name")
     for folder in (OPS_FOLDER, USAGE_FOLDER):
@@ -186,6 +188,7 @@ def create_capture(directory: Path) -> None:
             part.unlink()
     for name in _TABLES:
         (directory / name).unlink(missing_ok=True)
+        remove_digest(directory / name)
 
 
 def check_capture_output(path: Path, *, force: bool = False) -> None:
@@ -226,20 +229,20 @@ def _objection(directory: Path) -> str | None:
         ours = False
     if not ours:
         return "is not a capture (capture.json is damaged or another program's)"
-    foreign = _foreign_name(directory)
+    foreign = foreign_name(directory)
     return None if foreign is None else f"holds {foreign}, which is not part of a capture"
 
 
-def _foreign_name(directory: Path) -> str | None:
+def foreign_name(directory: Path) -> str | None:
     """A name in a directory that does not belong to a capture, or the directory itself where it is a link or a file."""
     if directory.is_symlink() or not directory.is_dir():
         return directory.name
     for entry in directory.iterdir():
         if entry.name in (OPS_FOLDER, USAGE_FOLDER) and entry.is_dir() and not entry.is_symlink():
             for part in entry.iterdir():
-                if not _PART_NAME.fullmatch(part.name) or part.is_dir():
+                if not _PART_NAME.fullmatch(is_digest_name(part.name) or part.name) or part.is_dir():
                     return f"{entry.name}/{part.name}"
-        elif entry.name not in _TABLES or entry.is_dir():
+        elif (is_digest_name(entry.name) or entry.name) not in _TABLES or entry.is_dir():
             return entry.name
     return None
 
@@ -269,14 +272,18 @@ def write_hdf5(directory: Path, datasets: pa.Table) -> None:
 
 
 def write_capture_info(directory: Path, info: CaptureInfo) -> None:
-    """Write `capture.json`: the last step, which makes the directory a capture."""
-    text = json.dumps(_as_json(dataclasses.asdict(info)), indent=1, sort_keys=True, allow_nan=False)
-    temporary = directory / ".capture.json.new"
+    """Write `capture.json`, with the digests of all files: the last step, which makes the directory a capture.
+
+    Raises: TargetError when the disk refuses.
+    """
+    temporary = directory / f".{DOCUMENT}.new"
     try:
-        temporary.write_text(text + "\n", encoding="utf-8")
-        os.replace(temporary, directory / "capture.json")
+        whole = dataclasses.replace(info, digests=gathered_digests(directory))
+        text = json.dumps(_as_json(dataclasses.asdict(whole)), indent=1, sort_keys=True, allow_nan=False)
+        temporary.write_text(sealed(text + "\n"), encoding="utf-8")
+        os.replace(temporary, directory / DOCUMENT)
     except OSError as error:
-        raise TargetError(f"cannot write {directory / 'capture.json'}: {error}") from error
+        raise TargetError(f"cannot write {directory / DOCUMENT}: {error}") from error
 
 
 def _write_table(path: Path, table: pa.Table) -> None:

@@ -1,0 +1,52 @@
+"""`dxt-replay verify`: whether captures and staged twins are what they were when they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from replay.commands.shared_options import json_option
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CAPTURE|TARGET...")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A log, profile or capture that a capture was made from; those beside the capture are found. Repeatable.",
+)
+@click.option("--sizes-only", is_flag=True, help="Look at kinds and sizes of a twin's files, not at their bytes: fast.")
+@click.option(
+    "--most",
+    type=click.IntRange(1, 1000),
+    default=20,
+    metavar="N",
+    show_default=True,
+    help="Differences of each capture or target that are listed.",
+)
+@json_option
+def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool, most: int, as_json: bool) -> int:
+    """Check captures against their own digests, counts and sources, and staged twins against their manifests.
+
+    A capture: every file has its digest, every row is as the format says, the counts agree. A twin: every file is
+    there, a plain file with one name, as large as staged and with the bytes that staging makes; nothing else is there.
+    HDF5 files of a twin need their capture beside it on the command line. Nothing is written. Exit status: 0 nothing
+    differs, 1 something does, 2 wrong use.
+    """
+    from replay import interface
+    from replay.commands.json_output import print_json
+    from replay.commands.progress import status
+    from replay.show.terminal import print_sections
+    from replay.show.verify_sections import verified_sections
+
+    with status("verifying"):
+        result = interface.verify(*paths, sources=sources, sizes_only=sizes_only)
+    if as_json:
+        print_json(result.as_json())
+    else:
+        print_sections(verified_sections(result.as_json(), most))
+    return 0 if result.passed else 1

@@ -1,0 +1,157 @@
+"""A capture held against its own digests and counts, and against the files that it was made from.
+
+Damage is looked for in the bytes first: a table whose digest differs is named and not opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from replay.verifying.capture_contents import content_parts
+from replay.verifying.checked import CheckedPart, in_threads
+from traces.errors import CaptureError
+from traces.schema import CaptureInfo, Source
+from traces.store.digests import DOCUMENT, file_digest, own_digests
+from traces.store.info import read_info
+from traces.store.reader import open_capture
+from traces.store.usage import USAGE_FOLDER
+from traces.store.writer import foreign_name
+from traces.text import printable
+
+SHA256 = "SHA-256"
+_ABSENT = "not there"
+_OLD = f"{DOCUMENT} has no digests, as an earlier release wrote it: checked by counts alone"
+
+
+def capture_parts(path: Path, sources: Sequence[Path]) -> list[CheckedPart]:
+    """The rows of a capture; `sources`: files that it may have been made from, besides those that lie beside it."""
+    document = CheckedPart(part=DOCUMENT, unit="file")
+    info = _check_document(path, document)
+    digests = CheckedPart(part="digests", unit="file")
+    if info is None:
+        digests.note = f"not checked: {DOCUMENT} cannot be used"
+        return [document, digests]
+    if info.digests:
+        _check_digests(path, info.digests, digests)
+    else:
+        digests.note = _OLD
+    _check_names(path, info, digests)
+    return [document, digests, *_contents(path, digests), _check_sources(path, info, sources)]
+
+
+def _check_document(path: Path, part: CheckedPart) -> CaptureInfo | None:
+    """What `capture.json` says; None where it cannot be used."""
+    try:
+        text = (path / DOCUMENT).read_bytes()
+        part.checked, part.bytes = 1, len(text)
+        own = own_digests(text)
+        if own is not None and own[0] != own[1]:
+            part.differs(DOCUMENT, SHA256, *own)
+        info = read_info(path)
+        if own is None and info.digests:
+            part.differs(DOCUMENT, SHA256, "its own digest among the digests", "none")
+        for name in sorted(_unknown_keys(json.loads(text))):
+            part.differs(DOCUMENT, "key", "a key that this release knows", printable(name))
+        return info
+    except FileNotFoundError:
+        part.differs(DOCUMENT, "file", "a file", _ABSENT)
+    except OSError as error:
+        part.differs(DOCUMENT, "file", "a file that can be read", error.strerror or error)
+    except CaptureError as error:
+        part.differs(DOCUMENT, "contents", "what docs/capture-format.md describes", printable(str(error)))
+    return None
+
+
+def _unknown_keys(document: dict[str, Any]) -> set[str]:
+    return document.keys() - {column.name for column in fields(CaptureInfo)}
+
+
+def _check_digests(path: Path, expected: Mapping[str, str], part: CheckedPart) -> None:
+    names = sorted(name for name in expected if name != DOCUMENT)
+    for name, (found, size) in zip(names, in_threads(lambda name: _digest(path / name), names), strict=True):
+        part.checked += 1
+        part.bytes += size
+        if found != expected[name]:
+            part.differs(name, SHA256, expected[name], found)
+
+
+def _digest(file: Path) -> tuple[str, int]:
+    """(digest, bytes) of a file; why there is no digest in its place."""
+    try:
+        if file.is_symlink() or not file.is_file():
+            return (_ABSENT if not file.is_symlink() else "a symbolic link"), 0
+        return file_digest(file), file.stat().st_size
+    except OSError as error:
+        return error.strerror or str(error), 0
+
+
+def _check_names(path: Path, info: CaptureInfo, part: CheckedPart) -> None:
+    """Files that do not belong to the capture, or came to it after it was written."""
+    try:
+        there = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
+        foreign = foreign_name(path)
+    except OSError as error:
+        part.differs(".", "directory", "one that can be listed", error.strerror or error)
+        return
+    added = there - info.digests.keys() - {DOCUMENT} if info.digests else set()
+    for name in sorted(added | ({foreign} if foreign is not None else set())):
+        part.differs(printable(name), "file", _ABSENT, "there, and not part of the capture")
+
+
+def _contents(path: Path, digests: CheckedPart) -> list[CheckedPart]:
+    damaged = [each.file for each in digests.differences if each.what == SHA256]
+    if any(not name.startswith(f"{USAGE_FOLDER}/") for name in damaged):
+        note = "not read, since a digest differs"
+        return [CheckedPart(part="tables", unit="row", note=note)]
+    tables = CheckedPart(part="tables", unit="row")
+    try:
+        capture = open_capture(path)
+    except CaptureError as error:
+        tables.differs(".", "contents", "tables that can be read", printable(str(error)))
+        return [tables]
+    return content_parts(capture)
+
+
+def _check_sources(path: Path, info: CaptureInfo, given: Sequence[Path]) -> CheckedPart:
+    """The files that the capture was made from, those given and those that lie beside it under their names."""
+    part = CheckedPart(part="sources", unit="file")
+    if info.made_by.get("anonymized"):
+        part.note = "the capture is anonymized: its sources cannot be known from it"
+        return part
+    wanted = {source.sha256: source for source in info.sources}
+    found: set[str] = set()
+    for file in given:
+        _check_source(file, _content_of(file), wanted, found, part)
+    for source in wanted.values():
+        beside = path.absolute().parent / source.name
+        if source.sha256 not in found and Path(source.name).name == source.name and beside.exists():
+            content = _content_of(beside)
+            if content.is_file():
+                _check_source(beside, content, wanted, found, part)
+    missing = [source.name for source in wanted.values() if source.sha256 not in found]
+    if missing and not part.different:
+        part.note = (
+            f"{len(missing)} of {len(wanted)} not at hand, such as {printable(missing[0])}: give it with --source"
+        )
+    return part
+
+
+def _content_of(source: Path) -> Path:
+    """The file whose digest stands for a source: of a capture, its `capture.json`."""
+    return source / DOCUMENT if source.is_dir() else source
+
+
+def _check_source(file: Path, content: Path, wanted: dict[str, Source], found: set[str], part: CheckedPart) -> None:
+    digest, size = _digest(content)
+    part.checked += 1
+    part.bytes += size
+    if digest in wanted:
+        found.add(digest)
+        return
+    named = [source.sha256 for source in wanted.values() if source.name == file.name]
+    expected = named[0] if named else "the digest of one of the capture's sources"
+    part.differs(printable(file), SHA256, expected, digest)

@@ -1,0 +1,62 @@
+"""`dxt-replay verify`: its exit status, its first line, its lists and its object."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replay.commands.main import main
+from replay.twin.placement import TWIN_ROOT
+from tests.capture_builder import build_capture, read
+from tests.replay.twin.staging import staged
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    capture = build_capture(tmp_path, files=[f"/d/{i}" for i in range(30)], ops=[read(i, length=9) for i in range(30)])
+    staged(capture, tmp_path / "target")
+    return capture.path, tmp_path / "target"
+
+
+def test_nothing_differs(places: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", *map(str, places)]) == 0
+    assert capsys.readouterr().out.startswith("passed: nothing differs\n")
+
+
+def test_each_difference_is_listed_up_to_a_number(
+    places: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in (places[1] / TWIN_ROOT / "d").iterdir():
+        file.write_bytes(b"other")
+    assert main(["verify", *map(str, places), "--most", "7"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("failed: 30 differences\n")
+    assert len([line for line in out.splitlines() if line.endswith("size  9         5")]) == 7
+    assert "and 23 more differences" in out
+
+
+def test_the_object_has_places_rows_and_differences(
+    places: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (places[0] / "spans.parquet").write_bytes(b"")
+    assert main(["verify", *map(str, places), "--json", "--sizes-only"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["passed"]
+    assert [place["kind"] for place in found["places"]] == ["capture", "twin"]
+    assert [each["file"] for each in found["places"][0]["differences"]] == ["spans.parquet"]
+    assert found["places"][1]["different"] == 0
+
+
+@pytest.mark.parametrize("argument", ["nowhere", "file", "empty"])
+def test_what_is_neither_is_wrong_use(tmp_path: Path, argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    assert main(["verify", str(tmp_path / argument)]) == 2
+    assert "give a capture" in capsys.readouterr().err
+
+
+def test_a_source_that_is_not_there_is_wrong_use(places: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(places[0]), "--source", "nowhere.darshan"]) == 2
+    assert "--source nowhere.darshan does not exist" in capsys.readouterr().err

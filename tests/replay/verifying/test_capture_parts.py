@@ -1,0 +1,206 @@
+"""A damaged capture is found: any bit where digests are there, and contradictions where they are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay import interface as dxt_replay
+from replay.verifying.checked import Difference, Verified
+from tests.capture_builder import Span, build_capture, read, write
+from traces.schema import HDF5_SCHEMA, CaptureInfo, Job, Source, table_from_columns
+from traces.store.digests import file_digest
+from traces.store.writer import write_capture_info, write_hdf5
+
+
+def differences(found: Verified) -> list[Difference]:
+    return [difference for place in found.places for part in place.parts for difference in part.differences]
+
+
+def made(folder: Path, **info: Any) -> Path:
+    """A capture of two ranks with every kind of file."""
+    stated = CaptureInfo(job=Job(nprocs=2, run_time_s=1.0, metadata={"note": "x" * 50}), ranks=(0, 1), **info)
+    capture = build_capture(
+        folder,
+        files=["/data/a.h5", "/data/b"],
+        ops=[
+            *(read(i % 2, offset=i * 10, length=10 + i, start_ns=i * 5_000, rank=i % 2) for i in range(40)),
+            write(1, length=9, start_ns=900_000, rank=1),
+        ],
+        spans=[Span("step", 0, 500_000, step=0)],
+        info=stated,
+    )
+    dataset = {"file_id": [0], "dataset": ["/d"], "type_size": [4], "points": [100]}
+    write_hdf5(capture.path, table_from_columns(dataset, HDF5_SCHEMA))
+    write_capture_info(capture.path, stated)
+    return capture.path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("whole"))
+
+
+def without_digests(capture: Path) -> None:
+    document = json.loads((capture / "capture.json").read_text())
+    del document["digests"]
+    (capture / "capture.json").write_text(json.dumps(document))
+
+
+def test_a_whole_capture_passes_and_says_what_was_checked(whole: Path) -> None:
+    found = dxt_replay.verify(whole)
+    assert found.passed, differences(found)
+    checked = {part.part: part.checked for part in found.places[0].parts}
+    assert checked["operations"] == 41
+    assert checked["digests"] == 5
+    assert checked["hdf5"] == checked["spans"] == 1
+    assert not [path for path in whole.rglob(".*") if path.is_file()], "a digest was left beside its file"
+
+
+def test_every_digest_is_that_of_the_file(whole: Path) -> None:
+    """Also of parts that were hashed while they were written."""
+    stated = json.loads((whole / "capture.json").read_text())["digests"]
+    assert {name: file_digest(whole / name) for name in stated if name != "capture.json"} == {
+        name: digest for name, digest in stated.items() if name != "capture.json"
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_flipped_bit_anywhere_is_found(whole: Path, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(sorted(path for path in whole.rglob("*") if path.is_file())))
+    place = data.draw(st.integers(0, 8 * file.stat().st_size - 1))
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(shutil.copytree(whole, Path(scratch) / "c.capture"))
+        name = file.relative_to(whole)
+        damaged = bytearray(file.read_bytes())
+        damaged[place // 8] ^= 1 << place % 8
+        (copy / name).write_bytes(damaged)
+        found = dxt_replay.verify(copy)
+        assert not found.passed
+        assert str(name) in {each.file for each in differences(found)}
+
+
+@pytest.mark.slow
+def test_flipped_bits_all_over_capture_json_are_found(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+    text = (whole / "capture.json").read_bytes()
+    for place in range(0, 8 * len(text), 5):
+        damaged = bytearray(text)
+        damaged[place // 8] ^= 1 << place % 8
+        (copy / "capture.json").write_bytes(damaged)
+        assert not dxt_replay.verify(copy).passed, place
+
+
+@pytest.mark.parametrize("name", ["ops/part-0000000-0000.parquet", "files.parquet", "spans.parquet", "hdf5.parquet"])
+def test_a_file_that_is_gone_is_named(whole: Path, tmp_path: Path, name: str) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+    (copy / name).unlink()
+    found = dxt_replay.verify(copy)
+    assert (name, "not there") in {(each.file, each.found) for each in differences(found)}
+
+
+@pytest.mark.parametrize("name", ["ops/part-0000009-0000.parquet", "notes.txt", "usage/x", "ops/deeper/x"])
+def test_a_file_that_came_later_is_named(whole: Path, tmp_path: Path, name: str) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+    (copy / name).parent.mkdir(exist_ok=True)
+    (copy / name).write_bytes(b"x")
+    assert name in {each.file for each in differences(dxt_replay.verify(copy))}
+
+
+def test_a_link_in_place_of_a_part_is_named(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+    (copy / "files.parquet").unlink()
+    (copy / "files.parquet").symlink_to(whole / "files.parquet")
+    assert "a symbolic link" in {each.found for each in differences(dxt_replay.verify(copy))}
+
+
+class TestWithoutDigests:
+    """Captures of earlier releases."""
+
+    @pytest.fixture
+    def old(self, whole: Path, tmp_path: Path) -> Path:
+        copy = Path(shutil.copytree(whole, tmp_path / "old.capture"))
+        without_digests(copy)
+        return copy
+
+    def test_they_pass_by_their_counts_and_it_says_so(self, old: Path) -> None:
+        found = dxt_replay.verify(old)
+        assert found.passed
+        assert "checked by counts alone" in found.places[0].parts[1].note
+
+    def test_a_missing_row_contradicts_the_usage_counts(self, old: Path) -> None:
+        part = old / "ops" / "part-0000000-0000.parquet"
+        ranks = [pq.ParquetFile(part).read_row_group(index) for index in range(2)]
+        with pq.ParquetWriter(part, ranks[0].schema) as writer:
+            for rows in (ranks[0].slice(1), ranks[1]):
+                writer.write_table(rows)
+        (difference,) = differences(dxt_replay.verify(old))
+        assert (difference.file, difference.what) == ("usage", "counts of rank 0")
+
+    def test_a_file_number_that_is_not_there_is_found(self, old: Path) -> None:
+        pq.write_table(pq.read_table(old / "files.parquet").slice(0, 1), old / "files.parquet")
+        assert any("names a file" in each.found for each in differences(dxt_replay.verify(old)))
+
+    def test_a_damaged_document_is_named(self, old: Path) -> None:
+        (old / "capture.json").write_text("{")
+        (difference,) = differences(dxt_replay.verify(old))
+        assert difference.file == "capture.json"
+
+
+def test_a_replay_whose_rows_are_not_those_that_it_counted(tmp_path: Path) -> None:
+    result = {"operations": 3, "bytes": {"read": 7, "written": 0}}
+    capture = build_capture(
+        tmp_path,
+        ops=[read(0, length=7, due_ns=0, result=7), read(0, length=7, start_ns=5_000, due_ns=0, result=-5)],
+        files=["/a"],
+        info=CaptureInfo(
+            job=Job(nprocs=1, run_time_s=1.0), ranks=(0,), made_by={"command": "run", "pace": "none", "result": result}
+        ),
+    )
+    (difference,) = differences(dxt_replay.verify(capture.path))
+    assert (difference.what, difference.expected, difference.found) == ("operations of the replay", "3", "2")
+
+
+class TestSources:
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Path:
+        (tmp_path / "away").mkdir()
+        (tmp_path / "away" / "job.log").write_bytes(b"what was recorded")
+        return tmp_path / "away" / "job.log"
+
+    @pytest.fixture
+    def capture(self, tmp_path: Path, log: Path) -> Path:
+        return made(tmp_path, sources=(Source(name="job.log", sha256=file_digest(log), kind="strace"),))
+
+    def test_a_given_one_is_held_against_its_digest(self, capture: Path, log: Path) -> None:
+        assert "not at hand" in dxt_replay.verify(capture).places[0].parts[-1].note
+        assert dxt_replay.verify(capture, sources=[log]).places[0].parts[-1].checked == 1
+        assert dxt_replay.verify(capture, sources=[log]).passed
+        log.write_bytes(b"what was recordet")
+        (difference,) = differences(dxt_replay.verify(capture, sources=[log]))
+        assert difference.file == str(log)
+
+    def test_one_beside_the_capture_is_found(self, capture: Path, log: Path) -> None:
+        shutil.copy(log, capture.parent / "job.log")
+        found = dxt_replay.verify(capture)
+        assert found.passed
+        assert found.places[0].parts[-1].checked == 1
+        (capture.parent / "job.log").write_bytes(b"another")
+        assert not dxt_replay.verify(capture).passed
+
+    def test_a_replay_knows_the_capture_that_it_replayed(self, tmp_path: Path) -> None:
+        (tmp_path / "1").mkdir()
+        source = dxt_replay.open_capture(made(tmp_path / "1"))
+        replay = build_capture(tmp_path, ops=[read(0, length=1)], files=["/a"], name="replay", replay_of=source)
+        assert dxt_replay.verify(replay.path, sources=[source.path]).passed
+        (source.path / "capture.json").write_text((source.path / "capture.json").read_text() + " ")
+        assert not dxt_replay.verify(replay.path, sources=[source.path]).passed

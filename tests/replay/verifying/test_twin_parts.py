@@ -1,0 +1,223 @@
+"""A staged twin that is not what its manifest says is named, to the byte; verifying changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replay import interface as dxt_replay
+from replay.twin.manifest import MANIFEST_NAME
+from replay.twin.placement import TWIN_ROOT
+from replay.verifying.checked import Difference
+from tests.capture_builder import File, build_capture, read, write
+from tests.replay.twin.staging import staged, tree
+from traces.schema import HDF5_SCHEMA, table_from_columns
+from traces.store.reader import Capture, open_capture
+from traces.store.writer import write_hdf5
+from traces.units import MIB
+
+SIZE = 2 * MIB + 12_345
+
+
+def differences(*paths: Path, **options: bool) -> list[Difference]:
+    found = dxt_replay.verify(*paths, **options)
+    listed = [difference for place in found.places for part in place.parts for difference in part.differences]
+    assert found.passed == (not listed)
+    return listed
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    """A large file, a small one, one that is written too, one that a run makes, and one that is looked at."""
+    return build_capture(
+        tmp_path,
+        files=["/d/large", "/d/small", "/e/both", "/e/made", File("/d/seen", size=5000)],
+        ops=[
+            read(0, length=SIZE),
+            read(1, length=100),
+            read(2, length=500),
+            write(2, offset=100, length=50),
+            write(3, length=10),
+            read(4, length=0),
+        ],
+    )
+
+
+@pytest.fixture
+def target(capture: Capture, tmp_path: Path) -> Path:
+    staged(capture, tmp_path / "target")
+    return tmp_path / "target"
+
+
+def test_a_twin_as_staged_passes_and_nothing_changes(target: Path) -> None:
+    before = tree(target), os.stat(target).st_mtime_ns
+    assert differences(target) == []
+    assert differences(target, sizes_only=True) == []
+    assert (tree(target), os.stat(target).st_mtime_ns) == before
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4097, MIB - 1, MIB, 2 * MIB + 5, SIZE - 1])
+def test_a_changed_byte_is_named(target: Path, offset: int) -> None:
+    with open(target / TWIN_ROOT / "d/large", "r+b") as file:
+        file.seek(offset)
+        was = file.read(1)
+        file.seek(offset)
+        file.write(bytes([was[0] ^ 16]))
+    (found,) = differences(target)
+    assert (found.file, found.offset) == (f"{TWIN_ROOT}/d/large", offset)
+    assert found.expected.startswith(was.hex())
+    assert differences(target, sizes_only=True) == []
+
+
+def swap(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(target: Path) -> None:
+        path = target / TWIN_ROOT / "d/small"
+        path.rename(target / "aside")
+        make(path)
+
+    return change
+
+
+def bound(path: Path) -> None:
+    """A socket at a path that may be longer than an address may be."""
+    here = os.open(".", os.O_RDONLY)
+    os.chdir(path.parent)
+    try:
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    finally:
+        os.fchdir(here)
+        os.close(here)
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "found"),
+    [
+        (lambda t: (t / TWIN_ROOT / "d/small").unlink(), "file", "not there"),
+        (lambda t: os.truncate(t / TWIN_ROOT / "d/small", 99), "size", "99"),
+        (lambda t: os.truncate(t / TWIN_ROOT / "d/seen", 6000), "size", "6000"),
+        (lambda t: os.link(t / TWIN_ROOT / "d/small", t / "other"), "names (hard links)", "2"),
+        (swap(lambda path: path.symlink_to(path.parents[2] / "aside")), "kind", "a symbolic link"),
+        (swap(lambda path: path.mkdir()), "kind", "a directory"),
+        (swap(lambda path: os.mkfifo(path)), "kind", "a FIFO"),
+        (swap(bound), "kind", "a socket"),
+    ],
+)
+def test_what_is_not_the_staged_file_is_named(
+    target: Path, change: Callable[[Path], object], what: str, found: str
+) -> None:
+    change(target)
+    for sizes_only in (False, True):
+        assert (f"{TWIN_ROOT}/d/small", what, found) in {
+            (each.file.replace("seen", "small"), each.what, each.found)
+            for each in differences(target, sizes_only=sizes_only)
+        }
+
+
+def test_a_hole_that_holds_data_is_named(target: Path) -> None:
+    with open(target / TWIN_ROOT / "d/seen", "r+b") as file:
+        file.seek(4500)
+        file.write(b"x")
+    (found,) = differences(target)
+    assert (found.file, found.offset, found.found[:2]) == (f"{TWIN_ROOT}/d/seen", 4500, b"x".hex())
+
+
+@pytest.mark.parametrize("name", ["d/more", "new/x", "d/.%~0123456789abcdef.part"])
+def test_what_the_manifest_does_not_list_is_named(target: Path, name: str) -> None:
+    (target / TWIN_ROOT / name).parent.mkdir(exist_ok=True)
+    (target / TWIN_ROOT / name).write_bytes(b"")
+    assert f"{TWIN_ROOT}/{name}" in {each.file for each in differences(target)}
+
+
+def test_files_beside_the_twin_are_the_users(target: Path) -> None:
+    (target / "notes").write_bytes(b"mine")
+    assert differences(target) == []
+
+
+def test_what_a_replay_writes_is_not_damage(capture: Capture, target: Path, tmp_path: Path) -> None:
+    dxt_replay.run(capture, target, tmp_path / "r.capture", pace="none")
+    found = dxt_replay.verify(target, tmp_path / "r.capture")
+    assert found.passed
+    assert "1 hold what replays wrote" in found.places[0].parts[2].note
+    assert (target / TWIN_ROOT / "e/made").exists()
+
+
+class TestManifest:
+    def change(self, target: Path, change: Callable[[dict[str, object]], object]) -> None:
+        document = json.loads((target / MANIFEST_NAME).read_text())
+        change(document)
+        (target / MANIFEST_NAME).write_text(json.dumps(document))
+
+    def test_a_damaged_one_is_named(self, target: Path) -> None:
+        (target / MANIFEST_NAME).write_text("{")
+        (found,) = differences(target)
+        assert found.file == MANIFEST_NAME
+
+    def test_without_one_all_files_are_extra(self, target: Path) -> None:
+        (target / MANIFEST_NAME).unlink()
+        assert {MANIFEST_NAME, f"{TWIN_ROOT}/d/large"} <= {each.file for each in differences(target)}
+
+    def test_a_staging_that_did_not_end(self, target: Path) -> None:
+        self.change(target, lambda document: [each.update(state="planned") for each in document["files"]])  # type: ignore[attr-defined]
+        assert all("did not end" in each.found for each in differences(target))
+
+    def test_a_file_below_a_file(self, target: Path) -> None:
+        def add(document: dict[str, list[dict[str, object]]]) -> None:
+            document["files"].append({**document["files"][0], "path": f"{TWIN_ROOT}/d/small/x"})
+
+        self.change(target, add)  # type: ignore[arg-type]
+        assert any(each.found == f"below the file {TWIN_ROOT}/d/small" for each in differences(target))
+
+    def test_one_of_version_2_is_read(self, target: Path) -> None:
+        def older(document: dict[str, object]) -> None:
+            document["schema_version"] = 2
+            for entry in document["files"]:  # type: ignore[attr-defined]
+                entry.pop("written", None)
+
+        self.change(target, older)
+        assert differences(target) == []
+
+
+class TestHdf5:
+    """Chunks that a filter compressed, contiguous data, metadata: every byte has one right value."""
+
+    @pytest.fixture
+    def chunks(self, tmp_path: Path) -> Capture:
+        offsets, sizes = np.array([4096, 40_000, 90_000]), np.array([30_000, 31_000, 29_000])
+        capture = build_capture(
+            tmp_path,
+            files=[File("/d/x.h5", format="hdf5")],
+            ops=[
+                read(0, offset=int(o), length=int(s), start_ns=i * 9000)
+                for i, (o, s) in enumerate(zip(offsets, sizes, strict=True))
+            ],
+        )
+        row = {
+            "file_id": [0], "dataset": ["/x"], "type_size": [4], "points": [30_000], "shape": [[30_000]],
+            "chunk_shape": [[10_000]], "filters": [["gzip"]], "chunk_index": [[0, 1, 2]],
+            "chunk_offset": [offsets.tolist()], "chunk_size": [sizes.tolist()], "chunk_mask": [[0, 0, 0]],
+        }  # fmt: skip
+        write_hdf5(capture.path, table_from_columns(row, HDF5_SCHEMA))
+        return open_capture(capture.path)
+
+    def test_each_kind_of_byte_is_compared_with_the_capture(self, chunks: Capture, tmp_path: Path) -> None:
+        target = tmp_path / "target"
+        (file,) = staged(chunks, target).to_write
+        assert file.layout is not None
+        path = target / file.path
+        size = path.stat().st_size
+        assert [part.note for part in dxt_replay.verify(target).places[0].parts if "by size alone" in part.note]
+        for offset in (0, 50, 200, 4096, 20_000, 45_000, 71_500, 118_999, size - 300, size - 1):
+            whole = path.read_bytes()
+            damaged = bytearray(whole)
+            damaged[offset] ^= 1
+            path.write_bytes(damaged)
+            found = dxt_replay.verify(chunks.path, target).places[1].parts[2].differences
+            assert [each.offset for each in found] == [offset]
+            path.write_bytes(whole)
+        assert not dxt_replay.verify(chunks.path, target).places[1].different
