@@ -34,6 +34,9 @@ bench-prediction:  ## pace steps against a real application on throttled storage
 bench-agreement:  ## simulate against run on calibrated targets; needs root and libfuse3, 45 minutes
 	$(PYTHON) -m benchmarks.simulation_agreement
 
+bench-file-systems:  ## regress on real file systems: known changes, and false alarms; needs root and loop devices, 25 minutes
+	$(PYTHON) -m benchmarks.file_systems
+
 figures:  ## Figures 9 to 15 of the DLIO paper, simulated, beside what was printed; half an hour
 	$(PYTHON) -m benchmarks.paper_figures
 
@@ -49,4 +52,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement figures survey-logs demo clean
+.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement bench-file-systems figures survey-logs demo clean

@@ -2,9 +2,10 @@
 
    delayed_files DELAY_US MOUNTPOINT [FUSE options]     shows the directory DXT_REPLAY_DELAYED_SOURCE
 
-   Each read, write, sync, open, create and look-up that reaches it waits DELAY_US first. Calls wait at the same time, so
-   it bounds latency and not bandwidth. The kernel's page cache and read-ahead lie above it, as with a network's file
-   system.  Build: cc -O2 delayed_files.c -o delayed_files $(pkg-config --cflags --libs fuse3) */
+   Each read, write, sync, open, create and look-up that reaches it waits DELAY_US first; with DXT_REPLAY_DELAYED_CALLS
+   set to `metadata`, reads, writes and syncs do not. Calls wait at the same time, so it bounds latency and not
+   bandwidth. The kernel's page cache and read-ahead lie above it, as with a network's file system.
+   Build: cc -O2 delayed_files.c -o delayed_files $(pkg-config --cflags --libs fuse3) */
 
 #define FUSE_USE_VERSION 31
 #define _GNU_SOURCE
@@ -22,6 +23,7 @@
 
 static long delay_ns;
 static int source;
+static int metadata_only;
 
 static void wait_first(void)
 {
@@ -32,6 +34,12 @@ static void wait_first(void)
     until.tv_nsec %= 1000000000;
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         ;
+}
+
+static void wait_for_data(void)
+{
+    if (!metadata_only)
+        wait_first();
 }
 
 static const char *below(const char *path) { return path[1] ? path + 1 : "."; }
@@ -92,21 +100,21 @@ static int create_file(const char *path, mode_t mode, struct fuse_file_info *fil
 static int read_file(const char *path, char *data, size_t length, off_t offset, struct fuse_file_info *file)
 {
     (void)path;
-    wait_first();
+    wait_for_data();
     return answer(pread(file->fh, data, length, offset));
 }
 
 static int write_file(const char *path, const char *data, size_t length, off_t offset, struct fuse_file_info *file)
 {
     (void)path;
-    wait_first();
+    wait_for_data();
     return answer(pwrite(file->fh, data, length, offset));
 }
 
 static int sync_file(const char *path, int only_data, struct fuse_file_info *file)
 {
     (void)path;
-    wait_first();
+    wait_for_data();
     return answer(only_data ? fdatasync(file->fh) : fsync(file->fh));
 }
 
@@ -167,6 +175,8 @@ int main(int count, char **arguments)
         return 2;
     }
     delay_ns = 1000 * atol(arguments[1]);
+    const char *calls = getenv("DXT_REPLAY_DELAYED_CALLS");
+    metadata_only = calls && !strcmp(calls, "metadata");
     source = open(shown, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (source < 0) {
         perror(shown);

@@ -14,17 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.slowed_storage import CannotThrottleError, dxt_replay, run_in, throttled
 from benchmarks.training_application import READ_BYTES, Training
 
 APPLICATIONS = {
@@ -40,10 +38,6 @@ BYTES_PER_S = (20_000_000, 10_000_000)
 PACES = ("steps", "think", "timed")
 LIMIT_PCT = 10.0
 """Largest error of the predicted time, per cent; a first trial reached 4 to 10 %."""
-
-
-class CannotThrottleError(Exception):
-    """The storage of this machine cannot be throttled."""
 
 
 def measure(target: Path | None = None) -> dict[str, Any]:
@@ -110,67 +104,6 @@ def _train(
     chosen = {"training": asdict(training), "data": str(data), "capture": str(capture), "cold": cold}
     config.write_text(json.dumps(chosen), encoding="utf-8")
     return float(run_in([sys.executable, "-m", "benchmarks.training_application", str(config)], procs))
-
-
-def dxt_replay(*arguments: str, procs: Path | None = None) -> str:
-    return run_in([sys.executable, "-m", "replay.commands.main", *arguments], procs)
-
-
-def run_in(command: Sequence[str], procs: Path | None = None) -> str:
-    """Standard output of a command, which joins the control group of `procs` first."""
-    if procs is not None:
-        command = ["sh", "-c", f'echo $$ > "{procs}" && exec "$@"', "sh", *command]
-    root = Path(__file__).parents[1]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
-    return done.stdout
-
-
-@contextmanager
-def throttled(folder: Path, bytes_per_s: int | None = None, *, requests_per_s: int | None = None) -> Iterator[Path]:
-    """A control group whose members read the device of `folder` at these rates: the file that takes their ids.
-
-    Raises: CannotThrottleError.
-    """
-    device = _device(folder)
-    rates = {"bps": bytes_per_s, "iops": requests_per_s}
-    chosen = {unit: rate for unit, rate in rates.items() if rate is not None}
-    for group, lines in (
-        (
-            "/sys/fs/cgroup/blkio",
-            {f"blkio.throttle.read_{unit}_device": f"{device} {rate}" for unit, rate in chosen.items()},
-        ),
-        ("/sys/fs/cgroup", {"io.max": " ".join([device, *(f"r{unit}={rate}" for unit, rate in chosen.items())])}),
-    ):
-        place = Path(group, f"dxt-replay-{os.getpid()}")
-        try:
-            place.mkdir()
-        except OSError:
-            continue
-        try:
-            try:
-                for limit, line in lines.items():
-                    (place / limit).write_text(line, encoding="ascii")
-            except OSError:
-                continue
-            yield place / "cgroup.procs"
-            return
-        finally:
-            place.rmdir()
-    raise CannotThrottleError("no control group that limits block I/O can be made here (it needs root)")
-
-
-def _device(folder: Path) -> str:
-    """major:minor of the disk that holds `folder`."""
-    number = folder.stat().st_dev
-    name = f"{os.major(number)}:{os.minor(number)}"
-    place = Path("/sys/dev/block", name)
-    if not place.exists():
-        raise CannotThrottleError(f"{folder} is not on a block device: choose another --target")
-    if (place / "partition").exists():
-        return (place.resolve().parent / "dev").read_text(encoding="ascii").strip()
-    return name
 
 
 def table(result: dict[str, Any]) -> str:

@@ -16,11 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -28,15 +25,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.prediction import CannotThrottleError, dxt_replay, throttled
+from benchmarks.slowed_storage import CannotThrottleError, delayed, dxt_replay, throttled
 from replay import interface
 
 BUNDLED = ("imagenet", "cosmictagger")
 BYTES_PER_S, REQUESTS_PER_S, DELAY_US = 10_000_000, 100, 5000
 LIMIT_PCT = 10.0
 """Largest difference of the simulated time from the replayed one, per cent."""
-
-MOUNTED_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,47 +54,6 @@ def _no_group(folder: Path) -> Iterator[Path | None]:
     yield None
 
 
-@contextmanager
-def delayed(folder: Path) -> Iterator[Path]:
-    """`folder` through a file system of its own, each of whose calls takes DELAY_US. Raises: CannotThrottleError."""
-    with tempfile.TemporaryDirectory(prefix="dxt-replay-delayed-") as own:
-        program, mount = Path(own, "delayed_files"), Path(own, "mount")
-        mount.mkdir()
-        _build(program)
-        options = "max_threads=128,entry_timeout=86400,attr_timeout=86400"
-        process = subprocess.Popen(
-            [str(program), str(DELAY_US), str(mount), "-f", "-o", options],
-            env=os.environ | {"DXT_REPLAY_DELAYED_SOURCE": str(folder)},
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            until = time.monotonic() + MOUNTED_WITHIN_S
-            while not mount.is_mount():
-                if process.poll() is not None or time.monotonic() > until:
-                    raise CannotThrottleError("a FUSE file system cannot be mounted here")
-                time.sleep(0.01)
-            yield mount
-        finally:
-            for command in (["fusermount3", "-u", str(mount)], ["umount", str(mount)]):
-                if mount.is_mount():
-                    subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
-            process.terminate()
-            process.wait()
-
-
-def _build(program: Path) -> None:
-    try:
-        flags = subprocess.run(
-            ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True
-        ).stdout.split()
-        source = Path(__file__).with_name("delayed_files.c")
-        subprocess.run(["cc", "-O2", str(source), "-o", str(program), *flags], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CannotThrottleError(
-            "the slow file system cannot be built (it needs cc, pkg-config and libfuse3-dev)"
-        ) from error
-
-
 TARGETS = (
     Target(name="plain", shown=_as_it_is, group=_no_group),
     Target(
@@ -112,7 +66,7 @@ TARGETS = (
         shown=_as_it_is,
         group=lambda folder: throttled(folder, requests_per_s=REQUESTS_PER_S),
     ),
-    Target(name=f"{DELAY_US / 1000:.0f} ms a call", shown=delayed, group=_no_group),
+    Target(name=f"{DELAY_US / 1000:.0f} ms a call", shown=lambda folder: delayed(folder, DELAY_US), group=_no_group),
 )
 
 

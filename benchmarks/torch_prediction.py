@@ -28,7 +28,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from benchmarks.prediction import CannotThrottleError, dxt_replay, run_in, throttled
+from benchmarks.slowed_storage import CannotThrottleError, dxt_replay, run_in, throttled
 from benchmarks.torch_application import TorchTraining
 from traces.store.reader import open_capture
 

@@ -1,0 +1,134 @@
+"""One comparison: both sides mounted, `dxt-replay regress` between them, and fio beside it where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from benchmarks.file_systems.changes import Change
+from benchmarks.file_systems.mounted import Mounted, Storage, mounted
+from benchmarks.slowed_storage import dxt_replay, limited, run_in
+from replay.regression.comparison import BASELINE
+from replay.regression.experiment import schedule
+from replay.regression.interval_verdict import Rule, judge
+from replay.regression.signed_rank import paired_ratio
+
+WORKLOADS = ("reading", "writing", "saving")
+FIO_BYTES = "256m"
+
+
+def generate(scratch: Path) -> dict[str, Path]:
+    """The capture of each workload."""
+    captures = {}
+    for name in WORKLOADS:
+        description = Path(__file__).with_name("workloads") / f"{name}.yaml"
+        captures[name] = scratch / f"{name}.capture"
+        dxt_replay("generate", str(description), "--ranks", "1", "-o", str(captures[name]))
+    return captures
+
+
+def measure_change(
+    change: Change, capture: Path, pairs: int, scratch: Path, on_mounted: Callable[[str], None] = lambda name: None
+) -> dict[str, Any]:
+    """What `regress`, and fio where the change asks for it, find. `on_mounted`: called before the first run.
+
+    Raises: UnavailableError, CannotThrottleError.
+    """
+    with (
+        mounted(change.baseline, scratch) as before,
+        mounted(change.candidate, scratch) as after,
+        _group({before: change.baseline, after: change.candidate}) as procs,
+    ):
+        on_mounted(change.name)
+        found = regress(capture, before.folder / "twin", after.folder / "twin", pairs, procs)
+        if change.peer is not None and shutil.which("fio"):
+            found["fio"] = _fio(before.folder, after.folder, pairs, procs, change.peer)
+    return {"change": change.name, "workload": change.workload, "expected": change.expected} | found
+
+
+def _group(sides: dict[Mounted, Storage]) -> AbstractContextManager[Path | None]:
+    limits = {side.device: storage.limits for side, storage in sides.items() if side.device and storage.limits}
+    return limited(limits) if limits else nullcontext()
+
+
+def regress(capture: Path, baseline: Path, candidate: Path, pairs: int, procs: Path | None = None) -> dict[str, Any]:
+    """The verdict of `dxt-replay regress` on the metric that decides, and what it rests on."""
+    begin = time.monotonic()
+    sides = ("--baseline", str(baseline), "--candidate", str(candidate))
+    printed = dxt_replay(
+        "regress", str(capture), *sides, "--repeats", str(pairs), "--json", "-q", procs=procs, statuses=(0, 1)
+    )
+    result = json.loads(printed)
+    metric = result["metrics"][result["primary"]]
+    return {
+        "verdict": result["verdict"],
+        "reason": result["reason"],
+        "ratio": metric["ratio"],
+        "ci": metric["ci"],
+        "baseline_s": statistics.median(metric["baseline"]),
+        "candidate_s": statistics.median(metric["candidate"]),
+        "baseline": metric["baseline"],
+        "candidate": metric["candidate"],
+        "seed": result["seed"],
+        "warnings": result["warnings"],
+        "took_s": time.monotonic() - begin,
+    }
+
+
+def _fio(before: Path, after: Path, pairs: int, procs: Path | None, options: tuple[str, ...]) -> dict[str, Any]:
+    """The time of fio's sequential read on both sides, in the same random pairs and judged by the same rule."""
+    times: dict[str, list[float]] = {}
+    for _, side in schedule(pairs, 1, secrets.randbits(32)):
+        place = before if side == BASELINE else after
+        command = ("fio", "--name=sequential", f"--directory={place}", "--rw=read", "--bs=1m", f"--size={FIO_BYTES}")
+        printed = run_in([*command, "--ioengine=psync", "--output-format=json", *options], procs)
+        job = json.loads(printed[printed.index("{") :])["jobs"][0]
+        times.setdefault(side, []).append(1 / job["read"]["bw_bytes"])
+    baseline, candidate = (values[1:] for values in (times[BASELINE], times["candidate"]))
+    found = paired_ratio(baseline, candidate, Rule().alpha)
+    return {
+        "command": " ".join(command[2:]).replace(f"--directory={place} ", "") + " " + " ".join(options),
+        "verdict": judge(found, Rule()).verdict.value,
+        "ratio": found.ratio,
+        "ci": [found.low, found.high],
+    }
+
+
+def measure_same(
+    kind: str, captures: dict[str, Path], comparisons: int, pairs: int, scratch: Path
+) -> Iterator[dict[str, Any]]:
+    """A/A: `regress` between two new directories of one file system, `comparisons` times, a workload after the other.
+
+    Raises: UnavailableError, CannotThrottleError.
+    """
+    with mounted(Storage(kind=kind), scratch) as side:
+        for number in range(comparisons):
+            workload = WORKLOADS[number % len(WORKLOADS)]
+            places = [side.folder / f"{number}-{name}" for name in "ab"]
+            found = regress(captures[workload], places[0], places[1], pairs)
+            for place in places:
+                shutil.rmtree(place)
+            yield {"kind": kind, "workload": workload} | found
+
+
+@contextmanager
+def busy_processor() -> Iterator[None]:
+    """One processor is kept busy by a process that ends with this context."""
+    process = subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", sys.executable, "-c", "while True: pass"], env=os.environ
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()

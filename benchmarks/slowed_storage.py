@@ -1,0 +1,158 @@
+"""Storage made slow for a benchmark: throttled by a control group, or shown through FUSE calls that wait."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+LIMITS = {
+    "rbps": "blkio.throttle.read_bps_device",
+    "wbps": "blkio.throttle.write_bps_device",
+    "riops": "blkio.throttle.read_iops_device",
+    "wiops": "blkio.throttle.write_iops_device",
+}
+"""Limits of a device by their names in `io.max` (control groups of version 2), and their files in version 1."""
+
+WITHIN_S = 10.0
+"""Longest time in which a file system is mounted or the processes of a control group end."""
+
+
+class CannotThrottleError(Exception):
+    """The storage of this machine cannot be throttled."""
+
+
+def dxt_replay(*arguments: str, procs: Path | None = None, statuses: Collection[int] = (0,)) -> str:
+    """What the command prints; `procs` and `statuses` as in `run_in`."""
+    return run_in([sys.executable, "-m", "replay.commands.main", *arguments], procs, statuses)
+
+
+def run_in(command: Sequence[str], procs: Path | None, statuses: Collection[int] = (0,)) -> str:
+    """Standard output of a command, which joins the control group of `procs` first.
+
+    Raises: RuntimeError where it ends with a status that is not among `statuses`.
+    """
+    if procs is not None:
+        command = ["sh", "-c", f'echo $$ > "{procs}" && exec "$@"', "sh", *command]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    if done.returncode not in statuses:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+@contextmanager
+def throttled(folder: Path, bytes_per_s: int | None = None, *, requests_per_s: int | None = None) -> Iterator[Path]:
+    """A control group whose members read the device of `folder` at these rates: the file that takes their ids.
+
+    Raises: CannotThrottleError.
+    """
+    rates = {"rbps": bytes_per_s, "riops": requests_per_s}
+    with limited({device_of(folder): {name: rate for name, rate in rates.items() if rate is not None}}) as procs:
+        yield procs
+
+
+@contextmanager
+def limited(limits: Mapping[str, Mapping[str, int]]) -> Iterator[Path]:
+    """A control group with limits (names of LIMITS) per device (`major:minor`): the file that takes members' ids.
+
+    Raises: CannotThrottleError.
+    """
+    older = [(LIMITS[name], f"{device} {rate}") for device, rates in limits.items() for name, rate in rates.items()]
+    newer = [
+        ("io.max", " ".join([device, *(f"{name}={rate}" for name, rate in rates.items())]))
+        for device, rates in limits.items()
+    ]
+    for parent, lines in (("/sys/fs/cgroup/blkio", older), ("/sys/fs/cgroup", newer)):
+        place = Path(parent, f"dxt-replay-{os.getpid()}")
+        try:
+            place.mkdir()
+        except OSError:
+            continue
+        try:
+            try:
+                for name, line in lines:
+                    (place / name).write_text(line, encoding="ascii")
+            except OSError:
+                continue
+            yield place / "cgroup.procs"
+            return
+        finally:
+            _remove_group(place)
+    raise CannotThrottleError("no control group that limits block I/O can be made here (it needs root)")
+
+
+def _remove_group(place: Path) -> None:
+    """A group that still has a member that is about to end is busy."""
+    until = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            place.rmdir()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def device_of(folder: Path) -> str:
+    """major:minor of the disk that holds `folder`. Raises: CannotThrottleError."""
+    number = folder.stat().st_dev
+    name = f"{os.major(number)}:{os.minor(number)}"
+    place = Path("/sys/dev/block", name)
+    if not place.exists():
+        raise CannotThrottleError(f"{folder} is not on a block device: choose another --target")
+    if (place / "partition").exists():
+        return (place.resolve().parent / "dev").read_text(encoding="ascii").strip()
+    return name
+
+
+@contextmanager
+def delayed(folder: Path, delay_us: int, calls: str = "all") -> Iterator[Path]:
+    """`folder` through a file system of its own, each of whose calls takes `delay_us`.
+
+    `calls`: "all", or "metadata" where reads, writes and syncs are not delayed. Raises: CannotThrottleError.
+    """
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-delayed-") as own:
+        program, mount = Path(own, "delayed_files"), Path(own, "mount")
+        mount.mkdir()
+        _build(program)
+        options = "max_threads=128,entry_timeout=86400,attr_timeout=86400"
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", str(program), str(delay_us), str(mount), "-f", "-o", options],
+            env=os.environ | {"DXT_REPLAY_DELAYED_SOURCE": str(folder), "DXT_REPLAY_DELAYED_CALLS": calls},
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # so Ctrl-C ends what uses the file system first, then the file system
+        )
+        try:
+            until = time.monotonic() + WITHIN_S
+            while not mount.is_mount():
+                if process.poll() is not None or time.monotonic() > until:
+                    raise CannotThrottleError("a FUSE file system cannot be mounted here")
+                time.sleep(0.01)
+            yield mount
+        finally:
+            for command in (["fusermount3", "-u", str(mount)], ["umount", str(mount)], ["umount", "-l", str(mount)]):
+                if mount.is_mount():
+                    subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+            process.terminate()
+            process.wait()
+
+
+def _build(program: Path) -> None:
+    try:
+        flags = subprocess.run(
+            ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        source = Path(__file__).with_name("delayed_files.c")
+        subprocess.run(["cc", "-O2", str(source), "-o", str(program), *flags], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CannotThrottleError(
+            "the slow file system cannot be built (it needs cc, pkg-config and libfuse3-dev)"
+        ) from error
