@@ -1,12 +1,28 @@
-"""Hypothesis: the same examples in every run, so that a run tells something of the change and nothing else.
+"""Hypothesis: the same examples in every run, so that a failure comes from the change and from nothing else.
 
     pytest --hypothesis-profile=search        # other examples in every run: what `make test-slow` does
+    pytest -n 2 --dist loadgroup              # two processes: a file, or all of MACHINE, stays in one
 
 Examples run as long as they need: these tests share their machine.
 """
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+# What starts MPI, times threads or sends signals: tests that would disturb each other side by side.
+MACHINE = ("replay/calibration", "replay/commands", "replay/engine", "replay/ranks", "replay/run", "replay/causal", "benchmarks")
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    tests = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(tests).as_posix()
+        item.add_marker(pytest.mark.xdist_group("machine" if path.startswith(MACHINE) else path))
