@@ -12,7 +12,15 @@ import pytest
 from hypothesis import settings
 
 # What starts MPI, times threads or sends signals: tests that would disturb each other side by side.
-MACHINE = ("replay/calibration", "replay/commands", "replay/engine", "replay/ranks", "replay/run", "replay/causal", "benchmarks")
+MACHINE = (
+    "replay/calibration",
+    "replay/commands",
+    "replay/engine",
+    "replay/ranks",
+    "replay/run",
+    "replay/causal",
+    "benchmarks",
+)
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
