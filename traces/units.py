@@ -113,11 +113,13 @@ def format_counted(count: int, noun: str) -> str:
     return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
-_DURATIONS = {"": NS_PER_S, "s": NS_PER_S, "ms": NS_PER_MS, "us": NS_PER_US, "ns": 1, "m": 60 * NS_PER_S}
+_DURATIONS = {
+    "": NS_PER_S, "s": NS_PER_S, "ms": NS_PER_MS, "us": NS_PER_US, "ns": 1, "m": 60 * NS_PER_S, "h": 3600 * NS_PER_S
+}  # fmt: skip
 
 
 def parse_duration_ns(text: str, option: str) -> int:
-    """`10`, `10s`, `1.5m`, `500ms`, `20us` or `7ns` in ns; without a unit seconds. `option`: what an error names.
+    """`10`, `10s`, `1.5m`, `2h`, `500ms`, `20us` or `7ns` in ns; without a unit seconds. `option`: what an error names.
 
     Raises: UsageError for any other text.
     """

@@ -11,6 +11,20 @@ PACES = ("timed", "think", "steps", "none")
 APIS = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
 """As in `traces.replay_record`, which would take its time to be imported for a `--help`."""
 
+
+def _timeout_s(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    from traces.units import NS_PER_S, parse_duration_ns
+
+    return parse_duration_ns(value, "--timeout") / NS_PER_S
+
+
+def timeout_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Option --timeout DURATION, which the command gets as `timeout_s`."""
+    return click.option("--timeout", "timeout_s", metavar="DURATION", callback=_timeout_s, help=text)
+
+
 _OPTIONS = (
     click.option("--speed", type=float, default=1.0, show_default=True, help="Replay faster: 2 halves every gap."),
     click.option(
@@ -53,6 +67,7 @@ _OPTIONS = (
         metavar="N",
         help="Issue POSIX operations as preadv and pwritev of N buffers each.",
     ),
+    timeout_option("Give up a run that takes longer, and print where it hangs: 90, 10m, 2h."),
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from replay.commands.replay_options import timeout_option
 from replay.commands.shared_options import capture_argument, json_option, maps_option, part_options
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 64),
     help="Files written at the same time.  [default: twice the processors, 16 at most]",
 )
+@timeout_option("Give up staging that takes longer, and print the file that it hangs in: 90, 10m, 2h.")
 @part_options
 @json_option
 def command(
@@ -36,6 +38,7 @@ def command(
     sparse: bool,
     maps: tuple[str, ...],
     workers: int | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Stage a twin of the recorded data set of a capture (or a .darshan log) under a target directory.
@@ -63,7 +66,7 @@ def command(
     if not dry_run:
         with byte_progress("staging") as progress:
             began = time.monotonic()
-            planned = planned.carry_out(workers=workers, on_progress=progress)
+            planned = planned.carry_out(workers=workers, timeout_s=timeout_s, on_progress=progress)
         if not as_json:
             click.echo(describe_done(planned.plan, time.monotonic() - began))
             again = given_options({"maps", "ranks", "begin", "until", "steps"})

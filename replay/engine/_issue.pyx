@@ -207,6 +207,11 @@ cdef class CompiledLane:
         return load_relaxed(&self.lane.items_done)
 
     @property
+    def last_end_ns(self):
+        """See `Lane`."""
+        return load_relaxed(&self.lane.previous_end)
+
+    @property
     def starved_ns(self):
         """See `Lane`."""
         return load_relaxed(&self.lane.starved_ns)

@@ -175,7 +175,8 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
         record.stamps.begin = begin - t0
         record.stamps.end = end - t0
         record.stamps.result = result
-        lane.previous_end = now = end
+        now = end
+        store_relaxed(&lane.previous_end, end)
         store_relaxed(&lane.items_done, items_before + i + 1)
 
 
@@ -227,7 +228,7 @@ cdef void run_lane(State *lane) noexcept nogil:
     while lane.t0 == 0 and not load_relaxed(lane.stop):
         sleep_while_cell_is(<int64_t *>lane.start, 0, C_LONG_PIECE_NS)
         lane.t0 = load_acquire(lane.start)
-    lane.previous_end = lane.t0
+    store_relaxed(&lane.previous_end, lane.t0)
     while not load_relaxed(lane.stop):
         batch = next_batch(lane, &lane.ring[head])
         if batch == NULL:

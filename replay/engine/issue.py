@@ -109,6 +109,10 @@ class Lane(Protocol):
         """Items done so far, to show progress."""
 
     @property
+    def last_end_ns(self) -> int:
+        """When the last item ended, in ns of CLOCK_MONOTONIC; before the first one, the start of the run."""
+
+    @property
     def starved_ns(self) -> int:
         """Time in ns in which an item was due but the feeder had not queued it yet."""
 
@@ -188,6 +192,11 @@ class PythonLane:
         finally:
             self._files.release()
             self.done = True
+
+    @property
+    def last_end_ns(self) -> int:
+        """See `Lane`."""
+        return self._previous_end
 
     @property
     def not_direct(self) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -32,6 +33,8 @@ class RunChoices(TypedDict, total=False):
     and for the gaps between operations alone. `compute`: sleep, spin or skip.
     `api`: auto, posix, stdio, mpiio, hdf5 or null. `reconstruct`: replay reconstructed operations too.
     `direct`: POSIX operations with O_DIRECT. `vectored`: buffers of a preadv or pwritev, 0 for plain calls.
+    `timeout_s`: seconds after which each run is given up. Where it hangs in a call that does not return, it says in
+    which and raises ReplayError; where the calling thread itself cannot come back, the process ends with status 2.
     """
 
     pace: str
@@ -43,6 +46,7 @@ class RunChoices(TypedDict, total=False):
     reconstruct: bool
     direct: bool
     vectored: int
+    timeout_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +62,20 @@ class Staged:
 
         return {**as_json(self.plan), "written": self.written}
 
-    def carry_out(self, *, workers: int | None = None, on_progress: Callable[[int, int], None] | None = None) -> Staged:
+    def carry_out(
+        self,
+        *,
+        workers: int | None = None,
+        timeout_s: float | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Staged:
         """Write what a dry run planned; arguments as of `stage`."""
+        from replay.ranks.time_limit import TimeLimit
+        from replay.run.options import check_timeout
         from replay.twin.stage import stage as carry_out
 
-        carry_out(self.plan, workers=workers, progress=on_progress)
+        with TimeLimit(check_timeout(timeout_s), doing="staging") as limit:
+            carry_out(self.plan, workers=workers, progress=on_progress, limit=limit)
         return Staged(plan=self.plan, written=True)
 
 
@@ -74,12 +87,14 @@ def stage(
     sparse: bool = False,
     dry_run: bool = False,
     workers: int | None = None,
+    timeout_s: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Staged:
     """Build the twin data set of a capture in the directory `target`; files that are there already are kept.
 
     `maps`: real data to read instead, never written. `sparse`: holes instead of data. `workers`: files written at the
-    same time. `on_progress` is called with the bytes done and the bytes in all.
+    same time. `timeout_s`: seconds after which the writing is given up, and the file that it hangs in is named; whole
+    files stay, and staging again goes on. `on_progress` is called with the bytes done and the bytes in all.
 
         dxt_replay.stage("run.capture", "/lustre/me/twin", dry_run=True).plan.bytes_to_write
 
@@ -89,7 +104,7 @@ def stage(
 
     with opened(capture) as source:
         planned = Staged(plan=plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse), written=False)
-    return planned if dry_run else planned.carry_out(workers=workers, on_progress=on_progress)
+    return planned if dry_run else planned.carry_out(workers=workers, timeout_s=timeout_s, on_progress=on_progress)
 
 
 def unstage(target: PathLike) -> int:
@@ -181,12 +196,19 @@ def _ready(
 ) -> Iterator[tuple[Capture, RunOptions]]:
     """The opened capture and the options of a run; refuses what it can before logs are merged. Collective."""
     from replay.ranks.comm import first_does, together
+    from replay.ranks.time_limit import TimeLimit
+    from replay.run.options import check_timeout
     from replay.run.repeat import check_outputs
 
-    first_does(comm, lambda: check_outputs(output, times, force=force))
-    together(comm, lambda: pacing_of(capture, choices))
-    with opened(capture, comm, output) as source:
-        yield source, together(comm, lambda: run_options(source, target, cold=cold, maps=maps, force=force, **choices))
+    timeout_s = check_timeout(choices.get("timeout_s"))
+    with ExitStack() as held:
+        with TimeLimit(timeout_s, comm, "opening the capture, or waiting for the other processes"):
+            first_does(comm, lambda: check_outputs(output, times, force=force))
+            together(comm, lambda: pacing_of(capture, choices))
+            source = held.enter_context(opened(capture, comm, output))
+            chosen = partial(run_options, source, target, cold=cold, maps=maps, force=force)
+            options = together(comm, lambda: chosen(**choices))
+        yield source, options
 
 
 def run_options(
@@ -213,6 +235,7 @@ def run_options(
         io=IoOptions(direct=choices.get("direct", False), pieces=choices.get("vectored", 0), hints=mpi_hints(source)),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,
+        timeout_s=choices.get("timeout_s"),
     )
 
 

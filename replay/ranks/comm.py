@@ -88,6 +88,12 @@ class Communicator(Protocol):
     def watched(self) -> AbstractContextManager[None]:
         """While the context lasts, the death of a process is reported with its name. Collective."""
 
+    def unwatch(self) -> None:
+        """No longer report the death of processes: they are about to be ended. Any thread may call it."""
+
+    def absent(self) -> list[str]:
+        """The other processes of this node that do not run (stopped, or held in the kernel), while `watched`."""
+
     def abort(self) -> None:
         """End all processes at once."""
 
@@ -166,6 +172,12 @@ class Solo:
     def watched(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def unwatch(self) -> None:
+        return None
+
+    def absent(self) -> list[str]:
+        return []
+
     def abort(self) -> None:
         raise SystemExit(1)
 
@@ -202,6 +214,8 @@ class MpiWorld:
         self._notices = self._world.Dup()  # messages of collective calls must not be mistaken for notices
         self._sent: list[Any] = []
         self._told = False
+        self._node: dict[int, str] = {}
+        self._watch: DeathWatch | None = None
         self.rank: int = self._world.Get_rank()
         self.size: int = self._world.Get_size()
 
@@ -296,14 +310,20 @@ class MpiWorld:
     def watched(self) -> Iterator[None]:
         mine = (_node_id(), os.getpid(), f"process {self.rank} of {self.size} (PID {os.getpid()})")
         everyone = self._world.allgather(mine)
-        watch = None
+        self._node = {pid: name for node, pid, name in everyone if node == mine[0]}
         if self.first_on_node():
-            watch = DeathWatch({pid: name for node, pid, name in everyone if node == mine[0]})
+            self._watch = DeathWatch(self._node)
         try:
             yield
         finally:
-            if watch is not None:
-                watch.dismiss()
+            self.unwatch()
+
+    def unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.dismiss()
+
+    def absent(self) -> list[str]:
+        return [f"{name} {_NOT_RUNNING[state]}" for pid, name in self._node.items() if (state := _state(pid)) in "TtDZ"]
 
     def abort(self) -> None:
         self._world.Abort(2)
@@ -399,6 +419,23 @@ def share_of(ranks: Sequence[int], process: int, processes: int) -> tuple[int, .
     quotient, rest = divmod(len(ranks), processes)
     begin = process * quotient + min(process, rest)
     return tuple(ranks[begin : begin + quotient + (process < rest)])
+
+
+_NOT_RUNNING = {
+    "T": "is stopped (by a signal)",
+    "t": "is stopped (by a debugger)",
+    "D": "is held in the kernel by a call that does not return",
+    "Z": "has ended",
+}
+"""State of a process in /proc/PID/stat (proc(5)) -> what it means for those who wait for it."""
+
+
+def _state(pid: int) -> str:
+    """The state of a process as a letter, Z where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "Z"
 
 
 def _node_id() -> str:

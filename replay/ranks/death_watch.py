@@ -44,15 +44,15 @@ class DeathWatch:
 
     def dismiss(self) -> None:
         """Stop watching: the processes may end from now on."""
-        if self._child is None or self._child.stdin is None:
+        child, self._child = self._child, None
+        if child is None or child.stdin is None:
             return
         try:
-            self._child.stdin.write(b"x")
-            self._child.stdin.close()
+            child.stdin.write(b"x")
+            child.stdin.close()
         except BrokenPipeError:  # it has reported already
             pass
-        self._child.wait()
-        self._child = None
+        child.wait()
 
 
 def watch(names: Mapping[int, str]) -> str | None:

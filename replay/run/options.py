@@ -14,6 +14,9 @@ from traces.schema import Source
 COMPUTE_CHOICES = ("sleep", "spin", "skip")
 """What a replay does in place of the computation between operations."""
 
+MOST_TIMEOUT_S = 1e8
+"""Seconds, three years: more than threading.TIMEOUT_MAX and timers of the system need to be tried with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -28,7 +31,8 @@ class RunOptions:
     `core`: see `replay.engine.issue.choose_core`.
     `sources`: what the replay names as its sources; empty for the capture itself.
     `force`: replace an earlier capture at the output.
-    Raises: UsageError for an unknown `compute`.
+    `timeout_s`: end a run that takes longer (`replay.ranks.time_limit`); None for no limit.
+    Raises: UsageError for an unknown `compute`, and a limit that is not above 0.
     """
 
     target: Path
@@ -42,7 +46,16 @@ class RunOptions:
     core: str = "auto"
     sources: tuple[Source, ...] = ()
     force: bool = False
+    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.compute not in COMPUTE_CHOICES:
             raise UsageError(f"--compute {self.compute!r}: choose {', '.join(COMPUTE_CHOICES)}")
+        check_timeout(self.timeout_s)
+
+
+def check_timeout(timeout_s: float | None) -> float | None:
+    """The same limit in seconds. Raises: UsageError where it is not above 0, or too large for the system's timers."""
+    if timeout_s is not None and not 0 < timeout_s <= MOST_TIMEOUT_S:
+        raise UsageError(f"--timeout {timeout_s:g} s: give a time above 0 and below {MOST_TIMEOUT_S:g} s, such as 10m")
+    return timeout_s

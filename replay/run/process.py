@@ -23,24 +23,32 @@ from replay.plan.lane_plan import batch_items_of, process_file_slots
 from replay.plan.pacing import Pace
 from replay.plan.row_queue import SpillFile
 from replay.ranks.stopping import StopRelay
+from replay.ranks.time_limit import TimeLimit
 from replay.run.context import RunContext
 from replay.run.options import RunOptions
 from replay.run.prepared import Prepared
 from replay.run.process_files import ProcessFiles, per_operation_ns
-from replay.run.rank_lanes import FedLane, LaneBuffers, ProcessLanes, ReplayedRank
+from replay.run.rank_lanes import LOOP_PACE, FedLane, LaneBuffers, ProcessLanes, ReplayedRank
 from replay.run.recording import Tally, TimeCollector, rank_rows
 from replay.run.result import Overhead
+from replay.run.standing import Standing, hung, standing_of
 from replay.twin import page_cache
 from traces.errors import ReplayError
 from traces.schema import SPANS_SCHEMA
 from traces.store.writer import OpsWriter
-from traces.units import NS_PER_MS
+from traces.units import NS_PER_MS, NS_PER_S, format_count
 
 REPORT_PERIOD_NS = 50 * NS_PER_MS
 """ns between two reports of progress, each of which looks at every lane."""
 
 FEED_PERIOD_S, MOST_FEED_PERIOD_S = 0.004, 0.1
 """Least and most seconds between two rounds of the feeder. At a million operations a second a full ring lasts 60 ms."""
+
+STOP_PATIENCE_NS = 10 * NS_PER_S
+"""How long (ns) the operations in flight may take to end after a stop. Beyond it they hang, and are left alone."""
+
+LAST_JOIN_S = 1.0
+"""Seconds in which the lanes may end where the run ends by an error."""
 
 FEEDER_SHARE = 0.25
 """Most of a processor that the feeder takes while it can choose: with thousands of lanes a round lasts tens of ms."""
@@ -118,6 +126,8 @@ class ReplayProcess:
         self._total = sum(survey.operations for survey in self.surveys)
         self.expected_ns = options.pacing.recorded_ns(context.recorded_ns)
         self._threads: list[threading.Thread] = []
+        self._start_ns = 0
+        self.hung: tuple[int, str] | None = None
 
     @property
     def left_out(self) -> int:
@@ -214,43 +224,93 @@ class ReplayProcess:
         start_ns: int,
         report_progress: Callable[[Progress], None],
         relay: StopRelay,
+        limit: TimeLimit,
         *,
         bound: bool = False,
     ) -> None:
-        """Issue all operations; returns when every lane is done or stopped.
+        """Issue all operations; returns when every lane is done or stopped, or hangs (`hung`).
 
         `start_ns`: the start in ns of CLOCK_MONOTONIC.
         `bound`: lanes may wait for other processes in collective calls, which only the end of the processes can break
             off. Raises: ReplayError at once when such a run is stopped; the caller must then end the other processes.
         """
-        lanes = self._lanes
+        self._start_ns = start_ns
         self._gate.open(start_ns)
         try:
-            next_report_ns = 0
-            while any(thread.is_alive() for thread in self._threads):
-                began = time.monotonic()
-                for lane in lanes:
-                    lane.pump()
-                relay.heed()
-                if (now_ns := time.monotonic_ns()) >= next_report_ns:
-                    report_progress(self._progress(now_ns - start_ns))
-                    next_report_ns = now_ns + REPORT_PERIOD_NS
-                pause_s = (time.monotonic() - began) * (1 / FEEDER_SHARE - 1)
-                time.sleep(min(max(pause_s, FEED_PERIOD_S), MOST_FEED_PERIOD_S))
-                if bound and self.stop.is_set():
-                    raise ReplayError("the replay was stopped during collective operations; its output was discarded")
+            self._feed(report_progress, relay, limit, bound=bound)
         except BaseException:
             self.stop.set()
-            raise
-        finally:
+            until = time.monotonic() + LAST_JOIN_S
             for thread in self._threads:
-                if not (bound and self.stop.is_set()):
-                    thread.join()
-        for lane in lanes:
+                if not bound:
+                    thread.join(max(0.0, until - time.monotonic()))
+            raise
+        if self.hung is not None:
+            return
+        for lane in self._lanes:
             lane.collect()  # after a stop, the rest of the plan is not read
-        for lane in lanes:
+        for lane in self._lanes:
             lane.source.close()
         self.files.close_all()
+
+    def _feed(
+        self, report_progress: Callable[[Progress], None], relay: StopRelay, limit: TimeLimit, *, bound: bool
+    ) -> None:
+        """Fill the lanes and take their results until all have ended, or one hangs (`hung`)."""
+        next_report_ns, patient_until_ns = 0, None
+        lanes = self._lanes
+        while any(thread.is_alive() for thread in self._threads):
+            began = time.monotonic()
+            for lane in lanes:
+                lane.pump()
+            relay.heed()
+            if (now_ns := time.monotonic_ns()) >= next_report_ns:
+                report_progress(self._progress(now_ns - self._start_ns))
+                next_report_ns = now_ns + REPORT_PERIOD_NS
+            if bound and (self.stop.is_set() or limit.expired):
+                cause = limit.message(self._where()[1]) if limit.expired else "the replay was stopped"
+                raise ReplayError(f"{cause} during collective operations; its output was discarded")
+            if limit.expired:
+                self.stop.set()
+                since_ns, sentence = self._where()
+                self.hung = since_ns, limit.message(sentence)
+                return
+            if self.stop.is_set():
+                patient_until_ns = patient_until_ns or now_ns + STOP_PATIENCE_NS
+                if now_ns > patient_until_ns:
+                    since_ns, sentence = self._where()
+                    self.hung = since_ns, f"the replay was stopped, but a call does not return: {sentence}"
+                    return
+            pause_s = (time.monotonic() - began) * (1 / FEEDER_SHARE - 1)
+            time.sleep(min(max(pause_s, FEED_PERIOD_S), MOST_FEED_PERIOD_S))
+
+    def _where(self) -> tuple[int, str]:
+        """How long (ns) the operation has lasted that has lasted longest, and a sentence; 0 where no lane is in one."""
+        done = sum(rank.operations_done for rank in self._ranks)
+        none = f"{format_count(done)} of {format_count(self._total)} operations were done, and none hung"
+        return hung(self._standings()) or (0, none)
+
+    def standing(self) -> str | None:
+        """What hangs: the operation that has lasted longest; None where no lane is in one."""
+        found = hung(self._standings())
+        return None if found is None else found[1]
+
+    def _standings(self) -> list[Standing | None]:
+        now_ns, pace = time.monotonic_ns(), LOOP_PACE[self._options.pacing.pace]
+        return [
+            None
+            if (row := lane.next_row()) is None
+            else standing_of(
+                lane.name,
+                row,
+                self._slots.slots,
+                last_end_ns=lane.lane.last_end_ns,
+                now_ns=now_ns,
+                t0_ns=self._start_ns,
+                pace=pace,
+            )
+            for lane in self._lanes
+        ]
 
     def _progress(self, elapsed_ns: int) -> Progress:
         timed = self._options.pacing.pace is Pace.TIMED

@@ -190,14 +190,22 @@ class FedLane:
             place -= len(rows)
         return found
 
+    def next_row(self) -> np.ndarray | None:
+        """The plan's row (a `PLAN_ROW`) of the item that the lane is about; None where it has none, or has ended."""
+        if self.lane.done:
+            return None
+        place = self.lane.items_done - self._collected
+        for rows in list(self._in_flight):
+            if place < len(rows):
+                row: np.ndarray = rows[place]
+                return row
+            place -= len(rows)
+        return None
+
     def behind_ns(self, elapsed_ns: int) -> int:
         """How long the lane's next item has been due under pace `timed`, in ns; 0 when none is due.
 
         `elapsed_ns`: time since the start of the run.
         """
-        place = self.lane.items_done - self._collected
-        for rows in self._in_flight:
-            if place < len(rows):
-                return max(0, elapsed_ns - int(rows["due_ns"][place]))
-            place -= len(rows)
-        return 0
+        row = self.next_row()
+        return 0 if row is None else max(0, elapsed_ns - int(row["due_ns"]))

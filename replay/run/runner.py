@@ -16,6 +16,7 @@ from replay.engine.clock import StopFlag, share_processors
 from replay.engine.jitter import JitterProbe
 from replay.ranks.comm import Communicator, together
 from replay.ranks.stopping import StopRelay, stop_on_signals
+from replay.ranks.time_limit import TimeLimit
 from replay.run.context import RunContext, choose_layers_together, derive_context
 from replay.run.options import RunOptions
 from replay.run.prepared import Prepared, prepare
@@ -24,6 +25,7 @@ from replay.run.recording import Tally
 from replay.run.result import CacheState, IoResult, Overhead, RunResult, replay_info
 from replay.twin import page_cache
 from replay.twin.containment import locked_target
+from traces.errors import ReplayError
 from traces.lateness import percentiles_us
 from traces.measures.distribution import Distribution
 from traces.schema import COUNTERS, FILES_SCHEMA
@@ -53,8 +55,22 @@ def run_replay(
 
     `context`: from `derive_context`, for several runs with the same choices; None to derive it here.
     SIGINT and SIGTERM end the run in order. The capture then holds the operations until then, and is marked partial.
-    Raises: DxtReplayError on every process when one of them cannot start or finish.
+    Raises: DxtReplayError on every process when one of them cannot start or finish, or hangs.
     """
+    with TimeLimit(options.timeout_s, comm, "preparing the run") as limit:
+        return _run_within(limit, capture, output, options, comm, report_progress, context)
+
+
+def _run_within(
+    limit: TimeLimit,
+    capture: Capture,
+    output: Path,
+    options: RunOptions,
+    comm: Communicator,
+    report_progress: Callable[[Progress], None],
+    context: RunContext | None,
+) -> RunResult | None:
+    """See `run_replay`."""
     if context is not None:
         layers = context.layers
     else:
@@ -66,6 +82,7 @@ def run_replay(
             return prepare(capture, output, options, layers)
 
         prepared: Prepared = comm.broadcast(together(comm, lambda: prepare_first() if comm.rank == 0 else None))
+        limit.clean_up = lambda: discard_capture(prepared.working)
         try:
             if context is None:
                 context = derive_context(capture, comm, layers, options.pacing.pace)
@@ -76,6 +93,7 @@ def run_replay(
                 comm=comm,
                 prepared=prepared,
                 report_progress=report_progress,
+                limit=limit,
             )
             return run.replayed()
         except BaseException:
@@ -94,6 +112,7 @@ class _Run:
     comm: Communicator
     prepared: Prepared
     report_progress: Callable[[Progress], None]
+    limit: TimeLimit
 
     def replayed(self) -> RunResult | None:
         stop, steps = StopFlag(), self.context.steps
@@ -106,10 +125,13 @@ class _Run:
 
     def _part(self, process: ReplayProcess, paced: PacedRanks | None) -> tuple[_Part, int]:
         """The results of this process, and when it began (CLOCK_REALTIME in ns)."""
-        comm, collectives = self.comm, self.context.collectives
-        dropped = together(comm, process.drop_pages) if self.options.cold else None
-        comm.barrier()
-        residency = together(comm, process.residency)
+        comm, collectives, doing = self.comm, self.context.collectives, self.limit.doing
+        self.limit.where = process.standing
+        with doing("dropping the twin from the page cache"):
+            dropped = together(comm, process.drop_pages) if self.options.cold else None
+            comm.barrier()
+        with doing("measuring the page cache"):
+            residency = together(comm, process.residency)
         probe = JitterProbe() if comm.first_on_node() else None
         share_processors(comm.processes_on_node())
         together(comm, lambda: process.open_together(collectives))
@@ -118,11 +140,15 @@ class _Run:
             wall_zero_ns = time.time_ns() - time.monotonic_ns()
             start_ns = comm.common_start_ns(START_MARGIN_NS + process.lane_count * LANE_MARGIN_NS)
             # The probe runs until all processes are done: its own one may be the first to finish on its node.
-            with probe.running() if probe is not None else nullcontext():
-                self._issue(process, paced, start_ns)
+            with doing("replaying, or waiting for the other processes"):
+                with probe.running() if probe is not None else nullcontext():
+                    self._issue(process, paced, start_ns)
+                self._end_hung(process)
             stopped = process.stopped  # later, a signal must not end the writing
-            together(comm, process.files.close_together)
-            stored = together(comm, lambda: process.write_operations(self.prepared.working))
+            with doing("closing files, or waiting for the other processes"):
+                together(comm, process.files.close_together)
+            with doing("writing the capture of the replay"):
+                stored = together(comm, lambda: process.write_operations(self.prepared.working))
         part = _Part(
             tally=process.tally(),
             spans=together(comm, process.spans),
@@ -149,7 +175,7 @@ class _Run:
 
         def issue() -> None:
             try:
-                process.run(start_ns, self.report_progress, relay, bound=bound)
+                process.run(start_ns, self.report_progress, relay, self.limit, bound=bound)
             finally:
                 if paced is not None:
                     paced.check_relay()  # its failure is why the lanes were stopped
@@ -160,6 +186,14 @@ class _Run:
                 issue()
             else:
                 together(self.comm, lambda: relay.then_meet(issue))
+
+    def _end_hung(self, process: ReplayProcess) -> None:
+        """Raises: ReplayError on all processes where one was left behind with an operation that does not return."""
+        found = self.comm.gather(process.hung)
+        worst = max((each for each in found or () if each is not None), default=None)
+        worst = self.comm.broadcast(worst)
+        if worst is not None:
+            self.comm.agree(ReplayError(f"{worst[1]}; its output was discarded"))
 
     def _finish(self, parts: Sequence[_Part], process: ReplayProcess, zero_ns: int) -> RunResult:
         """Write the files that cover the whole replay, and move the output to its place. `zero_ns`: see `_part`."""

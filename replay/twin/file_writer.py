@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
-from threading import Event, Lock
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread, get_ident
+from typing import Protocol
 
 from replay.twin.containment import Target, lstat, refusal, split, unlink
 from replay.twin.data_set import TwinFile
@@ -28,6 +29,12 @@ BATCH_FILES = 1024
 BATCH_BYTES = 16 * MIB
 """Most files, and bytes of several files, that a thread takes at a time from one directory."""
 
+PATIENCE_S = 10.0
+"""Seconds that the writing threads may take to end after an error or an interrupt. Beyond it a call of theirs hangs."""
+
+JOIN_S = 0.02
+"""Seconds between two looks of the thread that waits for them."""
+
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in total), from several threads but never by two at once."""
 
@@ -35,6 +42,32 @@ Progress = Callable[[int, int], None]
 def temporary_name(name: bytes) -> bytes:
     """The name of a file while it is written: no placement has this name, and it is never too long."""
     return b".%~" + hashlib.blake2b(name, digest_size=8).hexdigest().encode() + b".part"
+
+
+class Limit(Protocol):
+    """The longest time that the writing may take (`replay.ranks.time_limit`).
+
+    `where`: called where the time is over and this process does not come back; says what it was doing.
+    """
+
+    where: Callable[[], str | None]
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is over."""
+
+    def message(self, standing: str | None = None) -> str:
+        """The error for that. `standing`: what hangs."""
+
+
+class _NoLimit:
+    """Any time."""
+
+    where: Callable[[], str | None]
+    expired = False
+
+    def message(self, standing: str | None = None) -> str:
+        raise AssertionError("never expires")
 
 
 class _Stopped(Exception):
@@ -68,6 +101,16 @@ class _Writing:
     batches: deque[Sequence[TwinFile]]
     counter: _Progress
     stop: Event
+    current: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """Thread -> the file that it writes, and since when (s of the monotonic clock)."""
+
+    def standing(self) -> str:
+        """The file that has been written for longest."""
+        writes = sorted(self.current.copy().values(), key=lambda write: write[1])
+        if not writes:
+            return "no file was being written"
+        path, since = writes[0]
+        return f"{self.target.shown(path)} has been written for {time.monotonic() - since:.1f} s"
 
     def write_batches(self) -> None:
         """Write batches until none is left. Raises: TargetError, _Stopped."""
@@ -75,6 +118,7 @@ class _Writing:
             try:
                 batch = self.batches.popleft()
             except IndexError:
+                self.current.pop(get_ident(), None)
                 return
             self._write_batch(batch)
 
@@ -93,6 +137,7 @@ class _Writing:
     def _write_file(self, directory: int, file: TwinFile) -> None:
         """Write one whole file and report it to `placed`, or leave nothing. Raises: TargetError, OSError, _Stopped."""
         _, name = split(file.path)
+        self.current[get_ident()] = file.path, time.monotonic()
         temporary = temporary_name(name)
         fd = _create(directory, temporary)
         try:
@@ -175,12 +220,14 @@ def write_files(
     placed: Callable[[TwinFile], None],
     workers: int | None,
     progress: Progress | None,
+    limit: Limit | None = None,
 ) -> None:
     """Write `files`; at the end all are on the disk.
 
     `sparse` and `replaced` (file ids): to be a hole; to take the place of a file of ours. `placed` is called from the
     writing threads with each file that has its place: however the writing ends, also by an interrupt, it was
-    called for every such file, and no temporary file is left. Raises: TargetError, UsageError.
+    called for every such file, and no temporary file is left, unless a call does not return. Raises: TargetError,
+    UsageError.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"workers {workers}: give at least 1")
@@ -195,18 +242,52 @@ def write_files(
         counter=_Progress(total, progress),
         stop=Event(),
     )
-    with ThreadPoolExecutor(threads, thread_name_prefix="stage") as pool:
-        try:
-            futures = [pool.submit(writing.write_batches) for _ in range(min(threads, len(writing.batches)))]
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            writing.stop.set()
-            raise
+    _write_in_threads(writing, min(threads, len(writing.batches)), limit or _NoLimit())
     try:
         sync_file_system(target.fd)  # small files at once instead of one by one
     except OSError as error:
         raise refusal(error, f"write out the files under {target.shown('')}") from error
+
+
+def _write_in_threads(writing: _Writing, count: int, limit: Limit) -> None:
+    """Write all batches in `count` threads. Raises: the first error; TargetError where the time is over, or where a
+    call does not return after an error or an interrupt."""
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            writing.write_batches()
+        except BaseException as error:
+            errors.append(error)
+            writing.stop.set()
+
+    limit.where = writing.standing
+    # Daemons: one that hangs in a call must not keep the program from ending, as a pool's threads would.
+    threads = [Thread(target=work, name=f"stage-{number}", daemon=True) for number in range(count)]
+    try:
+        for thread in threads:
+            thread.start()
+        while (alive := [thread for thread in threads if thread.is_alive()]) and not errors:
+            if limit.expired:
+                raise TargetError(limit.message(writing.standing()))
+            alive[0].join(JOIN_S)
+        _join(writing, threads)
+    except BaseException:
+        writing.stop.set()
+        if not limit.expired:
+            _join(writing, threads)
+        raise
+    if errors:
+        raise errors[0]
+
+
+def _join(writing: _Writing, threads: Sequence[Thread]) -> None:
+    """Wait for threads that were stopped, or have nothing more to do. Raises: TargetError where one does not end."""
+    until = time.monotonic() + PATIENCE_S
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        raise TargetError(f"staging was stopped, but a call does not return: {writing.standing()}")
 
 
 def sync_file_system(fd: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from replay.hdf5.files import Hdf5Files
 from replay.twin.containment import Target, make_target, open_target, printable, refusal, resolve_target, split, unlink
 from replay.twin.data_set import CREATED_ROLE, TwinFile, fits, twin_data_set
-from replay.twin.file_writer import Progress, make_directories, temporary_name, write_files
+from replay.twin.file_writer import Limit, Progress, make_directories, temporary_name, write_files
 from replay.twin.manifest import (
     CREATED_BY_RUN,
     PLANNED,
@@ -34,10 +34,17 @@ from traces.store.reader import Capture
 _ROOM = "choose another --target, free space there, or stage with --sparse"
 
 
-def stage(plan: StagePlan, *, workers: int | None = None, progress: Progress | None = None) -> Manifest:
+def stage(
+    plan: StagePlan,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    limit: Limit | None = None,
+) -> Manifest:
     """Carry the plan out; returns the target's manifest. Started again after an interrupt, it goes on.
 
-    `workers`: threads, a number that suits this machine when None. All files are on the disk at the end.
+    `workers`: threads, a number that suits this machine when None. All files are on the disk at the end. `limit`: the
+    longest time.
     Raises: TargetError when it does not fit, the target changed since the plan, or the disk refuses; files that are
     whole by then stay and are listed.
     """
@@ -65,6 +72,7 @@ def stage(plan: StagePlan, *, workers: int | None = None, progress: Progress | N
                 placed=whole.append,
                 workers=workers,
                 progress=progress,
+                limit=limit,
             )
         except BaseException:
             with suppress(TargetError):

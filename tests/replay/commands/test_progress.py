@@ -78,6 +78,7 @@ class LoopLane:
     """A lane that has done as many items as a test says, and takes whatever it is given."""
 
     items_done = 0
+    done = False
 
     def collect(self) -> None:
         return None

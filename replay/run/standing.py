@@ -1,0 +1,69 @@
+"""Where a lane stands: the item that it is about, and for how long. Says where a run hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.engine.backends.base import FileSlot
+from replay.engine.items import SLEEP, WAIT, LoopPace
+from replay.plan.plan_row import OPERATION_ROW
+from traces.schema import OPS
+from traces.text import printable
+from traces.units import format_count, ns_to_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The item that a lane is about.
+
+    `lane`: its name, RANK.LANE.
+    `in_call`: whether it is an operation that was due, so that the lane is in a call.
+    `since_ns`: how long it has been about it, in ns.
+    `item`: what it is, for a person.
+    """
+
+    lane: str
+    in_call: bool
+    since_ns: int
+    item: str
+
+    def __str__(self) -> str:
+        rank, _, lane = self.lane.partition(".")
+        return f"rank {rank}, lane {lane} has been in {self.item} for {ns_to_seconds(self.since_ns):.1f} s"
+
+
+def standing_of(
+    lane: str, row: np.ndarray, slots: Sequence[FileSlot], *, last_end_ns: int, now_ns: int, t0_ns: int, pace: LoopPace
+) -> Standing:
+    """Where a lane stands whose next item is `row` (a `PLAN_ROW`) and whose item before ended at `last_end_ns`.
+
+    All times in ns of CLOCK_MONOTONIC.
+    """
+    due = {LoopPace.ABSOLUTE: t0_ns + int(row["due_ns"]), LoopPace.THINK: last_end_ns + int(row["due_ns"])}
+    begun_ns = max(last_end_ns, due.get(pace, last_end_ns))
+    kind = int(row["kind"])
+    item = _operation(row, slots) if kind < SLEEP else "a wait for other lanes" if kind == WAIT else "its compute"
+    return Standing(
+        lane=lane, in_call=kind < SLEEP and now_ns > begun_ns, since_ns=max(0, now_ns - begun_ns), item=item
+    )
+
+
+def _operation(row: np.ndarray, slots: Sequence[FileSlot]) -> str:
+    operation = row.view(OPERATION_ROW)
+    op = OPS[int(operation["op"])]
+    what = f"its {op} of {printable(slots[int(operation['slot'])].path)}"
+    if op not in ("read", "write"):
+        return what
+    return f"{what} (offset {int(operation['offset'])}, {format_count(int(operation['length']))} bytes)"
+
+
+def hung(standings: Iterable[Standing | None]) -> tuple[int, str] | None:
+    """How long (ns) the operation has lasted that has lasted longest, and a sentence; None where no lane is in one."""
+    calls = sorted((found for found in standings if found is not None and found.in_call), key=lambda at: -at.since_ns)
+    if not calls:
+        return None
+    others = f", and {format_count(len(calls) - 1)} other lanes are in one" if len(calls) > 1 else ""
+    return calls[0].since_ns, f"{calls[0]}{others}"
