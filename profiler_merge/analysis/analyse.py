@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from profiler_merge.analysis.collect import collect
+from profiler_merge.analysis.collect import Collector, collect
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
 from profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from profiler_merge.analysis.patterns import PatternCollector, Patterns
@@ -15,6 +16,7 @@ from profiler_merge.analysis.summary import Summary, SummaryCollector, with_loop
 from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
 from traces.store.reader import Capture
+from traces.workers.workers import ALONE, Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,22 +36,16 @@ def analyse(
     by: str | None = None,
     durations: DurationRule = recorded_durations,
     on_rows: Callable[[int], None] = lambda rows: None,
+    workers: Workers = ALONE,
 ) -> Analysis:
     """Everything but the timeline, whose bins have to be chosen. Arguments as of `summarise`.
 
     Raises: CaptureError when the capture is damaged.
     """
 
-    def begin(layers: FileLayers) -> _Collectors:
-        return _Collectors(
-            summary=SummaryCollector(capture, layers, by=by, durations=durations),
-            sizes=SizeCollector(),
-            overlap=OverlapCollector(capture, layers),
-            patterns=PatternCollector(capture, layers),
-        )
-
+    begin = partial(_Collectors, by=by, durations=durations)
     without = ("lane",) if by == "step" else ("lane", "step")
-    found = collect(capture, begin, without=without, on_rows=on_rows)
+    found = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
     overlap = found.overlap.overlap()
     return Analysis(
         summary=with_loop(found.summary.summary(), overlap, capture.info),
@@ -60,12 +56,12 @@ def analyse(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Collectors:
-    summary: SummaryCollector
-    sizes: SizeCollector
-    overlap: OverlapCollector
-    patterns: PatternCollector
+class _Collectors(Collector):
+    def __init__(self, capture: Capture, layers: FileLayers, *, by: str | None, durations: DurationRule) -> None:
+        self.summary = SummaryCollector(capture, layers, by=by, durations=durations)
+        self.sizes = SizeCollector()
+        self.overlap = OverlapCollector(capture, layers)
+        self.patterns = PatternCollector(capture, layers)
 
     def add(self, rows: OperationRows) -> None:
         """Hand rows to all collectors."""
@@ -73,3 +69,10 @@ class _Collectors:
         self.sizes.add(rows)
         self.overlap.add(rows)
         self.patterns.add(rows)
+
+    def merge(self, later: _Collectors) -> None:
+        """As `Sums.merge`."""
+        self.summary.merge(later.summary)
+        self.sizes.merge(later.sizes)
+        self.overlap.merge(later.overlap)
+        self.patterns.merge(later.patterns)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from traces.measures.operation_rows import OperationRows
 from traces.measures.stable_order import runs, stable_order
 from traces.schema import FORMATS, NO_STEP, WRITE, codes
+from traces.sums import Sums
 from traces.units import NS_PER_S, format_bytes
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
@@ -34,8 +35,10 @@ class GroupTotals:
     io_time_s: float
 
 
-class BreakdownCollector:
+class BreakdownCollector(Sums):
     """Collects `GroupTotals` for one of `GROUPINGS`; memory grows with the number of groups only."""
+
+    STAY = ("_key", "_label")
 
     def __init__(self, by: str, files: pa.Table) -> None:
         self._key, self._label = _grouping(by, files)
@@ -56,6 +59,12 @@ class BreakdownCollector:
         self._pending_groups += len(groups)
         if self._pending_groups > max(_PENDING_GROUPS, len(self._groups)):
             self._merge()
+
+    def merge(self, later: BreakdownCollector) -> None:
+        """As `Sums.merge`."""
+        self._pending += [(later._groups, later._totals), *later._pending]
+        self._pending_groups += len(later._groups) + later._pending_groups
+        self._merge()
 
     def _merge(self) -> None:
         parts = [(self._groups, self._totals), *self._pending]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from traces.layers import FileLayers, file_layers
 from traces.measures.operation_rows import OperationRows, operation_rows
+from traces.store.rank_pieces import only_ranks, rank_pieces
 from traces.store.reader import Capture
+from traces.sums import Sums
+from traces.workers.workers import ALONE, Workers
 
 
-class Collector(Protocol):
+class Collector(Sums):
     """Takes the rows of a capture batch by batch, rank after rank, at all layers."""
 
     def add(self, rows: OperationRows) -> None:
         """Add rows of one rank, which continue its earlier ones."""
+        raise NotImplementedError
 
 
 C = TypeVar("C", bound=Collector)
@@ -22,21 +27,54 @@ C = TypeVar("C", bound=Collector)
 
 def collect(
     capture: Capture,
-    begin: Callable[[FileLayers], C],
+    begin: Callable[[Capture, FileLayers], C],
     *,
     without: Collection[str] = (),
     on_rows: Callable[[int], None] = lambda rows: None,
+    workers: Workers = ALONE,
 ) -> C:
-    """Feed the collector that `begin` makes with every row; `begin` gets the layers at which files count.
+    """Feed a collector with every row. `begin` makes one for some ranks of the capture, which may be all of them, and
+    gets the layers at which files count; it is pickled where several `workers` have their ranks.
 
-    `without`: columns among lane and step that the collector does not need; `on_rows` gets the number of rows of each
-    batch. Raises: CaptureError when a part is damaged.
+    `without`: columns among lane and step that the collector does not need; `on_rows` gets numbers of rows as they are
+    done. Raises: CaptureError when a part is damaged.
     """
-    collector = begin(file_layers(capture))
+    layers = file_layers(capture)
+    whole = begin(capture, layers)
+    pieces = rank_pieces(capture, workers.piece_operations)
+    if len(pieces) == 1:
+        return _fed(whole, capture, without, on_rows)
+    work = _Collected(capture=capture, layers=layers, begin=begin, without=tuple(without))
+    with workers.results(work, pieces, operations=capture.stored_rows(), named=_named) as results:
+        for ranks, part in zip(pieces, results, strict=True):
+            whole.merge(part)
+            on_rows(sum(map(capture.stored_rows, ranks)))
+    return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Collected(Generic[C]):
+    """The collector of some ranks of a capture, fed."""
+
+    capture: Capture
+    layers: FileLayers
+    begin: Callable[[Capture, FileLayers], C]
+    without: tuple[str, ...]
+
+    def __call__(self, ranks: tuple[int, ...]) -> C:
+        part = only_ranks(self.capture, ranks)
+        return _fed(self.begin(part, self.layers), part, self.without, lambda rows: None)
+
+
+def _fed(collector: C, capture: Capture, without: Collection[str], on_rows: Callable[[int], Any]) -> C:
     for rows in operation_rows(capture, without=without):
         collector.add(rows)
         on_rows(len(rows))
     return collector
+
+
+def _named(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
 
 
 def at_one_layer(rows: OperationRows, layers: FileLayers) -> OperationRows:

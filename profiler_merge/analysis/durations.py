@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,13 +31,16 @@ def vanidl_durations(info: CaptureInfo) -> DurationRule:
     It reads the text of darshan-dxt-parser, so the rounding is of the log's own time: each rank's clock offset is taken
     out first. Source: hariharan-devarajan/vanidl, commit 8bad713, and `io_time` there.
     """
-    offsets = {clock.rank: clock.offset_ns for clock in info.clock}
+    return _PrintedDurations(offsets={clock.rank: clock.offset_ns for clock in info.clock})
 
-    def durations(rows: OperationRows) -> np.ndarray:
-        offset = offsets.get(rows.rank, 0)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PrintedDurations:
+    offsets: Mapping[int, int]
+
+    def __call__(self, rows: OperationRows) -> np.ndarray:
+        offset = self.offsets.get(rows.rank, 0)
         # A time halfway between two prints counts up, which gives the 46.40235 s that VaniDL prints for its Theta log.
         start, end = ((time - offset + _PRINTED_NS // 2) // _PRINTED_NS for time in (rows.start_ns, rows.end_ns))
         printed = (end - start) * _PRINTED_NS
         return np.where(printed == 0, _INSTEAD_OF_ZERO_NS, printed)
-
-    return durations

@@ -11,6 +11,7 @@ from profiler_merge.analysis import findings_benchmark, findings_compute, findin
 from profiler_merge.analysis.analyse import Analysis, analyse
 from profiler_merge.analysis.finding import SEVERITIES, Finding
 from traces.store.reader import Capture
+from traces.workers.workers import ALONE, Workers
 
 CODES = (
     "no-trace", "partial-trace", "small-reads", "small-writes", "small-chunks", "random-shared", "re-reads",
@@ -32,9 +33,9 @@ SCHEMA = pa.schema(
 """One row per finding; `values` is a JSON object, `files` has a path a line."""
 
 
-def findings(capture: Capture) -> tuple[Finding, ...]:
+def findings(capture: Capture, workers: Workers = ALONE) -> tuple[Finding, ...]:
     """Findings about a capture, the gravest first. Raises: CaptureError when it is damaged."""
-    return findings_of(analyse(capture))
+    return findings_of(analyse(capture, workers=workers))
 
 
 def findings_of(analysis: Analysis) -> tuple[Finding, ...]:

@@ -15,6 +15,7 @@ from traces.measures.access_pattern import AccessCounts
 from traces.measures.operation_rows import OperationRows
 from traces.part import INTERFACES
 from traces.schema import APIS, RECONSTRUCTED, WRITE
+from traces.sums import Sums
 
 _COUNTER_PREFIX = {"POSIX": "posix", "STDIO": "stdio", "MPIIO": "mpiio", "HDF5": "h5d"}
 
@@ -35,7 +36,7 @@ class InterfaceTotals:
     source: str
 
 
-class InterfaceCollector:
+class InterfaceCollector(Sums):
     """Counts rows by interface, and joins the counters at the end."""
 
     def __init__(self) -> None:
@@ -54,6 +55,12 @@ class InterfaceCollector:
             self._bytes[api] += traced.where(traced.api == api).length.sum()
         if len(traced) < len(rows):
             self._reconstructed += np.bincount(rows.api[rows.origin == RECONSTRUCTED], minlength=len(APIS))
+
+    def merge(self, later: InterfaceCollector) -> None:
+        """As `Sums.merge`."""
+        self._traced += later._traced
+        self._bytes += later._bytes
+        self._reconstructed += later._reconstructed
 
     def totals(self, counted: pa.Table | None) -> dict[str, InterfaceTotals]:
         """Interfaces that were used. `counted`: the rows of the files table whose counters apply, if any do."""

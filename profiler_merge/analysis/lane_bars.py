@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolution_key, resolution_ns
-from profiler_merge.analysis.collect import at_one_layer, collect
+from profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
 from traces.schema import RECONSTRUCTED, WRITE
 from traces.store.reader import Capture
+from traces.workers.workers import ALONE, Workers
 
 KINDS = ("read", "write", "metadata", "reconstructed")
 """Kinds of bars. `metadata`: traced open, close, stat, sync, seek and rename; `reconstructed`: all from counters."""
@@ -63,19 +65,21 @@ def lane_bars(
     most_bars: int = MOST_BARS,
     centres_ns: Sequence[tuple[str, int, int]] = (),
     window_operations: int = WINDOW_OPERATIONS,
+    workers: Workers = ALONE,
 ) -> LaneBars:
     """Bars of the counted operations (one layer a file), in two passes: at most about `most_bars` and
     `window_operations` more for each of `centres_ns`, (name, from, until), whose beginning is shown in full.
 
     Raises: CaptureError when a part is damaged.
     """
-    keys = collect(capture, _KeyCollector, without=("step",))
+    keys = collect(capture, _KeyCollector, without=("step",), workers=workers)
     key = resolution_key(keys.counts, keys.tracks, most_bars)
     windows = tuple(Window(name=name, from_ns=begin, until_ns=until) for name, begin, until in centres_ns)
     if key is not None and centres_ns:
-        starts = collect(capture, lambda layers: _StartCollector(layers, centres_ns), without=("step",))
+        begin = partial(_StartCollector, stretches=tuple(centres_ns))
+        starts = collect(capture, begin, without=("step",), workers=workers)
         windows = starts.windows(window_operations)
-    bars = collect(capture, lambda layers: _BarCollector(layers, key, windows), without=("step",))
+    bars = collect(capture, partial(_BarCollector, key=key, windows=windows), without=("step",), workers=workers)
     return LaneBars(resolution_ns=resolution_ns(key), windows=windows, tracks=bars.tracks())
 
 
@@ -98,10 +102,12 @@ def _tracks(rows: OperationRows) -> Iterator[tuple[Track, OperationRows]]:
         yield (rows.rank, lane, KINDS[place]), rows.where(cell == number)
 
 
-class _KeyCollector:
+class _KeyCollector(Collector):
     """How often each key of neighbours occurs, and how many tracks there are."""
 
-    def __init__(self, layers: FileLayers) -> None:
+    STAY = ("_layers",)
+
+    def __init__(self, capture: Capture, layers: FileLayers) -> None:
         self._layers = layers
         self._last: dict[Track, tuple[int, int]] = {}
         self.counts = np.zeros(KEYS, dtype=np.int64)
@@ -120,11 +126,18 @@ class _KeyCollector:
                 self.counts += np.bincount(pair_keys(starts, ends), minlength=KEYS)
             self._last[track] = int(starts[-1]), int(ends[-1])
 
+    def merge(self, later: _KeyCollector) -> None:
+        """As `Sums.merge`."""
+        self.counts += later.counts
+        self._last |= later._last
 
-class _StartCollector:
+
+class _StartCollector(Collector):
     """When operations start within some stretches of time."""
 
-    def __init__(self, layers: FileLayers, stretches: Sequence[tuple[str, int, int]]) -> None:
+    STAY = ("_layers",)
+
+    def __init__(self, capture: Capture, layers: FileLayers, *, stretches: Sequence[tuple[str, int, int]]) -> None:
         self._layers = layers
         self._stretches = stretches
         self._starts: list[list[np.ndarray]] = [[] for _ in stretches]
@@ -135,6 +148,11 @@ class _StartCollector:
             low, high = np.searchsorted(counted.start_ns, [begin, until])
             if high > low:
                 found.append(counted.start_ns[low:high].copy())
+
+    def merge(self, later: _StartCollector) -> None:
+        """As `Sums.merge`."""
+        for found, more in zip(self._starts, later._starts, strict=True):
+            found += more
 
     def windows(self, most: int) -> tuple[Window, ...]:
         """Each stretch, cut before the operation after the first `most`."""
@@ -148,10 +166,12 @@ class _StartCollector:
         return tuple(windows)
 
 
-class _BarCollector:
+class _BarCollector(Collector):
     """Bars of each track."""
 
-    def __init__(self, layers: FileLayers, key: int | None, windows: Sequence[Window]) -> None:
+    STAY = ("_layers",)
+
+    def __init__(self, capture: Capture, layers: FileLayers, *, key: int | None, windows: Sequence[Window]) -> None:
         self._layers = layers
         self._key = key
         self._windows = windows
@@ -188,6 +208,10 @@ class _BarCollector:
             inside = (starts >= window.from_ns) & (starts < window.until_ns)
             apart |= inside[1:] | inside[:-1]
         return apart
+
+    def merge(self, later: _BarCollector) -> None:
+        """As `Sums.merge`."""
+        self._open |= later._open
 
     def tracks(self) -> dict[Track, Bars]:
         """Bars of all that was added, by track in order."""

@@ -21,6 +21,7 @@ from profiler_merge.analysis.summary import Summary, summarise
 from profiler_merge.analysis.table_formats import flat_table, table_of
 from profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
 from traces.store.reader import Capture
+from traces.workers.workers import ALONE, Workers
 
 TIMELINE = "timeline"
 CONTENTS = ("tfrecords", "datasets")
@@ -113,6 +114,7 @@ def views(
     bins: int = DEFAULT_BINS,
     locate: Callable[[str], Path] = Path,
     storage_limit: Callable[[], pa.Table] = STORAGE_LIMIT_SCHEMA.empty_table,
+    workers: Workers = ALONE,
 ) -> Views:
     """The summary and the tables `names` (of VIEWS). Arguments as of `summarise`, `timeline` and `contents`.
 
@@ -122,15 +124,15 @@ def views(
     """
     found, shares = None, None
     if any(name in _FROM_ANALYSIS for name in names):
-        found = analyse(capture, by=by, durations=durations)
+        found = analyse(capture, by=by, durations=durations, workers=workers)
         summary, shares = found.summary, found.overlap.shares()
     else:
-        summary = summarise(capture, by=by, durations=durations)
+        summary = summarise(capture, by=by, durations=durations, workers=workers)
     tables = {}
     inside = contents(capture, locate=locate) if any(name in CONTENTS for name in names) else None
     for name in names:
         if name == TIMELINE:
-            tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins).table
+            tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins, workers=workers).table
         elif name == STORAGE_LIMIT:
             tables[name] = storage_limit()
         elif name in CONTENTS:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import at_one_layer, collect
+from profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
 from traces.schema import RECONSTRUCTED, WRITE
 from traces.store.reader import Capture
+from traces.workers.workers import ALONE, Workers
 
 MOST_FILES = 16
 MOST_POINTS = 4_000
@@ -42,7 +44,9 @@ class FileOffsets:
     written: np.ndarray
 
 
-def file_offsets(capture: Capture, files: pa.Table, *, most_points: int = MOST_POINTS) -> tuple[FileOffsets, ...]:
+def file_offsets(
+    capture: Capture, files: pa.Table, *, most_points: int = MOST_POINTS, workers: Workers = ALONE
+) -> tuple[FileOffsets, ...]:
     """Traced reads and writes of the MOST_FILES files with the most of them, the most first, in one pass.
 
     `files`: `patterns.FILES_SCHEMA`, of the same capture. Raises: CaptureError when a part is damaged.
@@ -53,8 +57,8 @@ def file_offsets(capture: Capture, files: pa.Table, *, most_points: int = MOST_P
         return ()
     operations = {int(files["file_id"][place].as_py()): int(counts[place]) for place in busiest}
     one_in = _one_in(operations, most_points)
-    count = capture.files.num_rows
-    collector = collect(capture, lambda layers: _OffsetCollector(layers, one_in, count), without=("lane", "step"))
+    begin = partial(_OffsetCollector, one_in=one_in)
+    collector = collect(capture, begin, without=("lane", "step"), workers=workers)
     return tuple(
         FileOffsets(
             file_id=file_id,
@@ -76,15 +80,17 @@ def _one_in(operations: dict[int, int], most_points: int) -> dict[int, int]:
     return found
 
 
-class _OffsetCollector:
+class _OffsetCollector(Collector):
     """About one in `one_in` of the operations of some files."""
 
-    def __init__(self, layers: FileLayers, one_in: dict[int, int], files: int) -> None:
+    STAY = ("_layers", "_wanted")
+
+    def __init__(self, capture: Capture, layers: FileLayers, *, one_in: dict[int, int]) -> None:
         self._layers = layers
         self._one_in = one_in
         self._seen = dict.fromkeys(one_in, 0)
         self._parts: dict[int, list[np.ndarray]] = {file_id: [] for file_id in one_in}
-        self._wanted = np.zeros(files, dtype=bool)
+        self._wanted = np.zeros(capture.files.num_rows, dtype=bool)
         self._wanted[list(one_in)] = True
 
     def add(self, rows: OperationRows) -> None:
@@ -104,6 +110,11 @@ class _OffsetCollector:
             rank, some.start_ns, some.end_ns, some.offset, some.length, some.op == WRITE,
         )  # fmt: skip
         self._parts[file_id].append(np.stack([column.astype(np.int64) for column in columns]))
+
+    def merge(self, later: _OffsetCollector) -> None:
+        """As `Sums.merge`; `later` has counted from 0."""
+        for file_id, parts in later._parts.items():
+            self._parts[file_id] += parts
 
     def columns(self, file_id: int) -> np.ndarray:
         """int64 (columns, n), as COLUMNS."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import at_one_layer, collect
+from profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from profiler_merge.analysis.loops import RankLoop, rank_loops
 from profiler_merge.analysis.step_times import STEPS_SCHEMA, StepTotals
 from traces.layers import FileLayers
@@ -168,11 +168,13 @@ def overlap(capture: Capture) -> Overlap:
 
     Raises: CaptureError when a part is damaged.
     """
-    return collect(capture, lambda layers: OverlapCollector(capture, layers), without=("lane", "step")).overlap()
+    return collect(capture, OverlapCollector, without=("lane", "step")).overlap()
 
 
-class OverlapCollector:
+class OverlapCollector(Collector):
     """Collects an `Overlap` from rows of one rank after another."""
+
+    STAY = ("_layers", "_profiled")
 
     def __init__(self, capture: Capture, layers: FileLayers) -> None:
         self._layers = layers
@@ -192,6 +194,10 @@ class OverlapCollector:
             data = data.where(traced)
         if len(data):
             collector.add(data)
+
+    def merge(self, later: OverlapCollector) -> None:
+        """As `Sums.merge`."""
+        self._ranks.update(later._ranks)
 
     def overlap(self) -> Overlap:
         """Overlap of all that was added."""

@@ -21,6 +21,7 @@ from traces.part import Part
 from traces.schema import CaptureInfo
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture
+from traces.workers.workers import ALONE, Workers
 
 COURSE_BINS = 400
 HEAT_BINS = 240
@@ -77,13 +78,14 @@ def overview(
     *,
     most_bars: int = MOST_BARS,
     on_rows: Callable[[int], None] = lambda rows: None,
+    workers: Workers = ALONE,
 ) -> Overview:
     """Everything that a page shows of a capture, in some passes over its op stream.
 
     `on_rows` receives how many rows of the first pass are done. Raises: CaptureError when the capture is damaged.
     """
-    found = analyse(capture, on_rows=on_rows)
-    course = timeline(capture, bins=COURSE_BINS)
+    found = analyse(capture, on_rows=on_rows, workers=workers)
+    course = timeline(capture, bins=COURSE_BINS, workers=workers)
     shown = shown_ranks(found)
     few = capture if shown == capture.ranks or not capture.operation_count() else part_of(capture, Part(ranks=shown))
     return Overview(
@@ -92,16 +94,17 @@ def overview(
         analysis=found,
         findings=findings_of(found),
         course=course,
-        by_rank=timeline(capture, bins=HEAT_BINS, per_rank=True),
+        by_rank=timeline(capture, bins=HEAT_BINS, per_rank=True, workers=workers),
         lanes=lane_bars(
             few,
             most_bars=most_bars,
             centres_ns=moments(found, course),
             window_operations=most_bars * 3 // 16,
+            workers=workers,
         ),
         loops=loop_bars(capture.spans, shown, most_bars * 3 // 4),
         shown_ranks=shown,
-        offsets=file_offsets(capture, found.patterns.files, most_points=most_bars // 4),
+        offsets=file_offsets(capture, found.patterns.files, most_points=most_bars // 4, workers=workers),
         mounts=mount_totals(capture.files, found.patterns.files),
         quiet_until_ns=quiet_until_ns(course, found),
         paths=capture.paths(),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import at_one_layer, collect
+from profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from profiler_merge.analysis.rank_files import (
     COUNTS,
     SUMMED,
@@ -21,6 +22,7 @@ from profiler_merge.analysis.reread import UniqueBytes
 from traces.layers import FileLayers
 from traces.measures.operation_rows import OperationRows
 from traces.store.reader import Capture
+from traces.sums import Sums
 
 FILES_SCHEMA = pa.schema(
     [
@@ -71,16 +73,18 @@ class Patterns:
 
 def patterns(capture: Capture) -> Patterns:
     """Access patterns of the counted reads and writes. Raises: CaptureError when a part is damaged."""
-    return collect(capture, lambda layers: PatternCollector(capture, layers), without=("lane", "step")).patterns()
+    return collect(capture, PatternCollector, without=("lane", "step")).patterns()
 
 
-class PatternCollector:
+class PatternCollector(Collector):
     """Collects `Patterns` from rows of one rank after another.
 
     A rank is added to the totals of its files, and to its own, as soon as the next one begins. Memory: about 50 int64
     per file of the capture, 21 per rank, and the pieces of two `UniqueBytes`; none per operation or pair of rank and
     file.
     """
+
+    STAY = ("_capture", "_layers", "_accesses")
 
     def __init__(self, capture: Capture, layers: FileLayers) -> None:
         self._capture = capture
@@ -111,6 +115,20 @@ class PatternCollector:
         self._by_rank.add(self._rank, found)
         self._rank = None
 
+    def merge(self, later: PatternCollector) -> None:
+        """As `Sums.merge`."""
+        self._finish_rank()
+        later._finish_rank()
+        self._by_file.merge(later._by_file)
+        self._by_rank.merge(later._by_rank)
+        self._unique_over_ranks.merge(later._unique_over_ranks)
+        self._pairs += later._pairs
+        self._error += later._error
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._finish_rank()
+        return super().__getstate__()
+
     def patterns(self) -> Patterns:
         """Patterns of all that was added."""
         self._finish_rank()
@@ -122,7 +140,7 @@ class PatternCollector:
         )
 
 
-class _FileTotals:
+class _FileTotals(Sums):
     """Sums over the ranks, per file."""
 
     def __init__(self, files: int) -> None:
@@ -136,6 +154,13 @@ class _FileTotals:
         self._ranks[found.file_id] += found.accessed
         for name, column in found.counts.items():
             self._sums[name][found.file_id] += column
+
+    def merge(self, later: _FileTotals) -> None:
+        """As `Sums.merge`."""
+        self._used |= later._used
+        self._ranks += later._ranks
+        for name, column in later._sums.items():
+            self._sums[name] += column
 
     def table(self, files: pa.Table, unique: UniqueBytes) -> pa.Table:
         """`FILES_SCHEMA`; `unique`: what all ranks read."""
@@ -157,7 +182,7 @@ class _FileTotals:
         )
 
 
-class _RankTotals:
+class _RankTotals(Sums):
     """Sums over the files, per rank. `_first`: of each file the place of the only rank that accessed it so far, which
     learns that the file is shared when the next one does; _NOBODY, or _SEVERAL."""
 
@@ -178,6 +203,17 @@ class _RankTotals:
         self._first[accessed] = np.where(first == _NOBODY, place, _SEVERAL)
         for name, column in found.counts.items():
             self._sums[name][place] = column.sum()
+
+    def merge(self, later: _RankTotals) -> None:
+        """As `Sums.merge`: a file that both sides accessed is shared by the only rank of either side, too."""
+        place = np.array([self._place[rank] for rank in later._place], dtype=np.int32)
+        for name, column in later._sums.items():
+            self._sums[name][place] += column
+        theirs = np.where(later._first >= 0, place[later._first], later._first)
+        both = (self._first != _NOBODY) & (theirs != _NOBODY)
+        only = np.concatenate((self._first[both], theirs[both]))
+        self._sums["shared_files"] += np.bincount(only[only >= 0], minlength=len(self._place))
+        self._first = np.where(both, _SEVERAL, np.where(theirs == _NOBODY, self._first, theirs)).astype(np.int32)
 
     def table(self) -> pa.Table:
         """`RANKS_SCHEMA`."""

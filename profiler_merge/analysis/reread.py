@@ -6,6 +6,7 @@ import numpy as np
 
 from traces.measures.intervals import BoundedUnion, Intervals
 from traces.measures.operation_rows import OperationRows
+from traces.sums import Sums
 
 _BETWEEN_FILES = 1 << 30
 """Free space between two files on the line, so that a gap between files is closed after those within a file."""
@@ -30,8 +31,10 @@ class ByteLine:
         return Intervals.union_of(np.minimum(begin, limit), np.minimum(begin + rows.length, limit))
 
 
-class UniqueBytes:
+class UniqueBytes(Sums):
     """Union of byte ranges on a line."""
+
+    STAY = ("_line",)
 
     def __init__(self, line: ByteLine) -> None:
         self._line = line
@@ -40,6 +43,10 @@ class UniqueBytes:
     def add(self, ranges: Intervals) -> None:
         """Add ranges of the same line."""
         self._union.add_union(ranges)
+
+    def merge(self, later: UniqueBytes) -> None:
+        """As `Sums.merge`."""
+        self._union.merge(later._union)
 
     def per_file(self) -> np.ndarray:
         """int64 (files,): bytes of each file in the union, too many in all by at most `error_bytes`."""

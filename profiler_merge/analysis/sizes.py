@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import collect
+from profiler_merge.analysis.collect import Collector, collect
 from profiler_merge.analysis.table_formats import table_of
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.operation_rows import OperationRows
@@ -114,7 +114,7 @@ class RequestSizes:
         return table_of((row for found in self.classes for row in _exact_rows(found, top)), EXACT_SCHEMA)
 
 
-class SizeCollector:
+class SizeCollector(Collector):
     """Collects `RequestSizes` from selected rows; operations other than reads and writes are ignored."""
 
     def __init__(self) -> None:
@@ -143,6 +143,13 @@ class SizeCollector:
             bins[0, cell] += np.bincount(found, minlength=bins.shape[2])
             np.add.at(bins[1, cell], found, lengths)
 
+    def merge(self, later: SizeCollector) -> None:
+        """As `Sums.merge`."""
+        for cell, sizes in later._sizes.items():
+            self._sizes.setdefault(cell, DistributionCollector()).merge(sizes)
+        self._powers += later._powers
+        self._darshan += later._darshan
+
     def sizes(self) -> RequestSizes:
         """Sizes of all that was added."""
         return RequestSizes(classes=tuple(self._class(cell) for cell in sorted(self._sizes)))
@@ -164,7 +171,7 @@ class SizeCollector:
 
 def request_sizes(capture: Capture) -> RequestSizes:
     """Sizes of the reads and writes, each at the layer that it was recorded at. Raises: CaptureError when damaged."""
-    return collect(capture, lambda layers: SizeCollector(), without=("lane", "step")).sizes()
+    return collect(capture, lambda part, layers: SizeCollector(), without=("lane", "step")).sizes()
 
 
 def _power_rows(found: SizeClass) -> Iterable[dict[str, object]]:

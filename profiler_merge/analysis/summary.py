@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
-from profiler_merge.analysis.collect import at_one_layer, collect
+from profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from profiler_merge.analysis.durations import DurationRule, recorded_durations
 from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
 from profiler_merge.analysis.overlap import Overlap, OverlapCollector
@@ -33,6 +34,7 @@ from traces.replay_record import is_replay
 from traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, format_duration, ns_to_seconds
+from traces.workers.workers import ALONE, Workers
 
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
@@ -180,22 +182,17 @@ def summarise(
     by: str | None = None,
     durations: DurationRule = recorded_durations,
     on_rows: Callable[[int], None] = lambda rows: None,
+    workers: Workers = ALONE,
 ) -> Summary:
     """Summary of a capture or of a part of one.
 
-    `by`: one of `breakdown.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` gets the
-    number of rows of each batch. Raises: CaptureError when the capture is damaged.
+    `by`: one of `breakdown.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` gets
+    numbers of rows as they are done. Raises: CaptureError when the capture is damaged.
     """
     kinds = set(pc.unique(capture.spans["kind"]).to_pylist())
-    tally = collect(
-        capture,
-        lambda layers: _SummaryAndLoop(
-            summary=SummaryCollector(capture, layers, by=by, durations=durations),
-            overlap=OverlapCollector(capture, layers) if "step" in kinds else None,
-        ),
-        without=("lane",) if by == "step" else ("lane", "step"),
-        on_rows=on_rows,
-    )
+    begin = partial(_SummaryAndLoop, by=by, durations=durations, steps="step" in kinds)
+    without = ("lane",) if by == "step" else ("lane", "step")
+    tally = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
     if tally.overlap is None:
         return tally.summary.summary()
     return with_loop(tally.summary.summary(), tally.overlap.overlap(), capture.info)
@@ -208,20 +205,32 @@ def with_loop(summary: Summary, overlap: Overlap, info: CaptureInfo) -> Summary:
     return dataclasses.replace(summary, loop=steady_loop(overlap, summary.in_flight_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _SummaryAndLoop:
-    summary: SummaryCollector
-    overlap: OverlapCollector | None
+class _SummaryAndLoop(Collector):
+    """The summary, and where there are `steps` their times."""
+
+    def __init__(
+        self, capture: Capture, layers: FileLayers, *, by: str | None, durations: DurationRule, steps: bool
+    ) -> None:
+        self.summary = SummaryCollector(capture, layers, by=by, durations=durations)
+        self.overlap = OverlapCollector(capture, layers) if steps else None
 
     def add(self, rows: OperationRows) -> None:
-        """Hand selected rows to both."""
+        """As `Collector.add`."""
         self.summary.add(rows)
         if self.overlap is not None:
             self.overlap.add(rows)
 
+    def merge(self, later: _SummaryAndLoop) -> None:
+        """As `Sums.merge`."""
+        self.summary.merge(later.summary)
+        if self.overlap is not None and later.overlap is not None:
+            self.overlap.merge(later.overlap)
 
-class SummaryCollector:
+
+class SummaryCollector(Collector):
     """Everything about the totals that one pass over the op stream collects."""
+
+    STAY = ("_capture", "_layers", "_durations", "_spans", "_phase")
 
     def __init__(
         self,
@@ -272,6 +281,16 @@ class SummaryCollector:
             rows.length[read].sum(),
             rows.length[written].sum(),
         ]
+
+    def merge(self, later: SummaryCollector) -> None:
+        """As `Sums.merge`."""
+        self._io.merge(later._io)
+        self._pattern.merge(later._pattern)
+        self._interfaces.merge(later._interfaces)
+        if self._breakdown is not None and later._breakdown is not None:
+            self._breakdown.merge(later._breakdown)
+        self._other += later._other
+        self._reconstructed += later._reconstructed
 
     def summary(self) -> Summary:
         """Totals of all that was added."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import at_one_layer, collect
+from profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from profiler_merge.analysis.concurrency import PeaksPerBin, in_time_order
 from profiler_merge.analysis.phases import phases
 from profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
@@ -20,6 +21,7 @@ from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, rows_of_b
 from traces.schema import RECONSTRUCTED, WRITE
 from traces.store.reader import Capture
 from traces.units import MIB, NS_PER_S, format_count
+from traces.workers.workers import ALONE, Workers
 
 ALL_RANKS = -1
 """Rank of the rows that cover all ranks."""
@@ -99,6 +101,7 @@ def timeline(
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     per_rank: bool = False,
+    workers: Workers = ALONE,
 ) -> Timeline:
     """Timeline of traced reads and writes, in bins of `bin_ns`, or in at most about `bins` of a round width (1, 2 or 5
     times a power of ten nanoseconds).
@@ -113,12 +116,15 @@ def timeline(
         raise UsageError("a bin is at least a nanosecond wide")
     if capture.part.from_ns is None:
         first -= first % width
-
-    def begin(layers: FileLayers) -> TimelineCollector:
-        return TimelineCollector(capture, layers, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank)
-
-    collector = collect(capture, begin, without=("lane", "step"))
-    return collector.timeline()
+    over_several = not per_rank and len(capture.ranks) > 1
+    in_step = over_several and len(capture.ranks) <= MOST_RANKS_IN_STEP
+    begin = partial(
+        TimelineCollector, start_ns=first, end_ns=last, bin_ns=width, per_rank=per_rank, rank_peaks=not in_step
+    )
+    collector = collect(capture, begin, without=("lane", "step"), workers=workers)
+    if in_step:
+        collector.peak_over_ranks()
+    return collector.timeline(in_flight_max_exact=in_step or not over_several)
 
 
 def round_width_ns(length_ns: int, bins: int) -> int:
@@ -137,11 +143,24 @@ def _bounds(capture: Capture) -> tuple[int, int]:
     return first, max(last, first + 1)
 
 
-class TimelineCollector:
-    """Collects a `Timeline` from rows of one rank after another."""
+class TimelineCollector(Collector):
+    """Collects a `Timeline` from rows of one rank after another.
+
+    `rank_peaks`: whether the peaks of the ranks are collected, and added up over all ranks.
+    """
+
+    STAY = ("_capture", "_layers", "_union", "_rank_peaks")
 
     def __init__(
-        self, capture: Capture, layers: FileLayers, *, start_ns: int, end_ns: int, bin_ns: int, per_rank: bool
+        self,
+        capture: Capture,
+        layers: FileLayers,
+        *,
+        start_ns: int,
+        end_ns: int,
+        bin_ns: int,
+        per_rank: bool,
+        rank_peaks: bool,
     ) -> None:
         self._capture = capture
         self._layers = layers
@@ -154,8 +173,7 @@ class TimelineCollector:
         self._check()
         self._cells = {name: np.zeros((len(self._rows), self._bins), dtype=np.int64) for name in _COUNTS}
         self._peaks = np.zeros((len(self._rows), self._bins), dtype=np.int64)
-        self._over_several = not per_rank and len(self._ranks) > 1
-        self._merged_in_time = self._over_several and len(self._ranks) <= MOST_RANKS_IN_STEP
+        self._wants_peaks = rank_peaks
         self._rank: int | None = None
         self._union = StreamingUnion()
         self._rank_peaks = PeaksPerBin(bin_ns)
@@ -180,7 +198,7 @@ class TimelineCollector:
         for part in pieces(starts, ends, self._bin_ns):
             self._spread(part, counted, written)
         self._add_busy(starts, ends)
-        if not self._merged_in_time:
+        if self._wants_peaks:
             self._rank_peaks.add(starts, ends)
 
     def _spread(self, part: Pieces, rows: OperationRows, written: np.ndarray) -> None:
@@ -225,28 +243,41 @@ class TimelineCollector:
     def _finish_rank(self) -> None:
         if self._rank is not None:
             self._peaks[self._row[self._rank]] += self._rank_peaks.peaks(self._bins)
-        self._rank_peaks = PeaksPerBin(self._bin_ns)
+            self._rank = None
+            self._rank_peaks = PeaksPerBin(self._bin_ns)
 
-    def timeline(self) -> Timeline:
+    def merge(self, later: TimelineCollector) -> None:
+        """As `Sums.merge`."""
+        self._finish_rank()
+        later._finish_rank()
+        self._reach(later._bins * self._bin_ns)
+        rows = [0] if self._rows == (ALL_RANKS,) else [self._row[rank] for rank in later._ranks]
+        for name, cells in later._cells.items():
+            self._cells[name][rows, : later._bins] += cells
+        self._peaks[rows, : later._bins] += later._peaks
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._finish_rank()
+        return super().__getstate__()
+
+    def timeline(self, *, in_flight_max_exact: bool) -> Timeline:
         """Timeline of all that was added."""
         self._finish_rank()
-        self._rank = None
-        if self._merged_in_time:
-            self._peaks[0] = self._peaks_over_ranks()
         return Timeline(
             bin_ns=self._bin_ns,
             start_ns=self._start_ns,
             bins=self._bins,
             ranks=self._rows,
-            in_flight_max_exact=self._merged_in_time or not self._over_several,
+            in_flight_max_exact=in_flight_max_exact,
             table=self._table(),
         )
 
-    def _peaks_over_ranks(self) -> np.ndarray:
+    def peak_over_ranks(self) -> None:
+        """Find the peaks over all ranks, in a pass over all streams in step. Raises: CaptureError."""
         peaks = PeaksPerBin(self._bin_ns)
         for starts, ends in in_time_order([self._stream(rank) for rank in self._ranks]):
             peaks.add(starts - self._start_ns, ends - self._start_ns)
-        return peaks.peaks(self._bins)
+        self._peaks[0] = peaks.peaks(self._bins)
 
     def _stream(self, rank: int) -> Iterator[OperationRows]:
         names = [name for name in ROW_COLUMNS if name not in ("lane", "step")]

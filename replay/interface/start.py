@@ -23,19 +23,10 @@ def main() -> int:
         sys.stderr.write(f"dxt-replay: error: {error}\n")
         return 2
     from replay.commands.main import main as run_command_line
+    from traces.without_pandas import keep_pandas_out
 
-    sys.meta_path.insert(0, _WithoutPandas)
+    keep_pandas_out()
     return run_command_line()
-
-
-class _WithoutPandas:
-    """pyarrow imports pandas at the first array wherever it is installed, 0.3 s that no command has a use for."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        """Called for every import. Raises: ModuleNotFoundError for pandas."""
-        if name == "pandas":
-            raise ModuleNotFoundError("the commands work without pandas", name=name)
 
 
 if __name__ == "__main__":

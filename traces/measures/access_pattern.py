@@ -14,6 +14,7 @@ import numpy as np
 from traces.measures.operation_rows import OperationRows
 from traces.measures.stable_order import runs, stable_order
 from traces.schema import OPS, WRITE
+from traces.sums import Sums
 
 _OPEN = OPS.index("open")
 _CLOSE = OPS.index("close")
@@ -45,8 +46,10 @@ class AccessCounts:
         return 100 * self.consecutive / self.accesses if self.accesses else None
 
 
-class AccessPattern:
+class AccessPattern(Sums):
     """Counts the accesses of one rank after another. State: the last byte per file and direction of one rank."""
+
+    STAY = ("_last_byte", "_rank")
 
     def __init__(self, files: int) -> None:
         self._last_byte = np.zeros(2 * files, dtype=np.int64)
@@ -77,6 +80,10 @@ class AccessPattern:
             sequential=int(np.count_nonzero(sequential & (offset >= 0))),
             consecutive=int(np.count_nonzero(consecutive & (offset >= 0))),
         )
+
+    def merge(self, later: AccessPattern) -> None:
+        """As `Sums.merge`."""
+        self.counts += later.counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from traces.measures.stable_order import runs
+from traces.sums import Sums
 
 EXACT_VALUES = 1 << 20
 """Distinct values that are kept exactly; they take 16 MiB."""
@@ -126,7 +128,7 @@ class Distribution:
         )
 
 
-class DistributionCollector:
+class DistributionCollector(Sums):
     """Collects a distribution batch by batch; keeps at most `limit` distinct values, and `pending` new ones."""
 
     def __init__(self, limit: int = EXACT_VALUES, pending: int = _PENDING_VALUES) -> None:
@@ -143,6 +145,15 @@ class DistributionCollector:
             self._pending_size += values.size
         if self._pending_size >= max(self._most_pending, len(self._collected.values)):
             self._merge()
+
+    def merge(self, later: DistributionCollector) -> None:
+        """As `Sums.merge`."""
+        self._merge()
+        self._collected = (self._collected + later.distribution())._within(self._limit)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._merge()
+        return super().__getstate__()
 
     def distribution(self) -> Distribution:
         """Distribution of all that was added."""

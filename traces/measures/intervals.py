@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+
+from traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min
 _NO_TIMES = np.empty(0, dtype=np.int64)
@@ -105,7 +108,7 @@ class StreamingUnion:
         return begins, ends
 
 
-class BoundedUnion:
+class BoundedUnion(Sums):
     """Union of any number of intervals in any order in bounded memory.
 
     Exact up to `limit` disjoint intervals. Beyond that the shortest gaps are closed; `closed_ns` is their total length,
@@ -129,6 +132,15 @@ class BoundedUnion:
         self._pending_size += len(part)
         if self._pending_size >= self._limit:
             self._merge()
+
+    def merge(self, later: BoundedUnion) -> None:
+        """As `Sums.merge`; the gaps that either closed count."""
+        self.add_union(later.intervals())
+        self.closed_ns += later.closed_ns
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._merge()
+        return super().__getstate__()
 
     def intervals(self) -> Intervals:
         """The union of all that was added."""

@@ -14,6 +14,7 @@ from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion
 from traces.measures.operation_rows import OperationRows
 from traces.schema import WRITE
+from traces.sums import Sums
 from traces.units import MIB, NS_PER_S
 
 MIB_PER_S_FROM_BYTES_PER_NS = NS_PER_S / MIB
@@ -74,11 +75,13 @@ class IoTotals:
         return self.bytes_moved / MIB * NS_PER_S / busy_ns if busy_ns else None
 
 
-class IoCollector:
+class IoCollector(Sums):
     """Collects `IoTotals` from rows of one rank after another.
 
     `files`: rows of the files table; `compute`: times in which each rank computed, where known.
     """
+
+    STAY = ("_compute", "_union")
 
     def __init__(self, files: int, compute: Mapping[int, Intervals]) -> None:
         self._compute = compute
@@ -127,6 +130,16 @@ class IoCollector:
             union_ns=self._union.length_ns,
             hidden_ns=before.hidden_ns + hidden,
         )
+
+    def merge(self, later: IoCollector) -> None:
+        """As `Sums.merge`."""
+        self._files_used |= later._files_used
+        self._ranks += later._ranks
+        self._rank = None
+        self._busy.merge(later._busy)
+        self._size.merge(later._size)
+        self._bandwidth.merge(later._bandwidth)
+        self._unmeasured += later._unmeasured
 
     def totals(self) -> IoTotals:
         """Totals of all that was added."""

@@ -81,6 +81,10 @@ class PartCapture(Capture):
         self._chosen_files = files
         self._row_masks = _row_masks(part, files)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As of `Capture`, with what was chosen."""
+        return PartCapture, (self._inner, self._part, self.ranks, self._windows, self._chosen_files)
+
     @property
     def whole(self) -> Capture:
         """As `Capture.whole`."""

@@ -17,9 +17,10 @@ calls `write_capture_info` at the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +70,10 @@ class Capture:
         self._groups = groups
         self._usage: dict[int, pa.Table] = {}
         self._kept_usage_rows = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its path: another process opens it there, once."""
+        return _opened_once, (self.path, self.named, (self.path / "capture.json").stat().st_mtime_ns)
 
     def __repr__(self) -> str:
         return f"<Capture {str(self.path)!r}: {', '.join(f'{value} {name}' for name, value in self._facts()[:3])}>"
@@ -131,6 +136,10 @@ class Capture:
         """Rows of the op stream, of one rank or of all: from the file footers, without reading rows."""
         ranks = self._groups if rank is None else (rank,)
         return sum(group.rows for r in ranks for group in self._groups.get(r, ()))
+
+    def stored_rows(self, rank: int | None = None) -> int:
+        """As `operation_count`; of a part as well without reading rows, and so with those outside of its window."""
+        return Capture.operation_count(self, rank)
 
     def operations(
         self,
@@ -232,6 +241,12 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
             f"cannot read {path}: {error.strerror or error}; check who may read it and the directories above it"
         ) from error
     return Capture(path, info, files, groups, named)
+
+
+@lru_cache(maxsize=2)
+def _opened_once(path: Path, named: Path, written_ns: int) -> Capture:
+    """`written_ns`: when it was written; another capture at the path is opened anew."""
+    return open_capture(path, named=named)
 
 
 def _read_row_group(

@@ -20,6 +20,8 @@ from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, TypeVar
 
+from traces.without_pandas import keep_pandas_out
+
 P = TypeVar("P")
 R = TypeVar("R")
 
@@ -71,7 +73,7 @@ class LocalProcesses:
 def _begin_worker(life: Connection) -> None:
     """Called in each worker. `life`: closed at the other end when the worker is to end, and by that process's death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the first process ends the others
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]  # pyarrow would import it, 0.3 s, and not use it
+    keep_pandas_out()
     threading.Thread(target=_end_with, args=(life,), daemon=True, name="life").start()
 
 

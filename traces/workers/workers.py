@@ -38,6 +38,9 @@ OPERATIONS_PER_WORKER = 1 << 22
 """Operations of a capture for which another process is started, unless the user gave a number: 0.5 s of work or more,
 where the start of a process costs 0.4 s of its processor."""
 
+PIECE_OPERATIONS = 1 << 21
+"""Operations of a piece: half a second of work, and few enough sums that they are sent quickly."""
+
 DEATHS: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
 """Errors of a future whose piece was lost."""
 
@@ -94,12 +97,21 @@ class Workers:
     count: processes of this machine, started when the first pass needs them. None: as many as are worth it, by the
         operations of the capture, and at most the processors; small captures cost no start.
     executor: any other executor instead, which stays the caller's; `count` is then how many pieces it does together.
+    piece_operations: about how many operations of a capture are a piece. Another size can change the last digits of
+        means, and the rounding of distributions with more than a million values.
     Raises: UsageError for a count below 1.
     """
 
-    def __init__(self, count: int | None = None, *, executor: Executor | None = None) -> None:
+    def __init__(
+        self,
+        count: int | None = None,
+        *,
+        executor: Executor | None = None,
+        piece_operations: int = PIECE_OPERATIONS,
+    ) -> None:
         if count is not None and count < 1:
             raise UsageError(f"--workers {count}: at least 1 process works")
+        self.piece_operations = piece_operations
         self._given = count
         self._pool: Pool | None = None
         if executor is not None:

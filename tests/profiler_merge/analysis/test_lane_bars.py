@@ -60,8 +60,8 @@ def test_batches_do_not_matter(busy: Capture, monkeypatch: pytest.MonkeyPatch) -
     collect = module.collect
 
     def in_pieces(capture, begin, **more):  # type: ignore[no-untyped-def]
-        def begin_split(layers):  # type: ignore[no-untyped-def]
-            collector = begin(layers)
+        def begin_split(capture, layers):  # type: ignore[no-untyped-def]
+            collector = begin(capture, layers)
             add = collector.add
 
             class Split:

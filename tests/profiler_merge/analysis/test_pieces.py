@@ -1,0 +1,46 @@
+"""Sums over pieces of a capture are those over all of it, and the same bit for bit on any number of processes."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler_merge.analysis.named_tables import CONTENTS, VIEWS, views
+from profiler_merge.analysis.overview import overview
+from profiler_merge.merge import merge
+from tests.capture_builder import Op, build_capture
+from tests.places import CAPTURES
+from tests.workers_equality import OPERATIONS, SPANS, plain
+from traces.store.reader import Capture, open_capture
+from traces.workers.workers import ALONE, Workers
+
+TABLES = tuple(name for name in VIEWS if name not in CONTENTS)
+
+
+def everything(capture: Capture, workers: Workers, by: str = "file") -> object:
+    return plain([views(capture, TABLES, by=by, workers=workers), overview(capture, workers=workers, most_bars=100)])
+
+
+@settings(max_examples=12)
+@given(ops=OPERATIONS, by=st.sampled_from(["rank", "file", "format", "step", "size"]))
+def test_the_ranks_alone_come_to_the_whole(ops: list[Op], by: str) -> None:
+    """Durations are equal and lengths whole numbers, so that means have no rounding that the order could change."""
+    with TemporaryDirectory() as folder:
+        capture = build_capture(Path(folder), files=["/a", "/b.h5", "/c", "/d"], ops=ops, spans=SPANS, ranks=range(5))
+        rank_by_rank = Workers(1, piece_operations=1)
+        assert everything(capture, rank_by_rank, by) == everything(capture, ALONE, by)
+
+
+def test_any_number_of_processes_comes_to_the_same_bits(tmp_path: Path) -> None:
+    folder = CAPTURES / "climate"
+    if not folder.exists():
+        pytest.skip("the recorded captures are not here")
+    merge([folder / "job.darshan"], sorted((folder / "profile").rglob("*.xplane.pb*")), tmp_path / "x.capture")
+    capture = open_capture(tmp_path / "x.capture")
+    assert len(capture.ranks) > 1
+    found = everything(capture, Workers(1, piece_operations=1))
+    for count in (2, 3):
+        with Workers(count, piece_operations=1) as workers:
+            assert everything(capture, workers) == found

@@ -1,0 +1,37 @@
+"""A capture cut into pieces of whole ranks, which several processes can go through at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from traces.part import Part
+from traces.store.part_capture import PartCapture
+from traces.store.reader import Capture
+
+OPERATIONS_PER_FILE = 8
+"""At least as many operations has a piece for each file, since sums by file are as long as the files table."""
+
+
+def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:
+    """The ranks of a capture as runs with about `operations` each, or one rank with more; at least one piece.
+
+    The cut follows from the capture alone, so that sums over the pieces do, too.
+    """
+    ranks = capture.ranks
+    rows = np.array([capture.stored_rows(rank) for rank in ranks], dtype=np.int64)
+    size = max(operations, OPERATIONS_PER_FILE * capture.files.num_rows if operations > 1 else 1)
+    count = int(min(len(ranks), max(rows.sum() // size, 1))) if len(ranks) else 1
+    if count == 1:
+        return [tuple(ranks)]
+    # A rank is in the piece in which its middle lies.
+    place = (2 * np.cumsum(rows) - rows) * count // max(2 * int(rows.sum()), 1)
+    begins = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(ranks)]
+    return [tuple(ranks[begin:end]) for begin, end in pairwise(begins)]
+
+
+def only_ranks(capture: Capture, ranks: Sequence[int]) -> Capture:
+    """The capture as if it had these ranks alone: for sums, which are joined to those of the others."""
+    return PartCapture(capture, Part(ranks=tuple(ranks)), tuple(ranks), None, None)
