@@ -180,6 +180,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
+    "replay.history": {"replay.history", "replay.regression", "replay.show", "replay.show.page", "traces"},
 }
 MAY_IMPORT["replay.interface"] = {*MAY_IMPORT, "replay.interface"}
 MAY_IMPORT["replay.commands"] = {*MAY_IMPORT, "replay.commands"}
@@ -303,6 +304,10 @@ PURE = {
     "replay.show.page.figures",
     "replay.show.page.body",
     "replay.show.page.parts",
+    "replay.history.change_points",
+    "replay.history.history_page",
+    "replay.history.history_sections",
+    "replay.history.series",
     "replay.regression.against_record",
     "replay.regression.comparison",
     "replay.regression.environment_changes",

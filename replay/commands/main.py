@@ -36,6 +36,7 @@ COMMANDS = {
     "compare": "How faithful a replay is.",
     "simulate": "How long a capture would take on storage that is only described.",
     "regress": "Whether one file system is slower than another.",
+    "history": "How the figures of experiments went, and where they changed.",
     "fit": "A capture as a DLIO workload description.",
     "transform": "What if: a capture with other requests, readers or ranks.",
     "calibrate": "Measure a file system for predictions.",

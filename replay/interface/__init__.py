@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from replay.fidelity.compare import Comparison
     from replay.fidelity.noise_floor import NoiseFloor
     from replay.fidelity.workload_verdict import Thresholds
+    from replay.history.history import History
     from replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
     from replay.interface.anonymizing import anonymize
     from replay.interface.calibrations import calibrate
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from replay.interface.descriptions import FittedWorkload, fit
     from replay.interface.exports import FORMATS, Report, export, report
     from replay.interface.generating import GeneratedCapture, generate, workloads
+    from replay.interface.histories import history
     from replay.interface.merging import merge
     from replay.interface.recordings import Recorded, record
     from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
@@ -92,6 +94,8 @@ _HOMES = {
     "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
     "replay.interface.charts": ("FIGURES", "figure"),
     "replay.interface.generating": ("GeneratedCapture", "generate", "workloads"),
+    "replay.history.history": ("History",),
+    "replay.interface.histories": ("history",),
     "replay.interface.merging": ("merge",),
     "replay.interface.recordings": ("Recorded", "record"),
     "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
@@ -141,6 +145,7 @@ __all__ = [
     "FittedWorkload",
     "ForeignPackageError",
     "GeneratedCapture",
+    "History",
     "ListedWorkload",
     "LogError",
     "MergeResult",
@@ -178,6 +183,7 @@ __all__ = [
     "findings",
     "fit",
     "generate",
+    "history",
     "keras_recording",
     "lightning_recording",
     "merge",

@@ -8,7 +8,7 @@ from dataclasses import fields
 from replay.regression.environment_changes import machine_changes, target_changes
 from replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions
 from replay.regression.machine_environment import MachineEnvironment
-from replay.regression.rank_sum import unpaired_ratio
+from replay.regression.rank_sum import MOST_RUNS, unpaired_ratio
 from replay.regression.result_sentence import change_text
 from replay.regression.run_metrics import MeasuredRun
 from replay.regression.target_environment import TargetEnvironment
@@ -38,6 +38,8 @@ def check_comparable(record: ExperimentRecord, capture: RecordedCapture, options
                 f"{name} was made with {_option(option.name, recorded)} and these runs with "
                 f"{_option(option.name, given)}: the two cannot be compared; give the same options"
             )
+    if len(record.counted_runs()) > MOST_RUNS:
+        raise UsageError(f"{name} has more than {MOST_RUNS:,} runs: make a record with fewer --repeats")
     if not record.counted_runs():
         raise UsageError(f"{name} has no finished run of its candidate: make another record")
 

@@ -37,6 +37,8 @@ MOST_RUNS = 10_000
 _MOST_NUMBER = 1 << 62
 """Counts and times in ns are below it."""
 
+_LEAST_METRIC, _MOST_METRIC = 1e-15, 1e18
+
 Side = Literal["baseline", "candidate"]
 
 
@@ -253,7 +255,7 @@ def _problems_of_run(run: MeasuredRun) -> Iterator[str]:
     unknown = [name for name in run.metrics if name not in METRICS]
     if unknown:
         yield f"{listed(unknown)} is not a metric"
-    if not all(math.isfinite(value) and value > 0 for value in run.metrics.values()):
+    if not all(_LEAST_METRIC <= value <= _MOST_METRIC for value in run.metrics.values()):
         yield "a metric that is not a number above 0"
     counts = (run.pair, run.operations, run.failed, run.short, run.left_out, run.bytes_read, run.bytes_written)
     if not all(0 <= count < _MOST_NUMBER for count in (*counts, run.failed_closes, run.start_ns)):

@@ -14,6 +14,8 @@ WORDS = {
     "consecutive": "An access that begins at the byte after the previous one of the same rank and file.",
     "cosine": "Similarity of two workloads as one number, 1 for equal shapes. It does not see scale.",
     "counters": "Darshan's totals per file. They cover the whole run but do not say when anything happened.",
+    "change point": "A place in a history where the runs after it differ from those before it by more than the "
+    "threshold.",
     "coverage": "Trace coverage: the share of the bytes, or operations, that Darshan counted and DXT traced.",
     "drift": "How much faster or slower than the source a replay's schedule runs, in parts per million.",
     "DXT": "Darshan's extended tracing: start, end, offset and length of every read and write.",
@@ -35,6 +37,7 @@ WORDS = {
     "the steps allow it, at once.",
     "pipeline": "I/O together with the work on input (decoding, batching).",
     "rank": "One process of the training job. -1 in a table stands for all ranks together.",
+    "record": "A JSON file with the runs, environment and verdict of an experiment, which `regress --record` writes.",
     "random": "An access whose place does not follow from the two before.",
     "reading": "How a DLIO file is understood: as DLIO's documentation says, or as a version of its code does.",
     "reconstructed": "Operations that were not traced but follow from counters. They are in no total of "

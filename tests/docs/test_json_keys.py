@@ -36,7 +36,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     run = dxt_replay.run(capture, twin, folder / "r.capture", pace="none")
     part = dxt_replay.part(capture, steps="0-2")
     transformed = dxt_replay.transform(capture, folder / "t.capture", compute_speed=2)
-    regression = dxt_replay.regress(part, twin, twin, repeats=1, warmup=0, pace="none", cold=False)
+    regression = dxt_replay.regress(
+        part, twin, twin, repeats=1, warmup=0, pace="none", cold=False, record=folder / "r.json"
+    )
     target = folder / "target"
     target.mkdir()
     results = {
@@ -46,6 +48,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "run": run,
         "compare": dxt_replay.compare(capture, folder / "r.capture"),
         "regress": regression,
+        "history": dxt_replay.history(folder / "r.json"),
         "transform": transformed,
         "anonymize": dxt_replay.anonymize(capture, folder / "a.capture"),
         "simulate": dxt_replay.simulate(capture, "theta_lustre", ranks=[2], runs=1),
@@ -71,6 +74,7 @@ def explained(command: str) -> Mapping[str, str]:
         "run",
         "compare",
         "regress",
+        "history",
         "transform",
         "anonymize",
         "simulate",

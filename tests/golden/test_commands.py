@@ -32,6 +32,7 @@ COMMANDS = (
     "run",
     "compare",
     "regress",
+    "history",
     "transform",
     "export",
     "demo",

@@ -1,0 +1,109 @@
+"""The history of experiments: every series of records, and what is said of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from replay.history.record_files import FoundRecords
+from replay.history.series import Series, series_of
+from replay.regression.interval_verdict import Rule
+from replay.regression.result_sentence import change_text, interval_text
+from replay.regression.run_metrics import METRICS
+from traces.units import format_counted
+
+_TEST = (
+    "Mann-Whitney on the logarithms of the runs, for a change of more than the threshold, each record against all "
+    "since the last change and all before against all after; Bonferroni over all looks, and over the metrics that do "
+    "not decide"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """`skipped`: files of the folders that are not records, and records without a finished run."""
+
+    rule: Rule
+    series: tuple[Series, ...]
+    skipped: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay history --json` prints."""
+        return {
+            "headline": " ".join(headline(one) for one in self.series),
+            "records": sum(len(one.records) for one in self.series),
+            "skipped": list(self.skipped),
+            "rule": {
+                "threshold_pct": self.rule.threshold_pct,
+                "alpha": self.rule.alpha,
+                "test": _TEST,
+                "text": rule_text(self.rule),
+            },
+            "series": [{"headline": headline(one), **one.as_json()} for one in self.series],
+        }
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One row per series, metric and record, for CSV; shares in per cent."""
+        for number, series in enumerate(self.series, start=1):
+            for name, metric in series.metrics.items():
+                places = {change.at for change in metric.changes}
+                for place, (record, level) in enumerate(zip(series.records, metric.levels, strict=True)):
+                    if level is None:
+                        continue
+                    yield {
+                        "series": number,
+                        "capture": record.capture.name,
+                        "target": record.targets["candidate"].target,
+                        "metric": name,
+                        "record": record.name,
+                        "start_ns": record.start_ns,
+                        "host": record.machine.host,
+                        "kernel": record.machine.kernel,
+                        "version": record.machine.versions.get("dxt-replay", ""),
+                        "runs": level.runs,
+                        "median": level.median,
+                        "median_low": level.low,
+                        "median_high": level.high,
+                        "change_pct": _percent(level.change),
+                        "change_low_pct": _percent(level.change_low),
+                        "change_high_pct": _percent(level.change_high),
+                        "change_point": place in places,
+                        "differences": "; ".join(series.differences[place]),
+                    }
+
+
+def make_history(found: FoundRecords, rule: Rule) -> History:
+    """The history of the records."""
+    measured = [record for record in found.records if any(run.metrics for run in record.counted_runs())]
+    empty = [record.name for record in found.records if record not in measured]
+    return History(rule=rule, series=tuple(series_of(measured, rule)), skipped=(*found.skipped, *empty))
+
+
+def headline(series: Series) -> str:
+    """`The elapsed time changed once in 12 records: +30.1 % (27.9 to 32.2 %) with tue.json of 2026-03-03 04:00.`"""
+    meaning, changes = METRICS[series.primary].meaning, series.metrics[series.primary].changes
+    records = f"{format_counted(len(series.records), 'record')} of {series.records[-1].capture.name}"
+    if not changes:
+        return f"No change of the {meaning} in {records}."
+    last = changes[-1]
+    record = series.records[last.at]
+    size = change_text(last.ratio)
+    if last.low is not None and last.high is not None:
+        size += f" ({interval_text(last.low, last.high)})"
+    times = "once" if len(changes) == 1 else f"{len(changes)} times"
+    latest = "" if len(changes) == 1 else "the last time "
+    return f"The {meaning} changed {times} in {records}: {latest}by {size}, {last.verdict}, with {record.name}."
+
+
+def rule_text(rule: Rule) -> str:
+    """What a change point is, and what is promised."""
+    return (
+        f"A change point is a place where the runs after it differ from those before it by more than "
+        f"{rule.threshold_pct:g} %. Where all records lie within that of each other, a history shows any in "
+        f"{100 * rule.alpha:g} % of cases at most."
+    )
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * (ratio - 1)
