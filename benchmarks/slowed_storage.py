@@ -119,14 +119,26 @@ def delayed(folder: Path, delay_us: int, calls: str = "all") -> Iterator[Path]:
 
     `calls`: "all", or "metadata" where reads, writes and syncs are not delayed. Raises: CannotThrottleError.
     """
-    with tempfile.TemporaryDirectory(prefix="dxt-replay-delayed-") as own:
-        program, mount = Path(own, "delayed_files"), Path(own, "mount")
+    source = Path(__file__).with_name("delayed_files.c")
+    environment = {"DXT_REPLAY_DELAYED_SOURCE": str(folder), "DXT_REPLAY_DELAYED_CALLS": calls}
+    with fuse_mounted(source, ("fuse3",), str(delay_us), ("-o", "max_threads=128"), environment) as mount:
+        yield mount
+
+
+@contextmanager
+def fuse_mounted(
+    source: Path, packages: Sequence[str], shown: str, options: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[Path]:
+    """The mount of a FUSE file system in C: `source` is compiled with the libraries of `packages` (names of
+    pkg-config) and called with `shown`, the mount point and the mount `options`. Raises: CannotThrottleError."""
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-fuse-") as own:
+        program, mount = Path(own, source.stem), Path(own, "mount")
         mount.mkdir()
-        _build(program)
-        options = "max_threads=128,entry_timeout=86400,attr_timeout=86400"
+        _build(source, program, packages)
+        options = (*options, "-o", "entry_timeout=86400,attr_timeout=86400")
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "TERM", str(program), str(delay_us), str(mount), "-f", "-o", options],
-            env=os.environ | {"DXT_REPLAY_DELAYED_SOURCE": str(folder), "DXT_REPLAY_DELAYED_CALLS": calls},
+            ["setpriv", "--pdeathsig", "TERM", str(program), shown, str(mount), "-f", *options],
+            env=os.environ | environment,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # so Ctrl-C ends what uses the file system first, then the file system
         )
@@ -134,7 +146,7 @@ def delayed(folder: Path, delay_us: int, calls: str = "all") -> Iterator[Path]:
             until = time.monotonic() + WITHIN_S
             while not mount.is_mount():
                 if process.poll() is not None or time.monotonic() > until:
-                    raise CannotThrottleError("a FUSE file system cannot be mounted here")
+                    raise CannotThrottleError(f"the FUSE file system {source.name} cannot be mounted here")
                 time.sleep(0.01)
             yield mount
         finally:
@@ -145,14 +157,13 @@ def delayed(folder: Path, delay_us: int, calls: str = "all") -> Iterator[Path]:
             process.wait()
 
 
-def _build(program: Path) -> None:
+def _build(source: Path, program: Path, packages: Sequence[str]) -> None:
     try:
         flags = subprocess.run(
-            ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True
+            ["pkg-config", "--cflags", "--libs", *packages], capture_output=True, text=True, check=True
         ).stdout.split()
-        source = Path(__file__).with_name("delayed_files.c")
         subprocess.run(["cc", "-O2", str(source), "-o", str(program), *flags], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise CannotThrottleError(
-            "the slow file system cannot be built (it needs cc, pkg-config and libfuse3-dev)"
+            f"{source.name} cannot be built (it needs cc, pkg-config and the headers of {', '.join(packages)})"
         ) from error

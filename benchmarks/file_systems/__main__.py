@@ -31,7 +31,7 @@ from benchmarks.file_systems.verdict_table import change_line, conclude, markdow
 from benchmarks.run_all import RESULTS
 from benchmarks.slowed_storage import CannotThrottleError
 
-KINDS = ("ext4", "xfs", "btrfs", "tmpfs", "fuse")
+KINDS = ("ext4", "xfs", "btrfs", "tmpfs", "fuse", "nfs")
 STATES: Mapping[str, Callable[[], AbstractContextManager[None]]] = {"idle": nullcontext, "busy": busy_processor}
 """Of the machine, during A/A comparisons."""
 

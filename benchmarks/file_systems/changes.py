@@ -105,6 +105,13 @@ CHANGES = (
     _delayed(0, 5000),
     _delayed(5000, 1000),
     _delayed(0, 2000, "metadata"),
+    _limited("nfs", "writing", wbps=20 * MB),
+    Change(
+        name="ext4 to nfs",
+        workload="reading",
+        baseline=Storage(kind="ext4"),
+        candidate=Storage(kind="nfs"),
+    ),
     Change(
         name="ext4 to tmpfs, rbps=50000000",
         workload="reading",

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.file_systems.nfs import shown_by_nfs
 from benchmarks.slowed_storage import delayed
 
 MAKE = {
@@ -28,6 +29,9 @@ MAKE = {
 IMAGE_BYTES = 1 << 30
 """Size of a device; its image is sparse."""
 
+OVER_EXT4 = ("fuse", "nfs")
+"""Kinds that show an ext4 in another way: a FUSE passthrough, and NFS over the loopback."""
+
 OWN_NAMESPACE = "DXT_REPLAY_OWN_MOUNTS"
 
 
@@ -39,7 +43,7 @@ class UnavailableError(Exception):
 class Storage:
     """A file system to be made.
 
-    `kind`: a key of MAKE, "tmpfs" or "fuse" (a passthrough over ext4).
+    `kind`: a key of MAKE, of OVER_EXT4, or "tmpfs".
     `make`, `options`: of mkfs and of mount.
     `read_ahead_kib`: of the device; the kernel's choice where None.
     `limits`: of the device, by the names of `slowed_storage.LIMITS`.
@@ -57,22 +61,25 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """`folder`: the root of the file system. `device`: its major:minor; None for one without a device."""
+    """`folder`: the root of the file system. `device`: its major:minor; None for one without a device.
+    `server`: the process that uses the device for the replay; None where the replay does itself."""
 
     folder: Path
-    device: str | None
+    device: str | None = None
+    server: int | None = None
 
 
 def why_unavailable(kind: str) -> str | None:
     """Why a file system of this kind cannot be made here, None where it can."""
     if os.geteuid():
         return "it needs root"
-    under = "ext4" if kind == "fuse" else kind
-    for module in (kind, "loop"):
+    under = "ext4" if kind in OVER_EXT4 else kind
+    through = "fuse" if kind in OVER_EXT4 else kind
+    for module in (through, "loop"):
         if shutil.which("modprobe"):
             subprocess.run(["modprobe", "-q", module], check=False, stderr=subprocess.DEVNULL)
     known = {line.split()[-1] for line in Path("/proc/filesystems").read_text(encoding="ascii").splitlines()}
-    for needed in {kind, under} - known:
+    for needed in {through, under} - known:
         return f"this kernel has no {needed}"
     if under in MAKE and shutil.which(MAKE[under][0]) is None:
         return f"{MAKE[under][0]} is not installed"
@@ -99,9 +106,9 @@ def mounted(storage: Storage, scratch: Path) -> Iterator[Mounted]:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mounted-", dir=scratch)))
         if storage.kind == "tmpfs":
             _mount(stack, "tmpfs", "tmpfs", f"size={IMAGE_BYTES}", place)
-            yield Mounted(folder=place, device=None)
+            yield Mounted(folder=place)
             return
-        kind = "ext4" if storage.kind == "fuse" else storage.kind
+        kind = "ext4" if storage.kind in OVER_EXT4 else storage.kind
         device = _loop_device(scratch)
         try:
             run(*MAKE[kind], *storage.make, str(device))
@@ -111,9 +118,12 @@ def mounted(storage: Storage, scratch: Path) -> Iterator[Mounted]:
         queue = Path("/sys/class/block", device.name)
         if storage.read_ahead_kib is not None:
             _set_read_ahead(queue, place, storage.read_ahead_kib)
-        if storage.kind == "fuse":
+        server = None
+        if storage.kind == "nfs":
+            place, server = stack.enter_context(shown_by_nfs(place))
+        elif storage.kind == "fuse":
             place = stack.enter_context(delayed(place, storage.delay_us, storage.delayed_calls))
-        yield Mounted(folder=place, device=(queue / "dev").read_text(encoding="ascii").strip())
+        yield Mounted(folder=place, device=(queue / "dev").read_text(encoding="ascii").strip(), server=server)
 
 
 def _set_read_ahead(queue: Path, place: Path, kib: int) -> None:

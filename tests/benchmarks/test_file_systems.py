@@ -7,14 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from benchmarks.file_systems import measuring
+from benchmarks.file_systems.__main__ import KINDS
 from benchmarks.file_systems.changes import CHANGES
 from benchmarks.file_systems.mounted import IMAGE_BYTES, Storage, UnavailableError, mounted, why_unavailable
 from benchmarks.file_systems.verdict_table import binomial_tail, conclude, is_found, markdown, promise, table
+from benchmarks.slowed_storage import CannotThrottleError
 from tests.places import ROOT
 
 needs_loop = pytest.mark.skipif(why_unavailable("ext4") is not None, reason=f"ext4: {why_unavailable('ext4')}")
@@ -131,6 +134,29 @@ def test_a_mounted_file_system_is_gone_after_an_error(tmp_path):
         use_and_fail()
     assert not loop_devices(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_system_of_each_kind_keeps_what_is_written_and_is_gone_afterwards(tmp_path, kind):
+    written = bytes(range(256)) * 256
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(mounted(Storage(kind=kind), tmp_path)).folder
+        except (UnavailableError, CannotThrottleError) as error:
+            pytest.skip(str(error))
+        (folder / "sub").mkdir()
+        (folder / "sub" / "first").write_bytes(written)
+        (folder / "sub" / "first").rename(folder / "second")
+        with (folder / "second").open("r+b") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            assert file.read() == written
+            file.truncate(10)
+        assert (folder / "second").stat().st_size == 10
+        (folder / "sub").rmdir()
+        assert "second" in os.listdir(folder)
+    assert not folder.exists()
+    assert not loop_devices(tmp_path)
 
 
 @needs_loop
