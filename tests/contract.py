@@ -6,6 +6,8 @@ import errno
 import os
 import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,17 @@ from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, 
 from tests.fakes import make_batch
 
 DATA = bytes(range(256)) * 64
+
+
+@contextmanager
+def no_file_may_grow() -> Iterator[None]:
+    """Writes beyond a file's end are refused with EFBIG, as a full disk refuses them with ENOSPC."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class BackendContract:

@@ -110,10 +110,14 @@ cdef bint close_idle(Table *table, File *wanted) noexcept nogil:
 
 cdef int open_descriptor(File *file, int flags) noexcept nogil:
     """A descriptor or -errno."""
-    cdef int fd = c_open(file.path, flags, 0o666)
-    while fd < 0 and errno == EINTR:
-        fd = c_open(file.path, flags, 0o666)
-    return fd if fd >= 0 else -errno
+    cdef int fd = -EINTR
+    while fd == -EINTR:
+        if flags & O_RDWR:
+            fd = open_link_free(file.path, flags, 0o666)
+        else:
+            fd = c_open(file.path, flags, 0o666)
+            fd = fd if fd >= 0 else -errno
+    return fd
 
 
 cdef Handle open_handle(File *file) noexcept nogil:
@@ -227,7 +231,7 @@ cdef class CompiledFiles:
             if file.path == NULL:
                 raise MemoryError
             file.special = file.backend == STDIO or (file.backend == POSIX and (direct or pieces > 0))
-            file.flags = O_CLOEXEC | (O_RDWR | O_NOFOLLOW if slot.writable else O_RDONLY)
+            file.flags = O_CLOEXEC | (O_RDWR if slot.writable else O_RDONLY)
             if direct and file.backend == POSIX:
                 file.flags |= O_DIRECT
             if slot.writable and slot.create:

@@ -106,10 +106,9 @@ cdef int call_on_path(File *file, File *renamed_to) noexcept nogil:
     """STAT, or RENAME where there is another file; 0 or -errno. The same calls for descriptors and streams."""
     cdef stat status
     cdef int result
-    if renamed_to == NULL:
-        result = fstatat(AT_FDCWD, file.path, &status, AT_SYMLINK_NOFOLLOW if file.flags & O_RDWR else 0)
-    else:
-        result = rename(file.path, renamed_to.path)
+    if renamed_to != NULL:
+        return rename_link_free(file.path, renamed_to.path)
+    result = fstatat(AT_FDCWD, file.path, &status, AT_SYMLINK_NOFOLLOW if file.flags & O_RDWR else 0)
     return -errno if result < 0 else 0
 
 

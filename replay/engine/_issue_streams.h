@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "_issue_paths.h"
+
 /* Everything but `file` itself is read and written under the file's own lock (flockfile). */
 typedef struct {
     FILE *file;
@@ -27,14 +29,6 @@ typedef struct {
 /* Some failures of the library leave errno as it is; callers clear it before the call. */
 static int stream_error(void) { return errno ? -errno : -EIO; }
 
-static int refuse_link(const char *path)
-{
-    struct stat named;
-    if (lstat(path, &named) != 0)
-        return -errno;
-    return S_ISLNK(named.st_mode) ? -ELOOP : 0;
-}
-
 static int fopen_as(const char *path, const char *mode, FILE **file)
 {
     errno = 0;
@@ -42,19 +36,34 @@ static int fopen_as(const char *path, const char *mode, FILE **file)
     return *file ? 0 : stream_error();
 }
 
-/* An existing file for reading and writing. fopen knows no O_NOFOLLOW: what it opened must be what the name is. */
-static int fopen_unlinked(const char *path, FILE **file)
+/* A file that a replay writes, for reading and writing. Without a descriptor of ours, fopen itself makes the call: it
+ * knows no O_NOFOLLOW, so that what it opened must be what the name is. */
+static int fopen_written(const char *path, int create, FILE **file)
 {
     struct stat opened, named;
-    int error = refuse_link(path);
-    if (error == 0)
-        error = fopen_as(path, "r+e", file);
+    int error, fd;
+    if (looks_at_whole_paths()) {
+        fd = open_link_free(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
+        if (fd < 0)
+            return fd;
+        errno = 0;
+        *file = fdopen(fd, "r+");
+        error = *file ? 0 : stream_error();
+        if (error != 0)
+            close(fd);
+        return error;
+    }
+    error = lstat(path, &named) != 0 ? -errno : S_ISLNK(named.st_mode) ? -ELOOP : 0;
+    if (error == 0 || (error == -ENOENT && create))
+        error = fopen_as(path, error == 0 ? "r+e" : "w+xe", file);
     if (error != 0)
         return error;
     if (fstat(fileno(*file), &opened) != 0 || lstat(path, &named) != 0)
         error = -errno;
     else if (opened.st_dev != named.st_dev || opened.st_ino != named.st_ino)
         error = -ELOOP;
+    else
+        error = refuse_shared(fileno(*file));
     if (error != 0)
         fclose(*file);
     return error;
@@ -65,17 +74,10 @@ static int fopen_path(const char *path, int writable, int create, FILE **file)
     int error;
     if (!writable)
         return fopen_as(path, "re", file);
-    for (;;) {
-        error = fopen_unlinked(path, file);
-        if (error != -ENOENT || !create)
-            return error;
-        error = fopen_as(path, "w+xe", file);
-        if (error != -EEXIST)
-            return error;
-        error = refuse_link(path); /* else another process has just made it */
-        if (error != 0)
-            return error;
-    }
+    do /* again where another process has just made it */
+        error = fopen_written(path, create, file);
+    while (error == -EEXIST);
+    return error;
 }
 
 static int make_stream(FILE *file, Stream **stream)

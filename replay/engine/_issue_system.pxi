@@ -2,7 +2,6 @@
 
 from libc.errno cimport EBADF, EINTR, EINVAL, EMFILE, ENFILE, ENOMEM, EROFS, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
-from libc.stdio cimport rename
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset, strdup
 
@@ -58,6 +57,10 @@ cdef extern from "<sys/stat.h>" nogil:
         int64_t st_size
     int fstat(int fd, stat *status)
     int fstatat(int folder, const char *path, stat *status, int flags)
+
+cdef extern from "_issue_paths.h" nogil:
+    int open_link_free(const char *path, int flags, int mode)
+    int rename_link_free(const char *path, const char *new_path)
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:

@@ -4,9 +4,10 @@ The target itself may be given through links; it is resolved once. Below it each
 descriptor of the one above with O_NOFOLLOW, so a link put there by anyone, at any moment, is refused instead of
 followed. Paths below the target are text, `/` between names, as `replay.twin.placement` makes them.
 
-A run opens the files by their whole paths: links are looked for as it starts (`replay.twin.stage.check_staged`), and at
-the last name of a written file (O_NOFOLLOW). A user who can replace a
-directory of the twin by a link during the run is trusted.
+A run opens the files by their whole paths: links are looked for as it starts (`replay.twin.stage.check_staged`), and
+the kernel refuses them at each open for writing and each rename (`replay.engine.backends.link_free`). The libraries of
+MPI-IO and HDF5 open paths themselves: there the path is looked at just before. A user who replaces a directory by a
+link within that moment, or under a preloaded tracer, is trusted.
 """
 
 from __future__ import annotations

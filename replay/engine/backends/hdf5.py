@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from replay.engine.backends.link_free import open_link_free, rename_link_free
 from replay.hdf5.boxes import boxes_of
 
 SPACE_NAME = b"bytes"
@@ -132,9 +133,8 @@ class Hdf5Backend:
     def open(self, path: bytes, *, writable: bool, create: bool) -> Hdf5File:
         """Read-only unless `writable`; looks through the chunk index of every dataset. Raises: OSError."""
         # The library does not always report an errno, and it would follow a link.
-        flags = os.O_RDWR | os.O_NOFOLLOW if writable else os.O_RDONLY
         try:
-            os.close(os.open(path, flags | os.O_CLOEXEC))
+            os.close(open_link_free(path, os.O_RDWR) if writable else os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError:
             if not (writable and create):
                 raise
@@ -154,7 +154,7 @@ class Hdf5Backend:
         return access
 
     def _made(self, path: bytes) -> Hdf5File:
-        os.close(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        os.close(open_link_free(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         make_byte_space(path)
         with _os_errors():
             return _opened(path, self.access(path), writable=True)
@@ -242,7 +242,7 @@ class Hdf5Backend:
 
     def rename(self, path: bytes, new_path: bytes) -> None:
         """One rename. Raises: OSError."""
-        os.rename(path, new_path)
+        rename_link_free(path, new_path)
 
 
 def make_byte_space(path: bytes, data: bytes = b"") -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-import stat as stat_modes
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from replay.engine.backends.base import FileSlot
+from replay.engine.backends.link_free import refuse_links, rename_link_free
 from traces.errors import MissingDependencyError, ReplayError
 
 _BY_MESSAGE = (errno.EMFILE, errno.ENFILE, errno.EISDIR, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -63,7 +63,7 @@ class MpiioBackend:
         mode = mpi.MODE_RDONLY
         if writable:
             mode = mpi.MODE_RDWR | (mpi.MODE_CREATE if create else 0)
-            _refuse_link(path)
+            refuse_links(path)
         with self._calling():
             info = mpi.Info.Create(self._hints) if self._hints else mpi.INFO_NULL
             try:
@@ -117,7 +117,7 @@ class MpiioBackend:
 
     def rename(self, path: bytes, new_path: bytes) -> None:
         """One rename: MPI has no call of its own. Raises: OSError."""
-        os.rename(path, new_path)
+        rename_link_free(path, new_path)
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
@@ -208,10 +208,3 @@ def _errno(mpi: Any, error: Any) -> int:
         mpi.ERR_BAD_FILE: errno.EINVAL,
     }
     return numbers.get(error.Get_error_class(), errno.EIO)
-
-
-def _refuse_link(path: bytes) -> None:
-    """Stands for O_NOFOLLOW, which MPI lacks. Raises: OSError for a symbolic link; a missing file is accepted."""
-    with suppress(FileNotFoundError):
-        if stat_modes.S_ISLNK(os.lstat(path).st_mode):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from replay.engine.backends.base import PAGE_BYTES
+from replay.engine.backends.link_free import open_link_free, rename_link_free
 from traces.errors import TargetError, UsageError
 
 BLOCK_BYTES = PAGE_BYTES
@@ -23,7 +24,7 @@ MAX_PIECES = 1024
 
 
 class PosixBackend:
-    """Handles are file descriptors. A write never follows a symbolic link at the last component (ELOOP).
+    """Handles are file descriptors. What is written is a plain file with one name, reached through no symbolic link.
 
     `pieces`: buffers of a request, of equal size where possible; 0 for a plain pread or pwrite. Darshan records a readv
         as one segment like a read, so that only the user can know.
@@ -40,7 +41,7 @@ class PosixBackend:
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> int:
         """Read-only unless `writable`. Raises: OSError."""
-        return os.open(path, open_flags(writable=writable, create=create), 0o666)
+        return _opened(path, open_flags(writable=writable, create=create))
 
     def size(self, handle: int) -> int:
         """Size in bytes now. Raises: OSError."""
@@ -78,7 +79,7 @@ class PosixBackend:
 
     def rename(self, path: bytes, new_path: bytes) -> None:
         """One rename. Raises: OSError."""
-        os.rename(path, new_path)
+        rename_link_free(path, new_path)
 
     def _split(self, view: memoryview, align: int) -> list[memoryview]:
         """The buffer in `pieces` parts. All but the last have the same size, a multiple of `align` bytes."""
@@ -90,8 +91,11 @@ class PosixBackend:
 
 def open_flags(*, writable: bool, create: bool) -> int:
     """Flags of open(2) for a file of the replay."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0) if writable else os.O_RDONLY
-    return flags | os.O_CLOEXEC
+    return (os.O_RDWR | (os.O_CREAT if create else 0) if writable else os.O_RDONLY) | os.O_CLOEXEC
+
+
+def _opened(path: bytes, flags: int) -> int:
+    return open_link_free(path, flags) if flags & os.O_RDWR else os.open(path, flags)
 
 
 def piece_bytes(length: int, pieces: int, align: int) -> int:
@@ -127,14 +131,14 @@ class DirectPosixBackend(PosixBackend):
     def open(self, path: bytes, *, writable: bool, create: bool) -> DirectFile:  # type: ignore[override]
         """Open with O_DIRECT. Raises: OSError; EINVAL where the file system has no direct I/O."""
         flags = open_flags(writable=writable, create=create) | os.O_DIRECT
-        return DirectFile(os.open(path, flags, 0o666), path, writable)
+        return DirectFile(_opened(path, flags), path, writable)
 
     @staticmethod
     def prepare_buffered(handle: DirectFile) -> None:
         """Open the file once more, for writes that do not go direct. Raises: OSError."""
         with handle.lock:
             if handle.buffered_fd < 0:
-                handle.buffered_fd = os.open(handle.path, open_flags(writable=handle.writable, create=False))
+                handle.buffered_fd = _opened(handle.path, open_flags(writable=handle.writable, create=False))
 
     def size(self, handle: DirectFile) -> int:  # type: ignore[override]
         """Size in bytes now. Raises: OSError."""

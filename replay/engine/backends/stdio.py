@@ -12,11 +12,18 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import stat as stat_modes
 import threading
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from replay.engine.backends.link_free import (
+    looks_at_whole_paths,
+    open_link_free,
+    refuse_links,
+    refuse_shared,
+    rename_link_free,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,26 +45,18 @@ class StdioBackend:
     """The back end for C streams. Handles are `Stream`.
 
     A request is one fread or fwrite. An fseeko comes before it where the stream is at another offset, or changes
-    between writing and reading (C11 7.21.5.3). A write never follows a symbolic link at the last component.
+    between writing and reading (C11 7.21.5.3). What is written is a plain file with one name, reached through no
+    symbolic link.
     """
 
     name = "stdio"
     moves_data = True
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> Stream:
-        """One fopen: mode r to read, r+ to write, w+x to make a file. Raises: OSError."""
+        """One fopen with mode r to read; to write, one open and fdopen. Raises: OSError."""
         if not writable:
             return Stream(file=_fopen(path, b"re"))
-        while True:
-            try:
-                return Stream(file=_fopen_unlinked(path))
-            except FileNotFoundError:
-                if not create:
-                    raise
-            try:
-                return Stream(file=_fopen(path, b"w+xe"))
-            except FileExistsError:
-                _refuse_link(path)  # else another process has just made it
+        return Stream(file=_fopen_written(path, create=create))
 
     def size(self, handle: Stream) -> int:
         """Size of the file in bytes, without the data that the stream still keeps. Raises: OSError."""
@@ -104,7 +103,7 @@ class StdioBackend:
 
     def rename(self, path: bytes, new_path: bytes) -> None:
         """One rename. Raises: OSError."""
-        os.rename(path, new_path)
+        rename_link_free(path, new_path)
 
 
 def _move(handle: Stream, offset: int, length: int, memory: memoryview, *, write: bool) -> int:
@@ -148,26 +147,35 @@ def _fopen(path: bytes, mode: bytes) -> int:
     return int(file)
 
 
-def _fopen_unlinked(path: bytes) -> int:
-    """Open an existing file for reading and writing, but not through a symbolic link.
+def _fopen_written(path: bytes, *, create: bool) -> int:
+    """A stream on a plain file that has one name and is reached through no link, for reading and writing.
 
-    fopen has no O_NOFOLLOW, so the opened file is compared with the file of that name itself.
+    Where a tracer is preloaded, fopen itself makes the call. It has no O_NOFOLLOW, so the opened file is compared with
+    the file of that name itself.
     """
-    _refuse_link(path)
-    file = _fopen(path, b"r+e")
+    if looks_at_whole_paths():
+        fd = open_link_free(path, os.O_RDWR | (os.O_CREAT if create else 0))
+        file = _libc().fdopen(fd, b"r+")
+        if not file:
+            error = _error(path)
+            os.close(fd)
+            raise error
+        return int(file)
+    refuse_links(path)
+    there = os.path.lexists(path)
+    try:
+        file = _fopen(path, b"w+xe" if create and not there else b"r+e")
+    except FileExistsError:  # another process has just made it
+        return _fopen_written(path, create=create)
     try:
         opened, named = os.fstat(_libc().fileno(file)), os.lstat(path)
         if (opened.st_dev, opened.st_ino) != (named.st_dev, named.st_ino):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        refuse_shared(_libc().fileno(file), path)
     except OSError:
         _libc().fclose(file)
         raise
     return file
-
-
-def _refuse_link(path: bytes) -> None:
-    if stat_modes.S_ISLNK(os.lstat(path).st_mode):
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
 def _error(path: bytes | None = None) -> OSError:

@@ -15,6 +15,7 @@ from replay.engine.backends.stdio import StdioBackend
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import PythonLane, make_files, make_lane
 from replay.engine.items import ADD, CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WAIT, WRITE_AT, LoopPace
+from tests.contract import no_file_may_grow
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from tests.replay.engine.issue_lanes import core_fixture, counters_of, open_paths, results, started  # noqa: F401
 from traces.errors import TargetError
@@ -230,7 +231,7 @@ def test_a_stream_says_what_the_system_says(core, tmp_path):
     data.write_bytes(b"precious")
     to_data.symlink_to(data)
     slots = [
-        FileSlot(path=b"/dev/full", writable=True, uses=100),
+        FileSlot(path=bytes(tmp_path / "full"), writable=True, create=True, uses=100),
         FileSlot(path=bytes(link), writable=True, create=True, uses=100),
         FileSlot(path=bytes(tmp_path), uses=100),
         FileSlot(path=bytes(tmp_path / "missing"), writable=True, uses=100),
@@ -245,7 +246,8 @@ def test_a_stream_says_what_the_system_says(core, tmp_path):
         (CLOSE, 0, 0, 0, 0),
         (WRITE_AT, 0, 0, 5, 0),
     ]
-    assert results(files, *full) == [5, -errno.ENOSPC, 5, -errno.ENOSPC, 5]
+    with no_file_may_grow():
+        assert results(files, *full) == [5, -errno.EFBIG, 5, -errno.EFBIG, 5]
     others = [(WRITE_AT, 1, 0, 5, 0), (OPEN, 1, 0, 0, 0), (READ_AT, 2, 0, 5, 0), (WRITE_AT, 3, 0, 5, 0)]
     assert results(files, *others) == [-errno.ELOOP, -errno.ELOOP, -errno.EISDIR, -errno.ENOENT]
     assert results(files, (WRITE_AT, 4, 0, 5, 0), (WRITE_AT, 5, 0, 5, 0), (READ_AT, 5, 0, 99, 0)) == [
@@ -253,10 +255,11 @@ def test_a_stream_says_what_the_system_says(core, tmp_path):
         -errno.EBADF,
         len(b"precious"),
     ]
-    files.close_all()
+    with no_file_may_grow():
+        files.close_all()
     found = [(failure.slot, failure.call, failure.errno) for failure in files.failures()]
     opens = [(1, "open", errno.ELOOP), (3, "open", errno.ENOENT), (4, "open", errno.ELOOP)]
-    assert found == [(0, "close", errno.ENOSPC), *opens]
+    assert found == [(0, "close", errno.EFBIG), *opens]
     assert not (tmp_path / "behind").exists()
     assert data.read_bytes() == b"precious"
 

@@ -1,0 +1,111 @@
+"""A file that a replay writes is a plain file with one name, reached through no link: whichever core opens it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replay.engine.backends.base import Backend, FileSlot
+from replay.engine.backends.link_free import looks_at_whole_paths, refuse_links
+from replay.engine.backends.posix import DirectPosixBackend, PosixBackend
+from replay.engine.backends.stdio import StdioBackend
+from replay.engine.issue import make_files
+from replay.engine.items import OPEN, RENAME, WRITE_AT
+from tests.places import ROOT
+from tests.replay.engine.issue_lanes import core_fixture, results  # noqa: F401
+
+
+@pytest.fixture(params=[PosixBackend, DirectPosixBackend, StdioBackend], ids=["posix", "direct", "stdio"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    made: Backend = request.param()
+    return made
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    if not looks_at_whole_paths():
+        pytest.skip("this system has no openat2")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/kept").write_bytes(b"kept")
+    (tmp_path / "twin").mkdir()
+    (tmp_path / "twin/link").symlink_to(tmp_path / "outside")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["link/kept", "link/new"])
+def test_a_link_in_the_middle_is_not_followed(core: str, backend: Backend, place: Path, name: str) -> None:
+    slot = FileSlot(path=bytes(place / "twin" / name), writable=True, create=True, uses=9)
+    files = make_files([slot], backend=backend, core=core)
+    assert results(files, (WRITE_AT, 0, 0, 5, 0), (OPEN, 0, 0, 0, 0)) == [-errno.ELOOP, -errno.ELOOP]
+    assert [path.read_bytes() for path in (place / "outside").iterdir()] == [b"kept"]
+
+
+def test_a_second_name_of_a_file_is_not_written(core: str, backend: Backend, place: Path) -> None:
+    os.link(place / "outside/kept", place / "twin/a")
+    files = make_files([FileSlot(path=bytes(place / "twin/a"), writable=True, uses=9)], backend=backend, core=core)
+    assert results(files, (WRITE_AT, 0, 0, 5, 0), (OPEN, 0, 0, 0, 0), (WRITE_AT, 0, 0, 5, 0)) == [-errno.EMLINK] * 3
+    assert (place / "outside/kept").read_bytes() == b"kept"
+
+
+def test_what_is_not_a_plain_file_is_not_written(core: str, backend: Backend, place: Path) -> None:
+    os.mkfifo(place / "twin/pipe")
+    files = make_files([FileSlot(path=bytes(place / "twin/pipe"), writable=True, uses=9)], backend=backend, core=core)
+    (found,) = results(files, (WRITE_AT, 0, 0, 5, 0))
+    assert found in (-errno.EPERM, -errno.EINVAL)  # a pipe has no O_DIRECT
+
+
+@pytest.mark.parametrize(("old", "new"), [("link/kept", "moved"), ("mine", "link/moved"), ("mine", "link/kept")])
+def test_a_rename_stays_between_directories(core: str, backend: Backend, place: Path, old: str, new: str) -> None:
+    (place / "twin/mine").write_bytes(b"mine")
+    slots = [FileSlot(path=bytes(place / "twin" / name), writable=True, uses=9) for name in (old, new)]
+    files = make_files(slots, backend=backend, core=core)
+    assert results(files, (RENAME, 0, 1, 0, 0)) == [-errno.ELOOP]
+    assert [path.read_bytes() for path in (place / "outside").iterdir()] == [b"kept"]
+    assert (place / "twin/mine").exists()
+
+
+@pytest.mark.parametrize("name", ["link/kept", "link/new", "link"])
+def test_libraries_that_open_paths_themselves_are_kept_from_links(place: Path, name: str) -> None:
+    with pytest.raises(OSError, match=f"Errno {errno.ELOOP}"):
+        refuse_links(bytes(place / "twin" / name))
+    refuse_links(bytes(place / "twin" / "absent"))
+
+
+_PRELOADED = """
+import sys
+from replay.engine.backends.link_free import looks_at_whole_paths
+from replay.engine.backends.{module} import {name}
+from replay.engine.backends.base import FileSlot
+from replay.engine.issue import make_files
+from replay.engine.items import OPEN, WRITE_AT, CLOSE
+from tests.replay.engine.issue_lanes import results
+assert not looks_at_whole_paths()
+paths = [sys.argv[1].encode() + name for name in (b"/new", b"/last", b"/plain")]
+slots = [FileSlot(path=path, writable=True, create=True, uses=9) for path in paths]
+for core in ("python", "compiled"):
+    files = make_files(slots, backend={name}(), core=core)
+    print(results(files, *[(WRITE_AT, slot, 0, 5, 0) for slot in range(3)]))
+    files.close_all()
+"""
+
+
+@pytest.mark.parametrize(("module", "name"), [("posix", "PosixBackend"), ("stdio", "StdioBackend")])
+def test_under_a_preloaded_tracer_the_calls_of_libc_are_made(place: Path, module: str, name: str) -> None:
+    pytest.importorskip("replay.engine._issue")
+    (place / "twin/last").symlink_to(place / "outside/kept")
+    (place / "twin/plain").write_bytes(b"plain")
+    done = subprocess.run(
+        [sys.executable, "-c", _PRELOADED.format(module=module, name=name), str(place / "twin")],
+        cwd=ROOT,
+        env={**os.environ, "LD_PRELOAD": "libm.so.6"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [str([5, -errno.ELOOP, 5])] * 2, done.stderr
+    assert (place / "outside/kept").read_bytes() == b"kept"
+    assert (place / "twin/plain").read_bytes() != b"plain"
