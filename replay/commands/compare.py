@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from replay.commands.shared_options import different_runs_option, floor_option, json_option
+from replay.commands.shared_options import different_runs_option, floor_option, json_option, maps_option
 from traces.errors import UsageError
 
 
@@ -40,6 +40,9 @@ from traces.errors import UsageError
 )
 @different_runs_option
 @floor_option
+@maps_option(
+    "Where a replay read real data, if REPLAY is its .darshan log and does not say so; as for run; repeatable."
+)
 @click.option("--details", is_flag=True, help="Print every measure, not only what the verdict rests on.")
 @json_option
 def command(
@@ -50,6 +53,7 @@ def command(
     max_drift: float,
     different_runs: bool,
     floor: tuple[tuple[Path, Path], ...],
+    maps: tuple[str, ...],
     details: bool,
     as_json: bool,
 ) -> None:
@@ -58,6 +62,9 @@ def command(
     SOURCE and REPLAY are captures or .darshan logs. Exits 1 when the replay did not do the recorded work, or not when
     it was due; slower or faster storage is a result and not a failure. `compare --floor A B` alone prints how far two
     runs of the same application, or two replays, are from each other.
+
+    REPLAY may be a Darshan log of the replay itself, which ran with Darshan preloaded, or a folder of the logs of its
+    processes: then what Darshan counted is compared, file by file.
     """
     from replay import interface
     from replay.commands.json_output import print_json
@@ -70,6 +77,13 @@ def command(
         return
     if source is None or replay is None:
         raise UsageError("give the recorded capture and its replay, or --floor A B: two runs of one application")
+    if interface.is_replay_log(replay):
+        if floor:
+            raise UsageError("--floor needs the capture of the replay: a Darshan log of it is compared by its counts")
+        with status("comparing"):
+            counted = interface.compare_log(source, replay, maps=maps)
+        _print_counted(counted.as_json(), as_json=as_json)
+        raise SystemExit(0 if counted.passed else 1)
     thresholds = interface.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     with status("comparing"):
         comparison = interface.compare(source, replay, thresholds, different_runs=different_runs, floor=floor)
@@ -81,6 +95,17 @@ def command(
         print_comparison(comparison.as_json(), details=details)
     if not comparison.passed:
         raise SystemExit(1)
+
+
+def _print_counted(comparison: Mapping[str, Any], *, as_json: bool) -> None:
+    from replay.commands.json_output import print_json
+    from replay.show.counted_sections import counted_sections
+    from replay.show.terminal import print_sections
+
+    if as_json:
+        print_json(comparison)
+    else:
+        print_sections(counted_sections(comparison))
 
 
 def _print_floor(floor: Mapping[str, Any], *, details: bool, as_json: bool) -> None:

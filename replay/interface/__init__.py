@@ -48,12 +48,14 @@ if TYPE_CHECKING:
     from replay.interface.simulations import Simulated, simulate
     from replay.interface.transforming import transform
     from replay.interface.verifying import verify
+    from replay.interface.witnessing import compare_log, is_replay_log
     from replay.regression.comparison import Regression
     from replay.run.repeat import Repeats
     from replay.run.result import RunResult
     from replay.sharing.anonymous_capture import Anonymized
     from replay.transform.rewrite import Transformed
     from replay.verifying.checked import Verified
+    from replay.witness.counted_comparison import CountedComparison
     from traces.errors import (
         AlignmentError,
         CaptureError,
@@ -102,12 +104,14 @@ _HOMES = {
     "replay.interface.simulations": ("Simulated", "simulate"),
     "replay.interface.transforming": ("transform",),
     "replay.interface.verifying": ("verify",),
+    "replay.interface.witnessing": ("compare_log", "is_replay_log"),
     "replay.regression.comparison": ("Regression",),
     "replay.run.repeat": ("Repeats",),
     "replay.run.result": ("RunResult",),
     "replay.sharing.anonymous_capture": ("Anonymized",),
     "replay.transform.rewrite": ("Transformed",),
     "replay.verifying.checked": ("Verified",),
+    "replay.witness.counted_comparison": ("CountedComparison",),
     "traces.errors": (
         "AlignmentError",
         "CaptureError",
@@ -139,6 +143,7 @@ __all__ = [
     "Capture",
     "CaptureError",
     "Comparison",
+    "CountedComparison",
     "DxtReplayError",
     "Exported",
     "Finding",
@@ -177,6 +182,7 @@ __all__ = [
     "anonymize",
     "calibrate",
     "compare",
+    "compare_log",
     "explain",
     "export",
     "figure",
@@ -184,6 +190,7 @@ __all__ = [
     "fit",
     "generate",
     "history",
+    "is_replay_log",
     "keras_recording",
     "lightning_recording",
     "merge",

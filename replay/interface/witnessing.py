@@ -1,0 +1,45 @@
+"""A replay held against a Darshan log of the replay itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replay.interface.captures import CaptureOrPath, is_log, opened
+from replay.interface.merging import PathLike
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from profiler_merge.darshan.log import DarshanLog
+    from replay.witness.counted_comparison import CountedComparison
+
+
+def compare_log(source: CaptureOrPath, log: PathLike, *, maps: tuple[str, ...] = ()) -> CountedComparison:
+    """Hold a Darshan log of a replay (or a folder of the logs of its processes) against what the capture asks for.
+
+    Darshan is preloaded in the replay as in any program; where it has no DXT the counters are enough.
+
+        dxt_replay.compare_log("run.capture", "replay.darshan").headline
+
+    `maps`: the --map of the run, where its command line is not in the log.
+    Raises: UsageError for a log of another program or of the replay of another capture; LogError; CaptureError.
+    """
+    from replay.witness.counted_comparison import compare_counted
+
+    logs = _replay_logs(Path(log))
+    if logs is None:
+        raise UsageError(f"{log} is not a log of a replay: none of its files lies in a twin that was staged")
+    with opened(source) as capture:
+        return compare_counted(capture, logs, maps)
+
+
+def is_replay_log(path: PathLike) -> bool:
+    """Whether a path is a Darshan log of a replay, or a folder of such logs. Raises: LogError for a damaged log."""
+    return is_log(Path(path)) and Path(path).exists() and _replay_logs(Path(path)) is not None
+
+
+def _replay_logs(path: Path) -> list[DarshanLog] | None:
+    from profiler_merge.darshan.job_logs import find_logs
+    from replay.witness.replay_logs import open_replay_logs
+
+    return open_replay_logs(find_logs(path))

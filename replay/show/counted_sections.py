@@ -1,0 +1,104 @@
+"""What Darshan counted in a replay beside what the capture asks for, as tables, from the object of `--json`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from replay.show.cells import or_dash
+from replay.show.section import PATH, Section, prose
+from traces.units import format_bytes, format_count, format_counted
+
+_LABELS = {
+    "opens": "opens",
+    "reads": "reads",
+    "bytes_read": "bytes read",
+    "writes": "writes",
+    "bytes_written": "bytes written",
+    "seeks": "seeks",
+    "syncs": "syncs and flushes",
+    "renames": "renames",
+}
+
+
+def counted_sections(comparison: Mapping[str, Any]) -> list[Section]:
+    """The result in one sentence, the totals of both sides, what differs, and what does not count."""
+    sections = [
+        prose("", [comparison["headline"], *comparison["warnings"]]),
+        _totals(comparison),
+        Section(
+            title=f"Differences ({format_count(comparison['differing'])})",
+            columns=(PATH, "interface", "count", "asked for", "counted"),
+            rows=tuple(
+                (
+                    each["path"],
+                    each["interface"],
+                    each["what"].replace("_", " "),
+                    format_count(each["expected"]),
+                    format_count(each["counted"]),
+                )
+                for each in comparison["differences"]
+            ),
+            notes=(
+                "Where threads open and close files without a pause, as under --pace none, Darshan itself can book a "
+                "read to the file whose descriptor was just closed: replay at the recorded pace to know.",
+            ),
+        ),
+        prose("What does not count as a difference", _beside_the_work(comparison)),
+    ]
+    return [section for section in sections if section.rows]
+
+
+def _totals(comparison: Mapping[str, Any]) -> Section:
+    rows = []
+    for name, label in _LABELS.items():
+        text = format_bytes if name.startswith("bytes") else format_count
+        expected, counted = (comparison[side][name] for side in ("expected", "counted"))
+        if expected or counted:
+            recorded = or_dash(comparison["recorded"].get(name), text)
+            rows.append((label, recorded, text(expected), text(counted)))
+    files, equal = comparison["files"], comparison["equal_files"]
+    return Section(
+        title="Counts, file by file: reads, writes, bytes, their sizes, the last byte, syncs and renames",
+        columns=("", "application", "capture", "replay"),
+        rows=tuple(rows),
+        notes=(
+            f"{format_count(equal)} of {format_counted(files, 'file')} have equal counts.",
+            "Application: what Darshan counted when the capture was recorded. Capture: the operations that a replay "
+            "issues. Replay: what Darshan counted in it.",
+        ),
+    )
+
+
+def _beside_the_work(comparison: Mapping[str, Any]) -> list[str]:
+    added, besides = comparison["added"], comparison["besides"]
+    lines = []
+    if added["opens"]:
+        lines.append(
+            f"{format_counted(added['opens'], 'open')} more than recorded: the replay looks at what the page cache "
+            "holds of each file that it reads, and creates files that were created before the recording saw them."
+        )
+    if added["seeks"]:
+        lines.append(f"{format_counted(added['seeks'], 'seek')} more than recorded: the replay places its streams.")
+    if added["syncs"]:
+        lines.append(
+            f"{format_counted(added['syncs'], 'sync')} more than recorded: --cold writes a file out to drop it."
+        )
+    if comparison["not_seen"]["stats"]:
+        lines.append(
+            f"{format_counted(comparison['not_seen']['stats'], 'stat')}: the replay calls fstatat, which Darshan does "
+            "not count."
+        )
+    if comparison["unjudged"]:
+        lines.append(
+            f"{format_counted(len(comparison['unjudged']), 'file')} used through a library, HDF5 or MPI-IO, "
+            "whose own requests are not compared."
+        )
+    lines += [f"{path}: below a twin, but not of this capture." for path in comparison["strangers"]]
+    if besides["files"]:
+        read, written = (format_bytes(besides[name]) for name in ("bytes_read", "bytes_written"))
+        lines.append(
+            f"{format_counted(besides['files'], 'file')} outside of the twin: Python's own, and the capture that the "
+            f"replay wrote ({read} read, {written} written)."
+        )
+    return lines
