@@ -34,6 +34,9 @@ bench-prediction:  ## pace steps against a real application on throttled storage
 bench-agreement:  ## simulate against run on calibrated targets; needs root and libfuse3, 45 minutes
 	$(PYTHON) -m benchmarks.simulation_agreement
 
+bench-noise:  ## how much of a replay's distance is noise; DARSHAN=/path/to/libdarshan.so: and what Darshan counts in replays
+	$(PYTHON) -m benchmarks.replay_noise $(if $(DARSHAN),--library $(DARSHAN)) $(if $(RECORDINGS),--recordings $(RECORDINGS))
+
 bench-file-systems:  ## regress on real file systems: known changes, and false alarms; needs root and loop devices, 25 minutes
 	$(PYTHON) -m benchmarks.file_systems
 
@@ -52,4 +55,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement bench-file-systems figures survey-logs demo clean
+.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement bench-noise bench-file-systems figures survey-logs demo clean

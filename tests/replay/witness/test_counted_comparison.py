@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from replay import interface as dxt_replay
 from replay.commands.main import main
 from tests.capture_builder import Op, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
+from tests.places import ROOT
 from traces.errors import UsageError
 from traces.store.reader import Capture
 
@@ -325,3 +327,10 @@ def test_a_log_of_another_replay_or_program_is_refused(
         dxt_replay.compare_log(source, recorded)
     assert main(["compare", str(source.path), str(recorded)]) == 2
     assert "is not a replay of" in capsys.readouterr().err
+
+
+def test_every_key_is_explained(source: Capture, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    section = page.split("## Keys of `compare CAPTURE REPLAY.darshan --json`\n")[1].split("\n## ")[0]
+    found = dxt_replay.compare_log(source, replay_log(tmp_path / "replay.darshan", counters()))
+    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == list(found.as_json())
