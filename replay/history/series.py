@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from replay.history.change_points import change_points
+from replay.regression.against_record import jitter_difference
 from replay.regression.environment_changes import machine_changes, target_changes
 from replay.regression.experiment_record import ExperimentRecord
 from replay.regression.health import examine
@@ -156,7 +157,8 @@ def _differences(before: ExperimentRecord | None, record: ExperimentRecord) -> t
     if before is None:
         return ()
     of_target = target_changes(before.targets["candidate"], record.targets["candidate"])
-    return (*machine_changes(before.machine, record.machine), *of_target)
+    busier = jitter_difference(before.counted_runs(), record.counted_runs())
+    return (*machine_changes(before.machine, record.machine), *of_target, *([busier] if busier else []))
 
 
 def _metric_series(name: str, values: tuple[tuple[float, ...], ...], rule: Rule, alpha: float) -> MetricSeries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -12,13 +13,18 @@ from replay.regression.rank_sum import MOST_RUNS, unpaired_ratio
 from replay.regression.result_sentence import change_text
 from replay.regression.run_metrics import MeasuredRun
 from replay.regression.target_environment import TargetEnvironment
+from replay.show.cells import microseconds
 from traces.errors import UsageError
+from traces.lateness import LATE_US
 from traces.text import printable
 
 _LEAST_HALF = 4
 """Runs of a half of a session from which on both halves are compared."""
 
 _DRIFT_ALPHA = 0.01
+
+BUSIER = 3.0
+"""Jitter that is larger by this factor, and not below `LATE_US`, is of a busier machine."""
 
 
 def check_comparable(record: ExperimentRecord, capture: RecordedCapture, options: RecordedOptions) -> None:
@@ -70,6 +76,31 @@ def session_warnings(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun
                 "independent and the interval is too narrow: repeat it when the machine is quiet"
             )
     return found
+
+
+def jitter_difference(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun]) -> str | None:
+    """A sentence where the machine itself was busier in one of two sessions; None where it was alike.
+
+    The jitter is how late a thread woke that does nothing else: storage cannot delay it, other programs can.
+    """
+    before, after = _jitter_us(recorded), _jitter_us(runs)
+    if (
+        before is None
+        or after is None
+        or max(before, after) < LATE_US
+        or max(before, after) < BUSIER * min(before, after)
+    ):
+        return None
+    word = "busier" if after > before else "quieter"
+    return (
+        f"the machine was {word}: an idle thread woke up to {microseconds(after)} late (99th percentile, median of the "
+        f"runs), and up to {microseconds(before)} before"
+    )
+
+
+def _jitter_us(runs: Sequence[MeasuredRun]) -> float | None:
+    known = [run.jitter_us["p99"] for run in runs if run.jitter_us]
+    return statistics.median(known) if known else None
 
 
 def _drift(runs: Sequence[MeasuredRun], primary: str) -> str:

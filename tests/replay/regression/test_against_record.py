@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.regression.against_record import check_comparable, environment_differences, session_warnings
+from replay.regression.against_record import (
+    check_comparable,
+    environment_differences,
+    jitter_difference,
+    session_warnings,
+)
 from replay.regression.comparison import Regression, compare_sides
 from replay.regression.conditions import Conditions
 from replay.regression.experiment_record import ExperimentRecord
@@ -96,6 +101,16 @@ def test_a_session_that_drifted_is_named() -> None:
     drift = session_warnings(drifting.runs, steady.runs, "elapsed_s")[1]
     assert "the runs of the record drifted by +2" in drift
     assert "this session drifted" in session_warnings(steady.runs, drifting.runs, "elapsed_s")[1]
+
+
+def test_a_machine_that_was_busier_is_named() -> None:
+    quiet, loaded = ([run("candidate", pair, jitter_us={"p99": us}) for pair in range(1, 4)] for us in (300.0, 9000.0))
+    assert jitter_difference(quiet, quiet) is None
+    assert jitter_difference(loaded, [run("candidate", jitter_us={"p99": 4000.0})]) is None
+    assert jitter_difference(quiet, [run("candidate", jitter_us={"p99": 950.0})]) is None
+    assert jitter_difference(quiet, [run("candidate", jitter_us=None)]) is None
+    assert str(jitter_difference(quiet, loaded)).startswith("the machine was busier: an idle thread woke up to 9.00 ms")
+    assert str(jitter_difference(loaded, quiet)).startswith("the machine was quieter")
 
 
 def test_too_few_runs_of_a_record_are_no_verdict() -> None:

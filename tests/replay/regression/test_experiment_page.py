@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,29 @@ def test_all_runs_are_drawn_in_their_order_and_pairs_are_joined() -> None:
     assert (found["baseline, warm-up"]["x"], found["baseline, warm-up"]["y"]) == ([1], [2.0])
     assert (found["candidate, warm-up"]["x"], found["candidate, warm-up"]["y"]) == ([2], [2.5])
     assert found["lines"]["x"][:6] == [3, 4, None, 5, 6, None], "the warm-up is not a pair"
+
+
+def test_other_metrics_are_drawn_by_run_and_all_intervals_beside_each_other() -> None:
+    runs = [replace(one, metrics={**one.metrics, "io_time_s": one.metrics["elapsed_s"] / 2}) for one in warmed_up()]
+    result = result_of(runs)
+    page = experiment_page(result)
+    assert traces(page, "runs-io_time_s")["baseline"]["y"] == [value / 2 for value in BEFORE]
+    assert traces(page, "runs")["candidate, median"]["y"] == [1.20, 1.20]
+    assert "other-runs" in [section["id"] for section in Elements(page).of("section")]
+    figure = carried(page, "data")["figures"]["intervals"]
+    (points,) = figure["data"]
+    metric = result["metrics"]["elapsed_s"]
+    assert points["y"] == ["elapsed time", "I/O time per rank (union)"]
+    assert points["x"][0] + points["error_x"]["array"][0] == pytest.approx(100 * (metric["ci"][1] - 1))
+    assert points["x"][0] - points["error_x"]["arrayminus"][0] == pytest.approx(100 * (metric["ci"][0] - 1))
+    assert [line["x0"] for line in figure["layout"]["shapes"]] == pytest.approx([5, 100 * (1 / 1.05 - 1)])
+
+
+def test_runs_of_a_record_are_no_pairs() -> None:
+    page = experiment_page({**result_of(warmed_up()), "against": {"record": "a.json", "start_ns": 1, "runs": 7},
+                            "environment": {"targets": {}, "differences": []}})  # fmt: skip
+    assert "ratios" not in carried(page, "data")["figures"]
+    assert "lines" not in traces(page, "runs")
 
 
 def test_the_change_of_each_pair_stands_beside_the_interval_and_the_threshold() -> None:
