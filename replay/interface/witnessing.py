@@ -34,7 +34,12 @@ def compare_log(source: CaptureOrPath, log: PathLike, *, maps: tuple[str, ...] =
 
 
 def is_replay_log(path: PathLike) -> bool:
-    """Whether a path is a Darshan log of a replay, or a folder of such logs. Raises: LogError for a damaged log."""
+    """Whether a path is a Darshan log of a replay, or a folder of such logs.
+
+        dxt_replay.is_replay_log("replay.darshan")
+
+    Raises: LogError for a damaged log.
+    """
     return is_log(Path(path)) and Path(path).exists() and _replay_logs(Path(path)) is not None
 
 
