@@ -43,6 +43,10 @@ bench-file-systems:  ## regress on real file systems: known changes, and false a
 figures:  ## Figures 9 to 15 of the DLIO paper, simulated, beside what was printed; half an hour
 	$(PYTHON) -m benchmarks.paper_figures
 
+FUZZ = --count 1000
+fuzz:  ## mutated input for every reader; FUZZ="--seconds 600 --seeds DIR --save DIR", or FUZZ=--help
+	$(PYTHON) -m tests.fuzz $(FUZZ)
+
 survey-logs:  ## merge every Darshan log below LOGS=DIR, and say what was traced, rebuilt and met
 	$(PYTHON) -m benchmarks.log_survey $(LOGS)
 
@@ -55,4 +59,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement bench-noise bench-file-systems figures survey-logs demo clean
+.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement bench-noise bench-file-systems figures survey-logs fuzz demo clean

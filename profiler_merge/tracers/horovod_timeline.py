@@ -72,7 +72,7 @@ class _Timeline:
                 self._finish(tensor, ended, time_us)
 
     def _finish(self, tensor: _Tensor, name: str, end_us: int) -> None:
-        if _OPERATION.match(name) and tensor.begin_us is not None:
+        if _OPERATION.match(name) and tensor.begin_us is not None and tensor.begin_us < end_us:
             self.begins.append(tensor.begin_us)
             self.ends.append(end_us)
             self.names.add(name.lower())

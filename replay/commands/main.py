@@ -184,10 +184,12 @@ def _usage(error: click.ClickException) -> str | None:
 
 
 def _complain(session: Session, kind: str, message: str, hint: str | None = None) -> None:
-    """The error for people on stderr; under --json also one object on standard output, for programs."""
-    click.echo(f"{PROGRAM}: error: {message}", err=True)
+    """The error for people on stderr, one line; under --json also one object on standard output, for programs."""
+    from traces.text import printable
+
+    click.echo(f"{PROGRAM}: error: {printable(message)}", err=True)
     if hint is not None:
-        click.echo(f"{PROGRAM}: {hint}", err=True)
+        click.echo(f"{PROGRAM}: {printable(hint)}", err=True)
     if session.as_json:
         from replay.commands.json_output import OUTPUT_SCHEMA_VERSION
 

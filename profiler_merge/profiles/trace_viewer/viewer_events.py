@@ -40,10 +40,11 @@ class _Columns:
         self.texts: dict[str, int] = {}
 
     def add(self, event: Event) -> None:
-        """Keep an event with a duration; note a name."""
+        """Keep an event with a duration; note a name. Raises: ValueError, RecursionError where it is not JSON."""
         place = (_number(event.pid), _number(event.tid))
+        found = _arguments(event) if event.ph in ("M", "X") else {}
         if event.ph == "M":
-            name = _arguments(event).get("name")
+            name = found.get("name")
             if event.name == "process_name":
                 self.planes[place[0]] = str(name)
             elif event.name == "thread_name":
@@ -52,8 +53,8 @@ class _Columns:
             row = len(self.rows)
             line = self.lines.setdefault(place, len(self.lines))
             self.rows.append((line, self.names.setdefault(event.name, len(self.names)), event.ts, event.dur))
-            if event.args:
-                self._add_stats(row, _arguments(event))
+            if found:
+                self._add_stats(row, found)
 
     def _add_stats(self, row: int, found: dict[str, object]) -> None:
         if "step_num" not in found and "step_name" in found and "group_id" in found:
@@ -78,7 +79,10 @@ def read_profile(path: Path, *, skip_damaged: bool = False) -> Profile:
         events, bad = decode_events(chunk, chunks.border)
         dropped += bad
         for event in events:
-            columns.add(event)
+            try:
+                columns.add(event)
+            except (ValueError, RecursionError):
+                dropped += 1
     if chunks.damage is not None and not (skip_damaged and columns.rows):
         raise ProfileError(f"{path} is damaged: {chunks.damage}. Copy it again; --skip-damaged reads the rest")
     if not columns.rows:

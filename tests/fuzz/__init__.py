@@ -1,0 +1,1 @@
+"""Mutated input for every reader: `python -m tests.fuzz`, or `make fuzz`."""

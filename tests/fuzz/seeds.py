@@ -1,0 +1,240 @@
+"""Where the mutations begin: small inputs of each format, made by the writers that the other tests use."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from profiler_merge.workloads.workload_source import SHIPPED
+from replay.interface import stage
+from replay.simulation import model_file
+from tests import kineto_writer
+from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, encode_dxt, posix_rows, write_dxt_log, write_log
+from tests.fuzz.mutations import Files
+from tests.profiler_merge.darshan.test_damaged import RECORDS, dxt_log, whole_log
+from tests.profiler_merge.profiles.xplane.profile_cores import small_profile
+from tests.profiler_merge.tracers.test_damaged_traces import DFTRACER, HOROVOD, STRACE
+from traces.schema import HDF5_SCHEMA, SPAN_KINDS
+
+CORPUS = Path(__file__).with_name("corpus")
+"""Inputs that once found a defect: corpus/TARGET/NAME is a file or a folder."""
+
+_MS = 1_000_000
+_VIEWER = [
+    {"ph": "M", "pid": 49, "name": "process_name", "args": {"name": "/host:CPU"}},
+    {"ph": "M", "pid": 49, "tid": 7, "name": "thread_name", "args": {"name": "python"}},
+    *({"ph": "X", "pid": 49, "tid": 7, "ts": 1000.5 + 100 * step, "dur": 90, "name": "train",
+       "args": {"step_num": str(step), "group_id": "0"}} for step in range(3)),
+    {"ph": "X", "pid": 49, "tid": 7, "ts": 1010, "dur": 20, "name": "Mul:Mul", "args": {"id": str((1 << 64) - 1)}},
+    {"ph": "X", "pid": 49, "tid": 8, "ts": 1310, "dur": 20, "name": "Iterator::Batch", "args": {}},
+]  # fmt: skip
+_DATASET = {
+    "file_id": 2, "dataset": "/x", "type_size": 4, "points": 8, "shape": [8], "chunk_shape": [4], "filters": [],
+    "chunk_index": [0, 1], "chunk_offset": [2048, 2064], "chunk_size": [16, 16], "chunk_mask": [0, 0],
+}  # fmt: skip
+
+
+def seeds(target: str, more: Path | None = None) -> list[Files]:
+    """The inputs that a target begins with: made here, kept in `CORPUS`, and found below `more`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        found = _MADE[target](Path(scratch))
+    found += [files_in(path) for path in sorted((CORPUS / target).glob("*"))]
+    if more is not None:
+        found += [{name_of[0]: path.read_bytes()} for path, name_of in _given(target, more)]
+    return found
+
+
+def files_in(path: Path) -> Files:
+    """A file by its name, or all files of a folder by their paths in it."""
+    if path.is_file():
+        return {path.name.partition("@")[2] or path.name: path.read_bytes()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+_GIVEN = {
+    "darshan": ("*.darshan", "job.darshan"),
+    "xplane": ("*.xplane.pb*", "a.xplane.pb"),
+    "kineto": ("*.pt.trace.json*", "a.pt.trace.json"),
+    "viewer": ("*.trace.json*", "a.trace.json"),
+    "dftracer": ("*.pfw*", "a.pfw"),
+    "strace": ("*strace*", "a.strace"),
+    "horovod": ("*horovod*.json", "a.json"),
+}
+_MOST_BYTES = 1 << 19
+
+
+def _given(target: str, folder: Path) -> list[tuple[Path, tuple[str]]]:
+    """Files below a folder that the target reads, and what to name them; large ones are left out."""
+    pattern, name = _GIVEN.get(target, ("", ""))
+    paths = sorted(path for path in folder.rglob(pattern)) if pattern else []
+    return [
+        (path, (name + (".gz" if path.suffix == ".gz" else ""),))
+        for path in paths
+        if path.is_file() and 0 < path.stat().st_size < _MOST_BYTES
+    ]
+
+
+def _darshan(scratch: Path) -> list[Files]:
+    path = scratch / "job.darshan"
+    found = [{path.name: make(path).read_bytes()} for make in (whole_log, dxt_log)]
+    stdio = ModuleSpec(version=2, streams=[encode_counters("STDIO", [{"record_id": 1, "STDIO_OPENS": 1}], 2)])
+    for compression in ("zlib", "bzip2"):
+        write_dxt_log(
+            path, RECORDS, names={1: b"/scratch/a", 2: b"/b.h5"}, job=JobSpec(nprocs=1), extra_modules={"STDIO": stdio},
+            compression=compression,
+        )  # fmt: skip
+        found.append({path.name: path.read_bytes()})
+    shared = {
+        "DXT_POSIX": ModuleSpec(version=2, streams=[encode_dxt(RECORDS, "DXT_POSIX", 2)]),
+        "POSIX": ModuleSpec(
+            version=4, streams=[encode_counters("POSIX", [{**row, "rank": -1} for row in posix_rows(RECORDS)], 4)]
+        ),
+    }
+    write_log(path, names={1: b"/a", 2: b"/b"}, job=JobSpec(nprocs=4), modules=shared)
+    return [*found, {path.name: path.read_bytes()}]
+
+
+def _xplane(scratch: Path) -> list[Files]:
+    data = small_profile()
+    return [{"a.xplane.pb": data}, {"a.xplane.pb.gz": gzip.compress(data, 1, mtime=0)}]
+
+
+def _kineto(scratch: Path) -> list[Files]:
+    events = [
+        *(kineto_writer.mark(step, step * 10 * _MS, (step * 10 + 9) * _MS) for step in range(3)),
+        *(kineto_writer.event("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", (step * 10 + 1) * _MS,
+                              (step * 10 + 2) * _MS, cat="user_annotation") for step in range(3)),
+        kineto_writer.launch(3 * _MS, 4 * _MS, 5),
+        kineto_writer.kernel("gemm", 5 * _MS, 6 * _MS, 5),
+        kineto_writer.anchor(0, 7 * _MS),
+    ]  # fmt: skip
+    around = {"distributedInfo": {"rank": 0, "world_size": 1}}
+    texts = [kineto_writer.trace(events, generation=each, around=around) for each in (1, 2, 3, 4)]
+    plain = [{"a.pt.trace.json": text} for text in texts]
+    return [*plain, {"a.pt.trace.json.gz": gzip.compress(texts[-1], 1, mtime=0)}]
+
+
+def _viewer(scratch: Path) -> list[Files]:
+    text = json.dumps({"displayTimeUnit": "ns", "metadata": {}, "traceEvents": [*_VIEWER, {}]}).encode()
+    return [{"a.trace.json": text}, {"a.trace.json.gz": gzip.compress(text, 1, mtime=0)}]
+
+
+def _trace(name: str, text: bytes) -> Callable[[Path], list[Files]]:
+    return lambda scratch: [{name: text}, {name + ".gz": gzip.compress(text, 1, mtime=0)}]
+
+
+def _workload(scratch: Path) -> list[Files]:
+    return [{"a.yaml": path.read_bytes()} for path in sorted(SHIPPED.glob("*.yaml"))]
+
+
+def _storage_model(scratch: Path) -> list[Files]:
+    shipped = Path(model_file.__file__).with_name("shipped")
+    return [{"a.yaml": path.read_bytes()} for path in sorted(shipped.glob("*.yaml"))]
+
+
+def small_capture(folder: Path) -> Path:
+    """Two ranks of a training with three steps, a checkpoint, a rename and an HDF5 data set."""
+    lines = [
+        op
+        for rank in (0, 1)
+        for op in (
+            Op("open", 0, rank=rank),
+            *(
+                read(0, offset=100 * i, length=100, start_ns=i * 2 * _MS, rank=rank, lane=i % 2, step=i // 3)
+                for i in range(9)
+            ),
+            read(2, offset=2048, length=16, start_ns=5 * _MS, rank=rank, lane=2, api="HDF5"),
+            write(1, length=50, start_ns=19 * _MS, rank=rank, step=2),
+            Op("rename", 1, offset=3, start_ns=20 * _MS, rank=rank),
+            Op("close", 0, start_ns=21 * _MS, rank=rank),
+        )
+    ]
+    spans = [
+        span
+        for rank in (0, 1)
+        for step in range(3)
+        for span in (
+            Span("step", step * 6 * _MS, (step * 6 + 6) * _MS, rank=rank, step=step),
+            Span("input_wait", step * 6 * _MS, (step * 6 + 1) * _MS, rank=rank, step=step, name="next_batch"),
+            Span("compute", (step * 6 + 1) * _MS, (step * 6 + 5) * _MS, rank=rank, step=step),
+        )
+    ]
+    counters = {"posix_reads": 18, "posix_bytes_read": 1800}
+    files = [File("/data/a.tfrecord", counters=counters), "/ckpt/b.tmp", File("/c.h5", size=4096, format="hdf5"), "/d"]
+    made = build_capture(folder, name="c", ops=lines, files=files, spans=spans)
+    pq.write_table(pa.Table.from_pylist([_DATASET], schema=HDF5_SCHEMA), made.path / "hdf5.parquet")
+    return made.path
+
+
+def _capture(scratch: Path) -> list[Files]:
+    assert "checkpoint" in SPAN_KINDS
+    return [{f"c.capture/{name}": data for name, data in files_in(small_capture(scratch)).items()}]
+
+
+def _manifest(scratch: Path) -> list[Files]:
+    capture = small_capture(scratch)
+    stage(capture, target=scratch / "t")
+    return [files_in(scratch)]
+
+
+_MADE: dict[str, Callable[[Path], list[Files]]] = {
+    "darshan": _darshan,
+    "xplane": _xplane,
+    "kineto": _kineto,
+    "viewer": _viewer,
+    "dftracer": _trace("a.pfw", DFTRACER),
+    "strace": _trace("a.strace", STRACE),
+    "horovod": _trace("a.json", HOROVOD),
+    "workload": _workload,
+    "storage-model": _storage_model,
+    "capture": _capture,
+    "manifest": _manifest,
+}
+
+
+def bombs() -> dict[str, tuple[str, Files]]:
+    """Name -> target and input: a few bytes that unpack to gigabytes, or claim to."""
+    zeros = bytes(1 << 24)
+    streams = {
+        "gzip": _repeated_gzip(zeros, 256),
+        "zlib": b"".join([zlib.compress(zeros, 9)] * 256),
+        "bzip2": bz2.compress(zeros * 16, 9) * 16,
+    }
+    return {
+        "XPlane, 4 GiB of zeros": ("xplane", {"a.xplane.pb.gz": streams["gzip"]}),
+        "Kineto, 4 GiB of blanks": ("kineto", {"a.pt.trace.json.gz": _repeated_gzip(b" " * (1 << 24), 256)}),
+        "trace viewer, 4 GiB of blanks": ("viewer", {"a.trace.json.gz": _repeated_gzip(b" " * (1 << 24), 256)}),
+        "DFTracer, one line of 4 GiB": ("dftracer", {"a.pfw.gz": _repeated_gzip(b"a" * (1 << 24), 256)}),
+        "strace, one line of 4 GiB": ("strace", {"a.strace.gz": _repeated_gzip(b"a" * (1 << 24), 256)}),
+        "Horovod, one line of 4 GiB": ("horovod", {"a.json.gz": _repeated_gzip(b"a" * (1 << 24), 256)}),
+        **{f"Darshan, {module}, {name}, 4 GiB of zeros": ("darshan", _darshan_bomb(module, name, streams[name]))
+           for module in ("names", "POSIX", "DXT_POSIX") for name in ("zlib", "bzip2")},
+    }  # fmt: skip
+
+
+def _repeated_gzip(block: bytes, times: int) -> bytes:
+    return gzip.compress(block, 9, mtime=0) * times
+
+
+def _darshan_bomb(module: str, compression: str, stream: bytes) -> Files:
+    """A log in which a region holds the stream."""
+    from profiler_merge.darshan.header import CONTAINERS
+    from tests.darshan_writer import MODULE_IDS
+
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "job.darshan"
+        write_dxt_log(path, RECORDS, names={1: b"/a", 2: b"/b"}, job=JobSpec(nprocs=1), compression=compression)
+        data = bytearray(path.read_bytes())
+    slot = 0 if module == "names" else 1 + MODULE_IDS[module]
+    place = CONTAINERS["3.41"].maps_at + 16 * slot
+    data[place : place + 16] = len(data).to_bytes(8, "little") + len(stream).to_bytes(8, "little")
+    return {"job.darshan": bytes(data) + stream}

@@ -1,0 +1,214 @@
+"""The readers, and the commands that go through them: what each does with an input, and whether its answer holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
+from profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
+from profiler_merge.darshan.heatmap import read_heatmap
+from profiler_merge.darshan.log import open_log
+from profiler_merge.profiles.reading import read_profile
+from profiler_merge.profiles.spans import profile_spans
+from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+from profiler_merge.tracers.horovod_timeline import read_horovod
+from profiler_merge.tracers.strace.strace_job import read_strace
+from profiler_merge.workloads.workload_source import read_workload
+from replay.simulation.model_file import read_storage_model
+from replay.twin.manifest import load_manifest
+from tests.profiler_merge.profiles.xplane.profile_cores import COMPILED, ORACLE
+from traces.errors import DxtReplayError
+from traces.store.reader import open_capture
+
+Command = tuple[str, ...]
+
+
+class WrongAnswerError(Exception):
+    """Two readers of one input, or two readings of it, do not agree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A reader.
+
+    read: all that it finds in the input in a folder. Raises: DxtReplayError where the input is refused.
+    commands: command lines over the input, in which `{}` is the folder.
+    changeable: names of the files of an input that are changed.
+    """
+
+    name: str
+    read: Callable[[Path], Any]
+    commands: tuple[Command, ...]
+    changeable: re.Pattern[str] = re.compile("")
+
+
+def digest(value: Any) -> str:
+    """A digest of all that an answer holds."""
+    found = hashlib.sha256()
+    for piece in _pieces(value):
+        found.update(piece)
+    return found.hexdigest()
+
+
+def _pieces(value: Any) -> Iterable[bytes]:
+    if isinstance(value, np.ndarray):
+        yield value.tobytes() if value.dtype != object else repr(value.tolist()).encode("utf-8", "surrogatepass")
+    elif isinstance(value, (pa.Table, pa.RecordBatch)):
+        yield repr(value.to_pydict()).encode("utf-8", "surrogatepass")
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _pieces(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield repr(key).encode("utf-8", "surrogatepass")
+            yield from _pieces(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield b","
+            yield from _pieces(each)
+    else:
+        yield repr(value).encode("utf-8", "surrogatepass")
+
+
+def _darshan(folder: Path) -> Any:
+    path = folder / "job.darshan"
+    with suppress(DxtReplayError):
+        _whole_log(path, skip_damaged=True)
+    return _whole_log(path, skip_damaged=False)
+
+
+def _whole_log(path: Path, *, skip_damaged: bool) -> Any:
+    log = open_log(path, skip_damaged=skip_damaged)
+    return [
+        log.job,
+        dict(log.names),
+        [list(read_dxt(log, module)) for module in DXT_MODULES],
+        [read_counters(log, module) for module in COUNTER_MODULES],
+        list(read_lustre(log)),
+        list(read_heatmap(log)),
+    ]
+
+
+def _xplane(folder: Path) -> Any:
+    (path,) = folder.iterdir()
+    found, expected = COMPILED.outcome(path), ORACLE.outcome(path)
+    if found != expected and not _both_nan(found, expected):
+        raise WrongAnswerError("the compiled decoder and its oracle differ")
+    return [found, _profile(folder)]
+
+
+def _both_nan(one: Any, other: Any) -> bool:
+    """Whether two answers differ in nothing but NaN, which equals nothing."""
+    return repr(one) == repr(other)
+
+
+def _profile(folder: Path) -> Any:
+    profile = read_profile(sorted(folder.iterdir()))
+    return [profile.epoch_start_ns, profile.start_ns, profile.end_ns, profile_spans(profile)]
+
+
+def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
+    def answer(folder: Path) -> Any:
+        job = read(sorted(folder.iterdir()))
+        return job.of_rank(0)
+
+    return answer
+
+
+def _horovod(folder: Path) -> Any:
+    (path,) = folder.iterdir()
+    return read_horovod(path)
+
+
+def _capture(folder: Path) -> Any:
+    capture = open_capture(folder / "c.capture")
+    batches = list(capture.operations())
+    usage = [sorted(map(str, capture.usage(rank).to_pylist())) for rank in capture.ranks]
+    return [capture.info, capture.files, batches, capture.spans, capture.hdf5, usage, capture.time_span_ns]
+
+
+_MERGES = (
+    ("merge", "{input}", "-o", "{folder}/o.capture"),
+    ("merge", "{input}", "-o", "{folder}/o.capture", "--skip-damaged"),
+)
+_LOG = "{folder}/../log.darshan"
+_PROFILE = (("merge", _LOG, "--profile", "{input}", "-o", "{folder}/o.capture"),)
+_TWIN = ("--target", "{folder}/t")
+_SHOWN = ("findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files",
+          "storage-limit", "timeline")  # fmt: skip
+_EXPORTS = (
+    ("darshan", "-o", "{folder}/o.darshan"),
+    ("chrome", "-o", "{folder}/o.json.gz"),
+    ("csv", "-o", "{folder}/o.csv"),
+    ("fio", *_TWIN, "-o", "{folder}/o"),
+)
+_TABLES = tuple(word for table in _SHOWN for word in ("--show", table))
+_OF_CAPTURE: tuple[Command, ...] = (
+    ("summary", "{input}", *_TABLES),
+    ("summary", "{input}", "--by", "file", "--json"),
+    ("summary", "{input}", "--show", "files", "--csv", "-"),
+    ("report", "{input}", "-o", "{folder}/o.html"),
+    ("stage", "{input}", *_TWIN, "--dry-run"),
+    ("stage", "{input}", *_TWIN),
+    ("run", "{input}", *_TWIN, "-o", "{folder}/o.capture", "--pace", "none", "--api", "null"),
+    ("run", "{input}", *_TWIN, "-o", "{folder}/o.capture", "--explain"),
+    ("compare", "{input}", "{input}"),
+    ("compare", "{folder}/../sound.capture", "{input}"),
+    ("simulate", "{input}", "--storage", "nvme", "--runs", "1"),
+    ("transform", "{input}", "-o", "{folder}/o.capture", "--batch", "2"),
+    ("transform", "{input}", "-o", "{folder}/o.capture", "--ranks", "4"),
+    ("fit", "{input}", "-o", "{folder}/o.yaml"),
+    ("anonymize", "{input}", "-o", "{folder}/o.capture"),
+    *(
+        ("export", "{input}", "--to", kind, "-o", f"{{folder}}/o.{kind}")
+        for kind in ("darshan", "chrome", "csv", "fio")
+    ),
+)
+_SMALL = ("dataset.num_files_train=4", "train.epochs=1")
+_STAGED = "{folder}/c.capture"
+
+TARGETS: Mapping[str, Target] = {
+    target.name: target
+    for target in (
+        Target(name="darshan", read=_darshan, commands=(*_MERGES, ("summary", "{input}"))),
+        Target(name="xplane", read=_xplane, commands=_PROFILE),
+        Target(name="kineto", read=_profile, commands=_PROFILE),
+        Target(name="viewer", read=_profile, commands=_PROFILE),
+        Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES),
+        Target(name="strace", read=_traced(read_strace), commands=_MERGES),
+        Target(name="horovod", read=_horovod, commands=_PROFILE),
+        Target(
+            name="workload",
+            read=lambda folder: read_workload(folder / "a.yaml"),
+            commands=(
+                ("generate", "{input}", "dataset.num_files_train=4", "train.epochs=1", "-o", "{folder}/o.capture"),
+            ),
+        ),
+        Target(
+            name="storage-model",
+            read=lambda folder: read_storage_model(folder / "a.yaml"),
+            commands=(("simulate", "{folder}/../sound.capture", "--storage", "{input}", "--runs", "1"),),
+        ),
+        Target(name="capture", read=_capture, commands=_OF_CAPTURE),
+        Target(
+            name="manifest",
+            read=lambda folder: load_manifest(folder / "t"),
+            commands=(
+                ("stage", _STAGED, *_TWIN),
+                ("stage", _STAGED, *_TWIN, "--remove"),
+                ("run", _STAGED, *_TWIN, "-o", "{folder}/o.capture", "--pace", "none"),
+            ),
+            changeable=re.compile("manifest"),
+        ),
+    )
+}

@@ -1,0 +1,79 @@
+"""The short form of `make fuzz`: everything that once found a defect, and a few inputs with fixed seeds."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.__main__ import in_child, place_sound_inputs
+from tests.fuzz.campaign import Campaign
+from tests.fuzz.mutations import Files
+from tests.fuzz.seeds import CORPUS, files_in, seeds
+from tests.fuzz.targets import TARGETS, Target
+
+INPUTS = 60
+"""Of each reader. The first are its seeds as they are."""
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        place_sound_inputs(Path(folder))
+        yield Path(folder)
+
+
+def found_by(campaign: Campaign) -> list[tuple[str, str, str]]:
+    return [(found.what, found.where, found.command) for found in campaign.findings.values()]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_mutated_input_is_read_or_refused(scratch: Path, name: str) -> None:
+    campaign = Campaign(TARGETS[name], in_child(lambda: seeds(name)), scratch)
+    campaign.run(INPUTS)
+    assert found_by(campaign) == []
+    assert campaign.tally.accepted
+    assert campaign.tally.refused
+    assert campaign.tally.inputs == INPUTS
+
+
+@pytest.mark.parametrize("case", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_found_a_defect_once(scratch: Path, case: Path) -> None:
+    files = files_in(case)
+    campaign = Campaign(TARGETS[case.parent.name], [files], scratch)
+    campaign.try_all([files])
+    assert found_by(campaign) == []
+
+
+def _broken(folder: Path) -> int:
+    text = next(folder.iterdir()).read_bytes()
+    if b"crash" in text:
+        return text.index(b"not there")
+    if b"memory" in text:
+        return len(bytearray(3 << 30))
+    if b"abort" in text:
+        os.abort()
+    return len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [(b"fine", None), (b"crash", "ValueError"), (b"memory", "MemoryError"), (b"abort", "ended by signal 6")],
+)
+def test_what_is_found(tmp_path: Path, text: bytes, what: str | None) -> None:
+    files: Files = {"a.txt": text}
+    campaign = Campaign(Target(name="broken", read=_broken, commands=()), [files], tmp_path)
+    campaign.try_all([files])
+    assert [found.what.split(":")[0] for found in campaign.findings.values()] == ([] if what is None else [what])
+    assert campaign.tally.inputs == 1
+
+
+def test_an_answer_that_a_checksum_should_have_kept(tmp_path: Path) -> None:
+    """A reader that takes damage for data is found, since the byte lies under gzip's checksum."""
+    target = Target(name="careless", read=lambda folder: (folder / "a.gz").read_bytes(), commands=())
+    campaign = Campaign(target, [{"a.gz": bytes(range(200))}], tmp_path)
+    campaign.run(60)
+    assert any("a checksum covers" in found.what for found in campaign.findings.values())
