@@ -8,6 +8,7 @@ and structured formats anyway; `sys.settrace` over the project's own lines is en
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import os
 import pickle
@@ -192,6 +193,7 @@ class Campaign:
 
     def _work(self, work: list[tuple[Mutant | None, int | None]], stream: Any) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         for mutant, number in work:
