@@ -229,8 +229,9 @@ def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) ->
 
 def _junit(document: Mapping[str, Any], *, inconclusive_fails: bool) -> bytes:
     from replay.regression.junit import junit_document
+    from replay.regression.regression_sections import compared_with
 
-    name = f"{document['capture']}: {document['candidate']} against {document['baseline']}"
+    name = f"{document['capture']}: {document['candidate']} against {compared_with(document)}"
     return junit_document(document, name=name, inconclusive_fails=inconclusive_fails)
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from replay.regression.comparison import BASELINE, CANDIDATE
-from replay.regression.regression_sections import UNIT_TEXTS, regression_sections
+from replay.regression.regression_sections import UNIT_TEXTS, compared_with, regression_sections
 from replay.regression.run_metrics import METRICS
 from replay.show.cells import microseconds, or_dash, percent
 from replay.show.page.charts import framed
@@ -70,7 +70,7 @@ def experiment_page(result: Mapping[str, Any]) -> str:
         Part(id="settings", name="Settings", html=_tables(rest)),
         Part(id="table", name="Table of runs", html=section_table(runs_section(result))),
     ]
-    name = f"{result['candidate']} against {result['baseline']}"
+    name = f"{result['candidate']} against {compared_with(result)}"
     summary = {"schema_version": 1, **result}
     assets = load_assets(_SCRIPTS)
     sections = [part for part in shown if part.html]

@@ -26,8 +26,14 @@ def regression_sections(result: Mapping[str, Any]) -> list[Section]:
     notes = [*(f"not valid: {text}" for text in result["obstacles"]), *result["warnings"]]
     if notes:
         sections.append(prose("Warnings", notes))
-    sections += [_setting(result), prose("Rule", [result["rule"]["text"]])]
+    sections += [_setting(result), _sides_differ(result), prose("Rule", [result["rule"]["text"]])]
     return [section for section in sections if section.rows]
+
+
+def compared_with(result: Mapping[str, Any]) -> str:
+    """What the candidate was compared with: the directory of the baseline, or a record."""
+    against = result.get("against")
+    return str(result["baseline"] if against is None else f"the record {against['record']}")
 
 
 def regression_markdown(result: Mapping[str, Any]) -> str:
@@ -85,6 +91,13 @@ def _differences(result: Mapping[str, Any]) -> list[str]:
     if not found:
         return ["The environment is that of the record: kernel, machine, versions, mount and device are the same."]
     return [f"Not as it was for the record: {'; '.join(found)}."]
+
+
+def _sides_differ(result: Mapping[str, Any]) -> Section:
+    """What the targets of a pair differ in; what a record differs in stands beside the verdict."""
+    environment = result.get("environment")
+    found = environment["differences"] if environment and not result.get("against") else []
+    return prose("Baseline -> candidate", found)
 
 
 def _metrics(result: Mapping[str, Any]) -> Section:

@@ -63,6 +63,7 @@ def test_a_slower_candidate_is_a_regression_and_a_faster_one_is_not(
         assert re.match(r"The candidate is .* slower \(", shown)
         assert shown.split(":")[0] in table.read_text(encoding="utf-8")
         assert shown.split(":")[0] in page.read_text(encoding="utf-8")
+        assert "file system " in shown.split("Baseline -> candidate")[1], "what the sides differ in"
         for text in ("elapsed time *", "regression", "seed 1", "page cache"):
             assert text in shown
         assert xml.parse(junit).getroot().attrib["failures"] == "1"
@@ -187,7 +188,7 @@ def test_a_record_is_written_and_compared_with(tmp_path: Path, capsys: pytest.Ca
     assert len(read_record(second).runs) == 2
 
     assert main(["regress", *given, "--against", str(second), "--markdown", "-"]) == 0
-    assert capsys.readouterr().out.startswith("**No verdict, inconclusive: 2 runs a side are too few")
+    assert capsys.readouterr().out.startswith("**No verdict, inconclusive: ")
 
 
 @pytest.mark.parametrize(

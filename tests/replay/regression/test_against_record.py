@@ -20,7 +20,7 @@ from replay.regression.experiment_record import ExperimentRecord
 from replay.regression.health import examine
 from replay.regression.interval_verdict import Rule, Verdict
 from replay.regression.recorded_result import record_of
-from replay.regression.regression_sections import regression_markdown, regression_sections
+from replay.regression.regression_sections import compared_with, regression_markdown, regression_sections
 from tests.replay.regression.record_builder import DAY_NS, MACHINE, OPTIONS, START_NS, TARGET, record
 from tests.replay.regression.run_builder import run
 from traces.errors import UsageError
@@ -67,6 +67,7 @@ def test_differences_of_the_environment_stand_beside_the_verdict() -> None:
     first = " ".join(row[0] for row in regression_sections(found.as_json())[0].rows)
     assert "Not as it was for the record: kernel 6.1.0 -> 6.8.0; mount option noatime added." in first
     assert "6 runs and of 6" in first
+    assert compared_with(found.as_json()) == "the record day-0.json"
     markdown = regression_markdown(found.as_json())
     assert markdown.startswith("**The candidate is 30")
     assert "kernel 6.1.0 -\\> 6.8.0" in markdown.split("\n\n")[1]
@@ -117,3 +118,10 @@ def test_too_few_runs_of_a_record_are_no_verdict() -> None:
     found = against(record([1.0]), [1.3 * value for value in STEADY])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "2 runs a side are too few, as fewer than 39" in found.headline
+
+
+def test_names_cannot_command_a_forge() -> None:
+    hostile = "/a|b`c`<img src=x>@somebody #17 [x](y) ~~z~~\x1b[2J\n**bold**"
+    result = {**against(record(STEADY), STEADY).as_json(), "candidate": hostile}
+    shown = next(line for line in regression_markdown(result).splitlines() if line.startswith("- candidate"))
+    assert r"a\|b\`c\`\<img src=x\>@<!-- -->somebody #<!-- -->17 \[x\](y) \~\~z\~\~\\x1b\[2J\\n\*\*bold\*\*" in shown
