@@ -44,7 +44,7 @@ class DigestedParquet:
             self._writer.close()
         finally:
             self._sink.close()
-        _beside(self._path).write_text(self._sink.digest.hexdigest(), encoding="ascii")
+        _beside(self._path).write_bytes(self._sink.digest.hexdigest().encode())
 
 
 class _HashedFile:
@@ -90,7 +90,7 @@ def gathered_digests(directory: Path) -> dict[str, str]:
     for path in sorted(directory.rglob("*.parquet")):
         beside = _beside(path)
         try:
-            digest = beside.read_text(encoding="ascii")
+            digest = beside.read_bytes().decode()
         except FileNotFoundError:
             digest = file_digest(path)
         found[path.relative_to(directory).as_posix()] = digest

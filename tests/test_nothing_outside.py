@@ -1,0 +1,293 @@
+"""Whatever is planted in a target or in place of an output, before or while a command runs: nothing outside changes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.commands.main import main
+from replay.twin.containment import LOCK_NAME
+from replay.twin.file_writer import temporary_name
+from replay.twin.manifest import MANIFEST_NAME
+from replay.twin.placement import TWIN_ROOT
+from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.planted import THINGS, exchange, make_outside, nothing_changes, plant
+from traces.samples import sample
+
+NOBODY = 65534
+TARGET_PLACES = (
+    TWIN_ROOT,
+    f"{TWIN_ROOT}/d",
+    f"{TWIN_ROOT}/d/a",
+    f"{TWIN_ROOT}/d/sub",
+    f"{TWIN_ROOT}/d/sub/b",
+    f"{TWIN_ROOT}/d/made",
+    f"{TWIN_ROOT}/d/final",
+    f"{TWIN_ROOT}/d/{os.fsdecode(temporary_name(b'a'))}",
+    MANIFEST_NAME,
+    f".{MANIFEST_NAME}.new",
+    LOCK_NAME,
+)
+MOMENTS = ("before staging", "before the run")
+CASES = tuple(product(TARGET_PLACES, THINGS, MOMENTS))
+
+OUTPUTS: dict[str, Callable[[Path, Path], list[str]]] = {
+    "generate": lambda capture, out: ["generate", "default", "workload.train.epochs=1", "-o", str(out)],
+    "transform": lambda capture, out: ["transform", str(capture), "--compute-speed", "2", "-o", str(out)],
+    "anonymize": lambda capture, out: ["anonymize", str(capture), "-o", str(out)],
+    "merge": lambda capture, out: ["merge", str(sample("imagenet").log), "-o", str(out)],
+    "run": lambda capture, out: [
+        "run", str(capture), "--target", str(capture.parent / "twin"), "--pace", "none", "-o", str(out)
+    ],
+    "report": lambda capture, out: ["report", str(capture), "-o", str(out)],
+    "summary --csv": lambda capture, out: ["summary", str(capture), "--csv", str(out)],
+    **{
+        f"export --to {name}": lambda capture, out, name=name: [
+            "export", str(capture), "--to", name, "-o", str(out), "--target", str(capture.parent / "twin")
+        ][: None if name == "fio" else -2]
+        for name in ("perfetto", "darshan", "csv", "fio")
+    },
+}  # fmt: skip
+"""Command -> its words for a capture beside a staged twin, and an output."""
+
+NOT_AS_OUTPUT = {"FIFO", "link to a FIFO"}
+"""A pipe is written to as it is, which waits for a reader."""
+
+OUTPUT_CASES = tuple(product(OUTPUTS, [thing for thing in THINGS if thing not in NOT_AS_OUTPUT], (False, True)))
+
+
+def small_capture(folder: Path) -> Path:
+    """Files that are read, read and written, made and renamed by a run, and looked at."""
+    names = ["/d/a", "/d/sub/b", "/d/made", "/d/new", "/d/final", File("/d/seen", size=100)]
+    ops = [
+        read(0, length=5000),
+        read(1, length=300),
+        write(1, offset=100, length=50),
+        write(2, length=10),
+        write(3, length=20),
+        Op("rename", 3, offset=4),
+        Op("stat", 5),
+    ]
+    ops = [Op(**{**{f: getattr(op, f) for f in op.__slots__}, "start_ns": 5000 * i}) for i, op in enumerate(ops)]
+    return build_capture(folder, files=names, ops=ops, spans=[Span("step", 0, 40_000, step=0)]).path
+
+
+def call(*words: object) -> int:
+    """A command ends with a status of ours, whatever it met."""
+    status = main([*map(str, words), "--quiet"])
+    assert status in (0, 1, 2), words
+    return status
+
+
+def target_case(where: str, thing: str, moment: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        outside, target = make_outside(place), place / "target"
+        capture = small_capture(place)
+        if moment == "before the run":
+            assert call("stage", capture, "--target", target) == 0
+        plant(thing, target / where, outside, place / "aside")
+        run = ("run", capture, "--target", target, "--pace", "none", "-o")
+        with nothing_changes(outside):
+            if moment == "before staging":
+                call("stage", capture, "--target", target)
+            call(*run, place / "1.capture")
+            call(*run, place / "2.capture", "--api", "stdio")
+            call("verify", target)
+            call("stage", "--remove", capture, "--target", target)
+            call("stage", capture, "--target", target)
+
+
+def output_case(command: str, thing: str, force: bool) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        outside, capture = make_outside(place), small_capture(place)
+        if command in ("run", "export --to fio"):
+            assert call("stage", capture, "--target", place / "twin") == 0
+        out = place / ("out.capture" if command in ("generate", "transform", "anonymize", "merge", "run") else "out")
+        plant(thing, out, outside, place / "aside")
+        with nothing_changes(outside):
+            status = call(*OUTPUTS[command](capture, out), *(["--force"] if force else []))
+        if thing == "directory":
+            assert (out / "mine").read_bytes() == b"mine"
+        if thing not in ("hard link", "file", "character device"):
+            assert status == 2, "what is neither a file nor a result of ours was replaced"
+        elif thing != "character device" and not force:
+            assert status == 2
+
+
+@contextmanager
+def flipping(path: Path, outside: Path, aside: Path, begin: Path) -> Iterator[None]:
+    """From the moment at which `begin` is there, `path` is by turns what it was and a link out of the target."""
+    link = aside / "link"
+    aside.mkdir(exist_ok=True)
+    link.symlink_to(outside / "dir")
+    stop = threading.Event()
+
+    def flip() -> None:
+        turns = 0
+        while not stop.is_set() and not begin.exists():
+            pass
+        while not stop.is_set() or turns % 2:
+            try:
+                exchange(path, link)
+            except FileNotFoundError:
+                if stop.is_set():
+                    return
+                continue
+            turns += 1
+
+    thread = threading.Thread(target=flip)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def busy_capture(folder: Path) -> Path:
+    """For 0.1 s, 2 ranks make, write, read and rename files of one directory."""
+    names = [f"/d/{name}" for name in [*range(60), *(f"made-{i}" for i in range(60)), *(f"new-{i}" for i in range(60))]]
+    ops = []
+    for i in range(60):
+        at = i * 1_600_000
+        for rank in (0, 1):
+            ops += [read(i, length=100, start_ns=at, rank=rank), write(i, length=50, start_ns=at + 1500, rank=rank)]
+        ops += [write(60 + i, length=10, start_ns=at + 3000), Op("close", 60 + i, start_ns=at + 4500)]
+        ops += [Op("rename", 60 + i, offset=120 + i, start_ns=at + 6000)]
+    return build_capture(folder, files=names, ops=ops).path
+
+
+def flip_case(where: str, api: str, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        outside, target, capture = make_outside(place), place / "target", busy_capture(place)
+        stage = ("stage", capture, "--target", target)
+        run = ("run", capture, "--target", target, "--api", api, "-o")
+        made = target / TWIN_ROOT / "d" / "new-0"
+        assert call(*stage) == 0
+        with nothing_changes(outside):
+            for i in range(rounds):
+                made.unlink(missing_ok=True)
+                with flipping(target / where, outside, place / f"{i}", begin=made):
+                    assert call(*run, place / f"{i}.capture") in (0, 1)
+                with flipping(target / where, outside, place / f"{i} staging", begin=target / MANIFEST_NAME):
+                    call("stage", "--remove", capture, "--target", target)
+                    call(*stage)
+                assert call("stage", "--remove", capture, "--target", target) == 0
+                assert call(*stage) == 0
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.sampled_from(CASES))
+def test_things_in_a_target(case: tuple[str, str, str]) -> None:
+    target_case(*case)
+
+
+@settings(max_examples=9, deadline=None)
+@given(st.sampled_from(OUTPUT_CASES))
+def test_things_in_place_of_an_output(case: tuple[str, str, bool]) -> None:
+    output_case(*case)
+
+
+@pytest.mark.parametrize(("where", "api"), [(f"{TWIN_ROOT}/d", "posix"), (TWIN_ROOT, "stdio")])
+def test_a_directory_that_becomes_a_link_meanwhile(where: str, api: str) -> None:
+    flip_case(where, api, rounds=1)
+
+
+def test_mapped_data_are_only_read(tmp_path: Path) -> None:
+    """Whatever a capture does to them: it writes, renames, and makes what is not there."""
+    real = make_outside(tmp_path) / "dir"
+    capture = small_capture(tmp_path)
+    maps = ("--map", f"/d={real}")
+    with nothing_changes(real):
+        for target in (tmp_path / "target", tmp_path / "other"):
+            call("stage", capture, "--target", target, *maps)
+            for api in ("posix", "stdio"):
+                words = ("run", capture, "--target", target, *maps, "--pace", "none", "--api", api, "--force")
+                assert call(*words, "-o", tmp_path / "r.capture") in (0, 1)
+            call("stage", "--remove", capture, "--target", target, *maps)
+
+
+def _each(cases: list[tuple[str, tuple[object, ...]]], answer: Connection) -> None:
+    """Run cases as nobody, and send what failed. Before, one of each kind loads modules that nobody may not read."""
+    for name, arguments in {name: arguments for name, arguments in cases if name != "output_case"}.items():
+        globals()[name](*arguments)
+    for command in {arguments[0] for name, arguments in cases if name == "output_case"}:
+        output_case(str(command), "file", force=True)
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    failed = []
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["HOME"] = home
+        for name, arguments in cases:
+            try:
+                globals()[name](*arguments)
+            except BaseException:
+                failed.append(f"{name}{arguments}: {traceback.format_exc()}")
+    answer.send(failed)
+
+
+def as_nobody(cases: list[tuple[str, tuple[object, ...]]]) -> list[str]:
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_each, args=(cases, there))
+    process.start()
+    there.close()
+    failed: list[str] = here.recv()
+    process.join()
+    return failed
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user is played by root")
+_CONTAINED = [thing for thing in THINGS if "device" not in thing]
+
+
+@needs_root
+def test_as_another_user() -> None:
+    cases: list[tuple[str, tuple[object, ...]]] = [
+        ("target_case", (place, thing, moment)) for place, thing, moment in CASES[::37] if thing in _CONTAINED
+    ]
+    assert as_nobody(cases) == []
+
+
+@pytest.mark.slow
+class TestAll:
+    """Every combination, and more rounds."""
+
+    @pytest.mark.parametrize("moment", MOMENTS)
+    @pytest.mark.parametrize("thing", THINGS)
+    def test_target(self, thing: str, moment: str) -> None:
+        for place in TARGET_PLACES:
+            target_case(place, thing, moment)
+
+    @pytest.mark.parametrize("command", OUTPUTS)
+    def test_output(self, command: str) -> None:
+        for case in OUTPUT_CASES:
+            if case[0] == command:
+                output_case(*case)
+
+    @pytest.mark.parametrize("where", [TWIN_ROOT, f"{TWIN_ROOT}/d"])
+    @pytest.mark.parametrize("api", ["posix", "stdio"])
+    def test_flipping(self, where: str, api: str) -> None:
+        flip_case(where, api, rounds=20)
+
+    @needs_root
+    def test_as_another_user(self) -> None:
+        cases: list[tuple[str, tuple[object, ...]]] = [("target_case", case) for case in CASES if case[1] in _CONTAINED]
+        cases += [("output_case", case) for case in OUTPUT_CASES if case[1] in _CONTAINED]
+        cases += [("flip_case", (f"{TWIN_ROOT}/d", "posix", 10))]
+        assert as_nobody(cases) == []
