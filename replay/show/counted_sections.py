@@ -40,8 +40,8 @@ def counted_sections(comparison: Mapping[str, Any]) -> list[Section]:
                 for each in comparison["differences"]
             ),
             notes=(
-                "Where threads open and close files without a pause, as under --pace none, Darshan itself can book a "
-                "read to the file whose descriptor was just closed: replay at the recorded pace to know.",
+                "Where one thread opens a file while another closes one, Darshan itself can book a read to the file "
+                "whose descriptor was just closed: a second replay shows whether it was that.",
             ),
         ),
         prose("What does not count as a difference", _beside_the_work(comparison)),
