@@ -93,13 +93,13 @@ def jitter_difference(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRu
         return None
     word = "busier" if after > before else "quieter"
     return (
-        f"the machine was {word}: an idle thread woke up to {microseconds(after)} late (99th percentile, median of the "
+        f"the machine was {word}: an idle thread woke up to {microseconds(after)} late (90th percentile, median of the "
         f"runs), and up to {microseconds(before)} before"
     )
 
 
 def _jitter_us(runs: Sequence[MeasuredRun]) -> float | None:
-    known = [run.jitter_us["p99"] for run in runs if run.jitter_us]
+    known = [run.jitter_us["p90"] for run in runs if run.jitter_us]
     return statistics.median(known) if known else None
 
 

@@ -264,7 +264,11 @@ def _problems_of_run(run: MeasuredRun) -> Iterator[str]:
     shares = [value for found in (run.lag_us, run.jitter_us) for value in (found or {}).values()]
     if not all(math.isfinite(value) for value in (*times, *shares)) or not 0 <= run.whole_s < 1e9:
         yield "a time that is not a number"
-    if any(not isinstance(found, dict) or "p99" not in found for found in (run.lag_us, run.jitter_us) if found):
+    if any(
+        not isinstance(found, dict) or not {"p90", "p99"} <= found.keys()
+        for found in (run.lag_us, run.jitter_us)
+        if found
+    ):
         yield "a percentile is missing"
     if run.capture is not None:
         yield "it names a capture"
