@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,6 +34,7 @@ from traces.store.writer import (
 )
 from traces.units import ns_to_seconds
 from traces.version import VERSION
+from traces.workers.workers import ALONE, Workers
 
 BLOCK_BYTES = 4096
 """Block size of the file system that is assumed: that of ext4 and XFS."""
@@ -96,29 +93,26 @@ def generate(
     *,
     seed: int = 0,
     device: str = DEFAULT_DEVICE,
-    workers: int | None = None,
+    workers: Workers = ALONE,
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
     notes: Sequence[str] = (),
 ) -> Generated:
     """Write the capture of a run of `workload` on `ranks` ranks, timed on `device` (see `parse_device`).
 
-    workers: processes that generate; the capture does not depend on it. on_progress: given ranks done, and all ranks.
+    workers: who generates; the capture does not depend on it. on_progress: given ranks done, and all ranks.
     notes: on what of the description is not followed; the capture keeps them as warnings.
     Raises: UsageError for values that contradict each other; TargetError for `output`.
     """
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: a run has at least 1 rank")
-    if workers is not None and workers < 1:
-        raise UsageError(f"--workers {workers}: at least 1 process generates")
     setting = Setting(workload=workload, ranks=ranks, device=parse_device(device), seed=seed)
     check_capture_output(output, force=force)
     loaders = loaders_of(setting)
     meetings_ns, elapsed_ns = meeting_times(setting)
     working = begin_capture(output, force=force)
     try:
-        with _executor(workers or 1) as executor:
-            found = _write(setting, meetings_ns, working, executor, workers or 1, on_progress)
+        found = _write(setting, meetings_ns, working, workers, on_progress)
         write_files(working, loaders.files.table())
         write_hdf5(working, loaders.files.hdf5_table())
         generated = Generated(
@@ -136,12 +130,6 @@ def generate(
         discard_capture(working)
         raise
     return generated
-
-
-def _executor(workers: int) -> ProcessPoolExecutor | nullcontext[None]:
-    # Forked processes would share the locks of Arrow's threads.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context) if workers > 1 else nullcontext()
 
 
 @lru_cache(maxsize=1)
@@ -182,14 +170,15 @@ def _write(
     setting: Setting,
     meetings_ns: np.ndarray,
     working: Path,
-    executor: Executor | None,
-    workers: int,
+    workers: Workers,
     on_progress: Callable[[int, int], None] | None,
 ) -> _Part:
     """Write operations and spans of all ranks; what they came to."""
     total = _Part(operations=0, bytes_read=0, bytes_written=0, spans=None)
-    with SpansWriter(working) as spans:
-        for last, part in _parts(setting, meetings_ns, working, executor, workers):
+    chunks = _chunks(setting)
+    work = _RankWriter(setting=setting, meetings_ns=meetings_ns, working=working)
+    with SpansWriter(working) as spans, workers.results(work, chunks, operations=_estimate(setting)) as parts:
+        for (_, last), part in zip(chunks, parts, strict=True):
             spans.write(part.spans)
             total = _Part(
                 operations=total.operations + part.operations,
@@ -202,23 +191,23 @@ def _write(
     return total
 
 
-def _parts(
-    setting: Setting, meetings_ns: np.ndarray, working: Path, executor: Executor | None, workers: int
-) -> Iterator[tuple[int, _Part]]:
-    """The parts in order, each with its last rank + 1; a few of them are made ahead."""
-    chunks = _chunks(setting)
-    if executor is None:
-        for first, last in chunks:
-            yield last, write_ranks(setting, meetings_ns, working, first, last)
-        return
-    waiting: deque[tuple[int, Future[_Part]]] = deque()
-    for first, last in chunks:
-        waiting.append((last, executor.submit(write_ranks, setting, meetings_ns, working, first, last)))
-        if len(waiting) > 2 * workers:
-            done, future = waiting.popleft()
-            yield done, future.result()
-    for done, future in waiting:
-        yield done, future.result()
+def _estimate(setting: Setting) -> int:
+    """About how many operations the run has."""
+    loaders = loaders_of(setting)
+    passes = [segment for segment in loaders.files.plan.segments if isinstance(segment, Pass)]
+    return setting.ranks * sum(each.fetches * loaders.of(each).piece_count for each in passes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _RankWriter:
+    """Writes the operations of some ranks, which are given by the first and the last + 1."""
+
+    setting: Setting
+    meetings_ns: np.ndarray
+    working: Path
+
+    def __call__(self, ranks: tuple[int, int]) -> _Part:
+        return write_ranks(self.setting, self.meetings_ns, self.working, *ranks)
 
 
 def write_ranks(setting: Setting, meetings_ns: np.ndarray, working: Path, first: int, last: int) -> _Part:

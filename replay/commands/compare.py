@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.shared_options import different_runs_option, floor_option, json_option, maps_option
+from replay.commands.shared_options import (
+    different_runs_option,
+    floor_option,
+    json_option,
+    maps_option,
+    worker_options,
+)
 from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from traces.workers.workers import Workers
 
 
 @click.command()
@@ -43,6 +52,7 @@ from traces.errors import UsageError
 @maps_option(
     "Where a replay read real data, if REPLAY is its .darshan log and does not say so; as for run; repeatable."
 )
+@worker_options
 @click.option("--details", is_flag=True, help="Print every measure, not only what the verdict rests on.")
 @json_option
 def command(
@@ -56,6 +66,7 @@ def command(
     maps: tuple[str, ...],
     details: bool,
     as_json: bool,
+    workers: Workers,
 ) -> None:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
@@ -86,7 +97,9 @@ def command(
         raise SystemExit(0 if counted.passed else 1)
     thresholds = interface.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     with status("comparing"):
-        comparison = interface.compare(source, replay, thresholds, different_runs=different_runs, floor=floor)
+        comparison = interface.compare(
+            source, replay, thresholds, different_runs=different_runs, floor=floor, executor=workers
+        )
     if as_json:
         print_json(comparison.as_json())
     else:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import force_option, json_option
+from replay.commands.shared_options import force_option, json_option, worker_options
+
+if TYPE_CHECKING:
+    from traces.workers.workers import Workers
 
 READINGS = ("documented", "head", "v2.0")
 """Those of `profiler_merge.workloads.description`, which a command does not import to be listed."""
@@ -37,9 +41,7 @@ READINGS = ("documented", "head", "v2.0")
     show_default=True,
     help="Seed of the times that DLIO draws without one.",
 )
-@click.option(
-    "--workers", type=click.IntRange(1, 256), help="Processes that generate; the capture does not depend on it."
-)
+@worker_options
 @force_option
 @json_option
 def command(
@@ -51,7 +53,7 @@ def command(
     reading: str,
     device: str | None,
     seed: int,
-    workers: int | None,
+    workers: Workers,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -82,7 +84,7 @@ def command(
             reading=reading,
             device=device,
             seed=seed,
-            workers=workers,
+            executor=workers,
             force=force,
             on_progress=progress,
         )

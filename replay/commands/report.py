@@ -14,10 +14,12 @@ from replay.commands.shared_options import (
     floor_option,
     force_option,
     json_option,
+    worker_options,
 )
 
 if TYPE_CHECKING:
     from replay.interface.captures import NamedPart
+    from traces.workers.workers import Workers
 
 
 @click.command()
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     help="The page, such as report.html.",
 )
 @filter_options
+@worker_options
 @force_option
 @different_runs_option
 @floor_option
@@ -44,6 +47,7 @@ def command(
     different_runs: bool,
     floor: tuple[tuple[Path, Path], ...],
     as_json: bool,
+    workers: Workers,
 ) -> None:
     """A page about a capture (or a .darshan log): health, findings, timeline, bandwidth, sizes, steps, files.
 
@@ -64,6 +68,7 @@ def command(
             different_runs=different_runs,
             floor=floor,
             force=force,
+            executor=workers,
         )
     if as_json:
         print_json(report.as_json())

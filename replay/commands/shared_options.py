@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 if TYPE_CHECKING:
     from replay.interface.captures import NamedPart
     from traces.part import Part
+    from traces.workers.workers import Workers
 
 force_option = click.option("--force", is_flag=True, help="Replace an output that an earlier command wrote.")
 
@@ -97,6 +99,47 @@ def _named_part(path: Path, said: Mapping[str, Any]) -> NamedPart:
         return Part.parse(**said)
 
     return NamedPart(path=path, part=part, announce=status)
+
+
+def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options --workers and --dask: the command gets `workers`, which end with it.
+
+    Under mpiexec the first process alone runs the command, and the others work for it.
+    """
+
+    @functools.wraps(command)
+    def sharing(workers: int | None, dask: str | None, **given: Any) -> Any:
+        with _chosen_workers(workers, dask) as chosen:
+            return None if chosen is None else command(workers=chosen, **given)
+
+    return _with_options(sharing, *_WORKER_OPTIONS)
+
+
+_WORKER_OPTIONS = (
+    click.option("--dask", metavar="ADDRESS", help="Share the work among the workers of this Dask scheduler."),
+    click.option(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="Processes that share the work.  [default: the processors, for large captures]",
+    ),
+)
+
+
+@contextmanager
+def _chosen_workers(count: int | None, dask: str | None) -> Iterator[Workers | None]:
+    if dask is None:
+        from replay.ranks.rank_workers import rank_workers
+
+        with rank_workers(count) as workers:
+            yield workers
+        return
+    if count is not None:
+        raise click.UsageError("--workers and --dask exclude each other: the cluster has its own number of workers")
+    from traces.workers.dask_cluster import dask_workers
+
+    with dask_workers(dask) as cluster:
+        yield cluster
 
 
 def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.shared_options import capture_argument, filter_options, force_option, json_option, maps_option
+from replay.commands.shared_options import (
+    capture_argument,
+    filter_options,
+    force_option,
+    json_option,
+    maps_option,
+    worker_options,
+)
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from profiler_merge.analysis.table_formats import StreamedTable
     from replay.commands.json_output import StreamedRows
     from replay.interface.captures import NamedPart
+    from traces.workers.workers import Workers
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
 VIEWS = {
@@ -69,6 +77,7 @@ class _Command(click.Command):
     "--compat-vanidl", is_flag=True, help="VaniDL's numbers: times in 0.1 ms, 0 becomes 1 ms, no path with .py."
 )
 @click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
+@worker_options
 @force_option
 @json_option
 def command(
@@ -82,6 +91,7 @@ def command(
     csv_file: str | None,
     force: bool,
     as_json: bool,
+    workers: Workers,
 ) -> None:
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
@@ -112,6 +122,7 @@ def command(
                 bins=TERMINAL_BINS,
                 maps=maps,
                 compat_vanidl=compat_vanidl,
+                executor=workers,
             )
             _check_opened(found, names)
             shown = None if csv_file is not None or as_json else _shown(found)

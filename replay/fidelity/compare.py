@@ -16,8 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from replay.fidelity.compared_sides import compared_sides
 from replay.fidelity.curves import BIN_NS, relative_difference_pct
-from replay.fidelity.exactness import Exactness, ExactnessCollector, FileNumbers
+from replay.fidelity.exactness import Exactness
 from replay.fidelity.noise_floor import FloorResult, NoiseFloor, beside
 from replay.fidelity.replayed_rows import ReplayedCapture
 from replay.fidelity.side_measures import Measures
@@ -47,6 +48,7 @@ from traces.store.part_capture import part_replayed
 from traces.store.reader import Capture
 from traces.store.relation import Relation
 from traces.units import NS_PER_S, NS_PER_US
+from traces.workers.workers import ALONE, Workers
 
 SLOW_TRACERS = {"strace": "strace", "dftracer": "DFTracer"}
 """`Source.kind` -> name of a tracer that takes tens of microseconds for each call; Darshan takes some three."""
@@ -157,25 +159,22 @@ def compare(
     *,
     relation: Relation = Relation.REPLAY,
     floor: NoiseFloor | None = None,
+    workers: Workers = ALONE,
 ) -> Comparison:
     """Compare a replay with its source; where only a part of the source was replayed, with that part.
 
-    `on_rows` receives the number of rows of both captures as each rank is finished. `relation`: the result of
+    `on_rows` receives the number of rows of both captures as ranks are finished. `relation`: the result of
     `traces.store.relation.relation_of`; two different runs are compared, but not judged. `floor`: what two runs of the
     job differ by; no limit is stricter than that.
     Raises: CaptureError when a capture is damaged; UsageError when the source lacks the part.
     """
     replays = relation is not Relation.DIFFERENT
     source = part_replayed(source, replay) if replays else source
-    numbers = FileNumbers.of(source, replay)
     record = replay_record(replay.info, replay.path / "capture.json") if replays else None
     both = ReplayedCapture(source, **_choices(record)), ReplayedCapture(replay)
-    recorded, replayed = Measures(both[0], numbers.source), Measures(both[1], numbers.replay)
-    equality = ExactnessCollector(*both, numbers)
-    for rank in sorted({*source.ranks, *replay.ranks}):
-        equality.add_rank(rank, recorded.add_rank(rank), replayed.add_rank(rank))
-        on_rows(source.operation_count(rank) + replay.operation_count(rank))
-    exact = equality.exactness(failed_recorded=recorded.failed, failed_replayed=replayed.failed)
+    sides = compared_sides(*both, on_rows, workers)
+    recorded, replayed = sides.recorded, sides.replayed
+    exact = sides.equality.exactness(failed_recorded=recorded.failed, failed_replayed=replayed.failed)
     allowed, relaxed = (thresholds, ()) if floor is None else floor.relaxed(thresholds)
     found = _comparison((source, replay), (recorded, replayed), exact, record, allowed, relation, floor)
     return found if floor is None else dataclasses.replace(found, floor=beside(found, floor, relaxed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traces.measures.operation_rows import OperationRows
+from traces.sums import Sums
 from traces.units import NS_PER_MS
 
 BIN_NS = 100 * NS_PER_MS
@@ -12,7 +13,7 @@ MAX_BINS = 1 << 22
 """Almost five days."""
 
 
-class CurveCollector:
+class CurveCollector(Sums):
     """Collects both curves from `origin_ns` on; what lies beyond `max_bins` falls into the last bin.
 
     An operation begins a ramp in its first bin and ends it in its last; what lies between follows by summing up once
@@ -55,6 +56,13 @@ class CurveCollector:
             grown[:, : self._changes.shape[1]] = self._changes
             self._changes = grown
         return place, (place + 1) * BIN_NS - since
+
+    def merge(self, later: CurveCollector) -> None:
+        """As `Sums.merge`."""
+        short, long = sorted((self._changes, later._changes), key=lambda changes: changes.shape[1])
+        added = long.copy()
+        added[:, : short.shape[1]] += short
+        self._changes = added
 
     def in_flight(self) -> np.ndarray:
         """Mean number of operations in flight in each bin."""

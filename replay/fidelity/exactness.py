@@ -18,6 +18,7 @@ from traces.measures.operation_rows import OperationRows
 from traces.measures.stable_order import stable_order
 from traces.schema import OPS
 from traces.store.reader import Capture
+from traces.sums import Sums
 from traces.units import format_bytes, format_count
 
 MAX_DIFFERENCES = 5
@@ -94,8 +95,10 @@ class FileNumbers:
         return cls(source=columns[0], replay=columns[1], paths=tuple(paths))
 
 
-class ExactnessCollector:
+class ExactnessCollector(Sums):
     """Compares one rank after another."""
+
+    STAY = ("_source", "_replay", "_numbers")
 
     def __init__(self, source: ReplayedCapture, replay: ReplayedCapture, numbers: FileNumbers) -> None:
         self._source, self._replay, self._numbers = source, replay, numbers
@@ -134,6 +137,21 @@ class ExactnessCollector:
             count, pairs = self._inversions(rank, interleaved)
             self._count += count
             self._pairs += pairs
+
+    def merge(self, later: ExactnessCollector) -> None:
+        """As `Sums.merge`."""
+        self._operations &= later._operations
+        self._bytes &= later._bytes
+        self._order &= later._order
+        self._used |= later._used
+        self._count += later._count
+        self._pairs += later._pairs
+        self._sequences += later._sequences
+        self._wrong_sequences += later._wrong_sequences
+        self._apart += later._apart
+        self._larger += later._larger
+        self._in_order += later._in_order
+        self._in_moves += later._in_moves
 
     def exactness(self, *, failed_recorded: int, failed_replayed: int) -> Exactness:
         """Equality over the ranks added. A failed operation moved no bytes, also where none were to be moved."""

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from replay.plan.chosen_layers import choose_layers
 from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from traces.results import is_refused
 from traces.schema import READ, WRITE, codes
+from traces.store.rank_pieces import only_ranks
 from traces.store.reader import Capture
 
 NOT_GIVEN = np.iinfo(np.int64).min
@@ -43,6 +45,12 @@ class ReplayedCapture:
     def __init__(self, capture: Capture, *, api: str = "auto", reconstruct: bool = True) -> None:
         self.capture = capture
         self._layers = choose_layers(capture, api=api, reconstruct=reconstruct)
+
+    def of_ranks(self, ranks: Sequence[int]) -> ReplayedCapture:
+        """The same of some ranks alone."""
+        part = copy(self)
+        part.capture = only_ranks(self.capture, ranks)
+        return part
 
     def rows(self, rank: int) -> Iterator[ReplayedRows]:
         """The replayed rows of a rank, a batch at a time; the next one is read meanwhile.

@@ -7,16 +7,19 @@ import numpy as np
 from replay.fidelity.replayed_rows import NOT_GIVEN, ReplayedRows
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.stable_order import runs, stable_order
+from traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min
 
 
-class LatenessCollector:
+class LatenessCollector(Sums):
     """Collects lags from rows of one rank after another, in start order.
 
     The lag is begin - due. The replayer's own part of it counts from when the operation was due and its thread was
     free: while the operation before it still runs, slow storage delays it and not the replayer.
     """
+
+    STAY = ("_free_ns",)
 
     def __init__(self) -> None:
         self._lag = DistributionCollector()
@@ -31,6 +34,11 @@ class LatenessCollector:
         start_ns, due_ns = part.rows.start_ns[due], part.due_ns[due]
         self._lag.add(start_ns - due_ns)
         self._own.add(np.maximum(start_ns - np.maximum(due_ns, self._thread_free(part)[due]), 0))
+
+    def merge(self, later: LatenessCollector) -> None:
+        """As `Sums.merge`."""
+        self._lag.merge(later._lag)
+        self._own.merge(later._own)
 
     def lag_ns(self) -> Distribution:
         """Begin - due."""

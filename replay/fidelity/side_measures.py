@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from replay.fidelity.curves import CurveCollector
-from replay.fidelity.replayed_rows import ReplayedCapture, ReplayedRows, first_start_ns
+from replay.fidelity.replayed_rows import ReplayedCapture, ReplayedRows
 from replay.fidelity.replayer_share import LatenessCollector
 from replay.fidelity.sequences import RankSequences, SequenceCollector
 from replay.fidelity.similarity import factors
@@ -17,16 +17,20 @@ from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.lane_times import LaneTimeCollector
 from traces.measures.span_times import union_by_rank
 from traces.schema import RECONSTRUCTED
+from traces.sums import Sums
 
 
-class Measures:
-    """Collects the measures of one capture, rank by rank. `numbers`: the file numbering that both captures share.
+class Measures(Sums):
+    """Collects the measures of one capture, rank by rank. `numbers`: the file numbering that both captures share;
+    `origin_ns`: where its curves begin, as of `first_start_ns`.
 
     `operations`: of any kind; `failed`: those that returned an error.
     `transfers`: reads and writes; `reconstructed`, `reconstructed_bytes`: those of them that no trace holds.
     """
 
-    def __init__(self, replayed: ReplayedCapture, numbers: np.ndarray) -> None:
+    STAY = ("_replayed", "_numbers", "_compute")
+
+    def __init__(self, replayed: ReplayedCapture, numbers: np.ndarray, origin_ns: int) -> None:
         capture = replayed.capture
         files = capture.files.num_rows
         self._replayed = replayed
@@ -38,7 +42,7 @@ class Measures:
         self._limits_ns: tuple[int, int] | None = None
         self.lanes = LaneTimeCollector()
         self.lateness = LatenessCollector()
-        self.curves = CurveCollector(first_start_ns(capture))
+        self.curves = CurveCollector(origin_ns)
         self.failed = 0
         self.operations = 0
         self.transfers = 0
@@ -77,6 +81,20 @@ class Measures:
         first, last = int(rows.start_ns[0]), int(rows.end_ns.max())
         before = self._limits_ns or (first, last)
         self._limits_ns = min(first, before[0]), max(last, before[1])
+
+    def merge(self, later: Measures) -> None:
+        """As `Sums.merge`."""
+        self._io.merge(later._io)
+        self._pattern.merge(later._pattern)
+        self._latency.merge(later._latency)
+        self.lanes.merge(later.lanes)
+        self.lateness.merge(later.lateness)
+        self.curves.merge(later.curves)
+        for name in ("failed", "operations", "transfers", "reconstructed", "reconstructed_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        limits = [limit for limit in (self._limits_ns, later._limits_ns) if limit is not None]
+        if limits:
+            self._limits_ns = min(first for first, _ in limits), max(last for _, last in limits)
 
     def limits_ns(self) -> tuple[int, int] | None:
         """First start and last end of the operations; None without any."""

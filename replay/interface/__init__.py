@@ -67,10 +67,12 @@ if TYPE_CHECKING:
         ReplayError,
         TargetError,
         UsageError,
+        WorkerError,
     )
     from traces.samples import Sample, sample
     from traces.store.reader import Capture
     from traces.version import VERSION
+    from traces.workers.workers import Workers
 
 _HOMES = {
     "profiler_merge.analysis.finding": ("Finding",),
@@ -123,10 +125,12 @@ _HOMES = {
         "ReplayError",
         "TargetError",
         "UsageError",
+        "WorkerError",
     ),
     "traces.samples": ("Sample", "sample"),
     "traces.store.reader": ("Capture",),
     "traces.version": ("VERSION",),
+    "traces.workers.workers": ("Workers",),
 }
 """Module -> public names that it defines."""
 
@@ -178,6 +182,8 @@ __all__ = [
     "UsageError",
     "Verified",
     "Views",
+    "WorkerError",
+    "Workers",
     "anchor",
     "anonymize",
     "calibrate",

@@ -10,6 +10,7 @@ from replay.interface.captures import CaptureOrPath, held, opened, part
 from replay.interface.merging import PathMaps, path_maps
 from traces.errors import UsageError
 from traces.store.reader import Capture
+from traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,18 +38,18 @@ TABLES = (*ANALYSES, *GROUPS, *STORED)
 """Names that `table` takes."""
 
 
-def summary(capture: CaptureOrPath) -> Summary:
+def summary(capture: CaptureOrPath, *, executor: Work = None) -> Summary:
     """Totals of a capture: operations, bytes, times, transfer sizes, access pattern, steps, coverage.
 
         dxt_replay.summary("run.capture").bytes.read
 
-    Totals count what was traced, once per file where several layers recorded it.
+    Totals count what was traced, once per file where several layers recorded it. `executor`: who shares the work.
     Raises: CaptureError when the capture is damaged.
     """
     from profiler_merge.analysis.summary import summarise
 
     with opened(capture) as source:
-        return summarise(source)
+        return summarise(source, workers=workers_of(executor))
 
 
 def storage_limit(capture: CaptureOrPath, *, curve: bool = False) -> StorageLimit:
@@ -71,7 +72,7 @@ def storage_limit(capture: CaptureOrPath, *, curve: bool = False) -> StorageLimi
         return work_out(source, curve=curve)
 
 
-def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None) -> pd.DataFrame:
+def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, executor: Work = None) -> pd.DataFrame:
     """One of TABLES as a DataFrame; units are in the column names.
 
         steps = dxt_replay.table(capture, "steps")
@@ -91,8 +92,8 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None) ->
         if name in STORED:
             return to_pandas(_stored_table(source, name))
         if name in GROUPS:
-            return to_pandas(summary_table(tables(source, by=name.removeprefix("by-")).summary))
-        made = tables(source, (name,), maps=maps)
+            return to_pandas(summary_table(tables(source, by=name.removeprefix("by-"), executor=executor).summary))
+        made = tables(source, (name,), maps=maps, executor=executor)
         found = made.tables[name]
         frame = to_pandas(found.table() if isinstance(found, RankFiles) else found)
         if made.unread:
@@ -109,6 +110,7 @@ def tables(
     bins: int | None = None,
     maps: PathMaps | None = None,
     compat_vanidl: bool = False,
+    executor: Work = None,
 ) -> Views:
     """The summary and several tables of the analysis in as few passes as they need, as Arrow tables.
 
@@ -116,7 +118,7 @@ def tables(
         made.summary, made.tables["steps"]
 
     `by`: add totals per rank, file, format, step or size. `bin`, `bins`: of the timeline. `maps`: as for `table`.
-    `compat_vanidl`: count as VaniDL does.
+    `compat_vanidl`: count as VaniDL does. `executor`: who shares the work.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
     from profiler_merge.analysis.durations import VANIDL_EXCLUDES, recorded_durations, vanidl_durations
@@ -140,6 +142,7 @@ def tables(
         bins=DEFAULT_BINS if bins is None else bins,
         locate=lambda path: locate(path, rules),
         storage_limit=lambda: limit_table(limit),
+        workers=workers_of(executor),
     )
     return found if limit is None else dataclasses.replace(found, storage_limit=limit.as_json())
 
@@ -178,7 +181,7 @@ def _stored_table(capture: Capture, name: str) -> pa.Table:
     return pa.Table.from_batches(capture.operations(columns=OPS_SCHEMA.names), schema=OPS_SCHEMA)
 
 
-def findings(capture: CaptureOrPath) -> tuple[Finding, ...]:
+def findings(capture: CaptureOrPath, *, executor: Work = None) -> tuple[Finding, ...]:
     """What stands out in a capture, each finding with its evidence, threshold and remedy.
 
         for finding in dxt_replay.findings(capture):
@@ -189,11 +192,16 @@ def findings(capture: CaptureOrPath) -> tuple[Finding, ...]:
     from profiler_merge.analysis.findings import findings as find
 
     with opened(capture) as source:
-        return find(source)
+        return find(source, workers_of(executor))
 
 
 def timeline(
-    capture: CaptureOrPath, *, bin: str | None = None, bins: int | None = None, per_rank: bool = False
+    capture: CaptureOrPath,
+    *,
+    bin: str | None = None,
+    bins: int | None = None,
+    per_rank: bool = False,
+    executor: Work = None,
 ) -> Timeline:
     """Operations, bytes, bandwidth and shares of time over time, in bins of `bin` ("100ms") or in about `bins` bins.
 
@@ -208,4 +216,4 @@ def timeline(
     width = None if bin is None else parse_duration_ns(bin, "bin (--bin)")
     count = module.DEFAULT_BINS if bins is None else bins
     with opened(capture) as source:
-        return module.timeline(source, bin_ns=width, bins=count, per_rank=per_rank)
+        return module.timeline(source, bin_ns=width, bins=count, per_rank=per_rank, workers=workers_of(executor))

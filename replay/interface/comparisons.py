@@ -13,6 +13,7 @@ from replay.interface.captures import CaptureOrPath, opened
 from replay.interface.merging import PathLike, PathMaps
 from replay.interface.replays import RunChoices, pacing_of, run_options
 from traces.output import check_output, new_file
+from traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,13 +39,15 @@ def compare(
     *,
     different_runs: bool = False,
     floor: Sequence[RunPair] = (),
+    executor: Work = None,
 ) -> Comparison:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
 
         print(dxt_replay.compare("run.capture", "replay.capture").headline)
 
     `different_runs`: neither capture need be a replay of the other; then nothing is judged. `floor`: pairs of runs of
-    the same application, or of replays; no limit is stricter than what such a pair differs by.
+    the same application, or of replays; no limit is stricter than what such a pair differs by. `executor`: who shares
+    the work.
     Raises: UsageError for two captures in the wrong order or that are not source and replay, and for a pair that is
     not of this job; CaptureError.
     """
@@ -56,7 +59,14 @@ def compare(
         recorded, replayed = (stack.enter_context(opened(side)) for side in (source, replay))
         relation = check_pair(recorded, replayed, different_runs=different_runs)
         noise = floor_of(stack, floor, recorded, replayed) if floor else None
-        return compare_captures(recorded, replayed, thresholds or THRESHOLDS, relation=relation, floor=noise)
+        return compare_captures(
+            recorded,
+            replayed,
+            thresholds or THRESHOLDS,
+            relation=relation,
+            floor=noise,
+            workers=workers_of(executor),
+        )
 
 
 def noise_floor(*pairs: RunPair) -> NoiseFloor:

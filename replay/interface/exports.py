@@ -16,6 +16,7 @@ from traces.errors import UsageError
 from traces.part import Part
 from traces.store.part_capture import part_of, part_replayed
 from traces.store.relation import Relation, check_pair
+from traces.workers.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
     from profiler_merge.analysis.overview import Overview
@@ -58,13 +59,14 @@ def report(
     different_runs: bool = False,
     floor: Sequence[RunPair] = (),
     force: bool = False,
+    executor: Work = None,
 ) -> Report:
     """Write a page about a capture, or about a source and its replay side by side: one HTML file, no network needed.
 
         dxt_replay.report("run.capture", output="report.html")
 
     `chosen`: the part of both that the page shows. `different_runs`: neither capture need be a replay of the other.
-    `floor`: as for `compare`. `force` replaces an earlier file.
+    `floor`: as for `compare`. `force` replaces an earlier file. `executor`: who shares the work.
     Raises: UsageError when the two are not source and replay, for a window of time of two captures, or a `floor` that
     is not of this job; TargetError for `output`; MissingDependencyError without plotly.
     """
@@ -78,31 +80,31 @@ def report(
     with ExitStack() as stack:
         source = stack.enter_context(opened(capture))
         if replay is None:
-            text = _page(source, chosen)
+            text = _page(source, chosen, workers_of(executor))
         else:
             replayed = stack.enter_context(opened(replay))
             relation = check_pair(source, replayed, different_runs=different_runs)
             noise = floor_of(stack, floor, source, replayed) if floor else None
-            text = _page_of_two(source, replayed, chosen, relation, noise)
+            text = _page_of_two(source, replayed, chosen, relation, noise, workers_of(executor))
     encoded = text.encode("utf-8", "replace")
     with new_file(Path(output), force=force) as stream:
         stream.write(encoded)
     return Report(path=Path(output), bytes=len(encoded))
 
 
-def _page(source: Capture, chosen: Part) -> str:
+def _page(source: Capture, chosen: Part, workers: Workers) -> str:
     from replay.show.page.html import report_page
 
-    return report_page(_overview(part_of(source, chosen)))
+    return report_page(_overview(part_of(source, chosen), 1, workers))
 
 
-def _overview(capture: Capture, captures: int = 1) -> Overview:
+def _overview(capture: Capture, captures: int, workers: Workers) -> Overview:
     """What a page shows of a capture, with what storage costs its training; with two on it, each has half the bars."""
     from profiler_merge.analysis.lane_bars import MOST_BARS
     from profiler_merge.analysis.overview import overview
     from replay.interface.analyses import limit_of, limit_table
 
-    found, limit = overview(capture, most_bars=MOST_BARS // captures), limit_of(capture, curve=True)
+    found, limit = overview(capture, most_bars=MOST_BARS // captures, workers=workers), limit_of(capture, curve=True)
     if limit is None:
         return found
     return dataclasses.replace(
@@ -110,7 +112,9 @@ def _overview(capture: Capture, captures: int = 1) -> Overview:
     )
 
 
-def _page_of_two(source: Capture, replay: Capture, chosen: Part, relation: Relation, floor: NoiseFloor | None) -> str:
+def _page_of_two(
+    source: Capture, replay: Capture, chosen: Part, relation: Relation, floor: NoiseFloor | None, workers: Workers
+) -> str:
     """The page of two captures; of a source, only the part that was replayed."""
     from replay.fidelity.compare import compare
     from replay.show.page.data import lag_course
@@ -118,9 +122,9 @@ def _page_of_two(source: Capture, replay: Capture, chosen: Part, relation: Relat
 
     compared = source if relation is Relation.DIFFERENT else part_replayed(source, replay)
     return report_page(
-        _overview(part_of(compared, chosen), captures=2),
-        _overview(part_of(replay, chosen), captures=2),
-        compare(source, replay, relation=relation, floor=floor).as_json(),
+        _overview(part_of(compared, chosen), 2, workers),
+        _overview(part_of(replay, chosen), 2, workers),
+        compare(source, replay, relation=relation, floor=floor, workers=workers).as_json(),
         lag_course(replay),
     )
 

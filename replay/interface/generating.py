@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replay.interface.merging import PathLike
 from traces.errors import UsageError
+from traces.workers.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
     from profiler_merge.workloads.description import Workload
@@ -48,6 +50,7 @@ def generate(
     device: str | None = None,
     seed: int = 0,
     workers: int | None = None,
+    executor: Work = None,
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> GeneratedCapture:
@@ -56,7 +59,8 @@ def generate(
     `workload`: a YAML file of DLIO, a folder with the `.hydra/config.yaml` of one of its runs, or a shipped name (see
     `workloads`). `overrides`: keys that replace those of the file. `reading`: documented, head or v2.0. `device`: the
     storage that the times assume, such as "latency=100us,bandwidth=1GB/s" or "null". `seed`: of what DLIO draws
-    without one. `workers`: processes; the capture does not depend on it. `on_progress` gets ranks done, and all.
+    without one. `workers`: processes, or `executor`: who shares the work; the capture does not depend on either.
+    `on_progress` gets ranks done, and all.
 
         dxt_replay.generate("unet3d_h100", 8, "unet3d.capture", overrides={"dataset.num_files_train": 64})
 
@@ -76,17 +80,18 @@ def generate(
         overrides = [override_text(key, value) for key, value in overrides.items()]
     found = read_workload(Path(workload), tuple(overrides), chosen)
     check_ranks(found.workload, ranks)
-    generated = write_capture(
-        found.workload,
-        ranks,
-        Path(output),
-        seed=seed,
-        device=DEFAULT_DEVICE if device is None else device,
-        workers=workers,
-        force=force,
-        on_progress=on_progress,
-        notes=[note.line for note in found.notes if note.kind != "not I/O"],
-    )
+    with Workers(workers or 1) if executor is None else nullcontext(workers_of(executor)) as shared:
+        generated = write_capture(
+            found.workload,
+            ranks,
+            Path(output),
+            seed=seed,
+            device=DEFAULT_DEVICE if device is None else device,
+            workers=shared,
+            force=force,
+            on_progress=on_progress,
+            notes=[note.line for note in found.notes if note.kind != "not I/O"],
+        )
     return GeneratedCapture(capture=Path(output), workload=found.workload, notes=found.notes, generated=generated)
 
 

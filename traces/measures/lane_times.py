@@ -10,6 +10,7 @@ import numpy as np
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.operation_rows import OperationRows
 from traces.measures.stable_order import runs, stable_order
+from traces.sums import Sums
 
 MAX_SAMPLES = 1 << 20
 """Start times kept of one capture: 8 MiB."""
@@ -31,7 +32,7 @@ class LaneStarts:
     start_ns: np.ndarray
 
 
-class LaneTimeCollector:
+class LaneTimeCollector(Sums):
     """Collects gaps between starts, and samples of the starts, from rows of one rank after another.
 
     Every operation is a sample while they fit; then every second, every fourth and so on, alike on all lanes.
@@ -52,11 +53,24 @@ class LaneTimeCollector:
                 self._gaps.add(np.diff(start_ns, prepend=known.last_start_ns))
             else:
                 self._gaps.add(np.diff(start_ns))
-            sampled = start_ns[-known.operations % self._stride :: self._stride]
+            # a copy: a view would hold all starts of the batch
+            sampled = start_ns[-known.operations % self._stride :: self._stride].copy()
             known.samples.append(sampled)
             known.operations += len(start_ns)
             known.last_start_ns = int(start_ns[-1])
             self._samples += len(sampled)
+        while self._samples > self._max_samples and self._samples > len(self._lanes):
+            self._thin_out()
+
+    def merge(self, later: LaneTimeCollector) -> None:
+        """As `Sums.merge`; the stride becomes the wider of both."""
+        self._gaps.merge(later._gaps)
+        while self._stride < later._stride:
+            self._thin_out()
+        while later._stride < self._stride:
+            later._thin_out()
+        self._lanes |= later._lanes
+        self._samples += later._samples
         while self._samples > self._max_samples and self._samples > len(self._lanes):
             self._thin_out()
 

@@ -20,9 +20,15 @@ def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:
 
     The cut follows from the capture alone, so that sums over the pieces do, too.
     """
-    ranks = capture.ranks
-    rows = np.array([capture.stored_rows(rank) for rank in ranks], dtype=np.int64)
-    size = max(operations, OPERATIONS_PER_FILE * capture.files.num_rows if operations > 1 else 1)
+    return pieces_of_both((capture,), operations)
+
+
+def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[int, ...]]:
+    """As `rank_pieces`, of the ranks that any of the captures has, for a pass over all of them in step."""
+    ranks = sorted({rank for capture in captures for rank in capture.ranks})
+    rows = np.array([sum(capture.stored_rows(rank) for capture in captures) for rank in ranks], dtype=np.int64)
+    files = max(capture.files.num_rows for capture in captures)
+    size = max(operations, OPERATIONS_PER_FILE * files if operations > 1 else 1)
     count = int(min(len(ranks), max(rows.sum() // size, 1))) if len(ranks) else 1
     if count == 1:
         return [tuple(ranks)]
@@ -34,4 +40,5 @@ def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:
 
 def only_ranks(capture: Capture, ranks: Sequence[int]) -> Capture:
     """The capture as if it had these ranks alone: for sums, which are joined to those of the others."""
-    return PartCapture(capture, Part(ranks=tuple(ranks)), tuple(ranks), None, None)
+    mine = tuple(rank for rank in capture.ranks if rank in set(ranks))
+    return PartCapture(capture, Part(ranks=mine), mine, None, None)

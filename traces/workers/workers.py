@@ -175,7 +175,11 @@ ALONE = Workers(1)
 """This process does all pieces."""
 
 
-def workers_of(executor: Executor | Workers | None) -> Workers:
+Work = Executor | Workers | None
+"""What functions of the interface take as `executor`: who shares the work; None is this process alone."""
+
+
+def workers_of(executor: Work) -> Workers:
     """What a function of the interface was given as its executor; this process alone where it was given none."""
     if executor is None:
         return ALONE

@@ -1,0 +1,151 @@
+"""What several processes gain: `python -m benchmarks.worker_speed [--operations N] [--workers N] [--commands A,B]`.
+
+Each command runs on one process and on several, in turn, on the same generated capture, and its standard output must be
+the same. Reported are the times, the ratio, the CPU time of all processes, and the peak of their resident memory
+together (sampled; pages that they share count for each). The machine must be idle: two processes on two processors
+cannot gain what others use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.summary_scale import generate
+from traces.units import format_bytes, format_count
+from traces.workers.workers import processors
+
+OPERATIONS = 20_000_000
+RANKS = 16
+ROUNDS = 3
+REQUIRED = 1.7
+"""Ratio on two processors, at least."""
+
+SAMPLE_S = 0.05
+
+COMMANDS = {
+    "summary": ("summary", "{capture}", "--json"),
+    "findings": ("summary", "{capture}", "--findings", "--json"),
+    "report": ("report", "{capture}", "-o", "{folder}/page.html", "--force"),
+    "compare": ("compare", "{capture}", "{capture}", "--different-runs", "--json"),
+    "generate": ("generate", "resnet50_h100", "--ranks", "8", "-o", "{folder}/generated.capture", "--force"),
+}
+"""Name -> arguments of `dxt-replay`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run of a command: seconds, seconds of CPU and peak bytes of all its processes, and the output."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    printed: bytes
+
+
+def measure(names: Sequence[str], operations: int, workers: int, folder: Path | None = None) -> dict[str, float]:
+    """By command, the best times of ROUNDS rounds, their ratio, CPU time and peak memory.
+
+    `folder`: where the temporary directory is made. Raises: RuntimeError for a command that fails, or whose output
+    depends on the number of processes.
+    """
+    result: dict[str, float] = {"operations": operations, "workers": workers}
+    with tempfile.TemporaryDirectory(prefix="worker-speed-", dir=folder) as name:
+        places = {"capture": f"{name}/large.capture", "folder": name}
+        generate(Path(places["capture"]), operations, RANKS)
+        for command in names:
+            arguments = [word.format(**places) for word in COMMANDS[command]]
+            runs: dict[int, list[Measured]] = {1: [], workers: []}
+            for _ in range(ROUNDS):
+                for count, found in runs.items():
+                    found.append(_run([*arguments, "--workers", str(count)]))
+            if len({found.printed for side in runs.values() for found in side}) > 1:
+                raise RuntimeError(f"{command}: the output depends on the number of processes")
+            for label, count in (("one", 1), ("several", workers)):
+                best = min(runs[count], key=lambda run: run.wall_s)
+                result[f"{command}_{label}_wall_s"] = best.wall_s
+                result[f"{command}_{label}_cpu_s"] = best.cpu_s
+                result[f"{command}_{label}_peak_bytes"] = best.peak_bytes
+            result[f"ratio_{command}"] = result[f"{command}_one_wall_s"] / result[f"{command}_several_wall_s"]
+    return result
+
+
+def _run(arguments: list[str]) -> Measured:
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-m", "replay.commands.main", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        peaks = [0]
+        watching = threading.Thread(target=_watch, args=(child.pid, peaks))
+        watching.start()
+        assert child.stdout is not None
+        assert child.stderr is not None
+        printed, complaint = child.stdout.read(), child.stderr.read()
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        wall_s = time.perf_counter() - began
+        watching.join()
+    if child.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(arguments)}: {complaint.decode(errors='replace')[-500:]}")
+    return Measured(wall_s=wall_s, cpu_s=used.ru_utime + used.ru_stime, peak_bytes=peaks[0], printed=printed)
+
+
+def _watch(pid: int, peaks: list[int]) -> None:
+    """Keep the largest sum of the resident memory of a process and its children in `peaks`, until it has ended."""
+    while (now := _resident(pid)) > 0:
+        peaks[0] = max(peaks[0], now)
+        time.sleep(SAMPLE_S)
+
+
+def _resident(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(_resident(int(child)) for child in children)
+
+
+def table(result: dict[str, float]) -> str:
+    """The result as a table for people."""
+    workers = int(result["workers"])
+    lines = [
+        f"{format_count(int(result['operations']))} operations of {RANKS} ranks; 1 process and {workers}",
+        f"{'':10}{'wall':>9}{'wall':>9}{'ratio':>8}{'CPU':>9}{'CPU':>9}{'resident':>11}{'resident':>11}",
+    ]
+    for name in (key.removeprefix("ratio_") for key in result if key.startswith("ratio_")):
+        one, several = (
+            [result[f"{name}_{side}_{what}"] for what in ("wall_s", "cpu_s", "peak_bytes")]
+            for side in ("one", "several")
+        )
+        lines.append(
+            f"{name:10}{one[0]:>7.2f} s{several[0]:>7.2f} s{result[f'ratio_{name}']:>8.2f}"
+            f"{one[1]:>7.2f} s{several[1]:>7.2f} s{format_bytes(one[2]):>11}{format_bytes(several[2]):>11}"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table or JSON; exit status 1 where two processes on two processors gain less than REQUIRED."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operations", type=int, default=OPERATIONS, help="rows of the generated capture")
+    parser.add_argument("--workers", type=int, default=processors(), help="processes beside the run on one")
+    parser.add_argument("--commands", default=",".join(COMMANDS), help="some of them, as in summary,compare")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args(argv)
+    result = measure(arguments.commands.split(","), arguments.operations, arguments.workers)
+    print(json.dumps(result, indent=2) if arguments.json else table(result))
+    return 0 if all(value >= REQUIRED for name, value in result.items() if name.startswith("ratio_")) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

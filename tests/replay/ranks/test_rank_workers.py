@@ -1,0 +1,110 @@
+"""Processes of an MPI job, and a cluster of Dask, as workers: the bits of one process, printed once."""
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from replay import interface as dxt_replay
+from replay.commands.main import main
+from tests.capture_builder import Op, build_capture
+from tests.places import ROOT
+from traces.errors import WorkerError
+from traces.store.reader import Capture
+from traces.workers.dask_cluster import dask_workers
+from traces.workers.workers import Workers
+
+RANKS = 5
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    ops = [
+        Op("read", 0, offset=7 * number, length=4000 + number, start_ns=977 * number, rank=number % RANKS)
+        for number in range(500)
+    ]
+    return build_capture(tmp_path, files=["/a"], ops=ops)
+
+
+def sums(capture: Capture, workers: Workers) -> str:
+    workers.piece_operations = 1
+    return repr(dxt_replay.tables(capture, ["files", "sizes"], by="rank", executor=workers).as_json())
+
+
+SCRIPT = """
+import sys
+from replay.ranks.rank_workers import rank_workers
+from tests.replay.ranks.test_rank_workers import sums
+from traces.errors import UsageError
+from traces.store.reader import open_capture
+try:
+    with rank_workers(2):
+        pass
+except UsageError as error:
+    assert "--workers 2: the 2 processes of mpiexec are the workers" in str(error)
+else:
+    raise AssertionError
+with rank_workers(None) as workers:
+    if workers is not None:
+        sys.stdout.write(sums(open_capture(sys.argv[1]), workers))
+"""
+
+
+def under_mpi(*words: str) -> subprocess.CompletedProcess[str]:
+    mpiexec = str(Path(sys.executable).with_name("mpiexec"))
+    return subprocess.run(
+        [mpiexec, "-n", "2", sys.executable, *words], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+    )
+
+
+def test_an_mpi_job_comes_to_the_same_bits(capture: Capture) -> None:
+    done = under_mpi("-c", SCRIPT, str(capture.path))
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", sums(capture, Workers(1)))
+
+
+def test_the_first_process_of_an_mpi_job_prints(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["summary", str(capture.path), "--json"]
+    assert main(command) == 0
+    done = under_mpi("-m", "replay.commands.main", *command)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", capsys.readouterr().out)
+
+
+def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+    distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp://",
+        dashboard_address=None,
+        worker_dashboard_address=None,
+    ) as cluster:
+        with dask_workers(cluster.scheduler_address) as workers:
+            assert sums(capture, workers) == sums(capture, Workers(1))
+        assert main(["summary", str(capture.path), "--dask", cluster.scheduler_address]) == 0
+    assert "operations" in capsys.readouterr().out
+
+
+def test_where_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason="the extra [dask] is not installed")
+    monkeypatch.setattr("traces.workers.dask_cluster.ANSWER_S", 0.1)
+    with ExitStack() as stack, pytest.raises(WorkerError, match=r"--dask tcp://127.0.0.1:1: no scheduler of Dask"):
+        stack.enter_context(dask_workers("tcp://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "0"], "--workers 0: at least 1 process works"),
+        (["--workers", "-1"], "--workers -1: at least 1 process works"),
+        (["--workers", "x"], "Invalid value for '--workers': 'x' is not a valid integer"),
+        (["--workers", "2", "--dask", "tcp://h:1"], "--workers and --dask exclude each other"),
+    ],
+)
+def test_numbers_that_are_refused(
+    capture: Capture, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["summary", str(capture.path), *options]) == 2
+    assert message in capsys.readouterr().err

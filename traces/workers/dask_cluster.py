@@ -1,0 +1,37 @@
+"""A cluster of Dask as the workers of one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+
+from traces.errors import MissingDependencyError, WorkerError
+from traces.workers.workers import GivenExecutor, Workers
+
+ANSWER_S = 30
+"""Seconds in which a scheduler has to answer, and to have a worker."""
+
+
+@contextmanager
+def dask_workers(address: str) -> Iterator[Workers]:
+    """The workers of the scheduler at `address`, such as "tcp://10.0.0.1:8786"; they stay when the context ends.
+
+    Dask begins the pieces of a worker that died again, on three others at most.
+    Raises: MissingDependencyError without `distributed`; WorkerError where no scheduler or no worker answers.
+    """
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError as error:
+        raise MissingDependencyError("distributed", "--dask", "pip install 'dxt-replay[dask]'") from error
+    try:
+        client = Client(address, timeout=ANSWER_S, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise WorkerError(f"--dask {address}: no scheduler of Dask answers there ({error})") from error
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=ANSWER_S)
+        except TimeoutError as error:
+            raise WorkerError(f"--dask {address}: the cluster has no worker; start some, then try again") from error
+        executor = client.get_executor(pure=False)
+        yield Workers.on(GivenExecutor(executor, sum(client.ncores().values()), (KilledWorker, CancelledError)))
