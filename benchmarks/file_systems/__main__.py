@@ -115,8 +115,8 @@ def _stop(signum: int, frame: object) -> None:
 def main() -> int:
     """Measure and print: 0, or 1 where a verdict was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ", ".join([*(change.name for change in CHANGES), *(f"aa-{state}" for state in STATES)])
-    parser.add_argument("--only", default="", help=f"how names begin, with commas between them, of: {names}")
+    names = [*(change.name for change in CHANGES), *(f"aa-{state}" for state in STATES)]
+    parser.add_argument("--only", default="", help=f"how names begin, with commas between them, of: {', '.join(names)}")
     parser.add_argument("--pairs", type=int, default=6, help="of a comparison; fewer than 6 cannot be significant")
     parser.add_argument("--aa", type=int, default=30, help="A/A comparisons for each state of the machine")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no comparison begins")
@@ -126,10 +126,13 @@ def main() -> int:
     form.add_argument("--json", action="store_true", help="print the result as JSON")
     form.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     given = parser.parse_args()
+    given.only = [start.strip() for start in given.only.split(",") if start.strip()]
+    for start in given.only:
+        if not any(name.startswith(start) for name in names):
+            parser.error(f"no comparison begins with {start!r}: --help lists them")
     own_namespace([sys.executable, "-m", "benchmarks.file_systems", *sys.argv[1:]])
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, _stop)
-    given.only = [name.strip() for name in given.only.split(",") if name.strip()]
     given.target = given.target or (IN_MEMORY if IN_MEMORY.is_dir() else None)
     result = Measurement(given).measure()
     given.output.parent.mkdir(exist_ok=True)

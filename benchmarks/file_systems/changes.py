@@ -68,8 +68,9 @@ def _read_ahead(kind: str, before: int, after: int, requests_per_s: int) -> Chan
 
 
 def _delayed(before_us: int, after_us: int, calls: str = "all") -> Change:
+    which = "call" if calls == "all" else f"{calls} call"
     return Change(
-        name=f"fuse: {before_us / 1000:g} to {after_us / 1000:g} ms a call, {calls}",
+        name=f"fuse: {before_us / 1000:g} to {after_us / 1000:g} ms a {which}",
         workload="reading",
         baseline=Storage(kind="fuse", delay_us=before_us, delayed_calls=calls),
         candidate=Storage(kind="fuse", delay_us=after_us, delayed_calls=calls),
@@ -104,7 +105,7 @@ CHANGES = (
     _delayed(0, 1000),
     _delayed(0, 5000),
     _delayed(5000, 1000),
-    _delayed(0, 2000, "metadata"),
+    _delayed(0, 5000, "metadata"),
     _limited("nfs", "writing", wbps=20 * MB),
     Change(
         name="ext4 to nfs",
@@ -113,7 +114,7 @@ CHANGES = (
         candidate=Storage(kind="nfs"),
     ),
     Change(
-        name="ext4 to tmpfs, rbps=50000000",
+        name="ext4 (rbps=50000000) to tmpfs",
         workload="reading",
         baseline=Storage(kind="ext4", limits={"rbps": 50 * MB}),
         candidate=Storage(kind="tmpfs"),

@@ -100,6 +100,7 @@ def test_the_table_in_markdown_has_as_many_cells_in_each_row():
 def test_every_change_has_a_name_of_its_own_a_workload_and_sides_that_differ():
     assert len({change.name for change in CHANGES}) == len(CHANGES)
     for change in CHANGES:
+        assert "," not in change.name  # which separates names of --only
         assert (Path(measuring.__file__).parent / "workloads" / f"{change.workload}.yaml").is_file()
         assert change.workload in measuring.WORKLOADS
         assert change.baseline != change.candidate
@@ -176,6 +177,13 @@ def benchmark(tmp_path, *arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_an_unknown_name_is_refused(tmp_path):
+    with benchmark(tmp_path, "--only", "ext4: riops,nosuch") as process:
+        _, said = process.communicate()
+    assert process.returncode == 2
+    assert "no comparison begins with 'nosuch'" in said
 
 
 @needs_loop
