@@ -91,6 +91,8 @@ def command(
     if interface.is_replay_log(replay):
         if floor:
             raise UsageError("--floor needs the capture of the replay: a Darshan log of it is compared by its counts")
+        if interface.is_replay_log(source):
+            raise UsageError(f"{source} is a Darshan log of a replay, too: give the recorded capture first")
         with status("comparing"):
             counted = interface.compare_log(source, replay, maps=maps)
         _print_counted(counted.as_json(), as_json=as_json)

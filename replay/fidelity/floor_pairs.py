@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replay.fidelity.compare import compare
 from replay.fidelity.noise_floor import NoiseFloor, worst
@@ -13,8 +13,9 @@ from traces.replay_record import replay_record
 from traces.store.reader import Capture
 from traces.store.relation import Relation, relation_of
 
-_LEAST_COMMON = 0.5
-"""Share of the operations, by the names of their files, that two runs of one job have in common at least."""
+_LEAST_COMMON_PATHS, _LEAST_COMMON_NAMES = 0.5, 0.9
+"""Shares of the operations that two runs of one job have in common at least: by the paths of their files, or, where the
+data lie in another place, by their names; any number in a name counts as the same."""
 
 _NUMBER = re.compile(r"\d+")
 
@@ -82,19 +83,32 @@ def _check_job(first: Capture, second: Capture) -> None:
     if first.ranks != second.ranks:
         counts = " and ".join(f"{run.named} has {len(run.ranks)} ranks" for run in (first, second))
         raise UsageError(f"{counts}: {remedy}")
-    operations, others = _operations(first), _operations(second)
-    common, most = (operations & others).total(), max(operations.total(), others.total())
-    if common < _LEAST_COMMON * most:
-        share = f"{100 * common / most:.0f} %" if most else "none"
+    paths, names = (_common(_operations(first, by), _operations(second, by)) for by in (_whole_path, _file_name))
+    if paths < _LEAST_COMMON_PATHS and names < _LEAST_COMMON_NAMES:
+        share = f"{100 * names:.0f} %"
         raise UsageError(
             f"{first.named} and {second.named} have {share} of their operations on files of the same names: {remedy}"
         )
 
 
-def _operations(capture: Capture) -> Counter[str]:
-    """Operations by the name of their file, in which any number counts as the same."""
+def _common(operations: Counter[str], others: Counter[str]) -> float:
+    """Share of the operations of the larger side that both have, 0 to 1."""
+    most = max(operations.total(), others.total())
+    return (operations & others).total() / most if most else 0.0
+
+
+def _whole_path(path: str) -> str:
+    return _NUMBER.sub("0", path)
+
+
+def _file_name(path: str) -> str:
+    return _NUMBER.sub("0", path.rsplit("/", 1)[-1])
+
+
+def _operations(capture: Capture, name_of: Callable[[str], str]) -> Counter[str]:
+    """Operations by the name that is given to the path of their file."""
     found: Counter[str] = Counter()
-    names = [_NUMBER.sub("0", path.rsplit("/", 1)[-1]) for path in capture.paths()]
+    names = [name_of(path) for path in capture.paths()]
     for rank in capture.ranks:
         usage = capture.usage(rank)
         totals = usage.group_by("file_id").aggregate([("operations", "sum")])

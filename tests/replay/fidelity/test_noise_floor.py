@@ -183,6 +183,12 @@ def test_pairs_that_show_no_noise_of_this_job_are_refused(source: Capture, tmp_p
     ):
         with pytest.raises(UsageError, match=words):
             noise_floor([(first, second)])
+    elsewhere = another_run(tmp_path, files=("/x/a", "/x/b", "/y/c"), name="elsewhere")
+    noise_floor([(source, elsewhere)])
+    half = [op for op in recorded() if op.start_ns < 5_000_000_000]
+    shorter = another_run(tmp_path, files=("/x/a", "/x/b", "/y/c"), ops=half, name="shorter")
+    with pytest.raises(UsageError, match=r"6\d % of their operations"):
+        noise_floor([(source, shorter)])
     with pytest.raises(UsageError, match="of their operations"):
         noise_floor([(other, another_run(tmp_path, files=("/x/image.npz", "/x/list", "/y/model")))], source)
     with pytest.raises(UsageError, match="made alike"):
