@@ -40,6 +40,9 @@ bench-noise:  ## how much of a replay's distance is noise; DARSHAN=/path/to/libd
 bench-file-systems:  ## regress on real file systems: known changes, and false alarms; needs root and loop devices, 25 minutes
 	$(PYTHON) -m benchmarks.file_systems
 
+bench-history:  ## regress --against and history over sessions of which one changes; needs root and loop devices, 10 minutes
+	$(PYTHON) -m benchmarks.regression_history
+
 figures:  ## Figures 9 to 15 of the DLIO paper, simulated, beside what was printed; half an hour
 	$(PYTHON) -m benchmarks.paper_figures
 
@@ -59,4 +62,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement bench-noise bench-file-systems figures survey-logs fuzz demo clean
+.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement bench-noise bench-file-systems bench-history figures survey-logs fuzz demo clean
