@@ -22,6 +22,10 @@ def main() -> int:
     except ForeignPackageError as error:
         sys.stderr.write(f"dxt-replay: error: {error}\n")
         return 2
+    from replay.commands.privileges import RUNS_JOBS, drop_capabilities
+
+    if command != RUNS_JOBS:
+        drop_capabilities()
     from replay.commands.main import main as run_command_line
     from traces.without_pandas import keep_pandas_out
 
