@@ -160,6 +160,16 @@ MAY_IMPORT = {
         "traces.store",
     },
     "replay.sharing": {"replay.sharing", "traces", "traces.store"},
+    "replay.archive": {
+        "replay.archive",
+        "profiler_merge",
+        "profiler_merge.analysis",
+        "profiler_merge.darshan",
+        "replay.causal",
+        "traces",
+        "traces.store",
+        "traces.workers",
+    },
     "replay.verifying": {"replay.verifying", "replay.hdf5", "replay.twin", "traces", "traces.store"},
     "replay.fidelity": {
         "replay.fidelity",

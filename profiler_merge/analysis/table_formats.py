@@ -65,6 +65,15 @@ def write_csv(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
             csv.write_csv(pa.RecordBatch.from_arrays(columns, schema=batch.schema), stream, options)
 
 
+def write_parquet(table: pa.Table | StreamedTable, stream: IO[bytes]) -> None:
+    """Write a table as Parquet. Memory: one batch of a streamed table."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(stream, table.schema, compression="zstd") as writer:
+        for batch in table.to_batches() if isinstance(table, pa.Table) else table.batches():
+            writer.write_batch(batch)
+
+
 def json_members(table: StreamedTable, indent: str) -> Iterator[str]:
     """The rows as members of a JSON list, without its brackets: pieces of the text that `json.dumps` with indent=2
     makes of dictionaries, each line behind `indent`.

@@ -142,6 +142,16 @@ def open_job(paths: Sequence[Path], *, skip_damaged: bool = False) -> JobLogs:
     )
 
 
+def logs_by_job(logs: Sequence[DarshanLog]) -> tuple[list[list[Path]], int]:
+    """The paths of the logs of each job, in the order of their starts, and how many logs of helper processes there are.
+
+    A job of helper processes alone is left out.
+    """
+    kept = [log for log in logs if not _JUNK.search(log.job.exe)]
+    jobs = jobs_of([ProcessFacts(log) for log in kept])
+    return [[process.log.path for process in job] for job in jobs], len(logs) - len(kept)
+
+
 def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]]:
     """Ranks by start time, workers under the rank that started them; helpers and launchers left out and named."""
     warnings = []

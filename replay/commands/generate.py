@@ -65,7 +65,7 @@ def command(
     from replay import interface
     from replay.commands.json_output import print_json
     from replay.commands.next_command import print_next
-    from replay.commands.progress import rank_progress
+    from replay.commands.progress import count_progress
     from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_generated
 
@@ -75,7 +75,7 @@ def command(
     if workload is None or ranks is None or output is None:
         missing = "WORKLOAD" if workload is None else "--ranks" if ranks is None else "-o OUT.capture"
         raise click.UsageError(f"{missing} is missing; dxt-replay generate --list prints the shipped workloads")
-    with unwind_on_signals(), rank_progress("generating") as progress:
+    with unwind_on_signals(), count_progress("generating", "ranks") as progress:
         result = interface.generate(
             workload,
             ranks,

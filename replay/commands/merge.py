@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.shared_options import force_option, json_option, maps_option
+from replay.commands.shared_options import force_option, json_option, maps_option, worker_options
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    from traces.workers.workers import Workers
 
 
 @click.command()
@@ -25,7 +30,10 @@ from replay.commands.shared_options import force_option, json_option, maps_optio
     required=True,
     type=click.Path(path_type=Path),
     metavar="OUT.capture",
-    help="The capture to write, such as run.capture.",
+    help="The capture to write, such as run.capture; with --each the folder for all of them.",
+)
+@click.option(
+    "--each", is_flag=True, help="Merge every job of an archive of Darshan logs into a capture of its own, in OUT."
 )
 @click.option(
     "--align",
@@ -68,12 +76,14 @@ from replay.commands.shared_options import force_option, json_option, maps_optio
     is_flag=True,
     help="Keep to the profiled steps: do not extend them over the reads of a job that was profiled for some steps.",
 )
+@worker_options
 @force_option
 @json_option
 def command(
     logs: tuple[Path, ...],
     profiles: tuple[Path, ...],
     output: Path,
+    each: bool,
     align: str,
     exclude: tuple[str, ...],
     include: tuple[str, ...],
@@ -86,7 +96,8 @@ def command(
     no_extend: bool,
     force: bool,
     as_json: bool,
-) -> None:
+    workers: Workers,
+) -> int:
     """Merge Darshan logs with DXT, or other traces, and profiles, into a capture.
 
     LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
@@ -99,6 +110,19 @@ def command(
     from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_merge
 
+    if each:
+        _refuse_with_each()
+        return _merge_each(
+            logs,
+            output,
+            workers,
+            as_json=as_json,
+            exclude=exclude,
+            skip_damaged=skip_damaged,
+            reconstruct=not no_reconstruct,
+            reconstruct_limit=reconstruct_limit,
+            force=force,
+        )
     with unwind_on_signals(), status("merging"):
         result = interface.merge(
             logs,
@@ -121,3 +145,32 @@ def command(
     else:
         print_merge(result.as_json())
         print_next("summary", output)
+    return 0
+
+
+def _refuse_with_each() -> None:
+    """Raises: UsageError for an option that speaks of one job."""
+    from replay.commands.next_command import given_options
+
+    names = ("profiles", "align", "include", "inspect", "maps", "keep_profiler_files", "no_extend")
+    if given := given_options(names):
+        raise UsageError(f"{given[0]} speaks of one job: leave --each out, or merge that job by itself")
+
+
+def _merge_each(logs: tuple[Path, ...], output: Path, workers: Workers, *, as_json: bool, **options: Any) -> int:
+    from replay import interface
+    from replay.commands.json_output import print_json
+    from replay.commands.next_command import print_next
+    from replay.commands.progress import count_progress
+    from replay.ranks.stopping import unwind_on_signals
+    from replay.show.archive_sections import merged_archive_sections
+    from replay.show.terminal import print_sections
+
+    with unwind_on_signals(), count_progress("merged", "jobs") as on_job:
+        made = interface.merge_each(logs, output, executor=workers, on_job=on_job, **options)
+    if as_json:
+        print_json(made.as_json())
+    else:
+        print_sections(merged_archive_sections(made.as_json()))
+        print_next("summary", output)
+    return 1 if made.failed else 0

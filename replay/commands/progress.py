@@ -113,15 +113,15 @@ def byte_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def rank_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A callback (ranks done, ranks in all) that shows how far `what` has come, with the time left."""
+def count_progress(what: str, things: str) -> Iterator[Callable[[int, int], None]]:
+    """A callback (done, in all) that shows how many `things`, such as ranks, are done, with the time left."""
     began = time.monotonic()
     with _line() as line:
 
         def report(done: int, total: int) -> None:
             def text() -> str:
                 left = (total - done) * (time.monotonic() - began) / done if done else float("inf")
-                return f"{what} {format_count(done)} of {format_count(total)} ranks, {left:.0f} s left"
+                return f"{what} {format_count(done)} of {format_count(total)} {things}, {left:.0f} s left"
 
             line.show(text)
 

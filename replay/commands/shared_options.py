@@ -78,17 +78,18 @@ def _with_options(command: Callable[..., Any], *options: Callable[..., Any]) -> 
 
 
 def _with_part(command: Callable[..., Any], words: Mapping[str, str]) -> Callable[..., Any]:
-    """The command with a `NamedPart` as `capture` in place of a path and the parameters `words`."""
+    """The command with a `NamedPart` as `capture` in place of a path (or several) and the parameters `words`."""
 
     @functools.wraps(command)
-    def gathering(capture: Path, **given: Any) -> Any:
+    def gathering(capture: Path | tuple[Path, ...], **given: Any) -> Any:
         said = {keyword: given.pop(parameter) for parameter, keyword in words.items()}
-        return command(capture=_named_part(capture, said), **given)
+        paths = (capture,) if isinstance(capture, Path) else capture
+        return command(capture=_named_part(paths, said), **given)
 
     return gathering
 
 
-def _named_part(path: Path, said: Mapping[str, Any]) -> NamedPart:
+def _named_part(paths: tuple[Path, ...], said: Mapping[str, Any]) -> NamedPart:
     """`said`: what `Part.parse` takes; it is parsed when the capture is opened."""
     from replay.commands.progress import status
     from replay.interface.captures import NamedPart
@@ -98,7 +99,7 @@ def _named_part(path: Path, said: Mapping[str, Any]) -> NamedPart:
 
         return Part.parse(**said)
 
-    return NamedPart(path=path, part=part, announce=status)
+    return NamedPart(path=paths[0], others=paths[1:], part=part, announce=status)
 
 
 def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replay.commands.shared_options import (
-    capture_argument,
     filter_options,
     force_option,
     json_option,
@@ -20,12 +18,10 @@ from replay.commands.shared_options import (
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from profiler_merge.analysis.named_tables import Views
     from profiler_merge.analysis.rank_files import RankFiles
-    from profiler_merge.analysis.table_formats import StreamedTable
     from replay.commands.json_output import StreamedRows
+    from replay.commands.table_output import TableOutput
     from replay.interface.captures import NamedPart
     from traces.workers.workers import Workers
 
@@ -47,7 +43,6 @@ VIEWS = {
 }
 """Name -> one line for the help; the names are those of `analysis.named_tables`."""
 TERMINAL_BINS = 40
-STANDARD_OUTPUT = "-"
 
 
 class _Command(click.Command):
@@ -60,7 +55,7 @@ class _Command(click.Command):
 
 
 @click.command(cls=_Command)
-@capture_argument("capture")
+@click.argument("capture", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CAPTURE...")
 @click.option("--by", type=click.Choice(GROUPINGS), help="Add a table of totals per group.")
 @click.option(
     "--show",
@@ -72,11 +67,13 @@ class _Command(click.Command):
 @click.option("--findings", is_flag=True, help="Print what stands out and what it costs, as --show findings.")
 @maps_option("For --show tfrecords and datasets: look for recorded files below PREFIX in DIR; repeatable.")
 @click.option("--bin", "bin_width", metavar="TIME", help="Width of a bin of the timeline, such as 1s or 5ms.")
+@click.option("--sort", metavar="COLUMN", help="Of several jobs: sort by this column, the largest number first.")
 @filter_options
 @click.option(
     "--compat-vanidl", is_flag=True, help="VaniDL's numbers: times in 0.1 ms, 0 becomes 1 ms, no path with .py."
 )
 @click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
+@click.option("--parquet", "parquet_file", type=click.Path(path_type=Path), metavar="FILE", help="Write it as Parquet.")
 @worker_options
 @force_option
 @json_option
@@ -87,31 +84,41 @@ def command(
     findings: bool,
     maps: tuple[str, ...],
     bin_width: str | None,
+    sort: str | None,
     compat_vanidl: bool,
     csv_file: str | None,
+    parquet_file: Path | None,
     force: bool,
     as_json: bool,
     workers: Workers,
-) -> None:
+) -> int:
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
 
     The first lines say what the run was and what storage can have cost it. Totals count what was traced, once per
     file where several layers recorded it. The words are explained by `dxt-replay glossary`, the columns of --csv and
     --json in docs/tables.md.
+
+    Of several captures or logs, or a folder of many, it is a table with a line for each job.
     """
     from profiler_merge.analysis.named_tables import summary_table
     from replay import interface
+    from replay.commands.archive_table import is_archive, print_catalogue, refuse_options_of_one_job
     from replay.commands.json_output import print_json
     from replay.commands.progress import status
+    from replay.commands.table_output import TableOutput
     from replay.interface.captures import opened
     from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_summary
-    from traces.output import check_output
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
-    _check_tables(names, by, csv_file, as_json=as_json)
-    if csv_file is not None and csv_file != STANDARD_OUTPUT:
-        check_output(Path(csv_file), force=force)
+    output = TableOutput.of(csv_file, parquet_file, force=force)
+    _check_tables(names, by, output, as_json=as_json)
+    if is_archive(capture):
+        refuse_options_of_one_job()
+        paths = (capture.path, *capture.others)
+        return print_catalogue(paths, workers, sort=sort or "name", output=output, as_json=as_json)
+    if sort is not None:
+        raise UsageError(f"--sort orders several jobs, and {capture.path} is one: leave it out")
     with opened(capture) as source:
         with unwind_on_signals(), status("summarising"):
             found = interface.tables(
@@ -125,18 +132,19 @@ def command(
                 executor=workers,
             )
             _check_opened(found, names)
-            shown = None if csv_file is not None or as_json else _shown(found)
+            shown = None if output is not None or as_json else _shown(found)
         if shown is not None:
             print_summary(shown)
         elif as_json:
             print_json(found.as_json(_streamed))
-        elif csv_file is not None:
-            _write_csv(found.tables[names[0]] if names else summary_table(found.summary), csv_file, force=force)
+        elif output is not None:
+            output.write(found.tables[names[0]] if names else summary_table(found.summary))
+    return 0
 
 
-def _check_tables(names: tuple[str, ...], by: str | None, csv_file: str | None, *, as_json: bool) -> None:
-    if csv_file is not None and (len(names) + (by is not None) > 1 or as_json):
-        raise UsageError("--csv writes one table: give one --show, or --by, and no --json")
+def _check_tables(names: tuple[str, ...], by: str | None, output: TableOutput | None, *, as_json: bool) -> None:
+    if output is not None and (len(names) + (by is not None) > 1 or as_json):
+        raise UsageError(f"{output.option} writes one table: give one --show, or --by, and no --json")
 
 
 def _check_opened(found: Views, names: tuple[str, ...]) -> None:
@@ -167,16 +175,3 @@ def _streamed(table: RankFiles) -> StreamedRows:
     from replay.commands.json_output import StreamedRows
 
     return StreamedRows(members=partial(json_members, table))
-
-
-def _write_csv(table: pa.Table | StreamedTable, csv_file: str, *, force: bool) -> None:
-    """Raises: TargetError when the file cannot be written."""
-    from profiler_merge.analysis.table_formats import write_csv
-    from traces.output import new_file
-
-    if csv_file == STANDARD_OUTPUT:
-        write_csv(table, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-        return
-    with new_file(Path(csv_file), force=force) as stream:
-        write_csv(table, stream)

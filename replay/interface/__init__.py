@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from profiler_merge.merge import MergeResult
     from profiler_merge.recording import keras_recording, lightning_recording, recording
     from profiler_merge.workloads.listing import ListedWorkload
+    from replay.archive.catalogue import Catalogue
+    from replay.archive.merge_each import MergedArchive
     from replay.calibration.calibration import Calibration
     from replay.causal.storage_limit import NoStorageLimitError, StorageLimit
     from replay.fidelity.compare import Comparison
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from replay.history.history import History
     from replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
     from replay.interface.anonymizing import anonymize
+    from replay.interface.archives import catalogue, merge_each
     from replay.interface.calibrations import calibrate
     from replay.interface.captures import open_capture, part
     from replay.interface.charts import FIGURES, figure
@@ -84,12 +87,15 @@ _HOMES = {
     "profiler_merge.merge": ("MergeResult",),
     "profiler_merge.workloads.listing": ("ListedWorkload",),
     "profiler_merge.recording": ("keras_recording", "lightning_recording", "recording"),
+    "replay.archive.catalogue": ("Catalogue",),
+    "replay.archive.merge_each": ("MergedArchive",),
     "replay.calibration.calibration": ("Calibration",),
     "replay.fidelity.compare": ("Comparison",),
     "replay.fidelity.noise_floor": ("NoiseFloor",),
     "replay.fidelity.workload_verdict": ("Thresholds",),
     "replay.interface.analyses": ("TABLES", "findings", "storage_limit", "summary", "table", "tables", "timeline"),
     "replay.interface.anonymizing": ("anonymize",),
+    "replay.interface.archives": ("catalogue", "merge_each"),
     "replay.interface.calibrations": ("calibrate",),
     "replay.causal.storage_limit": ("NoStorageLimitError", "StorageLimit"),
     "replay.interface.captures": ("open_capture", "part"),
@@ -146,6 +152,7 @@ __all__ = [
     "Calibration",
     "Capture",
     "CaptureError",
+    "Catalogue",
     "Comparison",
     "CountedComparison",
     "DxtReplayError",
@@ -158,6 +165,7 @@ __all__ = [
     "ListedWorkload",
     "LogError",
     "MergeResult",
+    "MergedArchive",
     "MissingDependencyError",
     "NoStorageLimitError",
     "NoiseFloor",
@@ -187,6 +195,7 @@ __all__ = [
     "anchor",
     "anonymize",
     "calibrate",
+    "catalogue",
     "compare",
     "compare_log",
     "explain",
@@ -200,6 +209,7 @@ __all__ = [
     "keras_recording",
     "lightning_recording",
     "merge",
+    "merge_each",
     "noise_floor",
     "open_capture",
     "part",

@@ -38,9 +38,11 @@ class NamedPart:
     """What a command line names: a capture, log or folder of logs that is yet to be opened, and the part of it.
 
     `part`: parses the options that choose the part; may raise UsageError. `announce`: called when logs are merged.
+    `others`: what was named beside it, by a command that takes several.
     """
 
     path: Path
+    others: tuple[Path, ...] = ()
     part: Callable[[], Part] = Part
     announce: Announce = _silently
 

@@ -68,9 +68,9 @@ def merge(
         extend=extend,
         force=force,
     )
-    found = [log for path in _several(logs) for log in _logs_of(path)]
+    found = [log for path in several(logs) for log in _logs_of(path)]
     return merge_sources(
-        found, [file for path in _several(profiles) for file in _profiles_of(path)], Path(output), options
+        found, [file for path in several(profiles) for file in _profiles_of(path)], Path(output), options
     )
 
 
@@ -83,7 +83,8 @@ def path_maps(maps: PathMaps | None) -> tuple[PathMap, ...]:
     return tuple(parse_map(text) for text in maps or ())
 
 
-def _several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+def several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    """One path or many, as a list."""
     return [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
 
 

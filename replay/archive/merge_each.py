@@ -1,0 +1,138 @@
+"""A capture of each job of an archive of logs; what is there already is left as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiler_merge.merge import MergeOptions, merge
+from replay.archive.archive_jobs import CAPTURE_SUFFIX, ArchiveJob, ArchiveJobs
+from traces.errors import CaptureError, DxtReplayError, UsageError
+from traces.store.digests import file_digest
+from traces.store.info import read_info
+from traces.workers.workers import Workers
+
+MERGED, PRESENT, FAILED = "merged", "present", "failed"
+
+OPERATIONS_A_LOG = 400_000
+"""What a small log costs, in operations read from a capture (`Workers.results`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedJob:
+    """What became of a job. status: merged; present, made of the same logs before; or failed, for the reason `error`.
+
+    traced, rebuilt: operations of its capture; 0 unless it was merged now.
+    """
+
+    name: str
+    capture: Path
+    logs: tuple[Path, ...]
+    status: str
+    error: str | None = None
+    traced: int = 0
+    rebuilt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedArchive:
+    """The result of `dxt-replay merge --each`. unread: log -> why it cannot be read; helpers: logs of processes that
+    only looked like a part of a job."""
+
+    output: Path
+    jobs: tuple[MergedJob, ...]
+    unread: dict[Path, str]
+    helpers: int
+
+    @property
+    def failed(self) -> int:
+        """Jobs without a capture, and logs that cannot be read."""
+        return self.counts[FAILED] + len(self.unread)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many jobs have each status."""
+        return Counter(job.status for job in self.jobs)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "output": str(self.output),
+            **{status: self.counts[status] for status in (MERGED, PRESENT, FAILED)},
+            "helpers": self.helpers,
+            "unread": {str(path): error for path, error in self.unread.items()},
+            "jobs": [
+                {
+                    **dataclasses.asdict(job),
+                    "capture": str(job.capture),
+                    "logs": [str(path) for path in job.logs],
+                }
+                for job in self.jobs
+            ],
+        }
+
+
+def merge_each(
+    archive: ArchiveJobs,
+    output: Path,
+    options: MergeOptions,
+    workers: Workers,
+    on_job: Callable[[MergedJob], None] = lambda job: None,
+) -> MergedArchive:
+    """Merge each job into `output`/NAME.capture. One that fails does not stop the others.
+
+    Raises: UsageError where two jobs have one name; WorkerError.
+    """
+    twice = [name for name, count in Counter(job.name for job in archive.jobs).items() if count > 1]
+    if twice:
+        same = [str(job.path) for job in archive.jobs if job.name == twice[0]]
+        raise UsageError(f"{' and '.join(same)} would be merged into one capture: give the folder above them")
+    made = []
+    work = _Merge(output=output, options=options)
+    with workers.results(work, archive.jobs, operations=_effort(archive.jobs), named=_named) as results:
+        for job in results:
+            on_job(job)
+            made.append(job)
+    return MergedArchive(output=output, jobs=tuple(made), unread=archive.unread, helpers=archive.helpers)
+
+
+def _effort(jobs: Sequence[ArchiveJob]) -> int:
+    return OPERATIONS_A_LOG * sum(len(job.logs) for job in jobs)
+
+
+def _named(job: ArchiveJob) -> str:
+    return str(job.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merge:
+    output: Path
+    options: MergeOptions
+
+    def __call__(self, job: ArchiveJob) -> MergedJob:
+        capture = self.output / f"{job.name}{CAPTURE_SUFFIX}"
+        made = MergedJob(name=job.name, capture=capture, logs=job.logs, status=PRESENT)
+        try:
+            if not self.options.force and _is_of(capture, job.logs):
+                return made
+            capture.parent.mkdir(parents=True, exist_ok=True)
+            result = merge(job.logs, [], capture, self.options)
+        except (DxtReplayError, OSError) as error:
+            return dataclasses.replace(made, status=FAILED, error=str(error))
+        return dataclasses.replace(made, status=MERGED, traced=result.operations, rebuilt=result.reconstructed)
+
+
+def _is_of(capture: Path, logs: Sequence[Path]) -> bool:
+    """Whether a whole capture is there that was made of these logs; a launcher's log is in none."""
+    if not capture.is_dir():
+        return False
+    with suppress(CaptureError, OSError):
+        info = read_info(capture)
+        digests = {source.sha256 for source in info.sources}
+        return not info.partial and bool(digests) and digests <= {file_digest(path) for path in logs}
+    return False

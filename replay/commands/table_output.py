@@ -1,0 +1,52 @@
+"""A table that a command writes to a file: comma-separated values, also on standard output, or Parquet."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traces.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from profiler_merge.analysis.table_formats import StreamedTable
+
+STANDARD_OUTPUT = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutput:
+    """Where a table goes. option: --csv or --parquet, which the user gave; path: None for standard output."""
+
+    option: str
+    path: Path | None
+    force: bool
+
+    @classmethod
+    def of(cls, csv_file: str | None, parquet_file: Path | None, *, force: bool) -> TableOutput | None:
+        """From the options; None without one. Raises: UsageError for both; TargetError where the file is there."""
+        from traces.output import check_output
+
+        if csv_file is not None and parquet_file is not None:
+            raise UsageError("--csv and --parquet write the same table: give one of them")
+        if csv_file is None and parquet_file is None:
+            return None
+        path = None if csv_file == STANDARD_OUTPUT else Path(csv_file or parquet_file or "")
+        if path is not None:
+            check_output(path, force=force)
+        return cls(option="--csv" if parquet_file is None else "--parquet", path=path, force=force)
+
+    def write(self, table: pa.Table | StreamedTable) -> None:
+        """Write it whole, in the memory of a batch. Raises: TargetError when the file cannot be written."""
+        from profiler_merge.analysis.table_formats import write_csv, write_parquet
+        from traces.output import new_file
+
+        if self.path is None:
+            write_csv(table, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+        with new_file(self.path, force=self.force) as stream:
+            (write_csv if self.option == "--csv" else write_parquet)(table, stream)

@@ -1,0 +1,89 @@
+"""Many jobs at once: a capture of each job of an archive of logs, and a table with a line for each job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replay.interface.merging import PathLike, several
+from traces.workers.workers import Work, workers_of
+
+if TYPE_CHECKING:
+    from replay.archive.catalogue import Catalogue
+    from replay.archive.merge_each import MergedArchive
+
+OnJob = Callable[[int, int], None]
+"""Called after each job with the number of jobs that are done, and of all."""
+
+
+def merge_each(
+    logs: PathLike | Sequence[PathLike],
+    output: PathLike,
+    *,
+    exclude: Sequence[str] = (),
+    skip_damaged: bool = False,
+    reconstruct: bool = True,
+    reconstruct_limit: int = 10_000_000,
+    force: bool = False,
+    executor: Work = None,
+    on_job: OnJob = lambda done, jobs: None,
+) -> MergedArchive:
+    """Merge every job of an archive of Darshan logs into a capture of its own, in the folder `output`.
+
+        made = dxt_replay.merge_each("/var/log/darshan/2026", "captures")
+        [(job.name, job.error) for job in made.jobs if job.error]
+
+    A capture has the name and the folder of its (first) log below the folder that was given. One job that cannot be
+    merged does not stop the others. A capture that was made of the same logs before stays as it is; `force` makes
+    all again. The other options are those of `merge`; `executor`: who shares the work.
+    Raises: LogError for a folder without logs; UsageError where two jobs would have one capture.
+    """
+    from profiler_merge.merge import MergeOptions
+    from replay.archive import merge_each as merging
+    from replay.archive.archive_jobs import archive_jobs
+
+    options = MergeOptions(
+        exclude=tuple(exclude),
+        skip_damaged=skip_damaged,
+        reconstruct=reconstruct,
+        reconstruct_limit=reconstruct_limit,
+        force=force,
+    )
+    archive = archive_jobs(several(logs), captures=False)
+    return merging.merge_each(archive, Path(output), options, workers_of(executor), _counted(on_job, archive.jobs))
+
+
+def catalogue(
+    paths: PathLike | Sequence[PathLike],
+    *,
+    sort: str = "name",
+    executor: Work = None,
+    on_job: OnJob = lambda done, jobs: None,
+) -> Catalogue:
+    """A line for each job of an archive: captures and Darshan logs, and folders that hold them at any depth.
+
+        jobs = dxt_replay.catalogue("captures", sort="bytes_read").frame()
+        jobs[jobs.input_wait_pct > 20]
+
+    `sort`: a column, largest number first, or COLUMN:asc, COLUMN:desc. A log is merged for it and not kept. What
+    cannot be read is a line with its `error`. `executor`: who shares the work.
+    Raises: LogError for a path with neither captures nor logs; UsageError for another column.
+    """
+    from replay.archive import catalogue as lines
+    from replay.archive.archive_jobs import archive_jobs
+
+    lines.check_order(sort)
+    archive = archive_jobs(several(paths), captures=True)
+    return lines.catalogue(archive, workers_of(executor), _counted(on_job, archive.jobs)).sorted_by(sort)
+
+
+def _counted(on_job: OnJob, jobs: Sequence[object]) -> Callable[[object], None]:
+    done = 0
+
+    def count(job: object) -> None:
+        nonlocal done
+        done += 1
+        on_job(done, len(jobs))
+
+    return count

@@ -1,0 +1,84 @@
+"""What `merge --each` and `summary` of several jobs print for a person. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replay.show.cells import mib_s, or_dash, seconds
+from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts
+from traces.units import format_bytes, format_count, format_counted
+
+_JOB = Column(head="job", kind=Kind.PATH)
+_PROGRAM = Column(head="program", kind=Kind.PATH, spare=True)
+
+
+def catalogue_sections(catalogue: Mapping[str, Any]) -> list[Section]:
+    """The table of jobs, from the JSON object of `dxt-replay summary` of several captures or logs."""
+    jobs = [job for job in catalogue["jobs"] if job["error"] is None]
+    failed = {job["name"]: job["error"] for job in catalogue["jobs"] if job["error"] is not None}
+    sections = []
+    if jobs:
+        read, written = (sum(job[name] for job in jobs) for name in ("bytes_read", "bytes_written"))
+        title = f"{format_counted(len(jobs), 'job')} read {format_bytes(read)} and wrote {format_bytes(written)}"
+        heads = (_JOB, "ranks", "time", "read", "written", "I/O", "bandwidth", "steps", "compute", "storage limits")
+        columns = (heads[0], *(Column(head=str(head), spare=head == "bandwidth") for head in heads[1:]), _PROGRAM)
+        rows = tuple(_job_row(job) for job in jobs[:MAX_GROUPS])
+        sections.append(Section(title=title, rows=rows, columns=columns, notes=_notes(catalogue, len(jobs))))
+    return [*sections, *_failures(failed)]
+
+
+def _job_row(job: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        job["name"],
+        format_count(job["ranks"]),
+        seconds(job["run_time_s"]),
+        format_bytes(job["bytes_read"]),
+        format_bytes(job["bytes_written"]),
+        or_dash(job["io_pct"], _percent),
+        or_dash(job["bandwidth_mib_s"], mib_s),
+        format_count(job["steps"]) if job["steps"] else "-",
+        or_dash(job["compute_pct"], _percent),
+        or_dash(job["storage_limit_pct"], _percent),
+        job["program"] or "-",
+    )
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+def _notes(catalogue: Mapping[str, Any], jobs: int) -> tuple[str, ...]:
+    notes = []
+    if jobs > MAX_GROUPS:
+        notes.append(f"{format_count(jobs - MAX_GROUPS)} more: --csv, --parquet and --json have all jobs and columns")
+    if catalogue["helpers"]:
+        notes.append(f"left out: {format_counted(catalogue['helpers'], 'log')} of helper processes")
+    return tuple(notes)
+
+
+def merged_archive_sections(merged: Mapping[str, Any]) -> list[Section]:
+    """The totals and the failures, from the JSON object of `dxt-replay merge --each`."""
+    done = [job for job in merged["jobs"] if job["error"] is None]
+    failed = {str(job["logs"][0]): job["error"] for job in merged["jobs"] if job["error"] is not None}
+    rows = [
+        ("captures written", format_count(merged["merged"])),
+        ("there already, of the same logs", format_count(merged["present"])),
+        ("jobs that failed", format_count(merged["failed"])),
+        ("logs that cannot be read", format_count(len(merged["unread"]))),
+        ("logs of helper processes, left out", format_count(merged["helpers"])),
+        ("operations traced", format_count(sum(job["traced"] for job in done))),
+        ("operations from counters", format_count(sum(job["rebuilt"] for job in done))),
+    ]
+    return [facts(f"Merged into {merged['output']}", rows), *_failures({**failed, **merged["unread"]})]
+
+
+def _failures(failed: Mapping[str, str]) -> Sequence[Section]:
+    """Each failure on a line; the error names its file."""
+    if not failed:
+        return ()
+    lines = tuple((text if name in text else f"{name}: {text}",) for name, text in list(failed.items())[:MAX_GROUPS])
+    more = len(failed) - len(lines)
+    notes = (f"{format_count(more)} more: --json has all",) if more else ()
+    title = f"{format_counted(len(failed), 'job')} could not be read"
+    return (Section(title=title, rows=lines, prose=True, notes=notes),)
