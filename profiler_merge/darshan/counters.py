@@ -16,7 +16,7 @@ import numpy as np
 from profiler_merge.darshan.counter_layouts import LAYOUTS, NEWEST, Layout
 from profiler_merge.darshan.counters_child import read_in_child
 from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.regions import DamagedLogError
+from profiler_merge.darshan.regions import BombError, DamagedLogError
 from traces.errors import LogError, UsageError
 
 COUNTER_MODULES = tuple(NEWEST)
@@ -239,6 +239,9 @@ def _module_bytes(log: DarshanLog, module: str) -> bytearray:
     try:
         for chunk in log.chunks(module):
             data += chunk
+    except BombError as error:
+        data = bytearray()
+        _damaged(log, error.problem, "it is left out")
     except DamagedLogError as error:
         _damaged(log, error.problem)
     return data

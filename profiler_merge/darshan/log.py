@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from profiler_merge.darshan.header import MAX_HEADER_BYTES, ByteOrder, Header, Module, decode_header
 from profiler_merge.darshan.job import UNKNOWN_MOUNT, JobRecord, LogJob, Mount, decode_job, text
-from profiler_merge.darshan.regions import DamagedLogError, pieces
+from profiler_merge.darshan.regions import BombError, DamagedLogError, pieces
 from traces.errors import LogError
 
 __all__ = ["DarshanLog", "LogJob", "Module", "Mount", "open_log"]
@@ -105,13 +105,15 @@ class DarshanLog:
 
     def _read_names(self, found: dict[int, bytes]) -> None:
         offset, length = self._header.names
-        parts: list[bytes] = []
+        data = bytearray()
         damage: DamagedLogError | None = None
         try:
-            parts.extend(pieces(self.path, offset, length, self.compression, region="the name table"))
+            for piece in pieces(self.path, offset, length, self.compression, region="the name table"):
+                data += piece
+        except BombError as error:
+            data, damage = bytearray(), error
         except DamagedLogError as error:
             damage = error
-        data = b"".join(parts)
         parse = _counted_names if self._header.container.counted_names else _terminated_names
         used = parse(data, self.byte_order, found)
         if damage is not None:
@@ -167,19 +169,19 @@ def _job_bytes(path: Path, header: Header) -> tuple[bytes, DamagedLogError | Non
     return data[:JOB_RECORD_BYTES], None
 
 
-def _terminated_names(data: bytes, byte_order: str, found: dict[int, bytes]) -> int:
+def _terminated_names(data: bytes | bytearray, byte_order: str, found: dict[int, bytes]) -> int:
     """Add the names of `u64 id, path, NUL` records to `found`; returns the bytes that whole records filled."""
     read_id = struct.Struct(byte_order + "Q").unpack_from
     used = 0
     while (end := data.find(b"\0", used + _ID_BYTES)) >= 0:
         if end == used + _ID_BYTES and not any(data[used:end]):
             break  # zeros: the padding after the last name, or millions of bytes that hold none
-        _add_name(found, read_id(data, used)[0], data[used + _ID_BYTES : end])
+        _add_name(found, read_id(data, used)[0], bytes(data[used + _ID_BYTES : end]))
         used = end + 1
     return used
 
 
-def _counted_names(data: bytes, byte_order: str, found: dict[int, bytes]) -> int:
+def _counted_names(data: bytes | bytearray, byte_order: str, found: dict[int, bytes]) -> int:
     """The same for `u64 id, u32 length, path` records, the form of log version 3.00."""
     read_head = struct.Struct(byte_order + "QI").unpack_from
     used = 0
@@ -188,7 +190,7 @@ def _counted_names(data: bytes, byte_order: str, found: dict[int, bytes]) -> int
         end = used + _COUNTED_HEAD_BYTES + length
         if end > len(data):
             break
-        _add_name(found, record_id, data[used + _COUNTED_HEAD_BYTES : end])
+        _add_name(found, record_id, bytes(data[used + _COUNTED_HEAD_BYTES : end]))
         used = end
     return used
 

@@ -31,11 +31,16 @@ class DamagedLogError(LogError):
         self.problem = problem
 
 
+class BombError(DamagedLogError):
+    """A region that grows far more than counters or names do: nothing that was unpacked of it is worth keeping."""
+
+
 def pieces(path: Path, offset: int, length: int, compression: str, *, region: str) -> Iterator[bytes]:
     """Decompressed bytes of `length` bytes of the file from `offset`, at most PIECE_BYTES at a time, never empty.
 
     A piece never spans two streams. A region may grow 100 times, or to 64 MiB.
-    Raises: DamagedLogError, after all readable pieces, when a stream is damaged, cut short, or grows more than that.
+    Raises: DamagedLogError, after all readable pieces, when a stream is damaged or cut short, BombError when it grows
+    more than that.
     """
     allowed = max(_EXPANSION_FLOOR_BYTES, _EXPANSION * length)
     produced = 0
@@ -43,7 +48,7 @@ def pieces(path: Path, offset: int, length: int, compression: str, *, region: st
         for piece in _decompress(_blocks(path, offset, length), compression):
             produced += len(piece)
             if produced > allowed:
-                raise DamagedLogError(
+                raise BombError(
                     f"{region} of {path} grows from {format_bytes(length)} to more than {format_bytes(allowed)}"
                 )
             yield piece

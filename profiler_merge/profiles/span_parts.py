@@ -133,8 +133,11 @@ def span_columns(parts: Sequence[SpanPart], texts: Sequence[str], steps: SpanPar
 
 
 def _printable(name: str) -> str:
-    """Arrow stores UTF-8 only: bytes that are not become `\\xNN`, as in the contract's paths."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """Arrow stores UTF-8 only: bytes that are not become `\\xNN`, as in the contract's paths, half pairs `\\uNNNN`."""
+    try:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # JSON can name one half of a surrogate pair, which stands for no byte
+        return name.encode("utf-8", "backslashreplace").decode()
 
 
 def outermost(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> np.ndarray:

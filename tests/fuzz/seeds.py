@@ -23,6 +23,7 @@ from tests.fuzz.mutations import Files
 from tests.profiler_merge.darshan.test_damaged import RECORDS, dxt_log, whole_log
 from tests.profiler_merge.profiles.xplane.profile_cores import small_profile
 from tests.profiler_merge.tracers.test_damaged_traces import DFTRACER, HOROVOD, STRACE
+from tests.replay.regression.record_builder import record
 from traces.schema import HDF5_SCHEMA, SPAN_KINDS
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -186,6 +187,10 @@ def _manifest(scratch: Path) -> list[Files]:
     return [files_in(scratch)]
 
 
+def _record(scratch: Path) -> list[Files]:
+    return [{f"{day}.json": record(day=day).encoded() for day in range(3)}]
+
+
 _MADE: dict[str, Callable[[Path], list[Files]]] = {
     "darshan": _darshan,
     "xplane": _xplane,
@@ -198,6 +203,7 @@ _MADE: dict[str, Callable[[Path], list[Files]]] = {
     "storage-model": _storage_model,
     "capture": _capture,
     "manifest": _manifest,
+    "record": _record,
 }
 
 

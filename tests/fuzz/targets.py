@@ -24,6 +24,7 @@ from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
 from profiler_merge.tracers.horovod_timeline import read_horovod
 from profiler_merge.tracers.strace.strace_job import read_strace
 from profiler_merge.workloads.workload_source import read_workload
+from replay.regression.experiment_record import read_record
 from replay.simulation.model_file import read_storage_model
 from replay.twin.manifest import load_manifest
 from tests.profiler_merge.profiles.xplane.profile_cores import COMPILED, ORACLE
@@ -44,12 +45,14 @@ class Target:
     read: all that it finds in the input in a folder. Raises: DxtReplayError where the input is refused.
     commands: command lines over the input, in which `{}` is the folder.
     changeable: names of the files of an input that are changed.
+    warned: whether an answer says that a part of the input is damaged and left out.
     """
 
     name: str
     read: Callable[[Path], Any]
     commands: tuple[Command, ...]
     changeable: re.Pattern[str] = re.compile("")
+    warned: Callable[[Any], bool] = lambda answer: False
 
 
 def digest(value: Any) -> str:
@@ -117,10 +120,14 @@ def _profile(folder: Path) -> Any:
     return [profile.epoch_start_ns, profile.start_ns, profile.end_ns, profile_spans(profile)]
 
 
+def _traced_warned(answer: Any) -> bool:
+    return any("cut off" in text or "damaged line" in text for text in answer[0])
+
+
 def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
     def answer(folder: Path) -> Any:
         job = read(sorted(folder.iterdir()))
-        return job.of_rank(0)
+        return [job.warnings, job.paths, job.of_rank(0)]
 
     return answer
 
@@ -155,6 +162,7 @@ _EXPORTS = (
 _TABLES = tuple(word for table in _SHOWN for word in ("--show", table))
 _OF_CAPTURE: tuple[Command, ...] = (
     ("summary", "{input}", *_TABLES),
+    ("verify", "{input}"),
     ("summary", "{input}", "--by", "file", "--json"),
     ("summary", "{input}", "--show", "files", "--csv", "-"),
     ("report", "{input}", "-o", "{folder}/o.html"),
@@ -184,8 +192,8 @@ TARGETS: Mapping[str, Target] = {
         Target(name="xplane", read=_xplane, commands=_PROFILE),
         Target(name="kineto", read=_profile, commands=_PROFILE),
         Target(name="viewer", read=_profile, commands=_PROFILE),
-        Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES),
-        Target(name="strace", read=_traced(read_strace), commands=_MERGES),
+        Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES, warned=_traced_warned),
+        Target(name="strace", read=_traced(read_strace), commands=_MERGES, warned=_traced_warned),
         Target(name="horovod", read=_horovod, commands=_PROFILE),
         Target(
             name="workload",
@@ -209,6 +217,11 @@ TARGETS: Mapping[str, Target] = {
                 ("run", _STAGED, *_TWIN, "-o", "{folder}/o.capture", "--pace", "none"),
             ),
             changeable=re.compile("manifest"),
+        ),
+        Target(
+            name="record",
+            read=lambda folder: [read_record(path) for path in sorted(folder.iterdir())],
+            commands=(("history", "{folder}"), ("history", "{folder}", "--json")),
         ),
     )
 }

@@ -28,6 +28,8 @@ _ANCHOR = re.compile(r"dxt_anchor#(.*)#", re.DOTALL)
 _NUMBER_OF = re.compile(r"(\w+)=(-?\d{1,18})(?=,|$)")
 _STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 _STEP_CATEGORIES = ("user_annotation", "Operator")
+_MOST_BASE_NS = 1 << 62
+"""A base from here on, in the year 2116, is damage: the file counts as one without a date."""
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})')
 _HOST = re.compile(rb'"host_name"\s*:\s*"([^"\\]*)"')
@@ -76,7 +78,8 @@ def read_profile(paths: Sequence[Path], *, skip_damaged: bool = False, chunk_byt
 
 def _base_ns(text: bytes) -> int:
     found = _BASE.search(text)
-    return int(found.group(1)) if found else 0
+    base_ns = int(found.group(1)) if found else 0
+    return base_ns if base_ns < _MOST_BASE_NS else 0
 
 
 def _profile(
@@ -100,6 +103,8 @@ def _profile(
     data["start_ns"] = start_ns
     data["duration_ns"] = np.maximum(exact_ns(data.pop("dur")), 0)
     data = _inside_the_window(data, columns, warnings)
+    if not len(data["line"]):
+        raise ProfileError(f"{paths[0]} holds no events of the time that the profiler ran: profile a training step")
     order = np.lexsort((-data["duration_ns"], data["start_ns"], data["line"]))
     data = {name: values[order] for name, values in data.items()}
     names = tuple(_without_numbers(text) for text in columns.names)

@@ -97,11 +97,12 @@ def _repaired(piece: bytes) -> Event:
 
 
 def correlation_of(event: Event) -> int:
-    """The number that a GPU event shares with the call that launched it; 0 for none."""
+    """The number that a GPU event shares with the call that launched it; 0 for none that fits into 64 bits."""
     try:
-        return _ARGUMENTS.decode(event.args).correlation
+        found = _ARGUMENTS.decode(event.args).correlation
     except (msgspec.DecodeError, UnicodeDecodeError):
         return 0
+    return found if -(1 << 63) <= found < 1 << 63 else 0
 
 
 def label_of(event: Event) -> str:

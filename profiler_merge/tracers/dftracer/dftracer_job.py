@@ -109,12 +109,12 @@ class _Reader:
             return
         start_ns = number(event.ts) * self.facts.unit_ns
         end_ns = start_ns + max(number(event.dur), 0) * self.facts.unit_ns
-        if not 0 < start_ns <= end_ns < _MOST_NS:
+        tid = number(event.tid)
+        if not 0 < start_ns <= end_ns < _MOST_NS or abs(tid) >= 1 << 63:
             raise ValueError(event.ts)
         caller = self._caller(trace, event, start_ns)
         self.first_ns = min(self.first_ns or start_ns, start_ns)
         self.last_ns = max(self.last_ns, end_ns)
-        tid = number(event.tid)
         thread = caller.threads.get(tid)
         if thread is None:
             thread = caller.threads[tid] = self._threads
