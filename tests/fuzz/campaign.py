@@ -95,6 +95,7 @@ class Campaign:
     def __init__(self, target: Target, pool: list[Files], scratch: Path, seed: int = 0) -> None:
         self.target = target
         self.pool = list(pool)
+        self._seeds = len(pool)
         self.tally = Tally()
         self.findings: dict[str, Finding] = {}
         self._scratch = scratch
@@ -201,7 +202,7 @@ class Campaign:
             command = None
             if mutant is not None:
                 command = None if number is None else self.target.commands[number]
-            elif number is not None and number < len(self.pool) and not self._covered:
+            elif number is not None and number < self._seeds:
                 mutant = Mutant(self.pool[number])
             base = rng.choice(self.pool)
             if mutant is None:

@@ -172,7 +172,9 @@ def small_capture(folder: Path) -> Path:
     counters = {"posix_reads": 18, "posix_bytes_read": 1800}
     files = [File("/data/a.tfrecord", counters=counters), "/ckpt/b.tmp", File("/c.h5", size=4096, format="hdf5"), "/d"]
     made = build_capture(folder, name="c", ops=lines, files=files, spans=spans)
-    pq.write_table(pa.Table.from_pylist([_DATASET], schema=HDF5_SCHEMA), made.path / "hdf5.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([_DATASET], schema=HDF5_SCHEMA), made.path / "hdf5.parquet", write_page_checksum=True
+    )
     return made.path
 
 
