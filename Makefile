@@ -17,6 +17,9 @@ test:  ## the test suite
 test-slow:  ## everything, with new random examples: fuzzing of logs and profiles, replays of all captures
 	$(PYTHON) -m pytest --hypothesis-profile=search
 
+test-faults:  ## every command with calls that fail or hang, full disks, limits and signals below it; ten minutes
+	$(PYTHON) -m pytest tests/replay/faults
+
 test-workloads:  ## all shipped workloads at a small scale: generated, staged, replayed, compared
 	$(PYTHON) -m pytest tests/replay/interface/test_shipped_workloads.py
 
@@ -62,4 +65,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow test-workloads lint bench bench-prediction bench-agreement bench-noise bench-file-systems bench-history figures survey-logs fuzz demo clean
+.PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-noise bench-file-systems bench-history figures survey-logs fuzz demo clean

@@ -17,6 +17,22 @@ does beyond MOST_ALLOWED_US: where an idle thread wakes seconds late, it is the 
 processor, and the jitter explains nothing."""
 
 
+OWN_LOAD_PCT = 80.0
+"""Share of the processors above which a replay is what kept an idle thread beside it from waking in time."""
+
+
+def machine_jitter_us(
+    before: Mapping[str, float] | None, during: Mapping[str, float] | None, processors_pct: float | None
+) -> Mapping[str, float] | None:
+    """The jitter that the machine has without the replay, as percentiles in us; None where it is unknown.
+
+    `before`, `during`: the lag of an idle thread before and beside the run. `processors_pct`: share of the machine's
+    processors that the replay took. Where it took nearly all, the jitter beside it was its own doing.
+    """
+    loaded = processors_pct is not None and processors_pct >= OWN_LOAD_PCT
+    return before if before is not None and loaded else during
+
+
 def allowed_lag_us(jitter_us: Mapping[str, float] | None) -> float:
     """The largest p99 of a lag (us) that counts as on time.
 

@@ -242,7 +242,8 @@ def _lock(fd: int) -> bool | None:
 def _unlock(working: Path) -> None:
     fd = _locks.pop(working, None)
     if fd is not None:
-        os.close(fd)
+        with suppress(OSError):  # it only held the lock
+            os.close(fd)
 
 
 def _forget(working: Path) -> None:

@@ -53,6 +53,8 @@ class ReplayRecord:
     selection: the part of the source that was replayed, as JSON; None for all of it.
     cache: the page cache before the run; None where it was not recorded.
     lag_us, jitter_us: begin - due of the operations and of the jitter probe, by PERCENTILES; None where unknown.
+    jitter_before_us: as jitter_us, before the run; None where it was not measured.
+    processors_pct: share of the machine's processors that the run took; None where unknown.
     result: the whole object that `dxt-replay run --json` printed; empty where it was not stored.
     """
 
@@ -66,6 +68,8 @@ class ReplayRecord:
     cache: CacheRecord | None = None
     lag_us: Mapping[str, float] | None = None
     jitter_us: Mapping[str, float] | None = None
+    jitter_before_us: Mapping[str, float] | None = None
+    processors_pct: float | None = None
     result: Mapping[str, Any] = field(default_factory=dict)
 
     def as_made_by(self, operations_stored: int) -> dict[str, Any]:
@@ -110,6 +114,8 @@ def replay_record(info: CaptureInfo, where: object = "capture.json") -> ReplayRe
         cache=_cache(measured, where),
         lag_us=measured.percentiles("lag_us"),
         jitter_us=measured.percentiles("jitter_us"),
+        jitter_before_us=measured.percentiles("jitter_before_us"),
+        processors_pct=None if result.get("processors_pct") is None else measured.number("processors_pct"),
         result=result,
     )
 

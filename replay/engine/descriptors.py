@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 
@@ -20,6 +21,7 @@ def require_descriptors(holders: int) -> None:
     wanted = len(os.listdir("/proc/self/fd")) + holders + SPARE
     if soft != resource.RLIM_INFINITY and wanted > soft:
         raise ReplayError(
-            f"this process needs {wanted} open files, and the limit is {soft}: raise the limit (ulimit -n), "
-            "start more processes or choose fewer ranks (--ranks)"
+            f"this process needs {wanted} open files, and the limit is {soft}: raise the limit (ulimit -n), start "
+            f"{math.ceil(holders / max(soft - wanted + holders, 1))} times as many processes, or choose fewer ranks "
+            "(--ranks)"
         )

@@ -39,7 +39,7 @@ from replay.fidelity.workload_verdict import (
     headline,
     judge,
 )
-from traces.lateness import allowed_lag_us, percentiles_us
+from traces.lateness import allowed_lag_us, machine_jitter_us, percentiles_us
 from traces.measures.distribution import Distribution
 from traces.measures.lane_times import matched_starts
 from traces.measures.span_times import extended_steps
@@ -244,7 +244,9 @@ def _times(timing: Timing, replayed: Measures, record: ReplayRecord | None) -> T
         recorded_elapsed_s=timing.source_elapsed_s,
         lag_p99_us=(timing.lag_us or {}).get("p99"),
         own_lag_p99_us=(own_lag_us or {}).get("p99"),
-        jitter_us=timing.jitter_us,
+        jitter_us=timing.jitter_us
+        if record is None
+        else machine_jitter_us(record.jitter_before_us, record.jitter_us, record.processors_pct),
     )
 
 

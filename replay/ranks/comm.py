@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -16,6 +16,7 @@ import numpy as np
 from replay.engine.wait_counters import COUNTER_WORDS, Counters
 from replay.ranks.death_watch import DeathWatch
 from traces.errors import DxtReplayError, MissingDependencyError, ReplayError
+from traces.units import format_bytes
 
 T = TypeVar("T")
 
@@ -25,6 +26,10 @@ _LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZ
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 _CLOCK_ROUNDS = 30
+
+SHARED_MEMORY = "/dev/shm"
+SHARED_BYTES, SHARED_BYTES_EACH = 16 << 20, 6 << 20
+"""Bytes of shared memory that MPICH 4.3 was seen to need, and for each process: 2 died with 16 MiB, 8 with 32 MiB."""
 
 MOST_START_S = 600
 """Seconds after which a process gives up waiting for the others in the start of MPI: one of them died before it."""
@@ -244,14 +249,14 @@ class MpiWorld:
         return int(start) + offset_ns
 
     def first_on_node(self) -> bool:
-        nodes = self._world.allgather(_node_id())
+        nodes = self._world.allgather(node_id())
         return nodes.index(nodes[self.rank]) == self.rank
 
     def processes_on_node(self) -> int:
-        return self._world.allgather(_node_id()).count(_node_id())
+        return self._world.allgather(node_id()).count(node_id())
 
     def counters(self, own: int, common: int) -> SharedCounters:
-        nodes = self._world.allgather(_node_id())
+        nodes = self._world.allgather(node_id())
         first = nodes.index(nodes[self.rank])
         several = len(set(nodes)) > 1
         node: Any = self._world.Split(color=first, key=self.rank)
@@ -308,7 +313,7 @@ class MpiWorld:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        mine = (_node_id(), os.getpid(), f"process {self.rank} of {self.size} (PID {os.getpid()})")
+        mine = (node_id(), os.getpid(), f"process {self.rank} of {self.size} (PID {os.getpid()})")
         everyone = self._world.allgather(mine)
         self._node = {pid: name for node, pid, name in everyone if node == mine[0]}
         if self.first_on_node():
@@ -330,7 +335,7 @@ class MpiWorld:
 
     def _clock_offset_ns(self) -> int:
         """CLOCK_MONOTONIC of this process minus that of process 0: 0 on one node, else by the quickest round trip."""
-        nodes = self._world.allgather(_node_id())
+        nodes = self._world.allgather(node_id())
         if self.rank == 0:
             for other in range(1, self.size):
                 if nodes[other] != nodes[0]:
@@ -404,6 +409,8 @@ def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
     """
     if not any(variable in environment for variable in _LAUNCHER_VARIABLES):
         return Solo()
+    if environment.get("MPI_LOCALRANKID", environment.get("PMI_RANK", "0")) == "0":
+        _warn_of_shared_memory(environment)
     world = MpiWorld()
     launched = [int(environment[name]) for name in _SIZE_VARIABLES if environment.get(name, "").isdigit()]
     if launched and max(launched) != world.size:
@@ -412,6 +419,27 @@ def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
             "different MPIs; use the mpiexec that belongs to mpi4py's MPI library"
         )
     return world
+
+
+def _warn_of_shared_memory(environment: Mapping[str, str], folder: str = SHARED_MEMORY) -> None:
+    """Say before MPI begins that it may end with SIGBUS, which no process can report afterwards."""
+    counts = [
+        environment[name] for name in ("MPI_LOCALNRANKS", *_SIZE_VARIABLES) if environment.get(name, "").isdigit()
+    ]
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return
+    needed = SHARED_BYTES + SHARED_BYTES_EACH * int(counts[0] if counts else 1)
+    free = found.f_bavail * found.f_frsize
+    if free < needed:
+        words = (
+            f"dxt-replay: warning: {folder} has {format_bytes(free)} free, and MPI may need {format_bytes(needed)} of "
+            "it on this machine: if processes end with a bus error (SIGBUS, status 7 or 135), make it larger (docker "
+            "run --shm-size=1g) or start fewer of them\n"
+        )
+        with suppress(OSError):
+            os.write(2, words.encode())
 
 
 def share_of(ranks: Sequence[int], process: int, processes: int) -> tuple[int, ...]:
@@ -438,7 +466,7 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-def _node_id() -> str:
+def node_id() -> str:
     """A name for the node. Processes with the same name share one CLOCK_MONOTONIC, which belongs to a boot."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text() if boot.exists() else os.uname().nodename

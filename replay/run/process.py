@@ -18,6 +18,7 @@ from replay.causal.paced_ranks import PacedRanks
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.descriptors import require_descriptors
 from replay.engine.issue import allow_open_files, choose_core, core_of
+from replay.engine.threads import require_threads
 from replay.plan.collectives import Collectives
 from replay.plan.lane_plan import batch_items_of, process_file_slots
 from replay.plan.pacing import Pace
@@ -103,6 +104,7 @@ class ReplayProcess:
         allow_open_files(len(self._slots.slots) + len(surveys))
         self.files = ProcessFiles(self._slots, options.io, self.core.name)
         require_descriptors(lanes + len(surveys))
+        require_threads(lanes)
         shared = ProcessLanes(
             context=context,
             options=options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -123,7 +123,8 @@ class ReplayedRank:
         """Totals of the rank, without the distributions of times."""
         starved = [lane.lane.starved_ns for lane in self.lanes]
         totals = sum((recorder.tally(ns) for recorder, ns in zip(self.recorders, starved, strict=False)), Tally())
-        return totals + Tally(last_end_ns=self.compute.last_end_ns)
+        failures = tuple(replace(failure, rank=self.survey.rank) for failure in totals.failures)
+        return replace(totals, failures=failures) + Tally(last_end_ns=self.compute.last_end_ns)
 
     def spans(self, compute_speed: float) -> pa.Table:
         """What the rank's training thread did in the replay, rows of `SPANS_SCHEMA`. `compute_speed`: of the replay."""

@@ -56,6 +56,33 @@ PENDING_TIMES = 1 << 17
 
 _NO_TIMES = Distribution()
 
+MOST_FAILURES = 20
+"""How many failed operations of a run are named. All of them are in its capture, with a negative `result`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Failure:
+    """An operation that failed, or moved fewer bytes than recorded.
+
+    `begin_ns`: from the start of the run.
+    `op`: code of the operation (OPS).
+    `result`: bytes moved, or -errno.
+    """
+
+    begin_ns: int
+    lane: int
+    op: int
+    file_id: int
+    offset: int
+    length: int
+    step: int
+    result: int
+    rank: int = -1
+
+
+def _earliest(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    return tuple(sorted(failures)[:MOST_FAILURES])
+
 
 @dataclass(slots=True)
 class Tally:
@@ -71,6 +98,7 @@ class Tally:
     close_errors: errno -> files whose close failed at the end of the run, so that written data may be lost.
     lag_ns, latency_ns, response_ns: distributions over all operations.
     latency_by_op: code of the operation (OPS) -> distribution of its latency.
+    failures: the earliest of the failed and the short ones, MOST_FAILURES at most.
     """
 
     operations: int = 0
@@ -87,6 +115,7 @@ class Tally:
     latency_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
     response_ns: Distribution = field(default_factory=lambda: Distribution.of(np.empty(0, dtype=np.int64)))
     latency_by_op: dict[int, Distribution] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -107,6 +136,7 @@ class Tally:
                 op: self.latency_by_op.get(op, _NO_TIMES) + other.latency_by_op.get(op, _NO_TIMES)
                 for op in sorted(self.latency_by_op.keys() | other.latency_by_op.keys())
             },
+            failures=_earliest((*self.failures, *other.failures)),
         )
 
 
@@ -195,13 +225,28 @@ class LaneRecorder:
         tally.operations += len(rows)
         tally.failed += int(failed.sum())
         exact = (operations["kind"] <= WRITE_AT) & (rows["origin"] != RECONSTRUCTED)
-        tally.short += int((exact & (result >= 0) & (result < operations["length"])).sum())
+        short = exact & (result >= 0) & (result < operations["length"])
+        tally.short += int(short.sum())
+        self._name(rows, operations, failed | short)
         tally.bytes_read += int(moved[operations["kind"] == READ_AT].sum())
         tally.bytes_written += int(moved[operations["kind"] == WRITE_AT].sum())
         tally.last_end_ns = max(tally.last_end_ns, int(rows["end_ns"].max()))
         tally.errors = _added(tally.errors, _by_errno(result[failed]))
         tally.refused = _added(tally.refused, _by_errno(result[refused]))
         self.times.add(rows)
+
+    def _name(self, rows: np.ndarray, operations: np.ndarray, failed: np.ndarray) -> None:
+        """Note the earliest failed operations: those of a lane come in order."""
+        found = np.flatnonzero(failed)[: MOST_FAILURES - len(self._tally.failures)]
+        columns = ("begin_ns", "op", "file_id", "offset", "step", "result")
+        self._tally.failures += tuple(
+            Failure(
+                lane=self.lane,
+                length=int(operations["length"][at]),
+                **{name: int(rows[name][at]) for name in columns},
+            )
+            for at in found.tolist()
+        )
 
     def tally(self, starved_ns: int = 0) -> Tally:
         """Totals of the lane without the times. `starved_ns`: how long the loop waited to be fed."""

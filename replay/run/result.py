@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from replay.engine.issue import Core
 from replay.plan.pacing import Pace, Pacing
-from replay.run.recording import Tally
+from replay.run.recording import Failure, Tally
 from traces.lateness import percentiles_us
 from traces.replay_record import ReplayRecord
-from traces.schema import OPS, CaptureInfo, Job, Source
+from traces.schema import NO_STEP, OPS, CaptureInfo, Job, Source
 from traces.store.reader import Capture
 from traces.store.relation import as_source
 from traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
@@ -89,6 +89,9 @@ class RunResult:
     `stopped`: whether the run ended before its time.
     `idle_processes`: processes without a rank to replay.
     `models`: rank -> causal model in numbers (`replay.causal.explain`); None for a pace without a model.
+    `jitter_before_us`: as `jitter_us`, before the run; None where it was not measured.
+    `processors_pct`: share of the machine's processors that the replay took.
+    `failures`: the first operations that failed or moved too little, from `named_failures`.
     """
 
     capture: Path
@@ -107,6 +110,9 @@ class RunResult:
     io: IoResult = IoResult()
     overhead: Overhead = Overhead()
     models: Mapping[int, Mapping[str, Any]] | None = None
+    failures: tuple[Mapping[str, Any], ...] = ()
+    jitter_before_us: Mapping[str, float] | None = None
+    processors_pct: float | None = None
 
     @property
     def expected_ns(self) -> int | None:
@@ -168,6 +174,7 @@ class RunResult:
             "reconstructed_refused": _by_name(tally.refused),
             "close_errors": _by_name(tally.close_errors),
             "short": tally.short,
+            "failures": [dict(failure) for failure in self.failures],
             "left_out": self.left_out,
             "api": self.io.api,
             "backends": list(self.io.backends),
@@ -184,6 +191,8 @@ class RunResult:
             "expected_s": None if self.expected_ns is None else ns_to_seconds(self.expected_ns),
             "lag_us": percentiles_us(tally.lag_ns),
             "jitter_us": dict(self.jitter_us) if self.jitter_us is not None else None,
+            "jitter_before_us": dict(self.jitter_before_us) if self.jitter_before_us is not None else None,
+            "processors_pct": self.processors_pct,
             "latency_us": percentiles_us(tally.latency_ns),
             "latency_by_operation_us": {OPS[op]: percentiles_us(each) for op, each in tally.latency_by_op.items()},
             "response_us": percentiles_us(tally.response_ns),
@@ -200,6 +209,25 @@ class RunResult:
 def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
     """Counts by errno as counts by its name (ENOENT)."""
     return {errno.errorcode.get(code, str(code)): count for code, count in sorted(counts.items())}
+
+
+def named_failures(failures: Sequence[Failure], paths: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
+    """As `--json` prints them. `paths`: of the files, by file id, as recorded."""
+    return tuple(
+        {
+            "rank": failure.rank,
+            "lane": failure.lane,
+            "step": None if failure.step == NO_STEP else failure.step,
+            "operation": (op := OPS[failure.op]),
+            "file": paths[failure.file_id],
+            "offset": failure.offset if op in ("read", "write", "seek") else None,
+            "length": failure.length if op in ("read", "write") else None,
+            "begin_s": ns_to_seconds(failure.begin_ns),
+            "errno": errno.errorcode.get(-failure.result, str(-failure.result)) if failure.result < 0 else None,
+            "moved": max(0, failure.result),
+        }
+        for failure in failures
+    )
 
 
 def replay_info(

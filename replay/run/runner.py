@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -14,7 +15,8 @@ import pyarrow as pa
 from replay.causal.paced_ranks import PacedRanks, paced_ranks
 from replay.engine.clock import StopFlag, share_processors
 from replay.engine.jitter import JitterProbe
-from replay.ranks.comm import Communicator, together
+from replay.plan.pacing import Pace
+from replay.ranks.comm import WAIT_PERIOD_S, Communicator, node_id, together
 from replay.ranks.stopping import StopRelay, stop_on_signals
 from replay.ranks.time_limit import TimeLimit
 from replay.run.context import RunContext, choose_layers_together, derive_context
@@ -22,7 +24,7 @@ from replay.run.options import RunOptions
 from replay.run.prepared import Prepared, prepare
 from replay.run.process import Progress, ReplayProcess
 from replay.run.recording import Tally
-from replay.run.result import CacheState, IoResult, Overhead, RunResult, replay_info
+from replay.run.result import CacheState, IoResult, Overhead, RunResult, named_failures, replay_info
 from replay.twin import page_cache
 from replay.twin.containment import locked_target
 from traces.errors import ReplayError
@@ -37,10 +39,16 @@ from traces.store.writer import (
     write_files,
     write_spans,
 )
-from traces.units import NS_PER_MS, NS_PER_US
+from traces.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 START_MARGIN_NS, LANE_MARGIN_NS = 50 * NS_PER_MS, 100 * NS_PER_US
 """How far ahead the start is set: a constant, and for each lane of the process the time to wake it."""
+
+BEFORE_S, BEFORE_RATE_PER_S = 0.08, 2000.0
+"""Seconds for which the machine is measured before the run, and waits a second: 160 make a p99."""
+
+LEAST_MEASURED_NS = NS_PER_S
+"""Shorter runs are not worth the measurement before them."""
 
 
 def run_replay(
@@ -132,6 +140,7 @@ class _Run:
             comm.barrier()
         with doing("measuring the page cache"):
             residency = together(comm, process.residency)
+        before_ns = self._jitter_before()
         probe = JitterProbe() if comm.first_on_node() else None
         share_processors(comm.processes_on_node())
         together(comm, lambda: process.open_together(collectives))
@@ -140,10 +149,16 @@ class _Run:
             wall_zero_ns = time.time_ns() - time.monotonic_ns()
             start_ns = comm.common_start_ns(START_MARGIN_NS + process.lane_count * LANE_MARGIN_NS)
             # The probe runs until all processes are done: its own one may be the first to finish on its node.
+            began, began_cpu = time.monotonic_ns(), time.process_time_ns()
             with doing("replaying, or waiting for the other processes"):
                 with probe.running() if probe is not None else nullcontext():
                     self._issue(process, paced, start_ns)
                 self._end_hung(process)
+            load = Load(
+                busy_ns=time.process_time_ns() - began_cpu,
+                elapsed_ns=time.monotonic_ns() - began,
+                processors=frozenset((node_id(), number) for number in os.sched_getaffinity(0)),
+            )
             stopped = process.stopped  # later, a signal must not end the writing
             with doing("closing files, or waiting for the other processes"):
                 together(comm, process.files.close_together)
@@ -165,8 +180,24 @@ class _Run:
             overhead=process.overhead,
             models=process.models,
             jitter_ns=Distribution() if probe is None else probe.lateness_ns(),
+            jitter_before_ns=before_ns,
+            load=load,
         )
         return part, wall_zero_ns + start_ns
+
+    def _jitter_before(self) -> Distribution:
+        """How late an idle thread of this node wakes while nothing of the replay runs. Collective."""
+        comm, pacing = self.comm, self.options.pacing
+        if pacing.pace is Pace.NONE or pacing.recorded_ns(self.context.recorded_ns) < LEAST_MEASURED_NS:
+            return Distribution()
+        probe = JitterProbe(rate_per_s=BEFORE_RATE_PER_S) if comm.first_on_node() else None
+        if probe is not None:
+            with probe.running():
+                time.sleep(BEFORE_S)
+        all_there = comm.arrive()
+        while not all_there():  # asleep: in MPI, the others would keep a processor busy each
+            time.sleep(WAIT_PERIOD_S)
+        return Distribution() if probe is None else probe.lateness_ns()
 
     def _issue(self, process: ReplayProcess, paced: PacedRanks | None, start_ns: int) -> None:
         """Issue all operations; returns when every process has."""
@@ -209,13 +240,17 @@ class _Run:
     def _result(self, parts: Sequence[_Part], process: ReplayProcess) -> RunResult:
         options = self.options
         drops = [part.dropped for part in parts if part.dropped is not None]
+        tally = sum((part.tally for part in parts), Tally())
         return RunResult(
             capture=self.output,
             pacing=options.pacing,
             compute=options.compute,
-            tally=sum((part.tally for part in parts), Tally()),
+            tally=tally,
+            failures=named_failures(tally.failures, self.context.capture.paths()) if tally.failures else (),
             recorded_ns=self.context.recorded_ns,
             jitter_us=percentiles_us(sum((part.jitter_ns for part in parts), Distribution())),
+            jitter_before_us=percentiles_us(sum((part.jitter_before_ns for part in parts), Distribution())),
+            processors_pct=processors_pct([part.load for part in parts]),
             cache=CacheState(
                 policy="cold" if options.cold else "as found",
                 resident_before_pct=sum((part.residency for part in parts), page_cache.Residency()).percent,
@@ -246,6 +281,27 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a process took of the machine during the run.
+
+    `busy_ns`: processor time of all its threads.
+    `elapsed_ns`: how long it ran.
+    `processors`: those that it may use, with the name of their node.
+    """
+
+    busy_ns: int
+    elapsed_ns: int
+    processors: frozenset[tuple[str, int]]
+
+
+def processors_pct(loads: Sequence[Load]) -> float | None:
+    """Share of all their processors that the processes took, in per cent; None for a run of no time."""
+    processors = frozenset[tuple[str, int]]().union(*(load.processors for load in loads))
+    available_ns = max(load.elapsed_ns for load in loads) * len(processors)
+    return 100 * sum(load.busy_ns for load in loads) / available_ns if available_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """The results of one process, which process 0 gathers at the end."""
 
@@ -264,6 +320,8 @@ class _Part:
     overhead: Overhead
     models: Mapping[int, Mapping[str, Any]] | None
     jitter_ns: Distribution
+    jitter_before_ns: Distribution
+    load: Load
 
 
 def _replayed_files(files: pa.Table) -> pa.Table:

@@ -7,12 +7,13 @@ from typing import Any
 
 from replay.show.cells import microseconds, or_dash, percent, seconds
 from replay.show.section import Section, facts, prose
-from traces.lateness import allowed_lag_us
+from traces.lateness import allowed_lag_us, machine_jitter_us
 from traces.units import format_bytes, format_count, format_counted, format_signed
 
 _TIMES = {
     "lag_us": ("lag (begin - due)", "Lag: how late an operation began."),
     "jitter_us": ("this machine's jitter", "Jitter: how late an idle thread of this machine wakes."),
+    "jitter_before_us": ("its jitter before the run", "Before the run, nothing of the replay keeps it from waking."),
     "latency_us": ("latency (end - begin)", "Latency: how long the storage took."),
     "response_us": ("response (end - due)", "Response: lag and latency together."),
 }
@@ -46,6 +47,7 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
     several = {name: name for name in by_operation} if len(by_operation) > 1 else {}
     sections = [
         prose(STOPPED if run.get("stopped") else "", [run_headline(run)]),
+        _failures(run),
         facts("Run", rows),
         _shares("Times of an operation", run, times, notes=(explained,)),
         _shares("Latency by operation", by_operation, several),
@@ -72,6 +74,32 @@ def run_headline(run: Mapping[str, Any]) -> str:
     return f"R{done}, none failed{_punctuality(run)}."
 
 
+def _failures(run: Mapping[str, Any]) -> Section:
+    """The first operations that failed."""
+    named = run.get("failures") or ()
+    in_all = run["failed"] + run.get("short", 0)
+    rows = tuple(
+        (
+            str(each["rank"]),
+            str(each["lane"]),
+            each["operation"],
+            each["file"],
+            or_dash(each["offset"], str),
+            or_dash(each["length"], str),
+            seconds(each["begin_s"]),
+            each["errno"] or f"{each['moved']} bytes moved",
+        )
+        for each in named
+    )
+    more = f"The first {len(rows)} of {format_count(in_all)}; the capture holds all of them."
+    return Section(
+        title="Failed operations",
+        columns=("rank", "lane", "operation", "file", "offset", "length", "begun", "error"),
+        rows=rows,
+        notes=(more,) if in_all > len(rows) else (),
+    )
+
+
 def _by_name(errors: Mapping[str, int] | None) -> str:
     """Counts by the name of the error: ` (ENOENT: 3)`."""
     return f" ({', '.join(f'{name}: {format_count(count)}' for name, count in errors.items())})" if errors else ""
@@ -82,17 +110,30 @@ def _punctuality(run: Mapping[str, Any]) -> str:
     late_us = (run.get("lag_us") or {}).get("p99")
     if late_us is None:
         return ""
-    limit_us = allowed_lag_us(run.get("jitter_us"))
+    limit_us = allowed_lag_us(_machine_jitter_us(run))
     lag = f"; lag p99 {microseconds(late_us)}"
     if not _is_late(run):
         return f"{lag}, on time for this machine (limit {microseconds(limit_us)})"
-    return f"{lag}, LATE (limit {microseconds(limit_us)}): `dxt-replay compare` says whether the storage was the cause"
+    late = f"{lag}, LATE (limit {microseconds(limit_us)})"
+    before = run.get("jitter_before_us")
+    if before is None:
+        return f"{late}: `dxt-replay compare` says whether the storage was the cause"
+    taken = run.get("processors_pct")
+    load = "" if taken is None else f" (it took {percent(taken)} of the processors)"
+    return (
+        f"{late}: before the run this machine woke an idle thread within {microseconds(before['p99'])}, so the rest is "
+        f"the replay's own share{load} or the storage's; `dxt-replay compare` says which"
+    )
+
+
+def _machine_jitter_us(run: Mapping[str, Any]) -> Mapping[str, float] | None:
+    return machine_jitter_us(run.get("jitter_before_us"), run.get("jitter_us"), run.get("processors_pct"))
 
 
 def _is_late(run: Mapping[str, Any]) -> bool:
     """Whether 1 % of the operations began later than this machine explains; False where none had a due time."""
     late_us = (run.get("lag_us") or {}).get("p99")
-    return late_us is not None and late_us > allowed_lag_us(run.get("jitter_us"))
+    return late_us is not None and late_us > allowed_lag_us(_machine_jitter_us(run))
 
 
 def _recorded(run: Mapping[str, Any]) -> str:

@@ -67,6 +67,13 @@ def resolve_target(target: Path) -> Path:
     return resolved
 
 
+def close_unwritten(fd: int) -> None:
+    """Close a descriptor that nothing was written through: an error (EINTR, or EIO on NFS) then means nothing, and
+    Linux has closed it all the same (close(2))."""
+    with suppress(OSError):
+        os.close(fd)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """An open target: its resolved path, and its descriptor, valid inside the `with` that gave it."""
@@ -91,11 +98,11 @@ class Target:
                 if below is None:
                     yield None
                     return
-                os.close(fd)
+                close_unwritten(fd)
                 fd = below
             yield fd
         finally:
-            os.close(fd)
+            close_unwritten(fd)
 
     @contextmanager
     def made_directory(self, relative: str) -> Iterator[int]:
@@ -109,11 +116,11 @@ class Target:
                     below = self._open(fd, name, relative, depth)
                 if below is None:
                     raise TargetError(f"{self.shown(_start(relative, depth))} vanished while it was used: try again")
-                os.close(fd)
+                close_unwritten(fd)
                 fd = below
             yield fd
         finally:
-            os.close(fd)
+            close_unwritten(fd)
 
     def _open(self, above: int, name: bytes, relative: str, depth: int) -> int | None:
         try:
@@ -165,7 +172,7 @@ class Target:
             if fd is not None:
                 with suppress(OSError):
                     os.unlink(LOCK_NAME, dir_fd=self.fd)
-                os.close(fd)
+                close_unwritten(fd)
 
     def _take_lock(self) -> int | None:
         """Descriptor of the lock file, which is locked; None where this user cannot make it."""
@@ -180,7 +187,7 @@ class Target:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                os.close(fd)
+                close_unwritten(fd)
                 raise TargetError(
                     f"another process is staging into {printable(self.path)} or replaying on it: wait until it ends, "
                     "or choose another --target"
@@ -190,7 +197,7 @@ class Target:
             found = lstat(self.fd, LOCK_NAME.encode())
             if found is not None and os.path.samestat(found, os.fstat(fd)):
                 return fd
-            os.close(fd)  # the process that held the lock has just removed the file
+            close_unwritten(fd)  # the process that held the lock has just removed the file
 
 
 @contextmanager
@@ -207,7 +214,7 @@ def open_target(target: Path) -> Iterator[Target | None]:
     try:
         yield Target(path=path, fd=fd)
     finally:
-        os.close(fd)
+        close_unwritten(fd)
 
 
 @contextmanager

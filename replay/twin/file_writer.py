@@ -141,7 +141,10 @@ class _Writing:
         temporary = temporary_name(name)
         fd = _create(directory, temporary)
         try:
-            _fill(fd, file, sparse=file.file_id in self.sparse, wrote=self.counter.add, stop=self.stop)
+            try:
+                _fill(fd, file, sparse=file.file_id in self.sparse, wrote=self.counter.add, stop=self.stop)
+            finally:
+                os.close(fd)  # before it has its place: NFS reports a full disk here
             if file.file_id not in self.replaced and lstat(directory, name) is not None:
                 raise foreign(self.target, file.path)
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -150,8 +153,6 @@ class _Writing:
             with suppress(OSError):
                 unlink(directory, temporary)
             raise
-        finally:
-            os.close(fd)
 
 
 def _create(directory: int, name: bytes) -> int:

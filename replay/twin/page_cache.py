@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from replay.twin.containment import close_unwritten
+
 WINDOW_BYTES = 1 << 30
 """What `resident` maps at a time: address space, and a byte of memory per page."""
 
@@ -106,7 +108,7 @@ def drop(paths: Iterable[bytes]) -> DropResult:
         except OSError as error:
             skipped[_reason(error)] += 1
         finally:
-            os.close(fd)
+            close_unwritten(fd)
     return DropResult(files=files, bytes=total, kept=dict(kept), skipped=dict(skipped))
 
 
@@ -129,7 +131,7 @@ def resident(paths: Iterable[bytes]) -> Residency:
                     found += _resident_bytes(fd, status.st_size)
                     total += status.st_size
         finally:
-            os.close(fd)
+            close_unwritten(fd)
     return Residency(resident_bytes=found, total_bytes=total)
 
 
@@ -137,7 +139,7 @@ def _open_file(path: bytes) -> int:
     """Read-only descriptor of a plain file. Raises: OSError, also for anything else; ValueError for a NUL."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # O_NONBLOCK: a FIFO must not wait for its writer
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
+        close_unwritten(fd)
         raise OSError(errno.EINVAL, "not a plain file")
     return fd
 

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replay.hdf5.files import hdf5_files
-from replay.twin.containment import Target, lstat, open_target, printable, refusal, resolve_target, split
+from replay.twin.containment import (
+    Target,
+    close_unwritten,
+    lstat,
+    open_target,
+    printable,
+    refusal,
+    resolve_target,
+    split,
+)
 from replay.twin.data_set import CREATED_ROLE, LOOKED_AT_ROLE, MappedFile, TwinFile, twin_data_set
 from replay.twin.file_writer import foreign
 from replay.twin.manifest import CREATED_BY_RUN, PLANNED, Manifest, ManifestFile, read_manifest
@@ -171,7 +180,7 @@ def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile) -> bool:
                     return os.fstat(fd).st_blocks == 0
                 return file.stager.made(fd, entry.record_id, file.size)
             finally:
-                os.close(fd)
+                close_unwritten(fd)
         except OSError as error:
             raise refusal(error, f"read {target.shown(file.path)}") from error
 

@@ -149,7 +149,7 @@ def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) ->
         "        (folder / f'start.{self.rank}').write_text(str(start_ns))\n"
         "        return start_ns\n"
         "world = World()\n"
-        + ("comm._node_id = lambda: str(world.rank)\n" if one_node_each else "")
+        + ("comm.node_id = lambda: str(world.rank)\n" if one_node_each else "")
         + "source = open_capture(folder / 'source.capture')\n"
         "run_replay(source, folder / 'replay.capture', options(folder), world)\n"
     )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import replay.commands.main
-import replay.interface.replays
-import replay.run.runner
-import replay.show.terminal
-import replay.twin.stage_plan
-import traces.store.reader  # noqa: F401
+from replay.commands.main import COMMANDS
 
 LATE = 124
 """Status of a command that was ended because it took too long, as of timeout(1)."""
@@ -63,8 +61,23 @@ def wait_for(child: int, case: dict[str, Any]) -> tuple[int, float]:
         time.sleep(0.002)
 
 
+WARM = (
+    "pandas",  # which pyarrow imports at its first array
+    "replay.commands.json_output",
+    "replay.engine._issue",
+    "replay.run.runner",
+    "replay.show.terminal",
+    "replay.twin.stage",
+    *(f"replay.commands.{name}" for name in COMMANDS),
+)
+"""Imported before the forks."""
+
+
 def main() -> None:
     """Run commands until the input ends."""
+    for module in WARM:
+        with suppress(ImportError):
+            importlib.import_module(module)
     for line in sys.stdin:
         case = json.loads(line)
         child = os.fork()

@@ -5,7 +5,8 @@
 
      CALL|ACTION|NUMBER|PATH|SKIP|COUNT
 
-   CALL: a name below, such as write (for pwrite, writev and so on too), or clock (CLOCK_REALTIME alone).
+   CALL: a name below, such as write (for pwrite, writev and so on too), or clock (CLOCK_REALTIME alone); create and
+   wclose are an open and a close of a descriptor for writing.
    ACTION: fail with errno NUMBER; short: move half of the bytes, NUMBER at most; stall: sleep NUMBER ms first;
    jump: the clock shows NUMBER s more; cut: truncate the file to NUMBER bytes first.
    PATH: text that the file's path holds; empty for any. The first SKIP calls that match are left alone, and COUNT calls
@@ -166,7 +167,10 @@ MOVE(pwritev64, "write", const struct iovec *, int, COMMA off64_t at, count, at)
         va_start(more, flags); \
         mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(more, mode_t) : 0; \
         va_end(more); \
-        return fails(met("open", path, -1)) ? -1 : real(folder_argument path, flags, mode); \
+        int writes = flags & (O_WRONLY | O_RDWR | O_CREAT); \
+        if (fails(met("open", path, -1)) || (writes && fails(met("create", path, -1)))) \
+            return -1; \
+        return real(folder_argument path, flags, mode); \
     }
 OPEN(open, , )
 OPEN(open64, , )
@@ -177,14 +181,20 @@ OPEN(openat64, int folder COMMA, folder COMMA)
     int name(int fd) \
     { \
         REAL(name); \
-        if (fails(met(call, NULL, fd))) { \
-            if (strcmp(call, "close") == 0) \
-                real(fd); /* the descriptor is gone all the same, close(2) */ \
-            return -1; \
-        } \
-        return real(fd); \
+        return fails(met(call, NULL, fd)) ? -1 : real(fd); \
     }
-ON_FD(close, "close")
+/* The descriptor is gone all the same, close(2). */
+int close(int fd)
+{
+    REAL(close);
+    int writes = (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
+    int failed = fails(met("close", NULL, fd)) || (writes && fails(met("wclose", NULL, fd)));
+    int number = errno, result = real(fd);
+    if (failed)
+        errno = number;
+    return failed ? -1 : result;
+}
+
 ON_FD(fsync, "sync")
 ON_FD(fdatasync, "sync")
 ON_FD(syncfs, "sync")
@@ -229,18 +239,25 @@ FILE *fopen64(const char *path, const char *mode)
     return fails(met("open", path, -1)) ? NULL : real(path, mode);
 }
 
+/* What a failed call of the stream leaves: the mark that ferror() shows (glibc, libio.h). */
+static size_t failed_stream(FILE *file)
+{
+    file->_flags |= 0x20;
+    return 0;
+}
+
 size_t fread(void *data, size_t size, size_t count, FILE *file)
 {
     REAL(fread);
     Rule *rule = met("read", NULL, fileno(file));
-    return fails(rule) ? 0 : real(data, size, shortened(rule, count), file);
+    return fails(rule) ? failed_stream(file) : real(data, size, shortened(rule, count), file);
 }
 
 size_t fwrite(const void *data, size_t size, size_t count, FILE *file)
 {
     REAL(fwrite);
     Rule *rule = met("write", NULL, fileno(file));
-    return fails(rule) ? 0 : real(data, size, shortened(rule, count), file);
+    return fails(rule) ? failed_stream(file) : real(data, size, shortened(rule, count), file);
 }
 
 int fclose(FILE *file)

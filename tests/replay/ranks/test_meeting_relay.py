@@ -33,7 +33,7 @@ from tests.replay.causal.test_paced_ranks import options
 from traces.errors import DxtReplayError
 from traces.store.reader import open_capture
 world = comm.connect()
-comm._node_id = lambda: str(world.rank)  # as if each process were on a node of its own
+comm.node_id = lambda: str(world.rank)  # as if each process were on a node of its own
 {after}
 folder = Path({folder!r})
 try:

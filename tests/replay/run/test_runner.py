@@ -19,6 +19,7 @@ from replay.twin.stage import stage
 from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import Op, Span, build_capture, read, write
 from traces.errors import TargetError, UsageError
+from traces.replay_record import replay_record
 from traces.store.reader import open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -326,3 +327,15 @@ def test_thousands_of_lanes_in_one_process_come_to_an_end(tmp_path):
     result = run_replay(source, tmp_path / "replay.capture", choices, Solo())
     assert result is not None
     assert (result.tally.operations, result.tally.failed) == (lanes, 0)
+
+
+def test_the_machine_is_measured_before_a_run_that_lasts_long_enough(tmp_path):
+    ops = [read(0, start_ns=i * 300 * MS, length=4096) for i in range(5)]
+    source = build_capture(tmp_path, ops=ops, files=["/data/train.bin"], name="source")
+    stage(plan_stage(source, tmp_path / "twin"))
+    for pace, speed, measured in ((Pace.TIMED, 1.0, True), (Pace.TIMED, 4.0, False), (Pace.NONE, 1.0, False)):
+        chosen = options(tmp_path / "twin", source, pace=pace, speed=speed, force=True)
+        run_replay(source, tmp_path / "r.capture", chosen, Solo())
+        record = replay_record(open_capture(tmp_path / "r.capture").info)
+        assert (record.jitter_before_us is not None) == measured
+        assert 0 < record.processors_pct <= 110

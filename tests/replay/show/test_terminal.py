@@ -139,6 +139,16 @@ def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[s
             {"lag_us": {"p99": 5000.0}, "jitter_us": {"p99": 600.0}},
             "lag p99 5.00 ms, on time for this machine (limit 6.00 ms)",
         ),
+        (
+            {
+                "lag_us": {"p99": 5000.0},
+                "jitter_us": {"p99": 600.0},
+                "jitter_before_us": {"p99": 20.0},
+                "processors_pct": 95.0,
+            },
+            "LATE (limit 1.00 ms): before the run this machine woke an idle thread within 20.0 us, so the rest is the "
+            "replay's own share (it took 95.00 % of the processors)",
+        ),
         ({"failed": 3, "errors": {"ENOENT": 3}}, "FAILED: replayed 1,234,567 operations"),
         ({"failed": 3, "errors": {"ENOENT": 3}}, "; 3 operations failed (ENOENT: 3)."),
         ({"close_errors": {"EIO": 1}}, "1 file failed to close (EIO: 1)."),

@@ -1,0 +1,35 @@
+"""What the machine cannot hold is said before the first thread of a lane is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from replay.engine.threads import require_threads
+from tests.places import ROOT
+
+PROGRAM = """
+import resource
+from pathlib import Path
+from replay.engine.threads import require_threads
+from traces.errors import ReplayError
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+resource.setrlimit(resource.RLIMIT_AS, (used + (58 << 20), resource.RLIM_INFINITY))
+require_threads(40)
+try:
+    require_threads(500)
+except ReplayError as error:
+    print(error)
+"""
+
+
+def test_threads_without_room_for_their_stacks_are_refused_with_the_number_of_processes_that_would_do() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "needs 508 threads, one for each lane" in done.stdout
+    assert "the limit of address space (ulimit -v)" in done.stdout
+    assert "replay on 10 processes or more, or choose fewer ranks (--ranks)" in done.stdout
+
+
+def test_a_few_threads_are_always_possible() -> None:
+    require_threads(4)

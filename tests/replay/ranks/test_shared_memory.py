@@ -1,0 +1,26 @@
+"""Too little shared memory for MPI is said before MPI begins, because it ends processes by a signal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.places import ROOT
+from tests.replay.commands.test_ended_early import MPIEXEC
+
+PROGRAM = "from replay.ranks.comm import connect; connect()"
+SMALL = 'mount -t tmpfs -o size=1M tmpfs /dev/shm && exec "$0" -n 2 "$1" -c "$2"'
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or MPIEXEC is None, reason="needs root, to mount, and mpiexec")
+def test_too_little_shared_memory_is_said_before_it_kills() -> None:
+    command = ["unshare", "-m", "sh", "-c", SMALL, str(MPIEXEC), sys.executable, PROGRAM]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("cannot mount here")
+    assert done.returncode != 0
+    assert done.stderr.count("dxt-replay: warning: /dev/shm has 1.00 MiB free") == 1
+    assert "--shm-size" in done.stderr
