@@ -38,9 +38,12 @@ USAGE_SCHEMA = pa.schema(
 bytes."""
 
 _ENUMERATED = ("op", "api", "origin")
-_KEYS = ("lane", *_ENUMERATED, "file_id", "other_file_id")
+_KEYS = ("rank", "lane", *_ENUMERATED, "file_id", "other_file_id")
 _FOLD_ROWS = 1 << 17
 """Rows of partial counts after which they are added up."""
+
+_ROW_GROUP_ROWS = 1 << 14
+"""Rows of a row group: what is read at once to find the counts of one rank."""
 
 
 class UsageCounter:
@@ -53,42 +56,52 @@ class UsageCounter:
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Count a batch with USAGE_COLUMNS."""
-        op, offset, length = codes(batch, "op"), batch.column("offset").to_numpy(), batch.column("length").to_numpy()
-        renames = op == OPS.index("rename")
-        part = {
-            "lane": batch.column("lane").to_numpy(),
-            "op": op,
-            "api": codes(batch, "api"),
-            "origin": codes(batch, "origin"),
-            "file_id": batch.column("file_id").to_numpy(),
-            "other_file_id": np.where(renames, offset, -1).astype(np.int32),
-            "operations": np.ones(len(op), dtype=np.int64),
-            "least_length": length,
-            "reach": np.where(renames, 0, np.maximum(offset, 0) + length),
-        }
-        self._keep(_added_up(pa.table(part)))
+        self._parts.append(_counted(batch, np.zeros(batch.num_rows, dtype=np.int32)))
+        self._rows += self._parts[-1].num_rows
+        if self._rows - self._folded_rows > _FOLD_ROWS:
+            self._fold()
 
     def table(self, rank: int) -> pa.Table:
         """All that was counted (`USAGE_SCHEMA`), as this rank's."""
         if not self._parts:
             return USAGE_SCHEMA.empty_table()
         self._fold()
-        counted = self._parts[0]
-        columns = {name: counted[name] for name in USAGE_SCHEMA.names if name not in ("rank", *_ENUMERATED)}
-        columns |= {name: dictionary_array(counted[name].to_numpy(), VOCABULARY[name]) for name in _ENUMERATED}
-        columns["rank"] = np.full(counted.num_rows, rank, dtype=np.int32)
-        return pa.table([columns[name] for name in USAGE_SCHEMA.names], schema=USAGE_SCHEMA)
-
-    def _keep(self, part: pa.Table) -> None:
-        self._parts.append(part)
-        self._rows += part.num_rows
-        if self._rows - self._folded_rows > _FOLD_ROWS:
-            self._fold()
+        ranks = pa.array(np.full(self._rows, rank, dtype=np.int32))
+        return _as_usage(self._parts[0].set_column(0, "rank", ranks))
 
     def _fold(self) -> None:
-        if len(self._parts) > 1:
-            self._parts = [_added_up(pa.concat_tables(self._parts))]
+        self._parts = [_folded(self._parts)]
         self._rows = self._folded_rows = self._parts[0].num_rows
+
+
+def _counted(batch: pa.RecordBatch | pa.Table, ranks: np.ndarray) -> pa.Table:
+    """The counts of a batch by rank and _KEYS, in the order in which these come; codes instead of names."""
+    op, offset, length = codes(batch, "op"), batch.column("offset").to_numpy(), batch.column("length").to_numpy()
+    renames = op == OPS.index("rename")
+    part = {
+        "rank": ranks,
+        "lane": batch.column("lane").to_numpy(),
+        "op": op,
+        "api": codes(batch, "api"),
+        "origin": codes(batch, "origin"),
+        "file_id": batch.column("file_id").to_numpy(),
+        "other_file_id": np.where(renames, offset, -1).astype(np.int32),
+        "operations": np.ones(len(op), dtype=np.int64),
+        "least_length": length,
+        "reach": np.where(renames, 0, np.maximum(offset, 0) + length),
+    }
+    return _added_up(pa.table(part))
+
+
+def _folded(parts: list[pa.Table]) -> pa.Table:
+    return parts[0] if len(parts) == 1 else _added_up(pa.concat_tables(parts))
+
+
+def _as_usage(counted: pa.Table) -> pa.Table:
+    """The counts as `USAGE_SCHEMA`."""
+    columns = {name: counted[name] for name in USAGE_SCHEMA.names if name not in _ENUMERATED}
+    columns |= {name: dictionary_array(counted[name].to_numpy(), VOCABULARY[name]) for name in _ENUMERATED}
+    return pa.table([columns[name] for name in USAGE_SCHEMA.names], schema=USAGE_SCHEMA)
 
 
 def _added_up(parts: pa.Table) -> pa.Table:
@@ -100,38 +113,46 @@ def _added_up(parts: pa.Table) -> pa.Table:
 
 
 class UsageWriter:
-    """Writes the counts of an op stream that comes rank by rank. Raises: OSError when the disk refuses."""
+    """Writes the counts of an op stream that comes rank by rank: those of many small ranks in one row group.
+
+    Memory: the counts of the current rank, and 128 Ki rows. Raises: OSError when the disk refuses.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: pq.ParquetWriter | None = None
-        self._counter = UsageCounter()
-        self._rank: int | None = None
+        self._parts: list[pa.Table] = []
+        self._rows = self._kept_rows = 0
         self.file: Path | None = None
 
-    def add(self, rank: int, rows: pa.Table) -> None:
-        """Count rows of `rank`, whose rows come together."""
-        if rank != self._rank:
-            self._finish_rank()
-            self._rank = rank
-        self._counter.add(rows)
+    def add(self, rows: pa.Table) -> None:
+        """Count rows of one rank or of several; the rows of a rank come together."""
+        self._parts.append(_counted(rows, rows["rank"].to_numpy()))
+        self._rows += self._parts[-1].num_rows
+        if self._rows - self._kept_rows > _FOLD_ROWS:
+            self._flush(whole=False)
 
     def close(self) -> None:
         """Write what is counted, and the footer."""
-        self._finish_rank()
+        self._flush(whole=True)
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
-    def _finish_rank(self) -> None:
-        if self._rank is None:
+    def _flush(self, *, whole: bool) -> None:
+        """Write the counts of all ranks, without the last one unless `whole`, as more of its rows may come."""
+        if not self._parts:
             return
-        if self._writer is None:
-            self.file = self._folder / f"usage-{self._rank:07d}.parquet"
-            self._writer = pq.ParquetWriter(self.file, USAGE_SCHEMA, compression="zstd", write_page_checksum=True)
-        table = self._counter.table(self._rank)
-        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
-        self._counter, self._rank = UsageCounter(), None
+        counted = _folded(self._parts)
+        ranks = counted["rank"].to_numpy()
+        done = len(ranks) if whole else int(np.count_nonzero(ranks != ranks[-1]))
+        if done:
+            if self._writer is None:
+                self.file = self._folder / f"usage-{ranks[0]:07d}.parquet"
+                self._writer = pq.ParquetWriter(self.file, USAGE_SCHEMA, compression="zstd", write_page_checksum=True)
+            self._writer.write_table(_as_usage(counted.slice(0, done)), row_group_size=_ROW_GROUP_ROWS)
+        self._parts = [counted.slice(done)] if done < len(ranks) else []
+        self._rows = self._kept_rows = len(ranks) - done
 
 
 class StoredUsage:
@@ -139,25 +160,38 @@ class StoredUsage:
 
     def __init__(self, directory: Path, files: int) -> None:
         self._files = files
-        self._places: dict[int, list[tuple[Path, pq.FileMetaData, int]]] = {}
-        self._opened: tuple[Path, pq.ParquetFile] | None = None
+        self._places: list[tuple[Path, pq.FileMetaData, int]] = []
+        bounds = []
         folders = (directory / USAGE_FOLDER, directory / OPS_FOLDER)
         for file in sorted(file for folder in folders for file in folder.glob("usage-*.parquet")):
             footer = _footer(file)
-            for rank, group in _row_groups(file, footer) if footer is not None else ():
-                self._places.setdefault(rank, []).append((file, footer, group))
+            for first, last, group in _row_groups(file, footer) if footer is not None else ():
+                self._places.append((file, footer, group))
+                bounds.append((first, last))
+        self._first, self._last = np.array(bounds, dtype=np.int64).reshape(-1, 2).T
+        self._read: tuple[int, pa.Table] | None = None
+        self._opened: tuple[Path, pq.ParquetFile] | None = None
 
     def of(self, rank: int) -> pa.Table | None:
         """The stored counts of `rank` (`USAGE_SCHEMA`); None where there are none."""
         tables = []
-        for file, footer, group in self._places.get(rank, []):
+        for place in np.flatnonzero((self._first <= rank) & (self._last >= rank)).tolist():
             try:
-                opened = self._open(file, footer)
-                tables.append(conforming(opened.read_row_group(group, use_threads=False), USAGE_SCHEMA, file))
+                table = self._row_group(place)
             except (pa.ArrowException, OSError, ValueError, CaptureError):
                 return None
+            mine = table["rank"].to_numpy() == rank
+            tables.append(table if mine.all() else table.filter(pa.array(mine)))
         found = pa.concat_tables(tables) if tables else None
-        return found if found is not None and self._plausible(found) else None
+        return found if found is not None and found.num_rows and self._plausible(found) else None
+
+    def _row_group(self, place: int) -> pa.Table:
+        """A row group; the last one is kept, as the next rank's counts are likely to be in it, too."""
+        if self._read is None or self._read[0] != place:
+            file, footer, group = self._places[place]
+            table = self._open(file, footer).read_row_group(group, use_threads=False)
+            self._read = place, conforming(table, USAGE_SCHEMA, file)
+        return self._read[1]
 
     def _open(self, file: Path, footer: pq.FileMetaData) -> pq.ParquetFile:
         """The file, which stays open: the ranks after this one are most often in it, too."""
@@ -187,9 +221,9 @@ def _footer(file: Path) -> pq.FileMetaData | None:
         return None
 
 
-def _row_groups(file: Path, footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
-    """(rank, index) of the row groups of a usage file."""
-    for index, (least, most) in enumerate(claimed_ranks(file, footer.num_row_groups) or ()):
+def _row_groups(file: Path, footer: pq.FileMetaData) -> Iterator[tuple[int, int, int]]:
+    """(first rank, last rank, index) of the row groups of a usage file."""
+    for index, (first, last) in enumerate(claimed_ranks(file, footer.num_row_groups) or ()):
         # A few bytes may claim rows that would fill the memory.
-        if least == most and footer.row_group(index).num_rows <= max(file.stat().st_size, MOST_ROWS):
-            yield least, index
+        if footer.row_group(index).num_rows <= max(file.stat().st_size, MOST_ROWS):
+            yield first, last, index
