@@ -97,8 +97,8 @@ class FilesOfRows:
         """int32 (n,): the file of each row."""
         return self.files[self.of_row]
 
-    def select(self, rows: np.ndarray) -> FilesOfRows:
-        """The rows of a boolean mask or an index array, over the same files."""
+    def select(self, rows: np.ndarray | slice) -> FilesOfRows:
+        """The rows of a boolean mask, an index array or a slice, over the same files."""
         return FilesOfRows(files=self.files, of_row=self.of_row[rows])
 
 
@@ -125,6 +125,20 @@ class FileTable:
         for position in np.argsort(first).tolist():
             ids[position] = self._number_one(int(unique[position]))
         return FilesOfRows(files=ids, of_row=inverse.reshape(-1))
+
+    def number_by_rank(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[FilesOfRows]:
+        """As `number`, for (place of the rank, record id) of several kinds of rows, whose places ascend.
+
+        The rows of a rank come before those of the next one, and in the order of the kinds.
+        """
+        places = np.concatenate([place for place, _ in parts])
+        records = np.concatenate([record_id for _, record_id in parts])
+        order = np.argsort(places, kind="stable")
+        found = self.number(records[order])
+        of_row = np.empty(len(order), dtype=np.int64)
+        of_row[order] = found.of_row
+        cuts = np.cumsum([len(place) for place, _ in parts])[:-1]
+        return [FilesOfRows(files=found.files, of_row=each) for each in np.split(of_row, cuts)]
 
     def _number_one(self, record_id: int) -> int:
         if record_id not in self._ids:
@@ -172,11 +186,9 @@ class FileTable:
                 states[file] = state
         return states
 
-    def renamed(self, record_id: int, target_id: int) -> int:
-        """file_id of the new name of a file, which is as large as the old one."""
-        target = self._number_one(target_id)
-        self._sizes[target] = max(self._sizes[target], self._sizes[self._number_one(record_id)])
-        return target
+    def note_renamed(self, file_id: int, target_id: int) -> None:
+        """A file got a new name, which is as large as the old one."""
+        self._sizes[target_id] = max(self._sizes[target_id], self._sizes[file_id])
 
     def note_sizes(self, rows: FilesOfRows, offset: np.ndarray, length: np.ndarray) -> None:
         """Grow the files to what these accesses need; an offset of -1 is unknown and counts as 0."""
@@ -185,13 +197,17 @@ class FileTable:
         for file, end in zip(rows.files.tolist(), ends.tolist(), strict=True):
             self._sizes[file] = max(self._sizes[file], end)
 
-    def note_traced(self, rank: int, rows: FilesOfRows, length: np.ndarray) -> None:
-        """Count traced operations of one rank at the layer that the counters are compared with."""
-        operations = np.bincount(rows.of_row, minlength=len(rows.files))
-        moved = np.bincount(rows.of_row, weights=length, minlength=len(rows.files))
-        for file, count, size in zip(rows.files.tolist(), operations.tolist(), moved.tolist(), strict=True):
-            if count:
-                self._traced.setdefault((rank, file), _Traced()).add(_Traced(count, int(size)))
+    def note_traced(self, rank: np.ndarray, rows: FilesOfRows, length: np.ndarray) -> None:
+        """Count traced operations, whose rank is given, at the layer that the counters are compared with."""
+        if not len(rank):
+            return
+        pairs, of_row = np.unique(rank.astype(np.int64) * len(rows.files) + rows.of_row, return_inverse=True)
+        of_row = of_row.reshape(-1)
+        operations, moved = np.bincount(of_row), np.bincount(of_row, weights=length)
+        ranks, files = pairs // len(rows.files), rows.files[pairs % len(rows.files)]
+        columns = (ranks.tolist(), files.tolist(), operations.tolist(), moved.tolist())
+        for one, file, count, size in zip(*columns, strict=True):
+            self._traced.setdefault((one, file), _Traced()).add(_Traced(count, int(size)))
 
     def finish(self, ranks_of_logs: Sequence[int | None]) -> tuple[pa.Table, Coverage]:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""

@@ -48,6 +48,10 @@ class JobSpans:
         for rank in self.more.loops.keys() - self.profiles.keys():
             self._tables[rank] = _spans_table(rank, self.more.loops[rank], -self.start_ns)
 
+    def have_own(self, ranks: np.ndarray) -> np.ndarray:
+        """bool (r,): which of some ranks have a profile, or spans of their own from another file."""
+        return np.isin(ranks, [*self.profiles.keys(), *self.more.loops.keys()])
+
     def profile(self, rank: int) -> Profile | None:
         """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
         if rank not in self.profiles:

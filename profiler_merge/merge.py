@@ -1,7 +1,8 @@
 """Sources to one capture: Darshan log(s) or another tool's traces, and the framework's profiles where there are any.
 
-Rank by rank: the rank's DXT segments, its profile, the offset between their clocks, then lanes, steps and rows. No more
-than one rank's segments and one profile are in memory at a time.
+Rank by rank, or many small ranks at once: the DXT segments, the rank's profile, the offset between their clocks, then
+lanes, steps and rows. No more than one large rank's segments, or some MB of small ranks', and one profile are in memory
+at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from profiler_merge.clocks.profile_ranks import map_profiles
 from profiler_merge.clocks.worker_clock import align_worker
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog, numbered, open_job, process_ids
-from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError
+from profiler_merge.darshan.rank_segments import RankSegments, RanksInterleavedError, SegmentBatch
 from profiler_merge.file_table import FileTable, mapped_warnings
 from profiler_merge.gaps import gap_warnings, refuse_rubbish
 from profiler_merge.given_files import GivenFiles, given_files
@@ -244,20 +245,29 @@ class _Merger:
         return info, table, spans.num_rows
 
     def _rank_columns(self, seen: set[int]) -> Iterator[dict[str, np.ndarray]]:
-        """The rows of one rank after the other; the ranks are added to `seen`."""
-        for rank, parts in self._sources.ranks():
-            seen.add(rank)
-            yield self._columns_of(rank, parts)
+        """The rows of some ranks after the other; the ranks are added to `seen`."""
+        for parts in self._sources.batches():
+            ranks = parts[0][1].ranks
+            seen.update(ranks.tolist())
+            if len(ranks) == 1:
+                yield self._columns_of(int(ranks[0]), parts)
+                continue
+            process, batch = parts[0]
+            for first, last in _alike(batch, self._spans.have_own(ranks)):
+                alike = batch.of_ranks(first, last)
+                yield self._columns_of(int(ranks[first]), [(process, alike)])
 
-    def _columns_of(self, rank: int, parts: list[tuple[ProcessLog, RankSegments]]) -> dict[str, np.ndarray]:
-        """The rank's rows in start order; its spans, clock and file counts are noted on the way."""
+    def _columns_of(self, rank: int, parts: list[tuple[ProcessLog, SegmentBatch]]) -> dict[str, np.ndarray]:
+        """The rows of a rank, or of several alike from `rank` on, by rank and start; its spans, clock and file counts
+        are noted on the way."""
         profile = self._spans.profile(rank)
         columns = []
         lanes = undated_offset_ns = 0
         process_of_lane: list[int] = []
-        for process, segments in parts:
+        for process, batch in parts:
             # Only the rank's own process is in the profile.
             own = profile if process.worker == 0 else None
+            segments = batch.of_rank(int((batch.counts > 0).argmax()))
             alignment = (
                 self._align(rank, process, segments, own)
                 if process.worker == 0
@@ -267,9 +277,10 @@ class _Merger:
                 # The profile has no date, so it is moved to the log's clock, not the log to the profile's.
                 undated_offset_ns = -alignment.offset_ns
                 alignment = replace(alignment, offset_ns=0)
-            made = self._rows.columns(rank, process, segments, alignment)
+            made = self._rows.columns(process, batch, alignment)
             if len(made["lane"]):
-                self._clock.append(_rank_clock(rank, process.worker, alignment))
+                known = np.unique(made["rank"]).tolist()
+                self._clock += [_rank_clock(each, process.worker, alignment) for each in known]
                 made["lane"] = made["lane"] + np.int32(lanes)
                 lanes = int(made["lane"].max()) + 1
             process_of_lane += [process.worker] * (lanes - len(process_of_lane))
@@ -281,7 +292,6 @@ class _Merger:
             rank, joined, np.array(process_of_lane, dtype=np.int64)[joined["lane"]], self._files.name
         )
         joined["step"] = self._spans.step_of(rank, joined["start_ns"])
-        joined["rank"] = np.full(len(joined["lane"]), rank, dtype=np.int32)
         return joined
 
     def _align_worker(self, process: ProcessLog, segments: RankSegments, profile: Profile | None) -> Alignment:
@@ -304,6 +314,20 @@ class _Merger:
         alignment, notes = align_rank(segments, process.log, profile, self._method)
         self._warnings += [f"rank {rank}: {note}" for note in notes]
         return alignment
+
+
+def _alike(batch: SegmentBatch, alone: np.ndarray) -> list[tuple[int, int]]:
+    """The ranks of a batch, as (first, end) places, in runs of ranks that either all have thread ids or none; a rank in
+    `alone` (bool) is a run by itself."""
+    threaded = batch.threaded | (batch.counts == 0)
+    mixed = not (batch.knows_threads or not threaded[batch.counts > 0].any())
+    new = alone.copy()
+    new[1:] |= alone[:-1]
+    if mixed:
+        new[1:] |= threaded[1:] != threaded[:-1]
+    new[0] = True
+    begin = np.flatnonzero(new)
+    return list(zip(begin.tolist(), [*begin[1:].tolist(), len(alone)], strict=True))
 
 
 def _tables(ranks: Iterable[dict[str, np.ndarray]]) -> Iterator[pa.Table]:

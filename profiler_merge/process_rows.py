@@ -1,34 +1,37 @@
-"""The op stream of one process of a rank: traced segments with their lanes, and what is reconstructed beside them.
+"""The op stream of processes of a log: traced segments with their lanes, and what is reconstructed beside them.
 
-Columns are those of `traces.schema.OPS_SCHEMA` but for rank and step, and `tie`, which orders rows that start together.
+Columns are those of `traces.schema.OPS_SCHEMA` but for step, and `tie`, which orders rows that start together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from profiler_merge.clocks.offsets import Alignment
 from profiler_merge.darshan.job_logs import ProcessLog
 from profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads
-from profiler_merge.darshan.rank_segments import RankSegments
-from profiler_merge.file_table import REPAIRED, SUSPECT, FileTable
+from profiler_merge.darshan.rank_segments import SegmentBatch
+from profiler_merge.file_table import REPAIRED, SUSPECT, FilesOfRows, FileTable
 from profiler_merge.untraced.access_times import Activity
 from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
 from profiler_merge.untraced.offset_repair import examine_offsets, opened_together
 from profiler_merge.untraced.rank_counters import COUNTED_TIMES, MODULES, NOT_SEEN, CountedFiles, RankCounters
 from profiler_merge.untraced.rank_data import RankData
 from profiler_merge.untraced.rebuilt import Rebuilt
-from profiler_merge.untraced.reconstruct import CountedModule, ReconstructedRows, TracedRows, operations_of, reconstruct
+from profiler_merge.untraced.reconstruct import CountedModule, ReconstructedRows, reconstruct
+from profiler_merge.untraced.renamed_files import LogNames
+from profiler_merge.untraced.traced_operations import TracedRows, operations_of
 from traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
 
 _COUNTED_API = APIS.index("POSIX")
 _RENAME = OPS.index("rename")
 _COLUMNS = {
-    "lane": np.int32, "op": np.int8, "api": np.int8, "file_id": np.int32, "offset": np.int64, "length": np.int64,
-    "start_ns": np.int64, "end_ns": np.int64, "origin": np.int8, "tie": np.int64,
+    "rank": np.int32, "lane": np.int32, "op": np.int8, "api": np.int8, "file_id": np.int32, "offset": np.int64,
+    "length": np.int64, "start_ns": np.int64, "end_ns": np.int64, "origin": np.int8, "tie": np.int64,
 }  # fmt: skip
 
 
@@ -56,6 +59,7 @@ class ProcessRows:
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
     _counters: dict[str, RankCounters] = field(default_factory=dict)
     _data: dict[tuple[str, str], RankData] = field(default_factory=dict)
+    _names: dict[str, LogNames] = field(default_factory=dict)
 
     def counters(self, process: ProcessLog) -> RankCounters:
         """The counters of a process's log, read once. Raises: LogError when they are damaged or of a new version."""
@@ -64,69 +68,102 @@ class ProcessRows:
             self._counters[key] = RankCounters(process.log, self.ranks, fixed_rank=process.rank, excluded=self.excluded)
         return self._counters[key]
 
-    def columns(
-        self, rank: int, process: ProcessLog, segments: RankSegments, alignment: Alignment
-    ) -> dict[str, np.ndarray]:
-        """The columns, by traced and then by reconstructed rows, each in start order; lanes from 0."""
-        files_of_rows = self.files.number(segments.record_id)
+    def columns(self, process: ProcessLog, batch: SegmentBatch, alignment: Alignment) -> dict[str, np.ndarray]:
+        """The columns of the ranks of a batch, by traced and then by reconstructed rows, each by rank and start.
+
+        Lanes are numbered from 0 in each rank. All ranks of a batch with more than one have, or lack, thread ids.
+        """
         log_start = process.log.job.start_ns
-        start_ns, end_ns = (
-            self._capture_ns(times, log_start, alignment) for times in (segments.start_ns, segments.end_ns)
-        )
-        order = np.lexsort((-end_ns, start_ns))
-        segments, files_of_rows = segments.select(order), files_of_rows.select(order)
-        start_ns, end_ns = start_ns[order], end_ns[order]
+        start_ns, end_ns = (self._capture_ns(times, log_start, alignment) for times in (batch.start_ns, batch.end_ns))
+        place = batch.place
+        in_log_order = batch.record_id
+        order = np.lexsort((-end_ns, start_ns, place))
+        batch, start_ns, end_ns = batch.reordered(order), start_ns[order], end_ns[order]
         counted = self.counters(process)
         files = {
-            module: self._on_capture_clock(counted.of_rank(rank, module), log_start, alignment) for module in MODULES
+            module: self._on_capture_clock(counted.of_ranks(batch.ranks, module), log_start, alignment)
+            for module in MODULES
         }
         rows = TracedRows(
-            record_id=segments.record_id,
-            api=segments.api,
-            is_write=segments.is_write,
-            offset=segments.offset,
-            length=segments.length,
+            process=place,
+            record_id=batch.record_id,
+            api=batch.api,
+            is_write=batch.is_write,
+            offset=batch.offset,
+            length=batch.length,
             start_ns=start_ns,
             end_ns=end_ns,
-            lane=self._lanes(segments, start_ns, end_ns),
+            lane=self._lanes(batch, start_ns, end_ns),
         )
-        rows = self._examined(rows, files["POSIX"], segments.thread)
-        at_counted = segments.api == _COUNTED_API
-        self.files.note_sizes(files_of_rows, rows.offset, segments.length)
-        self.files.note_traced(rank, files_of_rows.select(at_counted), segments.length[at_counted])
-        traced = {
-            "lane": rows.lane,
-            "op": np.where(segments.is_write, WRITE, READ).astype(np.int8),
-            "api": segments.api,
-            "file_id": files_of_rows.file_id,
-            "offset": rows.offset,
-            "length": segments.length,
-            "start_ns": start_ns,
-            "end_ns": end_ns,
-            "origin": np.full(len(segments), TRACED, dtype=np.int8),
-            "tie": np.zeros(len(segments), dtype=np.int64),
+        rows, examined = self._examined(rows, files["POSIX"], batch.thread if batch.knows_threads else None)
+        made = self._reconstructed(process, batch, rows, files, alignment)
+        numbers = self.files.number_by_rank([(place, in_log_order), *([] if made is None else _records(made))])
+        of_traced, of_made = numbers[0].select(order), numbers[1:]
+        self._note(batch, rows, of_traced, made, of_made)
+        for state, (record_id, operations) in examined.items():
+            self.files.note_offsets(state, self.files.number(record_id).file_id, operations)
+        parts = [self._traced(batch.ranks, rows, of_traced)]
+        if made is not None:
+            parts.append(self._made(batch.ranks, made, of_made))
+        return {
+            name: np.concatenate([part[name] for part in parts]).astype(dtype, copy=False)
+            for name, dtype in _COLUMNS.items()
         }
+
+    def _reconstructed(
+        self,
+        process: ProcessLog,
+        batch: SegmentBatch,
+        rows: TracedRows,
+        files: Mapping[str, CountedFiles],
+        alignment: Alignment,
+    ) -> ReconstructedRows | None:
+        """What no trace holds of the ranks of a batch; None where nothing is to be reconstructed."""
         if not self.reconstruct:
-            return traced
+            return None
+        log, names = str(process.log.path), process.log.names
+        if log not in self._names:
+            self._names[log] = LogNames(by_record=names)
         modules = [
             CountedModule(
-                module=module, files=of_module, data=self._counted_data(rank, process, module, of_module, alignment)
+                module=module,
+                files=of_module,
+                data=partial(self._data_of, process, batch.ranks, of_module, module, alignment),
             )
             for module, of_module in files.items()
         ]
-        found = reconstruct(rows, modules, process.log.names, self.limit)
-        for each in modules:
-            if each.data is not None:
-                self.rebuilt.note(
-                    str(process.log.path), rank, each.module, found, each.data, each.files, process.log.names
-                )
-        made = self._made(found)
-        return {name: np.concatenate([traced[name], made[name]]).astype(dtype) for name, dtype in _COLUMNS.items()}
+        found = reconstruct(rows, modules, self._names[log], len(batch.ranks), self.limit)
+        for each in found.rebuilt:
+            self.rebuilt.note(log, int(batch.ranks[each.process]), each, names)
+        self.reconstructed += len(found)
+        self.left_out += found.left_out
+        self.files.note_names(found.names)
+        return found
 
-    def _counted_data(
-        self, rank: int, process: ProcessLog, module: str, files: CountedFiles, alignment: Alignment
-    ) -> CountedData | None:
-        """What the rank read and wrote at a module by its counters; its HEATMAP is looked up where it is needed."""
+    def _data_of(
+        self,
+        process: ProcessLog,
+        ranks: np.ndarray,
+        files: CountedFiles,
+        module: str,
+        alignment: Alignment,
+        traced: np.ndarray,
+    ) -> dict[int, CountedData]:
+        """What ranks of a batch did at a module beyond their trace; HEATMAP is looked up where it is needed."""
+        data = self._rank_data(process, module)
+
+        def activity(rank: int) -> Activity | None:
+            found = data.activity(rank)
+            if found is None:
+                return None
+            return replace(found, edges=self._capture_ns(found.edges, process.log.job.start_ns, alignment))
+
+        return {
+            place: replace(counted, activity=partial(activity, int(ranks[place])))
+            for place, counted in data.untraced(files, ranks, traced).items()
+        }
+
+    def _rank_data(self, process: ProcessLog, module: str) -> RankData:
         key = str(process.log.path), module
         if key not in self._data:
             self._data[key] = RankData(
@@ -138,18 +175,50 @@ class ProcessRows:
                 fixed_rank=process.rank,
                 excluded=self.excluded,
             )
-        data = self._data[key]
-        counted = data.of_rank(rank, files.opens)
-        if counted is None:
-            return None
+        return self._data[key]
 
-        def activity() -> Activity | None:
-            found = data.activity(rank)
-            if found is None:
-                return None
-            return replace(found, edges=self._capture_ns(found.edges, process.log.job.start_ns, alignment))
+    def _note(
+        self,
+        batch: SegmentBatch,
+        traced: TracedRows,
+        files: FilesOfRows,
+        made: ReconstructedRows | None,
+        of_made: Sequence[FilesOfRows],
+    ) -> None:
+        """Note what the rows of a batch say of their files."""
+        at_counted = traced.api == _COUNTED_API
+        self.files.note_traced(
+            batch.ranks[traced.process[at_counted]], files.select(at_counted), batch.length[at_counted]
+        )
+        if made is None or not (renamed := np.flatnonzero(made.op == _RENAME)).size:
+            self._note_sizes(traced, files, made, of_made, slice(None), slice(None))
+            return
+        # A new name is as large as the old one is by then: the ranks before count, those after do not.
+        traced_begin = made_begin = 0
+        for process in np.unique(made.process[renamed]).tolist():
+            traced_end, made_end = (int(np.searchsorted(each.process, process + 1)) for each in (traced, made))
+            self._note_sizes(traced, files, made, of_made, slice(traced_begin, traced_end), slice(made_begin, made_end))
+            traced_begin, made_begin = traced_end, made_end
+            mine = np.flatnonzero(made.process[renamed] == process)
+            for old, new in zip(
+                of_made[0].file_id[renamed[mine]].tolist(), of_made[1].file_id[mine].tolist(), strict=True
+            ):
+                self.files.note_renamed(old, new)
+        self._note_sizes(traced, files, made, of_made, slice(traced_begin, None), slice(made_begin, None))
 
-        return replace(counted, activity=activity)
+    def _note_sizes(
+        self,
+        traced: TracedRows,
+        files: FilesOfRows,
+        made: ReconstructedRows | None,
+        of_made: Sequence[FilesOfRows],
+        of_traced: slice,
+        of_rows: slice,
+    ) -> None:
+        self.files.note_sizes(files.select(of_traced), traced.offset[of_traced], traced.length[of_traced])
+        if made is not None:
+            data = np.flatnonzero((made.op[of_rows] == READ) | (made.op[of_rows] == WRITE)) + (of_rows.start or 0)
+            self.files.note_sizes(of_made[0].select(data), made.offset[data], made.length[data])
 
     def _capture_ns(self, times_ns: np.ndarray, log_start_ns: int, alignment: Alignment) -> np.ndarray:
         # Drift is known on the log's own clock, so the job's start is taken off again afterwards.
@@ -163,81 +232,79 @@ class ProcessRows:
         moved = np.where(seen, self._capture_ns(np.where(seen, times, 0), log_start_ns, alignment), NOT_SEEN)
         return replace(files, **dict(zip(COUNTED_TIMES, moved, strict=True)))
 
-    def _examined(self, rows: TracedRows, posix: CountedFiles, thread: np.ndarray | None) -> TracedRows:
-        """The rows, with offsets repaired where possible; repaired and suspect offsets are noted."""
+    def _examined(
+        self, rows: TracedRows, posix: CountedFiles, thread: np.ndarray | None
+    ) -> tuple[TracedRows, dict[int, tuple[np.ndarray, np.ndarray]]]:
+        """The rows, with offsets repaired where possible; record ids and operations of REPAIRED and SUSPECT files."""
         if not opened_together(posix).any():
-            return rows
+            return rows, {}
         operations, places = operations_of(rows, posix)
         found = examine_offsets(posix, operations, None if thread is None else thread[places])
         counts = np.bincount(operations.file, minlength=len(posix))
-        for state, mask in ((REPAIRED, found.repaired), (SUSPECT, found.suspect)):
-            files = np.flatnonzero(mask)
-            self.files.note_offsets(state, self.files.number(posix.record_id[files]).file_id, counts[files])
         offset = rows.offset.copy()
         offset[places] = found.offset
-        return replace(rows, offset=offset)
+        states = ((REPAIRED, found.repaired), (SUSPECT, found.suspect))
+        return replace(rows, offset=offset), {state: (posix.record_id[mask], counts[mask]) for state, mask in states}
 
-    def _made(self, rows: ReconstructedRows) -> dict[str, np.ndarray]:
-        self.reconstructed += len(rows)
-        self.left_out += rows.left_out
-        self.files.note_names(rows.names)
-        files = self.files.number(rows.record_id)
-        data = (rows.op == READ) | (rows.op == WRITE)
-        self.files.note_sizes(files.select(data), rows.offset[data], rows.length[data])
-        renamed = rows.op == _RENAME
-        offset = rows.offset.copy()
-        for row in np.flatnonzero(renamed).tolist():
-            offset[row] = self.files.renamed(int(rows.record_id[row]), int(rows.target_id[row]))
+    def _traced(self, ranks: np.ndarray, rows: TracedRows, files: FilesOfRows) -> dict[str, np.ndarray]:
         return {
+            "rank": ranks[rows.process],
+            "lane": rows.lane,
+            "op": np.where(rows.is_write, WRITE, READ),
+            "api": rows.api,
+            "file_id": files.file_id,
+            "offset": rows.offset,
+            "length": rows.length,
+            "start_ns": rows.start_ns,
+            "end_ns": rows.end_ns,
+            "origin": np.full(len(rows.process), TRACED),
+            "tie": np.zeros(len(rows.process), dtype=np.int64),
+        }
+
+    def _made(self, ranks: np.ndarray, rows: ReconstructedRows, files: Sequence[FilesOfRows]) -> dict[str, np.ndarray]:
+        offset = rows.offset.copy()
+        offset[rows.op == _RENAME] = files[1].file_id
+        return {
+            "rank": ranks[rows.process],
             "lane": rows.lane,
             "op": rows.op,
             "api": rows.api,
-            "file_id": files.file_id,
+            "file_id": files[0].file_id,
             "offset": offset,
             "length": rows.length,
             "start_ns": rows.start_ns,
             "end_ns": rows.end_ns,
-            "origin": np.full(len(rows), RECONSTRUCTED, dtype=np.int8),
+            "origin": np.full(len(rows), RECONSTRUCTED),
             "tie": rows.tie,
         }
 
-    def _lanes(self, segments: RankSegments, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """int32 lane of each segment; the segments are in start order."""
-        if not len(segments):
+    def _lanes(self, batch: SegmentBatch, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        """int32 lane of each segment; the segments are by rank and start."""
+        if not len(batch):
             return np.empty(0, dtype=np.int32)
-        self.threads_known.append(segments.thread is not None)
-        if segments.thread is not None:
-            return lanes_from_threads(segments.thread)
+        self.threads_known.append(batch.knows_threads)
+        place = batch.place
+        if batch.knows_threads:
+            return lanes_from_threads(batch.thread, place)
         # The layers nest in each other, so that overlap across them says nothing about threads.
-        lanes = np.empty(len(segments), dtype=np.int32)
-        first = 0
-        for api in np.unique(segments.api).tolist():
-            mine = np.flatnonzero(segments.api == api)
-            lanes[mine] = lanes_from_overlap(start_ns[mine], end_ns[mine]) + np.int32(first)
-            first = int(lanes[mine].max()) + 1
+        lanes = np.empty(len(batch), dtype=np.int32)
+        first = np.zeros(len(batch.ranks), dtype=np.int32)
+        for api in np.unique(batch.api).tolist():
+            mine = np.flatnonzero(batch.api == api)
+            lanes[mine] = lanes_from_overlap(start_ns[mine], end_ns[mine], place[mine]) + first[place[mine]]
+            np.maximum.at(first, place[mine], lanes[mine] + np.int32(1))
         return lanes
 
 
-def no_segments(rank: int) -> RankSegments:
-    """The segments of a process without traced operations."""
-    none = np.empty(0, dtype=np.int64)
-    return RankSegments(
-        rank=rank,
-        hostname="",
-        record_id=none.astype(np.uint64),
-        api=none.astype(np.int8),
-        is_write=none.astype(bool),
-        offset=none,
-        length=none,
-        start_ns=none,
-        end_ns=none,
-        thread=None,
-    )
+def _records(made: ReconstructedRows) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Process and record id of the files of reconstructed rows, and of the new names of renames."""
+    renamed = made.op == _RENAME
+    return [(made.process, made.record_id), (made.process[renamed], made.target_id[renamed])]
 
 
 def in_start_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The rows by start; of those that start together the longest first, but for reconstructed ones that take no time:
-    those come before what they prepare."""
+    """The rows by rank and start; of those that start together the longest first, but for reconstructed ones that take
+    no time: those come before what they prepare."""
     instant = (columns["origin"] == RECONSTRUCTED) & (columns["end_ns"] == columns["start_ns"])
-    order = np.lexsort((columns["tie"], -columns["end_ns"], ~instant, columns["start_ns"]))
+    order = np.lexsort((columns["tie"], -columns["end_ns"], ~instant, columns["start_ns"], columns["rank"]))
     return {name: values[order] for name, values in columns.items() if name != "tie"}

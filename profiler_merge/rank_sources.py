@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from profiler_merge.capture_info import MAX_RANKS
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
-from profiler_merge.darshan.rank_segments import RankSegments, read_rank_segments
+from profiler_merge.darshan.rank_segments import SegmentBatch, no_segments, read_segment_batches
 from profiler_merge.darshan.regions import DamagedLogError
-from profiler_merge.process_rows import ProcessRows, no_segments
+from profiler_merge.process_rows import ProcessRows
+
+_MOST_RANKS = 1 << 12
+_MOST_SHARES = 1 << 17
+"""Ranks, and shares of ranks in reduced records, of a batch: what is reconstructed of them is in memory together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ def shown(path: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSources:
-    """The ranks of a job, each once and ascending, as `ranks` yields them.
+    """The ranks of a job, each once and ascending, as `batches` yields them.
 
     rows: knows the counters of each process, which are evidence of a rank, too.
     left_out: record ids whose segments are dropped.
@@ -69,52 +72,68 @@ class RankSources:
     gather: bool
     skip_damaged: bool
 
-    def ranks(self) -> Iterator[tuple[int, list[tuple[ProcessLog, RankSegments]]]]:
-        """Each rank that was traced or counted, with the segments of its process and of its workers.
+    def batches(self) -> Iterator[list[tuple[ProcessLog, SegmentBatch]]]:
+        """Each rank that was traced or counted, ascending, with the segments of its process and of its workers.
 
+        Ranks that have one process each, all in one log, come many at a time; others one at a time.
         Raises: LogError for damage; RanksInterleavedError where `gather` would be needed.
         """
         if self.job.processes[0].rank is None:
-            yield from self._ranks_of_job(self.job.processes[0])
+            for batch in self._ranks_of_job(self.job.processes[0]):
+                yield [(self.job.processes[0], batch)]
             return
+        processes: dict[int, list[ProcessLog]] = {}
+        for process in self.job.processes:
+            processes.setdefault(process.rank or 0, []).append(process)
         for rank in range(self.job.nprocs):
+            number = np.array([rank])
             parts = []
-            for process in (process for process in self.job.processes if process.rank == rank):
-                found = list(self._segments(process))
+            for process in processes.get(rank, []):
+                found = [
+                    replace(batch.of_ranks(place, place + 1), ranks=number)
+                    for batch in self._segments(process)
+                    for place in range(len(batch.ranks))
+                ]
                 if not found and rank in self.rows.counters(process).ranks_of_records:
-                    found = [no_segments(rank)]
-                parts += [(process, segments) for segments in found]
+                    found = [no_segments(number)]
+                parts += [(process, batch) for batch in found]
             if parts:
-                yield rank, parts
+                yield parts
 
-    def _ranks_of_job(self, process: ProcessLog) -> Iterator[tuple[int, list[tuple[ProcessLog, RankSegments]]]]:
+    def _ranks_of_job(self, process: ProcessLog) -> Iterator[SegmentBatch]:
         """The ranks in one log, ascending: a reduced record is shared out in that order, among all of them."""
         counters = self.rows.counters(process)
-        everyone = range(self.job.nprocs) if counters.has_shared and self.job.nprocs <= MAX_RANKS else ()
-        counted = deque(sorted({*counters.ranks_of_records, *everyone}))
-        for segments in self._segments(process):
-            while counted and counted[0] < segments.rank:
-                rank = counted.popleft()
-                yield rank, [(process, no_segments(rank))]
-            if counted and counted[0] == segments.rank:
-                counted.popleft()
-            self._check_rank(process, segments.rank)
-            yield segments.rank, [(process, segments)]
-        for rank in counted:
-            yield rank, [(process, no_segments(rank))]
+        counted = counters.ranks_of_records
+        if counters.shared_files and self.job.nprocs <= MAX_RANKS:
+            counted = np.union1d(counted, np.arange(self.job.nprocs))
+        most = max(1, min(_MOST_RANKS, _MOST_SHARES // max(counters.shared_files, 1)))
+        done = 0
+        for batch in self._segments(process):
+            self._check_ranks(process, batch.ranks)
+            reached = int(np.searchsorted(counted, batch.ranks[-1], side="right"))
+            yield from _at_most(batch.among(np.union1d(counted[done:reached], batch.ranks)), most)
+            done = reached
+        if done < len(counted):
+            yield from _at_most(no_segments(counted[done:]), most)
 
-    def _check_rank(self, process: ProcessLog, rank: int) -> None:
+    def _check_ranks(self, process: ProcessLog, ranks: np.ndarray) -> None:
         """Raises: DamagedLogError for operations of a rank that the job does not have, unless damage is skipped."""
-        if not 0 < self.job.nprocs <= rank:
-            return
-        problem = f"{process.log.path} says {self.job.nprocs} processes, but holds operations of rank {rank}"
-        if not self.skip_damaged:
-            raise DamagedLogError(problem)
-        process.log.add_warning(f"{problem}: they are kept")
+        beyond = ranks[ranks >= self.job.nprocs] if self.job.nprocs > 0 else ranks[:0]
+        for rank in beyond.tolist():
+            problem = f"{process.log.path} says {self.job.nprocs} processes, but holds operations of rank {rank}"
+            if not self.skip_damaged:
+                raise DamagedLogError(problem)
+            process.log.add_warning(f"{problem}: they are kept")
 
-    def _segments(self, process: ProcessLog) -> Iterator[RankSegments]:
+    def _segments(self, process: ProcessLog) -> Iterator[SegmentBatch]:
         dropped = np.fromiter(self.left_out, dtype=np.uint64, count=len(self.left_out))
-        for segments in read_rank_segments(process.log, gather=self.gather):
-            kept = segments.select(~np.isin(segments.record_id, dropped)) if len(dropped) else segments
+        for batch in read_segment_batches(process.log, gather=self.gather):
+            kept = batch.select(~np.isin(batch.record_id, dropped)) if len(dropped) else batch
             if len(kept):
-                yield kept
+                yield kept.among(kept.ranks[kept.counts > 0])
+
+
+def _at_most(batch: SegmentBatch, ranks: int) -> Iterator[SegmentBatch]:
+    """The batch in parts of so many ranks."""
+    for first in range(0, len(batch.ranks), ranks):
+        yield batch.of_ranks(first, first + ranks)

@@ -1,4 +1,8 @@
-"""Which thread of its rank issued each operation: from thread ids where logged, from overlap otherwise. Pure."""
+"""Which thread of its rank issued each operation: from thread ids where logged, from overlap otherwise. Pure.
+
+All functions take the operations of one rank, or of several, one rank after the other: `rank` (n,) is then the place of
+each operation's rank among them, ascending from 0, and lanes are numbered from 0 in each.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,27 @@ import heapq
 import numpy as np
 
 
-def lanes_from_threads(thread_ids: np.ndarray) -> np.ndarray:
-    """int32 lane of each operation of one rank, given in start order: lanes are numbered by first appearance.
+def lanes_from_threads(thread_ids: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
+    """int32 lane of each operation, given in start order: lanes are numbered by first appearance.
 
     `thread_ids`: any integers, equal for operations of one thread. An id that a later thread uses again stays one lane,
     because the log does not distinguish the two threads.
     """
-    _, first, inverse = np.unique(thread_ids, return_index=True, return_inverse=True)
+    distinct, first, inverse = np.unique(thread_ids, return_index=True, return_inverse=True)
+    lanes_before: np.ndarray | int = 0
+    if rank is not None and len(rank) and rank[-1] != rank[0]:
+        _, first, inverse = np.unique(
+            rank * len(distinct) + inverse.reshape(-1), return_index=True, return_inverse=True
+        )
+        lanes_before = np.searchsorted(rank[first], rank[first])
     order = np.empty(len(first), dtype=np.int32)
     order[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
-    return order[inverse.reshape(-1)]
+    lanes: np.ndarray = (order - lanes_before).astype(np.int32)[inverse.reshape(-1)]
+    return lanes
 
 
-def lanes_from_overlap(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """int32 lane of each operation of one rank, given in start order: the fewest lanes on which none overlap.
+def lanes_from_overlap(start_ns: np.ndarray, end_ns: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
+    """int32 lane of each operation, given in start order: the fewest lanes on which none overlap.
 
     Each operation takes the lane that became free most recently (a reader that goes on reading is likely to be the
     same thread), so a serial stream stays on lane 0. Operations that touch (end == start) may share a lane.
@@ -29,16 +40,35 @@ def lanes_from_overlap(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
     lanes = np.zeros(count, dtype=np.int32)
     if count < 2:
         return lanes
-    latest_end = np.maximum.accumulate(end_ns)
+    rank = np.zeros(count, dtype=np.int64) if rank is None else rank
     # Stretches without any overlap need no search: an operation that begins after all before it have ended.
-    alone = np.empty(count, dtype=bool)
-    alone[0] = True
-    alone[1:] = start_ns[1:] >= latest_end[:-1]
-    begins = np.flatnonzero(alone)
+    begins = np.flatnonzero(_after_all_before(start_ns, end_ns, rank))
     ends = np.append(begins[1:], count)
     for begin, end in zip(begins[ends - begins > 1].tolist(), ends[ends - begins > 1].tolist(), strict=True):
         _colour_cluster(start_ns[begin:end].tolist(), end_ns[begin:end].tolist(), lanes[begin:end])
     return lanes
+
+
+def _after_all_before(start_ns: np.ndarray, end_ns: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """bool: which rows begin when all rows before them in their group have ended; `group` is sorted."""
+    alone = np.ones(len(start_ns), dtype=bool)
+    alone[1:] = (start_ns[1:] >= _latest(end_ns, group)[:-1]) | (group[1:] != group[:-1])
+    return alone
+
+
+def _latest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The largest of the values so far in each group; `group` (n,) is sorted."""
+    if not len(values) or group[0] == group[-1]:
+        return np.maximum.accumulate(values)
+    number = np.cumsum(np.append(False, group[1:] != group[:-1]))
+    low, distinct = values.min(), None
+    if (int(values.max()) - int(low) + 1) * (int(number[-1]) + 1) >= 1 << 62:
+        distinct, values = np.unique(values, return_inverse=True)
+        low = values.min()
+    # Lifted so far that every value of a group is above all of the group before.
+    lift = number * (values.max() - low + 1) - low
+    latest: np.ndarray = np.maximum.accumulate(values + lift) - lift
+    return latest if distinct is None else distinct[latest]
 
 
 def _colour_cluster(starts: list[int], ends: list[int], lanes: np.ndarray) -> None:
@@ -65,25 +95,43 @@ def lanes_beside(
     lane: np.ndarray,
     lane_start_ns: np.ndarray,
     lane_end_ns: np.ndarray,
+    ranks: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
     """int32 lane of each row that is put beside operations with lanes; rows (n,) and operations (m,) in start order.
 
     A row gets the lane that it `wanted` (-1 for none) where it overlaps neither with an operation of that lane nor with
     an earlier row that wanted it. The other rows share new lanes, numbered after those of the operations.
+    `ranks`: the rank of each row, and of each operation.
     """
+    rank, lane_rank = ranks or (np.zeros(len(wanted), dtype=np.int64), np.zeros(len(lane), dtype=np.int64))
     lanes = np.full(len(wanted), -1, dtype=np.int32)
-    for each in np.unique(wanted[wanted >= 0]).tolist():
-        rows, operations = np.flatnonzero(wanted == each), np.flatnonzero(lane == each)
-        starts, latest = lane_start_ns[operations], np.maximum.accumulate(lane_end_ns[operations])
-        # Operations that start before the row ends, and among them the one that ends last.
-        before = np.searchsorted(starts, end_ns[rows], side="left")
-        free = (before == 0) | (latest[np.maximum(before - 1, 0)] <= start_ns[rows])
-        rows = rows[free]
-        earlier = np.maximum.accumulate(end_ns[rows])
-        alone = np.ones(len(rows), dtype=bool)
-        alone[1:] = start_ns[rows[1:]] >= earlier[:-1]
-        lanes[rows[alone]] = each
+    rows = np.flatnonzero(wanted >= 0)
+    most = 1 + max(int(wanted.max(initial=-1)), int(lane.max(initial=-1)))
+    of_row, of_operation = rank[rows] * most + wanted[rows], lane_rank * most + lane
+    by_lane = np.argsort(of_operation, kind="stable")
+    of_operation = of_operation[by_lane]
+    begin, end = (np.searchsorted(of_operation, of_row, side=side) for side in ("left", "right"))
+    # Operations of the lane that start before the row ends, and among them the one that ends last.
+    before = first_not_below(lane_start_ns[by_lane], begin, end, end_ns[rows])
+    latest = np.append(_latest(lane_end_ns[by_lane], of_operation), 0)
+    free = (before == begin) | (latest[before - 1] <= start_ns[rows])
+    by_lane = np.argsort(of_row[free], kind="stable")
+    rows, of_row = rows[free][by_lane], of_row[free][by_lane]
+    rows = rows[_after_all_before(start_ns[rows], end_ns[rows], of_row)]
+    lanes[rows] = wanted[rows]
     rest = np.flatnonzero(lanes < 0)
-    first = int(lane.max()) + 1 if len(lane) else 0
-    lanes[rest] = lanes_from_overlap(start_ns[rest], end_ns[rest]) + np.int32(first)
+    first = np.zeros(1 + max(int(rank.max(initial=0)), int(lane_rank.max(initial=0))), dtype=np.int32)
+    np.maximum.at(first, lane_rank, lane.astype(np.int32) + np.int32(1))
+    lanes[rest] = lanes_from_overlap(start_ns[rest], end_ns[rest], rank[rest]) + first[rank[rest]]
     return lanes
+
+
+def first_not_below(ascending: np.ndarray, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """For each row: the first place in ascending[begin:end] that is not below its value, `end` where all are."""
+    low, high = begin.copy(), end.copy()
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        below = open_ & (ascending[np.minimum(middle, len(ascending) - 1)] < value)
+        low = np.where(below, middle + 1, low)
+        high = np.where(open_ & ~below, middle, high)
+    return low

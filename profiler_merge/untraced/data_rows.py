@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
 from profiler_merge.untraced.access_times import Activity, access_times
 from profiler_merge.untraced.counted_order import Patterns, PlacedAccesses, place_accesses
-from profiler_merge.untraced.metadata_rows import FileOperations, MadeRows, made_rows, no_rows
+from profiler_merge.untraced.metadata_rows import FileOperations, MadeRows, concatenated, made_rows, no_rows
 from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
 from profiler_merge.untraced.transfers import Transfers, counted_again, joined_transfers
 from traces.errors import LogError
@@ -97,6 +97,19 @@ def untraced_part(transfers: Transfers, traced: np.ndarray, operations: FileOper
 def no_data() -> DataRows:
     """No reads or writes."""
     return DataRows(rows=no_rows(), begins=np.empty(0, dtype=bool), collective=np.empty(0, dtype=bool))
+
+
+def joined_rows(parts: Sequence[tuple[int, DataRows]]) -> DataRows:
+    """The rows of all parts, one after the other; each part comes with what is added to the numbers of its files."""
+    parts = [part for part in parts if len(part[1].rows)]
+    if not parts:
+        return no_data()
+    rows = [replace(part.rows, file=part.rows.file + first) for first, part in parts]
+    return DataRows(
+        rows=concatenated(rows),
+        begins=np.concatenate([part.begins for _, part in parts]),
+        collective=np.concatenate([part.collective for _, part in parts]),
+    )
 
 
 def with_rebuilt(operations: FileOperations, made: DataRows) -> FileOperations:

@@ -61,6 +61,10 @@ class MadeRows:
         """Number of rows."""
         return len(self.op)
 
+    def select(self, rows: np.ndarray) -> MadeRows:
+        """The rows of an index array."""
+        return MadeRows(**{each.name: getattr(self, each.name)[rows] for each in fields(MadeRows)})
+
 
 def made_rows(
     op: int | np.ndarray,
@@ -103,7 +107,10 @@ def concatenated(parts: list[MadeRows]) -> MadeRows:
 
 
 def metadata_rows(files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray) -> MadeRows:
-    """The rows of all `files`. `unknown_ns` (files,): where rows without a dated neighbour go, one after the other."""
+    """The rows of all `files`, of one process or several.
+
+    `unknown_ns` (files,): where rows without a dated neighbour go, one after the other.
+    """
     if not len(files):
         return no_rows()
     return _Placement(files, operations, unknown_ns).rows()
@@ -156,7 +163,9 @@ class _Placement:
         """The opens and closes whose times are recorded become events between the operations."""
         pins = [*_open_pins(self), *_close_pins(self)]
         file, start, end, kind = (np.concatenate(column) for column in zip(*pins, strict=True))
-        self.events = Events.of((self.ops.file, self.ops.start, self.ops.end), (file, start, end, kind))
+        self.events = Events.of(
+            (self.ops.file, self.ops.start, self.ops.end), (file, start, end, kind), self.files.process
+        )
         self.open_pins = self.events.of_pin[kind == OPEN_EVENT]
         tie = self.events.order_of_events(self.events.of_pin)
         self.made.append(made_rows(np.where(kind == OPEN_EVENT, OPEN, CLOSE), file, start, end, tie=tie))
@@ -264,7 +273,7 @@ class _Placement:
         file, _ = numbered(np.where((of_file == 0) & ~self.used, counts, 0))
         sync_ns = self.files.write_ns // np.maximum(self.files.syncs, 1)
         budget = np.where(op == SYNC, sync_ns, self.each_ns)[file]
-        start = self.unknown_ns[file] + _number_and_time(file, self.unknown_ns, budget)
+        start = self.unknown_ns[file] + _number_and_time(self.files.process[file], self.unknown_ns[file], budget)
         self.made.append(made_rows(op, file, start, start + budget, offset=offset))
 
     def _spread(self, op: int, counts: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
@@ -354,13 +363,15 @@ def _number_in_group(group: np.ndarray) -> np.ndarray:
     return np.arange(len(group)) - np.repeat(first, np.diff(np.append(first, len(group))))
 
 
-def _number_and_time(file: np.ndarray, unknown_ns: np.ndarray, duration_ns: np.ndarray) -> np.ndarray:
-    """ns after its undated time at which each row starts: those of one undated time follow one another."""
-    _, group = np.unique(unknown_ns[file], return_inverse=True)
-    order = np.argsort(group, kind="stable")
+def _number_and_time(process: np.ndarray, unknown_ns: np.ndarray, duration_ns: np.ndarray) -> np.ndarray:
+    """ns after its undated time at which each row starts: those of one undated time and process follow one another."""
+    order = np.lexsort((unknown_ns, process))
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = np.diff(unknown_ns[order]) != 0
+    new[1:] |= np.diff(process[order]) != 0
+    first = np.flatnonzero(new)
     reached = np.cumsum(duration_ns[order])
-    first = np.flatnonzero(_number_in_group(group[order]) == 0)
-    before = (reached - duration_ns[order])[first] if len(first) else reached
-    offsets = np.empty(len(file), dtype=np.int64)
-    offsets[order] = reached - duration_ns[order] - (np.repeat(before, np.diff(np.append(first, len(file)))))
+    before = (reached - duration_ns[order])[first]
+    offsets = np.empty(len(order), dtype=np.int64)
+    offsets[order] = reached - duration_ns[order] - np.repeat(before, np.diff(np.append(first, len(order))))
     return offsets

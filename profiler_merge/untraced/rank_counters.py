@@ -1,4 +1,4 @@
-"""Darshan's counters of the files of one rank: the evidence that operations are reconstructed from.
+"""Darshan's counters of the files of each rank: the evidence that operations are reconstructed from.
 
 A record that Darshan reduced over all ranks is shared out among them: in proportion to the operations that each rank's
 trace has of the file, so that sums stay exact. Streams without a file, and files of the tracing itself, are left out.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 
 from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
 from profiler_merge.darshan.dxt import SegmentCounts, count_segments
 from profiler_merge.darshan.log import DarshanLog
+from profiler_merge.untraced.timeline_slots import numbered
 from traces.recorder_files import is_recorder_file
 from traces.units import seconds_to_ns
 
@@ -30,13 +32,15 @@ TRACES = {"POSIX": "DXT_POSIX", "MPI-IO": "DXT_MPIIO"}
 _MOST_COUNTED = 1 << 40
 _LATEST_S = 1e9
 _LONGEST_S = 1e8
+_KEPT_NAMES = 1 << 17
 _STREAM = re.compile(rb"<STD(IN|OUT|ERR)>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedFiles:
-    """Files of one rank at one layer; arrays (n,), int64 but for the record ids (uint64) and `own` (bool).
+    """Files of ranks at one layer, one rank after the other; (n,), int64 but for record ids (uint64) and `own` (bool).
 
+    process: the place of the file's rank among these ranks, ascending from 0.
     renamed_from: record id of the file that got this name, 0 where none did.
     own: the record is of this rank alone, so that its times are exact; otherwise they are the first start and the last
         end over all ranks.
@@ -45,6 +49,7 @@ class CountedFiles:
     *_start, *_end: the first start and the last end in ns, or NOT_SEEN.
     """
 
+    process: np.ndarray
     record_id: np.ndarray
     renamed_from: np.ndarray
     own: np.ndarray
@@ -85,6 +90,7 @@ _ROUNDS = 16
 """Rounds of the search for the weight of one open: each finds ranks below it that the round before did not."""
 
 
+@lru_cache(maxsize=_KEPT_NAMES)
 def is_application_file(path: bytes) -> bool:
     """Whether a recorded name is that of a file of the application, not of a stream or of the recording itself."""
     return not (_STREAM.fullmatch(path) or is_recorder_file(path.decode("utf-8", "replace")))
@@ -105,7 +111,10 @@ def counted_files(log: DarshanLog, module: str, excluded: Collection[int] = ()) 
 
 def application_records(log: DarshanLog, table: CounterTable, excluded: Collection[int] = ()) -> np.ndarray:
     """bool: which records are of files of the application, without the `excluded` ones."""
-    left_out = {int(record) for record in table.record_ids if not is_application_file(log.names.get(int(record), b""))}
+    names = log.names
+    left_out = {
+        record for record in np.unique(table.record_ids).tolist() if not is_application_file(names.get(record, b""))
+    }
     left_out.update(excluded)
     kept: np.ndarray = ~np.isin(table.record_ids, np.fromiter(left_out, dtype=np.uint64, count=len(left_out)))
     return kept
@@ -133,6 +142,7 @@ def _counted(table: CounterTable, module: str, kept: np.ndarray) -> CountedFiles
     times["close_start"] = np.where(times["close_start"] == NOT_SEEN, times["close_end"], times["close_start"])
     opens = count("OPENS", "INDEP_OPENS") - count("FILENOS", "DUPS", "FDOPENS")
     return CountedFiles(
+        process=np.zeros(int(kept.sum()), dtype=np.int64),
         record_id=table.record_ids[kept].astype(np.uint64),
         renamed_from=_renamed_from(table, kept),
         own=table.ranks[kept] != SHARED_RANK,
@@ -180,12 +190,21 @@ class SharedFiles:
     def __init__(self, files: CountedFiles, ranks: int, uses: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> None:
         self._files = files
         self._ranks = ranks
-        self._uses = uses
-        self._order = np.argsort(files.record_id)
+        order = np.argsort(files.record_id)
+        known = files.record_id[order]
+        self._uses: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for rank, (records, operations) in uses.items():
+            place = np.minimum(np.searchsorted(known, records), len(known) - 1)
+            found = known[place] == records
+            self._uses[rank] = order[place[found]], operations[found]
         self._least = self._least_weights()
         self._whole = self._totals(self._least)
         self._reached = {name: np.zeros(len(files)) for name in self._least}
-        self._given = {name: np.zeros(len(files), dtype=np.int64) for name in _SHARED_OUT}
+        self._given = np.zeros((len(_SHARED_OUT), len(files)), dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return len(self._files)
 
     def _least_weights(self) -> dict[str, np.ndarray]:
         """By the kind of count: what a rank counts at least, in operations of one file.
@@ -205,11 +224,11 @@ class SharedFiles:
     def _above(self, least: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """By file: operations of the ranks that have more than `least`, and how many these are."""
         traced, users = np.zeros(len(self._files)), np.zeros(len(self._files))
-        for rank in self._uses:
-            place, operations = self._used_by(rank)
+        if self._uses:
+            place, operations = (np.concatenate(column) for column in zip(*self._uses.values(), strict=True))
             more = operations > least[place]
-            traced[place] += np.where(more, operations, 0)
-            users[place] += more
+            np.add.at(traced, place[more], operations[more])
+            np.add.at(users, place[more], 1)
         return traced, users
 
     def _totals(self, least: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -219,36 +238,45 @@ class SharedFiles:
             totals[name] = above + weights * (self._ranks - users)
         return totals
 
-    def _used_by(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
-        records, operations = self._uses.get(rank, (np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)))
-        known = self._files.record_id[self._order]
-        place = np.minimum(np.searchsorted(known, records), max(len(known) - 1, 0))
-        found = known[place] == records if len(known) else np.zeros(len(records), dtype=bool)
-        return self._order[place[found]], operations[found]
-
     def of_rank(self, rank: int) -> CountedFiles:
         """This rank's share of every file."""
-        place, operations = self._used_by(rank)
+        return self.of_ranks(np.array([rank]))
+
+    def of_ranks(self, ranks: np.ndarray) -> CountedFiles:
+        """The shares of some ranks (ascending), of every file for each of them."""
         share = {}
         for kind, least in self._least.items():
-            weight = least.copy()
-            weight[place] = np.maximum(weight[place], operations)
-            self._reached[kind] += weight
-            part = np.minimum(self._reached[kind] / self._whole[kind], 1.0)
-            share[kind] = part if rank < self._ranks - 1 else np.ones(len(self._files))
-        columns = {each.name: getattr(self._files, each.name) for each in fields(CountedFiles)}
-        if rank:
-            columns["renamed_from"] = np.zeros_like(columns["renamed_from"])
-        for name in _SHARED_OUT:
-            part = share["opens" if name in _PER_OPEN else "rest"]
-            total, given = columns[name], self._given[name]
-            # rounding alone can cost a rank its one open, or the ranks after it theirs
-            each = (name == "opens") & (total >= self._ranks)
-            until = np.rint(total * part).astype(np.int64)
-            until = np.clip(until, given + each, total - each * (self._ranks - 1 - rank))
-            columns[name] = until - given
-            self._given[name] = until
+            weight = np.tile(least, (len(ranks) + 1, 1))
+            weight[0] = self._reached[kind]
+            for row, rank in enumerate(ranks.tolist(), start=1):
+                if rank in self._uses:
+                    place, operations = self._uses[rank]
+                    weight[row, place] = np.maximum(weight[row, place], operations)
+            reached = np.cumsum(weight, axis=0)[1:]
+            self._reached[kind] = reached[-1]
+            part = np.minimum(reached / self._whole[kind], 1.0)
+            share[kind] = np.where((ranks < self._ranks - 1)[:, np.newaxis], part, 1.0)
+        columns = {each.name: np.tile(getattr(self._files, each.name), len(ranks)) for each in fields(CountedFiles)}
+        columns["process"] = np.repeat(np.arange(len(ranks)), len(self._files))
+        columns["renamed_from"] *= np.repeat(ranks == 0, len(self._files)).astype(np.uint64)
+        counts = self._counts(ranks, share).reshape(len(ranks), len(_SHARED_OUT), -1)
+        columns |= {name: counts[:, place].reshape(-1) for place, name in enumerate(_SHARED_OUT)}
         return CountedFiles(**columns)
+
+    def _counts(self, ranks: np.ndarray, share: Mapping[str, np.ndarray]) -> np.ndarray:
+        """int64 (ranks, counts of _SHARED_OUT, files): `share` is the part of each file that ranks up to each have."""
+        total = np.stack([getattr(self._files, name) for name in _SHARED_OUT])
+        parts = np.stack([share["opens" if name in _PER_OPEN else "rest"] for name in _SHARED_OUT], axis=1)
+        until = np.rint(total * parts).astype(np.int64)
+        # rounding alone can cost a rank its one open, or the ranks after it theirs
+        each = np.where((np.array(_SHARED_OUT) == "opens")[:, np.newaxis] & (total >= self._ranks), 1, 0)
+        given = self._given
+        for row, rank in enumerate(ranks.tolist()):
+            np.clip(until[row], given + each, total - each * (self._ranks - 1 - rank), out=until[row])
+            given = until[row]
+        counts = np.diff(until, axis=0, prepend=self._given[np.newaxis])
+        self._given = given.copy()
+        return counts
 
 
 def traced_uses(traced: Iterable[SegmentCounts], record_ids: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
@@ -296,18 +324,22 @@ class RankCounters:
             self._own[module] = of_rank[order], files.select(order)
 
     @property
-    def ranks_of_records(self) -> frozenset[int]:
-        """Ranks that have records of their own."""
-        return frozenset(int(rank) for ranks, _ in self._own.values() for rank in np.unique(ranks))
+    def ranks_of_records(self) -> np.ndarray:
+        """int64: ranks that have records of their own, ascending."""
+        return np.unique(np.concatenate([ranks for ranks, _ in self._own.values()]))
 
     @property
-    def has_shared(self) -> bool:
-        """Whether any record was reduced, so that every rank has a share."""
-        return bool(self._shared)
+    def shared_files(self) -> int:
+        """How many records were reduced at the module with most of them: every rank has a share of each."""
+        return max((len(shared) for shared in self._shared.values()), default=0)
 
-    def of_rank(self, rank: int, module: str) -> CountedFiles:
-        """The files of one rank at one layer, times on the log's clock."""
-        ranks, files = self._own[module]
-        first, last = np.searchsorted(ranks, [rank, rank + 1])
-        own = files.select(slice(first, last))
-        return joined([own, self._shared[module].of_rank(rank)]) if module in self._shared else own
+    def of_ranks(self, ranks: np.ndarray, module: str) -> CountedFiles:
+        """The files of some ranks (ascending) at one layer, on the log's clock: each rank's own, then its shares."""
+        of_rank, files = self._own[module]
+        first, last = (np.searchsorted(of_rank, ranks, side=side) for side in ("left", "right"))
+        process, number = numbered(last - first)
+        own = replace(files.select(first[process] + number), process=process)
+        if module not in self._shared:
+            return own
+        both = joined([own, self._shared[module].of_ranks(ranks)])
+        return both.select(np.argsort(both.process, kind="stable"))

@@ -15,8 +15,9 @@ from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.untraced.access_times import Activity
 from profiler_merge.untraced.data_rows import CountedData, untraced_part
 from profiler_merge.untraced.metadata_rows import FileOperations
-from profiler_merge.untraced.rank_counters import TRACES, application_records
+from profiler_merge.untraced.rank_counters import TRACES, CountedFiles, application_records
 from profiler_merge.untraced.shared_transfers import RankWeights, SharedTransfers
+from profiler_merge.untraced.timeline_slots import numbered
 from profiler_merge.untraced.transfers import Transfers, transfers_of
 from traces.errors import LogError
 from traces.units import NS_PER_S
@@ -65,18 +66,34 @@ class RankData:
         self._shared_rows = np.flatnonzero(kept)[shared]
         self._shared_transfers = whole.select(np.flatnonzero(shared))
 
-    def of_rank(self, rank: int, opens: np.ndarray) -> CountedData | None:
-        """What one rank read and wrote; None without the module.
+    def untraced(self, files: CountedFiles, ranks: np.ndarray, traced: np.ndarray) -> dict[int, CountedData]:
+        """What some ranks (ascending) read and wrote, by place in `ranks`, where the trace does not hold all of it.
 
-        `opens` (files,): how often it opened each file, first of the files that it alone used, then of shared files.
+        `files`: of these ranks. `traced` int64 (2 files,): how many operations of each stream the trace holds.
         """
         if self._table is None:
-            return None
-        first, last = np.searchsorted(self._own_ranks, [rank, rank + 1])
-        own = self._own.select(np.arange(first, last))
+            return {}
+        first, last = (np.searchsorted(self._own_ranks, ranks, side=side) for side in ("left", "right"))
+        process, number = numbered(last - first)
+        begin, end = (np.searchsorted(files.process, np.arange(len(ranks)), side=side) for side in ("left", "right"))
+        counted = self._own.count.reshape(-1, 2)[first[process] + number]
+        missing = (counted > traced.reshape(-1, 2)[begin[process] + number]).any(axis=1)
+        wanted = np.bincount(process[missing], minlength=len(ranks)) > 0
+        if self._shared is not None:
+            wanted |= self._shared.deals_to(ranks)
+        return {
+            place: self._of_rank(
+                int(ranks[place]), np.arange(first[place], last[place]), files.opens[begin[place] : end[place]]
+            )
+            for place in np.flatnonzero(wanted).tolist()
+        }
+
+    def _of_rank(self, rank: int, rows: np.ndarray, opens: np.ndarray) -> CountedData:
+        """What one rank read and wrote. `rows`: of its own records. `opens` (files,): how often it opened each file."""
         accesses = patterns = None
         if self._shared is not None:
-            accesses, patterns = self._shared.of_rank(rank, opens[len(own) :])
+            accesses, patterns = self._shared.of_rank(rank, opens[len(rows) :])
+        own = self._own.select(rows)
         return CountedData(own=own, shared=accesses, patterns=patterns, reduced=self._shared_transfers)
 
     def activity(self, rank: int) -> Activity | None:

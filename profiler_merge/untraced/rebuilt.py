@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.untraced.data_rows import CountedData
 from profiler_merge.untraced.not_met import NotMet, counter_names
-from profiler_merge.untraced.rank_counters import MODULES, CountedFiles
-from profiler_merge.untraced.reconstruct import APIS_OF_MODULE, ReconstructedRows
+from profiler_merge.untraced.rank_counters import MODULES
+from profiler_merge.untraced.reconstruct import RebuiltData
 from profiler_merge.untraced.transfers import Transfers
-from traces.schema import READ, WRITE
 from traces.units import format_bytes, format_count
 
 NAMES = {
@@ -86,27 +84,15 @@ class Rebuilt:
         """Reads and writes at all modules."""
         return sum(each.operations for each in self.modules.values())
 
-    def note(
-        self,
-        log: str,
-        rank: int,
-        module: str,
-        found: ReconstructedRows,
-        counted: CountedData,
-        files: CountedFiles,
-        names: Mapping[int, bytes],
-    ) -> None:
-        """The rows of one process at one module, with what was asked of them. `names`: paths of the log's records."""
-        again = found.again.get(module)
-        if again is None:
-            return
+    def note(self, log: str, rank: int, data: RebuiltData, names: Mapping[int, bytes]) -> None:
+        """What was made for one process at one module. `names`: paths of the log's records."""
         self._names[log] = names
+        module, counted, files, again = data.module, data.counted, data.files, data.again
         of = self.modules[module]
-        data = np.isin(found.api, APIS_OF_MODULE[module]) & ((found.op == READ) | (found.op == WRITE))
-        of.operations += int(data.sum())
-        of.bytes += int(found.length[data].sum())
+        of.operations += len(data.length)
+        of.bytes += int(data.length.sum())
         own = np.arange(len(counted.own))
-        made = np.isin(files.record_id, np.unique(found.record_id[data]))
+        made = np.isin(files.record_id, np.unique(data.record_id))
         mask = np.repeat(made[: len(own)], 2) & (counted.own.count > 0)
         known = again.select(own)
         values = {name: getattr(known, name) for name in _CONSTRAINTS[module]}

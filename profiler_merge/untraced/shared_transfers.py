@@ -61,27 +61,37 @@ class SharedTransfers:
             empty = weights.measured.sum(axis=1) <= 0
             self._cumulated[empty] = np.arange(ranks + 1) / ranks
 
-    def _part(self, rank: int) -> np.ndarray:
-        """Share of each stream (2 n,) that the ranks below `rank` have."""
-        if rank >= self._ranks:
-            return np.ones(2 * len(self._transfers))
+    def _parts(self, ranks: np.ndarray) -> np.ndarray:
+        """Share of each stream (ranks, 2 n) that the ranks below each of `ranks` have."""
+        below_all = np.minimum(ranks, self._ranks - 1)
         if self._cumulated is not None:
-            return np.tile(self._cumulated[:, rank], len(self._transfers))
-        of, total = self._weights, np.maximum(self._transfers.moved.reshape(-1, 2).sum(axis=1), 1)
-        known = (of.fastest >= 0) & (of.slowest >= 0) & (of.fastest != of.slowest)
-        quick = np.where(known, np.minimum(of.fastest_bytes / total, 1.0), 0.0)
-        slow = np.where(known, np.minimum(of.slowest_bytes / total, 1.0 - quick), 0.0)
-        others = np.maximum(self._ranks - 2 * known, 1)
-        rest = np.where(self._ranks > 2 * known, 1.0 - quick - slow, 0.0)
-        below = rank - known * ((of.fastest < rank).astype(int) + (of.slowest < rank))
-        part = rest * below / others + quick * (of.fastest < rank) + slow * (of.slowest < rank)
-        return np.repeat(np.clip(part, 0.0, 1.0), 2)
+            parts = np.tile(self._cumulated[:, below_all].T, len(self._transfers))
+        else:
+            of, total = self._weights, np.maximum(self._transfers.moved.reshape(-1, 2).sum(axis=1), 1)
+            known = (of.fastest >= 0) & (of.slowest >= 0) & (of.fastest != of.slowest)
+            quick = np.where(known, np.minimum(of.fastest_bytes / total, 1.0), 0.0)
+            slow = np.where(known, np.minimum(of.slowest_bytes / total, 1.0 - quick), 0.0)
+            others = np.maximum(self._ranks - 2 * known, 1)
+            rest = np.where(self._ranks > 2 * known, 1.0 - quick - slow, 0.0)
+            rank = below_all[:, np.newaxis]
+            below = rank - known * ((of.fastest < rank).astype(int) + (of.slowest < rank))
+            part = rest * below / others + quick * (of.fastest < rank) + slow * (of.slowest < rank)
+            parts = np.repeat(np.clip(part, 0.0, 1.0), 2, axis=1)
+        found: np.ndarray = np.where((ranks >= self._ranks)[:, np.newaxis], 1.0, parts)
+        return found
 
     def _alike_until(self, part: np.ndarray) -> np.ndarray:
-        """How many of each frequent size the ranks have that together have `part` of each stream (2 n,)."""
+        """How many of each frequent size the ranks have that together have `part` of each stream (..., 2 n)."""
         phase = np.modf(np.arange(len(self._alike)) * _GOLDEN)[0]
-        until: np.ndarray = np.floor(np.round(self._alike_count * part[self._alike.stream] + phase, 6)).astype(np.int64)
-        return np.minimum(until, self._alike_count)
+        exact = np.round(self._alike_count * part[..., self._alike.stream] + phase, 6)
+        return np.minimum(np.floor(exact).astype(np.int64), self._alike_count)
+
+    def deals_to(self, ranks: np.ndarray) -> np.ndarray:
+        """bool (r,): which of some ranks have any access."""
+        parts = [self._parts(ranks), self._parts(ranks + 1)]
+        low, high = (np.rint(self._counts * part).astype(np.int64) for part in parts)
+        alike = self._alike_until(parts[1]) > self._alike_until(parts[0])
+        return np.asarray((high > low).any(axis=1) | alike.any(axis=1))
 
     def _bytes_until(self, part: np.ndarray) -> np.ndarray:
         """The bytes that these ranks have, by stream."""
@@ -92,7 +102,7 @@ class SharedTransfers:
 
     def of_rank(self, rank: int, opens: np.ndarray) -> tuple[SizedAccesses, Patterns]:
         """Accesses and patterns of one rank, by stream of the n records. `opens` (n,): the rank's own."""
-        whole, (low_part, high_part) = self._transfers, (self._part(rank), self._part(rank + 1))
+        whole, (low_part, high_part) = self._transfers, self._parts(np.array([rank, rank + 1]))
         begin, end = (np.rint(self._counts * part).astype(np.int64) for part in (low_part, high_part))
         stream, place = numbered(np.maximum(end - begin, 0))
         size = self._size[(self._first + begin)[stream] + place]

@@ -25,7 +25,8 @@ _OPEN_ENDED = int(np.iinfo(np.int64).min)
 class Events:
     """Events sorted by (file, start); int64 (n,). `of_operation`: row of each operation in here, by its number.
 
-    Slot p < n is the gap before event p, slot n + f the one after the last event of file f.
+    Slot p < n is the gap before event p, slot n + f the one after the last event of file f. `base`, by file: the first
+    event of its process, from which the events of a process are numbered.
     """
 
     file: np.ndarray
@@ -34,16 +35,23 @@ class Events:
     kind: np.ndarray
     of_operation: np.ndarray
     of_pin: np.ndarray
+    base: np.ndarray
 
     @classmethod
-    def of(cls, operations: tuple[np.ndarray, ...], pins: tuple[np.ndarray, ...]) -> Events:
-        """From (file, start, end) of operations and (file, start, end, kind) of recorded opens and closes."""
+    def of(
+        cls, operations: tuple[np.ndarray, ...], pins: tuple[np.ndarray, ...], process: np.ndarray | None = None
+    ) -> Events:
+        """From (file, start, end) of operations and (file, start, end, kind) of recorded opens and closes.
+
+        `process`: of each file, ascending; None where all are of one.
+        """
         file, start, end = (np.concatenate(pair) for pair in zip(operations, pins[:3], strict=True))
         kind = np.concatenate((np.full(len(operations[0]), OPERATION), pins[3]))
         order = np.lexsort((kind, start, file))
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         cut = len(operations[0])
+        process = np.zeros(int(file.max(initial=-1)) + 1, dtype=np.int64) if process is None else process
         return cls(
             file=file[order],
             start=start[order],
@@ -51,6 +59,7 @@ class Events:
             kind=kind[order],
             of_operation=place[:cut],
             of_pin=place[cut:],
+            base=np.searchsorted(file[order], np.searchsorted(process, process)),
         )
 
     def __len__(self) -> int:
@@ -66,12 +75,15 @@ class Events:
 
     def order_of_events(self, event: np.ndarray) -> np.ndarray:
         """Numbers that sort events and what is laid between them; see `order_of_slots`."""
-        return (3 * event + 2) * _RANKS
+        return (3 * (event - self.base[self.file[event]]) + 2) * _RANKS
 
     def order_of_slots(self, slot: np.ndarray, side: np.ndarray) -> np.ndarray:
         """As `order_of_events`, for rows in slots; a rank below _RANKS may be added."""
-        last_of_file = np.searchsorted(self.file, np.maximum(slot - len(self), 0), side="right")
-        return (3 * np.where(slot < len(self), slot, last_of_file) + side) * _RANKS
+        inside = slot < len(self)
+        file = np.maximum(slot - len(self), 0)
+        file[inside] = self.file[slot[inside]]
+        place = np.where(inside, slot, np.searchsorted(self.file, file, side="right")) - self.base[file]
+        return (3 * place + side) * _RANKS
 
     def bounds(self, slot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Begin and end of slots (int64), _OPEN_ENDED for the begin of a file's first and the end of its last."""

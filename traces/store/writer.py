@@ -29,6 +29,9 @@ ROW_GROUP_ROWS = 1 << 16
 PART_ROWS = 1 << 24
 """Operations after which the writer begins a new part."""
 
+PART_ROW_GROUPS = 1 << 12
+"""Row groups after which it does: some 20 KB of the footer of each are in memory until the part is closed."""
+
 _TABLES = (DOCUMENT, f".{DOCUMENT}.new", "files.parquet", "spans.parquet", "hdf5.parquet")
 _PART_NAME = re.compile(r"(part|usage)-[0-9]{7,}(-[0-9]{4,})?\.parquet")
 """Names that a capture's directory and its folders hold; captures before schema version 3 hold usage among the rows."""
@@ -68,7 +71,7 @@ class OpsWriter:
         self._folder = directory / OPS_FOLDER
         self._row_group_rows = row_group_rows
         self._writer: DigestedParquet | None = None
-        self._rows_in_part = 0
+        self._rows_in_part = self._groups_in_part = 0
         self._small = False
         self._pending: deque[pa.Table] = deque()
         self._pending_rows = 0
@@ -122,6 +125,7 @@ class OpsWriter:
                 group = table.slice(begin, min(self._row_group_rows, full - begin))
                 self._part_writer(group.num_rows).write_table(group, row_group_size=self._row_group_rows)
                 self._rows_in_part += group.num_rows
+                self._groups_in_part += 1
                 self.rows += group.num_rows
         rest = table.slice(full)
         self._pending = deque([rest] if rest.num_rows else [])
@@ -129,7 +133,8 @@ class OpsWriter:
 
     def _part_writer(self, rows: int) -> DigestedParquet:
         """The writer of the part that a row group of so many rows goes into."""
-        if self._rows_in_part >= PART_ROWS or (self._small and rows >= _SMALL_ROW_GROUP):
+        full = self._rows_in_part >= PART_ROWS or self._groups_in_part >= PART_ROW_GROUPS
+        if full or (self._small and rows >= _SMALL_ROW_GROUP):
             self._close_part()
         if self._writer is None:
             part = self._folder / f"part-{self._rank:07d}-{len(self._parts):04d}.parquet"
@@ -137,7 +142,7 @@ class OpsWriter:
             layout = _SMALL_LAYOUT if self._small else _LAYOUT
             self._writer = DigestedParquet(part, OPS_SCHEMA, store_schema=True, write_page_checksum=True, **layout)
             self._parts.append(part)
-            self._rows_in_part = 0
+            self._rows_in_part = self._groups_in_part = 0
         return self._writer
 
     def close(self) -> None:

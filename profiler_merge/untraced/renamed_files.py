@@ -1,0 +1,130 @@
+"""The renames of one process, from its counters, and the lanes of what works on its renamed files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from profiler_merge.darshan.record_id import record_id
+from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
+from profiler_merge.untraced.renames import Rename, WrittenFile, checkpoint_renames, final_name, merged_shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Renames:
+    """Record ids uint64 (n,), instants int64 (n,), and the names that the log does not have."""
+
+    source: np.ndarray
+    target: np.ndarray
+    at_ns: np.ndarray
+    names: Mapping[int, bytes]
+
+    def __len__(self) -> int:
+        """Number of renames."""
+        return len(self.at_ns)
+
+
+@dataclass(kw_only=True)
+class LogNames:
+    """The names of a log: `by_record`, record id -> path, and the other way round."""
+
+    by_record: Mapping[int, bytes]
+    _temporary: dict[int, bool] = field(default_factory=dict)
+
+    @cached_property
+    def by_path(self) -> Mapping[bytes, int]:
+        """Path -> record id, the last one where several have it."""
+        return {path: record for record, path in self.by_record.items()}
+
+    def is_temporary(self, record: int) -> bool:
+        """Whether a file is one that is given its final name when it is whole."""
+        if record not in self._temporary:
+            self._temporary[record] = final_name(self.by_record.get(record, b"")) is not None
+        return self._temporary[record]
+
+
+def may_rename(files: CountedFiles, names: LogNames) -> np.ndarray:
+    """int64: the processes of `files` that may have renamed some, by what they wrote or by Darshan's counters."""
+    written = np.flatnonzero((files.writes != 0) & (files.close_end != NOT_SEEN))
+    records, which = np.unique(files.record_id[written], return_inverse=True)
+    temporary = np.fromiter((names.is_temporary(record) for record in records.tolist()), bool, len(records))
+    mine = files.renamed_from != 0
+    mine[written[temporary[which]]] = True
+    return np.unique(files.process[mine])
+
+
+def renames_of(posix: CountedFiles, stdio: CountedFiles, names: LogNames, begin_ns: int) -> Renames:
+    """The renames of one process that the counters report, and those of temporary files of checkpoints.
+
+    `begin_ns`: when a file was renamed of which no time is known.
+    """
+    closed, opened, written = _closed_opened_written((posix, stdio), names.by_record)
+    found = checkpoint_renames(written, closed, opened)
+    pairs = {(rename.source, rename.target) for rename in found}
+    counted = np.flatnonzero(posix.renamed_from)
+    for target, source in zip(posix.record_id[counted].tolist(), posix.renamed_from[counted].tolist(), strict=True):
+        old, new = names.by_record.get(source), names.by_record.get(target)
+        if old is None or new is None or (old, new) in pairs:
+            continue
+        at_ns = closed.get(old, opened.get(new, begin_ns))
+        found.append(Rename(source=old, target=new, at_ns=at_ns))
+    # The ids of a log whose names are obfuscated are those of the true names.
+    ids = {
+        path: names.by_path[path] if path in names.by_path else record_id(path)
+        for rename in found
+        for path in (rename.source, rename.target)
+    }
+    return Renames(
+        source=np.array([ids[rename.source] for rename in found], dtype=np.uint64),
+        target=np.array([ids[rename.target] for rename in found], dtype=np.uint64),
+        at_ns=np.array([rename.at_ns for rename in found], dtype=np.int64),
+        names={ids[rename.target]: rename.target for rename in found if ids[rename.target] not in names.by_record},
+    )
+
+
+def _closed_opened_written(
+    layers: tuple[CountedFiles, ...], names: Mapping[int, bytes]
+) -> tuple[dict[bytes, int], dict[bytes, int], list[WrittenFile]]:
+    """Last close and first open by name, and the temporary files that were written."""
+    closed: dict[bytes, int] = {}
+    opened: dict[bytes, int] = {}
+    written = []
+    for files in layers:
+        columns = (files.record_id, files.close_end, files.open_start, files.writes)
+        for record, close, opening, writes in zip(*(column.tolist() for column in columns), strict=True):
+            path = names.get(record)
+            if path is None:
+                continue
+            if close != NOT_SEEN:
+                closed[path] = max(close, closed.get(path, close))
+            if opening != NOT_SEEN:
+                opened[path] = min(opening, opened.get(path, opening))
+            if writes and close != NOT_SEEN and final_name(path) is not None:
+                written.append(WrittenFile(path=path, closed_ns=close))
+    return closed, opened, written
+
+
+def follow_renames(record: np.ndarray, wanted: np.ndarray, renames: Renames, names: LogNames) -> None:
+    """Gives rows (n,) of one process without a lane the one that works on what their file became, or on the rest of its
+    checkpoint.
+
+    What was written under another name and is read then must come first, whatever the storage does in a replay.
+    """
+    with_lane = np.flatnonzero(wanted >= 0)
+    lanes = dict(zip(record[with_lane].tolist(), wanted[with_lane].tolist(), strict=True))
+    paths = {path: known for known, path in renames.names.items()}
+    for source, target in reversed(list(zip(renames.source.tolist(), renames.target.tolist(), strict=True))):
+        shard = merged_shard(renames.names.get(source) or names.by_record[source])
+        chain = [source, target]
+        if shard is not None:
+            ids = (paths.get(path, names.by_path.get(path)) for path in (shard.part_index, shard.index))
+            chain += [known for known in ids if known is not None]
+        lane = next((lanes[each] for each in chain[1:] if each in lanes), -1)
+        if lane >= 0:
+            for each in chain:
+                lanes.setdefault(each, lane)
+    followed = np.fromiter((lanes.get(each, -1) for each in record.tolist()), np.int32, len(record))
+    np.copyto(wanted, followed, where=wanted < 0)
