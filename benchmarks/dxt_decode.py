@@ -32,7 +32,7 @@ def run(path):
     blocks = list(read_dxt(open_log(path)))  # held together, as pydarshan holds its records
     return sum(len(block.record) for block in blocks)
 """
-_PYDARSHAN = """
+PYDARSHAN = """
 import warnings
 warnings.simplefilter("ignore")
 import darshan
@@ -53,7 +53,7 @@ def measure() -> dict[str, float]:
         for case in ("large_record", "many_records"):
             runs: dict[str, list[dict[str, float]]] = {"ours": [], "pydarshan": []}
             for _ in range(REPEATS):
-                for side, setup in (("ours", _OURS), ("pydarshan", _PYDARSHAN)):
+                for side, setup in (("ours", _OURS), ("pydarshan", PYDARSHAN)):
                     runs[side].append(measured_child(setup, logs[case], f"run({str(logs['warm_up'])!r})"))
             rows = {run["rows"] for side in runs.values() for run in side}
             expected = LARGE_SEGMENTS if case == "large_record" else SMALL_RECORDS

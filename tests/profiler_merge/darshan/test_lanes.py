@@ -79,3 +79,39 @@ def test_a_row_takes_the_lane_that_it_wants_where_it_is_free():
     for row, lane in (((10, 20), 0), ((15, 25), 1), ((40, 50), 0), ((30, 30), 1), ((20, 20), 0)):
         start, end = np.array([row[0]]), np.array([row[1]])
         assert lanes_beside(one, start, end, one, np.array([20]), np.array([40])).tolist() == [lane]
+
+
+def several(ranks):
+    """Columns of the ranks, one after the other, and the place of each row's rank."""
+    found = [columns(intervals) for intervals in ranks]
+    start, end = (np.concatenate([pair[side] for pair in found]) for side in (0, 1))
+    return start, end, np.repeat(np.arange(len(ranks)), [len(pair[0]) for pair in found])
+
+
+@given(st.lists(INTERVALS, min_size=1, max_size=5), st.integers(0, 1 << 61), st.data())
+def test_several_ranks_have_the_lanes_that_each_has_alone(ranks, far, data):
+    """`far`: times so far apart that ranks cannot be told from each other by a shift in 64 bits."""
+    start, end, rank = several(ranks)
+    moved = np.where(rank % 2, far, 0)
+    start, end = start + moved, end + moved
+    thread = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(rank), max_size=len(rank))), dtype=np.uint64)
+    by_overlap, by_thread = lanes_from_overlap(start, end, rank), lanes_from_threads(thread, rank)
+    for each in range(len(ranks)):
+        mine = rank == each
+        assert by_overlap[mine].tolist() == lanes_from_overlap(start[mine], end[mine]).tolist()
+        assert by_thread[mine].tolist() == lanes_from_threads(thread[mine]).tolist()
+
+
+@given(st.lists(st.tuples(INTERVALS, INTERVALS), min_size=1, max_size=4), st.data())
+def test_rows_of_several_ranks_are_put_beside_operations_as_those_of_each_alone(ranks, data):
+    start, end, rank = several([operations for operations, _ in ranks])
+    row_start, row_end, row_rank = several([rows for _, rows in ranks])
+    lane = lanes_from_overlap(start, end, rank)
+    wanted = np.array(
+        data.draw(st.lists(st.integers(-1, 2), min_size=len(row_rank), max_size=len(row_rank))), dtype=np.int32
+    )
+    found = lanes_beside(wanted, row_start, row_end, lane, start, end, (row_rank, rank))
+    for each in range(len(ranks)):
+        rows, mine = row_rank == each, rank == each
+        alone = lanes_beside(wanted[rows], row_start[rows], row_end[rows], lane[mine], start[mine], end[mine])
+        assert found[rows].tolist() == alone.tolist()

@@ -54,6 +54,21 @@ def test_sums_over_the_ranks_are_exact(ranks, opens, seeks, uses):
     assert all(share.opens[0] >= (opens >= ranks) for share in found)
 
 
+@given(
+    st.integers(2, 12), st.integers(0, 40), st.dictionaries(st.integers(0, 11), st.integers(1, 99)), st.integers(1, 11)
+)
+def test_ranks_that_are_asked_for_together_have_the_same_shares(ranks, opens, uses, cut):
+    files = counted([{"own": False, "opens": opens, "seeks": 7}, {"own": False, "opens": 3, "meta_ns": 999}])
+    known = {rank: {1: count} for rank, count in uses.items() if rank < ranks}
+    one_by_one = shares(files, ranks, known)
+    prepared = {rank: (np.array([1], dtype=np.uint64), np.array([count[1]])) for rank, count in known.items()}
+    together = SharedFiles(files, ranks, prepared)
+    parts = [together.of_ranks(part) for part in np.split(np.arange(ranks), [min(cut, ranks - 1)])]
+    for name in ("opens", "seeks", "meta_ns", "renamed_from", "record_id"):
+        expected = [value for share in one_by_one for value in getattr(share, name).tolist()]
+        assert [value for part in parts for value in getattr(part, name).tolist()] == expected
+
+
 @pytest.mark.parametrize(
     ("path", "application"),
     [

@@ -119,6 +119,27 @@ def test_a_rank_reads_only_its_own_row_groups(tmp_path):
     assert capture.operation_count(1) == 1
 
 
+def test_small_ranks_and_a_large_one_are_read_as_they_were_written(tmp_path):
+    """Small row groups have a layout of their own, and so parts of their own."""
+    rows = {0: 10, 1: 10_000, 2: 3}
+    path = build_capture(tmp_path, files=["/a"], ranks=list(rows)).path
+    one = ops_table([read(0)])
+    with OpsWriter(path) as writer:
+        for rank, count in rows.items():
+            columns = {name: one[name].take(pa.array(np.zeros(count, dtype=np.int64))) for name in one.column_names}
+            columns |= {"start_ns": pa.array(np.arange(count)), "rank": pa.array(np.full(count, rank, dtype=np.int32))}
+            writer.write(pa.table(columns, schema=one.schema))
+    capture = open_capture(path)
+    assert [file.name for file in sorted((path / "ops").iterdir())] == [
+        "part-0000000-0000.parquet", "part-0000001-0001.parquet",
+    ]  # fmt: skip
+    for rank, count in rows.items():
+        (batch,) = capture.operations(rank)
+        assert batch["start_ns"].to_pylist() == list(range(count))
+        assert batch["op"].to_pylist() == ["read"] * count
+        assert capture.usage(rank)["operations"].to_pylist() == [count]
+
+
 def write_one_by_one(path, rows):
     with OpsWriter(path) as writer:
         for row in rows:
