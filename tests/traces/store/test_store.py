@@ -127,7 +127,8 @@ def test_small_ranks_and_a_large_one_are_read_as_they_were_written(tmp_path):
     with OpsWriter(path) as writer:
         for rank, count in rows.items():
             columns = {name: one[name].take(pa.array(np.zeros(count, dtype=np.int64))) for name in one.column_names}
-            columns |= {"start_ns": pa.array(np.arange(count)), "rank": pa.array(np.full(count, rank, dtype=np.int32))}
+            columns |= {name: pa.array(np.arange(count)) for name in ("start_ns", "end_ns")}
+            columns["rank"] = pa.array(np.full(count, rank, dtype=np.int32))
             writer.write(pa.table(columns, schema=one.schema))
     capture = open_capture(path)
     assert [file.name for file in sorted((path / "ops").glob("part-*"))] == [
