@@ -90,6 +90,10 @@ def _darshan(folder: Path) -> Any:
     return _whole_log(path, skip_damaged=False)
 
 
+def _log_warned(answer: Any) -> bool:
+    return any("left out" in text or "used" in text for text in answer[-1])
+
+
 def _whole_log(path: Path, *, skip_damaged: bool) -> Any:
     log = open_log(path, skip_damaged=skip_damaged)
     return [
@@ -99,6 +103,7 @@ def _whole_log(path: Path, *, skip_damaged: bool) -> Any:
         [read_counters(log, module) for module in COUNTER_MODULES],
         list(read_lustre(log)),
         list(read_heatmap(log)),
+        list(log.warnings),
     ]
 
 
@@ -188,7 +193,7 @@ _STAGED = "{folder}/c.capture"
 TARGETS: Mapping[str, Target] = {
     target.name: target
     for target in (
-        Target(name="darshan", read=_darshan, commands=(*_MERGES, ("summary", "{input}"))),
+        Target(name="darshan", read=_darshan, commands=(*_MERGES, ("summary", "{input}")), warned=_log_warned),
         Target(name="xplane", read=_xplane, commands=_PROFILE),
         Target(name="kineto", read=_profile, commands=_PROFILE),
         Target(name="viewer", read=_profile, commands=_PROFILE),
