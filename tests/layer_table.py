@@ -85,6 +85,7 @@ MAY_IMPORT = {
         "traces",
         "traces.measures",
         "traces.store",
+        "traces.workers",
     },
     "profiler_merge.workloads": {
         "profiler_merge.workloads",

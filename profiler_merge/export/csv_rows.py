@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import numpy as np
@@ -15,9 +18,11 @@ import pyarrow.compute as pc
 from profiler_merge.export.decimals import SECONDS, decimal_texts
 from profiler_merge.export.exported import Exported, ExportedFile
 from traces.csv_text import as_plain_text
-from traces.output import new_file
+from traces.output import new_file, refusal
 from traces.schema import NO_STEP, OPS, VOCABULARY, codes
+from traces.store.rank_pieces import only_ranks, rank_pieces
 from traces.store.reader import Capture
+from traces.workers.workers import ALONE, Workers
 
 COLUMNS = (
     "rank", "lane", "op", "api", "path", "offset", "length", "start_s", "end_s", "step", "origin", "due_s", "result",
@@ -35,21 +40,63 @@ SLICE_ROWS = 1 << 13
 """Rows that are text at the same time: Python's strings are some twenty times larger than the row."""
 
 
-def write_csv(capture: Capture, output: Path, *, force: bool = False) -> Exported:
+def write_csv(capture: Capture, output: Path, *, force: bool = False, workers: Workers = ALONE) -> Exported:
     """Write the operations of `capture` to the file `output`, in (rank, start) order. Memory: one row group.
 
+    Several workers write pieces beside it, which are then joined: as many as are worked at.
     Raises: CaptureError when a part is damaged; TargetError when `output` exists and not `force`, or cannot be written.
     """
     with new_file(output, force=force) as file:
-        rows = stream_csv(capture, file)
+        rows = stream_csv(capture, file) if workers is ALONE else _join_pieces(capture, output, file, workers)
     written = ExportedFile(path=str(output), entries=rows, bytes=output.stat().st_size)
     return Exported(format="csv", output=str(output), operations=rows, files=(written,))
 
 
+def _join_pieces(capture: Capture, output: Path, stream: IO[bytes], workers: Workers) -> int:
+    pieces = rank_pieces(capture, workers.piece_operations)
+    if len(pieces) == 1:
+        return stream_csv(capture, stream)
+    rows = 0
+    stream.write(_lines([_column_names(capture)]))
+    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+        work = _PieceWriter(capture=capture, folder=Path(folder))
+        with workers.results(work, pieces, operations=capture.stored_rows()) as results:
+            for path, count in results:
+                with open(path, "rb") as piece:
+                    shutil.copyfileobj(piece, stream, 1 << 20)
+                path.unlink()
+                rows += count
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PieceWriter:
+    """Writes the rows of some ranks to a file of its own; returns that, and their number."""
+
+    capture: Capture
+    folder: Path
+
+    def __call__(self, ranks: tuple[int, ...]) -> tuple[Path, int]:
+        path = self.folder / f"{ranks[0]}.csv"
+        try:
+            with open(path, "wb") as stream:
+                return path, _stream_rows(only_ranks(self.capture, ranks), stream)
+        except OSError as error:
+            raise refusal(error, path) from error
+
+
 def stream_csv(capture: Capture, stream: IO[bytes]) -> int:
     """`write_csv` to an open stream, whose errors are the caller's; returns the rows written, without the header."""
-    names = (*COLUMNS, *_DEPENDENCIES) if capture.info.dependencies == "known" else COLUMNS
-    stream.write(_lines([names]))
+    stream.write(_lines([_column_names(capture)]))
+    return _stream_rows(capture, stream)
+
+
+def _column_names(capture: Capture) -> tuple[str, ...]:
+    return (*COLUMNS, *_DEPENDENCIES) if capture.info.dependencies == "known" else COLUMNS
+
+
+def _stream_rows(capture: Capture, stream: IO[bytes]) -> int:
+    names = _column_names(capture)
     paths = as_plain_text(pa.array(capture.paths(), type=pa.string()))
     rows = 0
     for batch in capture.operations():

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import capture_argument, force_option, json_option
+from replay.commands.shared_options import capture_argument, force_option, json_option, worker_options
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
     from profiler_merge.export.exported import Exported
+    from traces.workers.workers import Workers
 
 STANDARD_OUTPUT = Path("-")
 
@@ -41,10 +42,18 @@ FORMATS = ("darshan", "chrome", "csv", "fio")
 @click.option(
     "--target", type=click.Path(path_type=Path), metavar="DIR", help="For fio: directory that holds the staged twin."
 )
+@worker_options
 @force_option
 @json_option
 def command(
-    capture: Path, to: str, output: Path, dxt_version: str | None, target: Path | None, force: bool, as_json: bool
+    capture: Path,
+    to: str,
+    output: Path,
+    dxt_version: str | None,
+    target: Path | None,
+    force: bool,
+    as_json: bool,
+    workers: Workers,
 ) -> None:
     """Export a capture (or a .darshan log) for other tools.
 
@@ -54,7 +63,7 @@ def command(
     chrome: a trace that ui.perfetto.dev opens, with operations, spans and, for a replay, when each operation was due;
     above 1,000,000 events it is split by time.
 
-    csv: one row per operation, times in seconds with nine digits.
+    csv: one row per operation, times in seconds with nine digits. Large captures are shared among --workers.
 
     fio: a directory with an iolog per lane, the job file and a script that replays them on the staged twin.
     """
@@ -76,6 +85,7 @@ def command(
             target=target,
             dxt_version=None if dxt_version is None else int(dxt_version),
             force=force,
+            executor=workers,
         )
     if as_json:
         print_json(exported.as_json())

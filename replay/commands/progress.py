@@ -129,6 +129,20 @@ def count_progress(what: str, things: str) -> Iterator[Callable[[int, int], None
 
 
 @contextmanager
+def piece_progress() -> Iterator[Callable[[int, int], None]]:
+    """A callback (pieces done, pieces in all) that shows how far a pass over a large capture has come."""
+    with _line() as line:
+
+        def report(done: int, total: int) -> None:
+            if done < total:
+                line.show(lambda: f"{format_count(done)} of {format_count(total)} pieces of the capture")
+            else:
+                line.clear()  # another pass may follow, or what the command prints
+
+        yield report
+
+
+@contextmanager
 def share_progress(what: str) -> Iterator[Callable[[float, float, str], None]]:
     """A callback (seconds passed, seconds in all, what is done now) for work that takes a time given beforehand."""
     with _line() as line:

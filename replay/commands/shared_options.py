@@ -110,8 +110,13 @@ def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def sharing(workers: int | None, dask: str | None, **given: Any) -> Any:
+        from replay.commands.progress import piece_progress
+
         with _chosen_workers(workers, dask) as chosen:
-            return None if chosen is None else command(workers=chosen, **given)
+            if chosen is None:
+                return None
+            with piece_progress() as chosen.on_progress:
+                return command(workers=chosen, **given)
 
     return _with_options(sharing, *_WORKER_OPTIONS)
 

@@ -137,12 +137,13 @@ def export(
     target: PathLike | None = None,
     dxt_version: int | None = None,
     force: bool = False,
+    executor: Work = None,
 ) -> Exported:
     """Write a capture in the format `to` (one of FORMATS) for other tools; the result lists what did not fit.
 
     `target`: directory of the staged twin (fio). `dxt_version`: of the segments (darshan), 1 unless given; 2
     keeps lanes as thread ids.
-    `force` replaces an earlier export.
+    `force` replaces an earlier export. `executor`: who shares the work (csv).
 
         dxt_replay.export("run.capture", "chrome", "run.json.gz").notes
 
@@ -165,7 +166,7 @@ def export(
         if to == "csv":
             from profiler_merge.export.csv_rows import write_csv
 
-            return write_csv(source, path, force=force)
+            return write_csv(source, path, force=force, workers=workers_of(executor))
         if to == "darshan":
             from profiler_merge.export.darshan_writer import write_darshan
 

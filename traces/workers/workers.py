@@ -91,12 +91,17 @@ class GivenExecutor:
         """As of `Pool`: the caller's is left alone."""
 
 
+def _silent(done: int, pieces: int) -> None:
+    """Progress that is not shown."""
+
+
 class Workers:
     """Processes that share the work of passes; a context manager, at whose end they are gone.
 
     count: processes of this machine, started when the first pass needs them. None: as many as are worth it, by the
         operations of the capture, and at most the processors; small captures cost no start.
     executor: any other executor instead, which stays the caller's; `count` is then how many pieces it does together.
+    on_progress: set by whoever shows it; called with the pieces that are done, and all of them, in each pass.
     piece_operations: about how many operations of a capture are a piece. Another size can change the last digits of
         means, and the rounding of distributions with more than a million values.
     Raises: UsageError for a count below 1.
@@ -112,6 +117,7 @@ class Workers:
         if count is not None and count < 1:
             raise UsageError(f"--workers {count}: at least 1 process works")
         self.piece_operations = piece_operations
+        self.on_progress: Callable[[int, int], None] = _silent
         self._given = count
         self._pool: Pool | None = None
         if executor is not None:
@@ -147,10 +153,15 @@ class Workers:
         """
         pool = self._pool_for(len(pieces), operations)
         if pool is None:
-            yield map(work, pieces)
+            yield self._counted(map(work, pieces), len(pieces))
             return
         with closing(_in_order(pool, _Job(work=work), pieces, named)) as results:
-            yield results
+            yield self._counted(results, len(pieces))
+
+    def _counted(self, results: Iterator[R], pieces: int) -> Iterator[R]:
+        for done, result in enumerate(results, 1):
+            self.on_progress(done, pieces)
+            yield result
 
     @classmethod
     def on(cls, pool: Pool) -> Workers:
