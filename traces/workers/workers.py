@@ -29,7 +29,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from traces.errors import UsageError, WorkerError
 from traces.version import VERSION
-from traces.workers.local_processes import LocalProcesses
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -178,6 +177,8 @@ class Workers:
             count = self._given or _worthwhile(operations)
             if count == 1:
                 return None
+            from traces.workers.local_processes import LocalProcesses  # 10 ms, which small captures do without
+
             self._pool = LocalProcesses(count)
         return self._pool
 

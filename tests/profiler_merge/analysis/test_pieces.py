@@ -23,7 +23,7 @@ def everything(capture: Capture, workers: Workers, by: str = "file") -> object:
     return plain([views(capture, TABLES, by=by, workers=workers), overview(capture, workers=workers, most_bars=100)])
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(ops=OPERATIONS, by=st.sampled_from(["rank", "file", "format", "step", "size"]))
 def test_the_ranks_alone_come_to_the_whole(ops: list[Op], by: str) -> None:
     """Durations are equal and lengths whole numbers, so that means have no rounding that the order could change."""

@@ -29,7 +29,7 @@ def pair(folder: Path, ops: list[Op], changes: list[int]) -> tuple[Capture, Capt
     return source, replay
 
 
-@settings(max_examples=15, phases=[Phase.generate])
+@settings(max_examples=8, phases=[Phase.generate])
 @given(ops=OPERATIONS, changes=st.lists(st.integers(0, 3), min_size=40, max_size=40))
 def test_the_ranks_alone_come_to_the_whole(ops: list[Op], changes: list[int]) -> None:
     with TemporaryDirectory() as folder:
