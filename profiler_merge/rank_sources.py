@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,10 +14,13 @@ from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
 from profiler_merge.darshan.rank_segments import SegmentBatch, no_segments, read_segment_batches
 from profiler_merge.darshan.regions import DamagedLogError
 from profiler_merge.process_rows import ProcessRows
+from profiler_merge.untraced.rank_counters import RankCounters
 
 _MOST_RANKS = 1 << 12
 _MOST_SHARES = 1 << 17
-"""Ranks, and shares of ranks in reduced records, of a batch: what is reconstructed of them is in memory together."""
+_MOST_OPERATIONS = 1 << 20
+"""Ranks, shares of ranks in reduced records, and counted and traced operations of a batch: what is reconstructed of its
+ranks is in memory together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +115,10 @@ class RankSources:
         for batch in self._segments(process):
             self._check_ranks(process, batch.ranks)
             reached = int(np.searchsorted(counted, batch.ranks[-1], side="right"))
-            yield from _at_most(batch.among(np.union1d(counted[done:reached], batch.ranks)), most)
+            yield from _bounded(batch.among(np.union1d(counted[done:reached], batch.ranks)), counters, most)
             done = reached
         if done < len(counted):
-            yield from _at_most(no_segments(counted[done:]), most)
+            yield from _bounded(no_segments(counted[done:]), counters, most)
 
     def _check_ranks(self, process: ProcessLog, ranks: np.ndarray) -> None:
         """Raises: DamagedLogError for operations of a rank that the job does not have, unless damage is skipped."""
@@ -133,7 +137,10 @@ class RankSources:
                 yield kept.among(kept.ranks[kept.counts > 0])
 
 
-def _at_most(batch: SegmentBatch, ranks: int) -> Iterator[SegmentBatch]:
-    """The batch in parts of so many ranks."""
-    for first in range(0, len(batch.ranks), ranks):
-        yield batch.of_ranks(first, first + ranks)
+def _bounded(batch: SegmentBatch, counters: RankCounters, most: int) -> Iterator[SegmentBatch]:
+    """The batch in parts of at most so many ranks, and of some _MOST_OPERATIONS or one rank with more."""
+    operations = np.cumsum(batch.counts + counters.operations(batch.ranks)) // _MOST_OPERATIONS
+    cut = (np.diff(operations) > 0) | (np.arange(1, len(batch.ranks)) % most == 0)
+    bounds = [0, *(np.flatnonzero(cut) + 1).tolist(), len(batch.ranks)]
+    for first, last in pairwise(bounds):
+        yield batch.of_ranks(first, last)

@@ -57,6 +57,7 @@ class CountedFiles:
     stats: np.ndarray
     seeks: np.ndarray
     syncs: np.ndarray
+    reads: np.ndarray
     writes: np.ndarray
     meta_ns: np.ndarray
     read_ns: np.ndarray
@@ -150,6 +151,7 @@ def _counted(table: CounterTable, module: str, kept: np.ndarray) -> CountedFiles
         stats=count("STATS"),
         seeks=count("SEEKS"),
         syncs=count("FSYNCS", "FDSYNCS", "FLUSHES"),
+        reads=count("READS"),
         writes=count("WRITES"),
         meta_ns=spent("META"),
         read_ns=spent("READ"),
@@ -180,6 +182,12 @@ def joined(parts: list[CountedFiles]) -> CountedFiles:
     return CountedFiles(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
+def _operations(files: CountedFiles) -> np.ndarray:
+    """float64: how many operations of each file are counted, a close for each open."""
+    counts = (files.opens, files.opens, files.stats, files.seeks, files.syncs, files.reads, files.writes)
+    return np.sum([each.astype(np.float64) for each in counts], axis=0)
+
+
 class SharedFiles:
     """Shares reduced records out among the ranks of a job. Ask for the ranks in ascending order, once each.
 
@@ -205,6 +213,11 @@ class SharedFiles:
     def __len__(self) -> int:
         """Number of files."""
         return len(self._files)
+
+    @property
+    def operations_of_rank(self) -> float:
+        """About how many operations are a rank's share."""
+        return float(_operations(self._files).sum()) / max(self._ranks, 1)
 
     def _least_weights(self) -> dict[str, np.ndarray]:
         """By the kind of count: what a rank counts at least, in operations of one file.
@@ -327,6 +340,15 @@ class RankCounters:
     def ranks_of_records(self) -> np.ndarray:
         """int64: ranks that have records of their own, ascending."""
         return np.unique(np.concatenate([ranks for ranks, _ in self._own.values()]))
+
+    def operations(self, ranks: np.ndarray) -> np.ndarray:
+        """float64 (r,): about how many operations the counters of some ranks (ascending) hold at all modules."""
+        found = np.zeros(len(ranks))
+        for of_rank, files in self._own.values():
+            reached = np.append(0.0, np.cumsum(_operations(files)))
+            first, last = (np.searchsorted(of_rank, ranks, side=side) for side in ("left", "right"))
+            found += reached[last] - reached[first]
+        return found + sum(shared.operations_of_rank for shared in self._shared.values())
 
     @property
     def shared_files(self) -> int:
