@@ -272,7 +272,7 @@ HOMES = {
     "google": set(),
     "h5py": {"profiler_merge.analysis.contents", "profiler_merge.hdf5.inspection", "replay.engine.backends.hdf5"},
     "distributed": {"traces.workers.dask_cluster"},
-    "mpi4py": {"replay.ranks.comm", "replay.ranks.rank_workers", "replay.engine.backends.mpiio"},
+    "mpi4py": {"replay.ranks.mpi_world", "replay.ranks.rank_workers", "replay.engine.backends.mpiio"},
     "pandas": {"profiler_merge.analysis.table_formats"},
     "plotly": {"replay.interface.charts"},
     "rich": {"replay.show.terminal"},

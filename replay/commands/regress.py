@@ -134,7 +134,8 @@ def command(
     from replay import interface
     from replay.commands.processes import ending_together
     from replay.commands.progress import byte_progress, experiment_progress
-    from replay.ranks.comm import connect, first_does
+    from replay.ranks.comm import first_does
+    from replay.ranks.mpi_world import connect
     from replay.regression.interval_verdict import Rule
 
     sides = _sides(target, baseline, candidate, against)

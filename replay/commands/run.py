@@ -59,7 +59,7 @@ def command(
     from replay import interface
     from replay.commands.processes import ending_together
     from replay.commands.progress import run_progress
-    from replay.ranks.comm import connect
+    from replay.ranks.mpi_world import connect
 
     if explain:
         _explain(capture, choices, as_json=as_json)

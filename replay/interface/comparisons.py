@@ -126,7 +126,8 @@ def regress(
 
     Raises: UsageError for numbers out of range, or a record of other work; TargetError; ReplayError.
     """
-    from replay.ranks.comm import connect, first_does, together
+    from replay.ranks.comm import first_does, together
+    from replay.ranks.mpi_world import connect
     from replay.ranks.stopping import unwind_on_signals
     from replay.regression import experiment as module
     from replay.regression.experiment_record import read_record

@@ -141,7 +141,7 @@ def run(
 
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
     """
-    from replay.ranks.comm import connect
+    from replay.ranks.mpi_world import connect
     from replay.run.runner import run_replay
 
     comm, place = comm or connect(), Path(output)
@@ -171,7 +171,7 @@ def run_repeatedly(
 
     Raises: as `run`; captures of the runs before stay.
     """
-    from replay.ranks.comm import connect
+    from replay.ranks.mpi_world import connect
     from replay.run.repeat import run_repeatedly as repeat_run
 
     comm, place = comm or connect(), Path(output)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
-from replay.ranks.comm import connect
+from replay.ranks.mpi_world import connect
 from traces.errors import UsageError
 from traces.workers.workers import Workers
 
@@ -17,7 +17,7 @@ def rank_workers(count: int | None) -> Iterator[Workers | None]:
     """Workers for the first process of the job; None for the others, once they have worked.
 
     count: what the user asked for; where no job was launched, so many processes of this machine.
-    Raises: UsageError for a `count` in a job, whose size is its own; as `replay.ranks.comm.connect`.
+    Raises: UsageError for a `count` in a job, whose size is its own; as `replay.ranks.mpi_world.connect`.
     """
     size = connect().size
     if size == 1:

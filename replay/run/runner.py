@@ -16,7 +16,8 @@ from replay.causal.paced_ranks import PacedRanks, paced_ranks
 from replay.engine.clock import StopFlag, share_processors
 from replay.engine.jitter import JitterProbe
 from replay.plan.pacing import Pace
-from replay.ranks.comm import WAIT_PERIOD_S, Communicator, node_id, together
+from replay.ranks.comm import WAIT_PERIOD_S, Communicator, together
+from replay.ranks.mpi_world import node_id
 from replay.ranks.stopping import StopRelay, stop_on_signals
 from replay.ranks.time_limit import TimeLimit
 from replay.run.context import RunContext, choose_layers_together, derive_context

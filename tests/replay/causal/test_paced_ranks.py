@@ -139,17 +139,17 @@ def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) ->
     pytest.importorskip("replay.engine._issue")
     source = source_of(tmp_path, dataclasses.replace(SMALL, ranks=3))
     program = (
-        "import sys\nimport replay.ranks.comm as comm\nfrom pathlib import Path\n"
+        "import sys\nfrom replay.ranks import mpi_world\nfrom pathlib import Path\n"
         "from tests.replay.causal.test_paced_ranks import options\nfrom replay.run.runner import run_replay\n"
         "from traces.store.reader import open_capture\n"
         f"folder = Path({str(tmp_path)!r})\n"
-        "class World(comm.MpiWorld):\n"
+        "class World(mpi_world.MpiWorld):\n"
         "    def common_start_ns(self, margin_ns):\n"
         "        start_ns = super().common_start_ns(margin_ns)\n"
         "        (folder / f'start.{self.rank}').write_text(str(start_ns))\n"
         "        return start_ns\n"
         "world = World()\n"
-        + ("comm.node_id = lambda: str(world.rank)\n" if one_node_each else "")
+        + ("mpi_world.node_id = lambda: str(world.rank)\n" if one_node_each else "")
         + "source = open_capture(folder / 'source.capture')\n"
         "run_replay(source, folder / 'replay.capture', options(folder), world)\n"
     )

@@ -283,7 +283,7 @@ def under_mpi(arguments: list[str], processes: int, first: str = "") -> subproce
 import os, signal, sys, tempfile, threading, time
 from pathlib import Path
 from replay.commands.main import main
-from replay.ranks.comm import connect
+from replay.ranks.mpi_world import connect
 from tests.auditing import before
 rank = connect().rank
 {first}

@@ -25,15 +25,15 @@ PROGRAM = """
 import mpi4py
 {before}
 import sys
-import replay.ranks.comm as comm
+from replay.ranks import mpi_world
 from pathlib import Path
 from replay.commands.processes import ending_together
 from replay.run.runner import run_replay
 from tests.replay.causal.test_paced_ranks import options
 from traces.errors import DxtReplayError
 from traces.store.reader import open_capture
-world = comm.connect()
-comm.node_id = lambda: str(world.rank)  # as if each process were on a node of its own
+world = mpi_world.connect()
+mpi_world.node_id = lambda: str(world.rank)  # as if each process were on a node of its own
 {after}
 folder = Path({folder!r})
 try:

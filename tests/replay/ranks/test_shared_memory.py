@@ -11,7 +11,7 @@ import pytest
 from tests.places import ROOT
 from tests.replay.commands.test_ended_early import MPIEXEC
 
-PROGRAM = "from replay.ranks.comm import connect; connect()"
+PROGRAM = "from replay.ranks.mpi_world import connect; connect()"
 SMALL = 'mount -t tmpfs -o size=1M tmpfs /dev/shm && exec "$0" -n 2 "$1" -c "$2"'
 
 

@@ -173,7 +173,7 @@ from pathlib import Path
 from replay.run import process
 from replay.run import rank_lanes
 from replay.ranks import stopping
-from replay.ranks.comm import connect
+from replay.ranks.mpi_world import connect
 from replay.commands.main import main
 rank = connect().rank
 current = []

@@ -288,7 +288,7 @@ def test_under_mpiexec_an_error_of_one_process_ends_all(tmp_path):
     program = f"""
 import sys
 from replay.run import context
-from replay.ranks.comm import connect
+from replay.ranks.mpi_world import connect
 from replay.commands.main import main
 from traces.errors import CaptureError
 if connect().rank == 1:
