@@ -144,7 +144,8 @@ class _Line:
         try:
             if not job.logs:
                 return {"name": job.name, **line_of(open_capture(job.path))}
-            with TemporaryDirectory(dir=self.folder) as place:
+            here = self.folder if self.folder.is_dir() else None  # a worker on another machine has one of its own
+            with TemporaryDirectory(dir=here) as place:
                 capture = Path(place, f"job{CAPTURE_SUFFIX}")
                 merge(job.logs, [], capture)
                 return {"name": job.name, **line_of(open_capture(capture, named=job.path))}
