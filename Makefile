@@ -40,6 +40,9 @@ bench-agreement:  ## simulate against run on calibrated targets; needs root and 
 bench-noise:  ## how much of a replay's distance is noise; DARSHAN=/path/to/libdarshan.so: and what Darshan counts in replays
 	$(PYTHON) -m benchmarks.replay_noise $(if $(DARSHAN),--library $(DARSHAN)) $(if $(RECORDINGS),--recordings $(RECORDINGS))
 
+bench-scale:  ## a log of a billion operations from merge to compare, and 10,000 ranks; 25 GB of disk, an hour of CPU
+	$(PYTHON) -m benchmarks.scale --operations 10e6 100e6 1e9 --job-ranks 10000 --ranks 1000 4000 10000 --workers 1 2
+
 bench-file-systems:  ## regress on real file systems: known changes, and false alarms; needs root and loop devices, 25 minutes
 	$(PYTHON) -m benchmarks.file_systems
 
@@ -65,4 +68,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-noise bench-file-systems bench-history figures survey-logs fuzz demo clean
+.PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-noise bench-scale bench-file-systems bench-history figures survey-logs fuzz demo clean

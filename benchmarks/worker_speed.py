@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.measured_command import Measured, measured_command
 from benchmarks.summary_scale import generate
 from traces.units import format_bytes, format_count
 from traces.workers.workers import processors
@@ -32,8 +28,6 @@ ROUNDS = 2
 REQUIRED = 1.7
 """Ratio on two processors, at least."""
 
-SAMPLE_S = 0.05
-
 COMMANDS = {
     "summary": ("summary", "{capture}", "--json"),
     "findings": ("summary", "{capture}", "--findings", "--json"),
@@ -42,16 +36,6 @@ COMMANDS = {
     "generate": ("generate", "resnet50_h100", "--ranks", "8", "-o", "{folder}/generated.capture", "--force"),
 }
 """Name -> arguments of `dxt-replay`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One run of a command: seconds, seconds of CPU and peak bytes of all its processes, and the output."""
-
-    wall_s: float
-    cpu_s: float
-    peak_bytes: int
-    printed: bytes
 
 
 def measure(names: Sequence[str], operations: int, workers: int, folder: Path | None = None) -> dict[str, float]:
@@ -69,7 +53,7 @@ def measure(names: Sequence[str], operations: int, workers: int, folder: Path | 
             runs: dict[int, list[Measured]] = {1: [], workers: []}
             for _ in range(ROUNDS):
                 for count, found in runs.items():
-                    found.append(_run([*arguments, "--workers", str(count)]))
+                    found.append(measured_command([*arguments, "--workers", str(count)]))
             if len({found.printed for side in runs.values() for found in side}) > 1:
                 raise RuntimeError(f"{command}: the output depends on the number of processes")
             for label, count in (("one", 1), ("several", workers)):
@@ -79,42 +63,6 @@ def measure(names: Sequence[str], operations: int, workers: int, folder: Path | 
                 result[f"{command}_{label}_peak_bytes"] = best.peak_bytes
             result[f"ratio_{command}"] = result[f"{command}_one_wall_s"] / result[f"{command}_several_wall_s"]
     return result
-
-
-def _run(arguments: list[str]) -> Measured:
-    began = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-m", "replay.commands.main", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as child:
-        peaks = [0]
-        watching = threading.Thread(target=_watch, args=(child.pid, peaks))
-        watching.start()
-        assert child.stdout is not None
-        assert child.stderr is not None
-        printed, complaint = child.stdout.read(), child.stderr.read()
-        _, status, used = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        wall_s = time.perf_counter() - began
-        watching.join()
-    if child.returncode not in (0, 1):
-        raise RuntimeError(f"{' '.join(arguments)}: {complaint.decode(errors='replace')[-500:]}")
-    return Measured(wall_s=wall_s, cpu_s=used.ru_utime + used.ru_stime, peak_bytes=peaks[0], printed=printed)
-
-
-def _watch(pid: int, peaks: list[int]) -> None:
-    """Keep the largest sum of the resident memory of a process and its children in `peaks`, until it has ended."""
-    while (now := _resident(pid)) > 0:
-        peaks[0] = max(peaks[0], now)
-        time.sleep(SAMPLE_S)
-
-
-def _resident(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (OSError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE") + sum(_resident(int(child)) for child in children)
 
 
 def table(result: dict[str, float]) -> str:

@@ -52,10 +52,11 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleSpec:
-    """A module's region: `streams` are compressed one by one, as each rank does."""
+    """A module's region: `streams` are compressed one by one, as each rank does, unless they are `packed` already."""
 
     version: int
-    streams: Sequence[bytes]
+    streams: Iterable[bytes]
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,8 @@ def posix_rows(records: Iterable[DxtRecord]) -> list[dict[str, Any]]:
         for way, total, segments in (("READ", "BYTES_READ", record.reads), ("WRITE", "BYTES_WRITTEN", record.writes)):
             if not len(segments):
                 continue
-            columns = np.frombuffer(_segments(segments, dtype), dtype)
+            given = isinstance(segments, np.ndarray)
+            columns = segments if given else np.frombuffer(_segments(segments, dtype), dtype)
             times += [columns["start_s"].min(), columns["end_s"].max()]
             row[f"POSIX_{way}S"] = len(columns)
             row[f"POSIX_{total}"] = int(columns["length"].sum())
@@ -173,30 +175,29 @@ def write_log(
     wide = version == "3.41"
     slots = 64 if wide else 16
     header_bytes = (32 if wide else 24) + 16 * (1 + slots) + 4 * slots
-    body = [compress(_job_bytes(job or JobSpec(), wide, byte_order))]
     name_tables = [names] if isinstance(names, Mapping) else names
-    position = header_bytes + len(body[0])
-    table = [(position, 0)] + [(0, 0)] * slots
+    table = [(0, 0)] * (1 + slots)
     versions = [0] * slots
+    with path.open("wb") as file:
 
-    def append(entry: int, streams: Iterable[bytes]) -> None:
-        nonlocal position
-        region = b"".join(compress(stream) for stream in streams)
-        table[entry] = (position, len(region))
-        position += len(region)
-        body.append(region)
+        def append(entry: int, streams: Iterable[bytes]) -> None:
+            begin = file.tell()
+            file.writelines(streams)
+            table[entry] = (begin, file.tell() - begin)
 
-    append(0, (_names_bytes(table, version, byte_order) for table in name_tables))
-    for name, module in sorted((modules or {}).items(), key=lambda item: MODULE_IDS[item[0]]):
-        slot = _slot(name, version)
-        versions[slot] = module.version
-        append(1 + slot, module.streams)
-    flag = sum(1 << _slot(name, version) for name in partial)
-    head = struct.pack(byte_order + "8sqB", version.encode(), 6567223, code)
-    head += struct.pack(byte_order + ("7xQ" if wide else "3xI"), flag)
-    head += b"".join(struct.pack(byte_order + "QQ", *entry) for entry in table)
-    head += struct.pack(f"{byte_order}{slots}I", *versions)
-    path.write_bytes(head + b"".join(body))
+        file.seek(header_bytes)
+        file.write(compress(_job_bytes(job or JobSpec(), wide, byte_order)))
+        append(0, (compress(_names_bytes(each, version, byte_order)) for each in name_tables))
+        for name, module in sorted((modules or {}).items(), key=lambda item: MODULE_IDS[item[0]]):
+            slot = _slot(name, version)
+            versions[slot] = module.version
+            append(1 + slot, module.streams if module.packed else map(compress, module.streams))
+        flag = sum(1 << _slot(name, version) for name in partial)
+        file.seek(0)
+        file.write(struct.pack(byte_order + "8sqB", version.encode(), 6567223, code))
+        file.write(struct.pack(byte_order + ("7xQ" if wide else "3xI"), flag))
+        file.write(b"".join(struct.pack(byte_order + "QQ", *entry) for entry in table))
+        file.write(struct.pack(f"{byte_order}{slots}I", *versions))
     return path
 
 
