@@ -107,7 +107,8 @@ def _runs(
 
 
 def _run(command: str, words: Sequence[str], workers: int, ranks: int) -> dict[str, Any]:
-    measured = measured_command([*words, "--workers", str(workers)])
+    # One job is merged by one process.
+    measured = measured_command([*words, *(() if command == "merge" else ("--workers", str(workers)))])
     return {
         "command": command,
         "cpu_s": measured.cpu_s,
