@@ -1,6 +1,6 @@
 """Declares the compiled cores, and `dxt_replay`, the name of the public interface; all else is in setup.cfg.
 
-The decoder of profiles has no other form: without a C compiler the installation fails. The issue loop has a Python
+The decoder of profiles has no other form: without a C compiler the installation fails. The others have a Python
 specification to fall back on; DXT_REPLAY_REQUIRE_COMPILED=1 (set in CI) makes its compilation necessary too.
 """
 
@@ -25,6 +25,7 @@ setup(
             core("replay.engine._issue", optional=LOOP_IS_OPTIONAL),
             core("replay.causal._lane_events", optional=LOOP_IS_OPTIONAL),
             core("replay.simulation._simulated_storage", optional=LOOP_IS_OPTIONAL),
+            core("replay.twin._small_files", optional=LOOP_IS_OPTIONAL),
             core("profiler_merge.profiles.xplane._xplane", optional=False),
         ],
         compiler_directives={"language_level": "3"},

@@ -27,6 +27,9 @@ class Stager(Protocol):
     may_be_sparse: bool
     """Whether a hole of the right size is a valid file of the format."""
 
+    may_start_in_place: bool
+    """Whether it makes noise from the first byte on, by which a file that was cut short is known."""
+
     def fill(self, fd: int, record_id: int, size: int) -> Iterator[int]:
         """Fill an empty file to `size` bytes; yields the number of bytes after each write. Raises: OSError."""
 
@@ -38,6 +41,7 @@ class PlainStager:
     """Noise from the first byte to the last."""
 
     may_be_sparse = True
+    may_start_in_place = True
 
     def fill(self, fd: int, record_id: int, size: int) -> Iterator[int]:
         buffer = bytearray(min(BLOCK_BYTES, -(-size // 8) * 8))
@@ -75,11 +79,12 @@ def make_noise(record_id: int, block: int, words: np.ndarray) -> None:
     looks for repeated bytes, nor deduplication finds anything, and it is several times as fast as a generator.
     """
     key = np.uint64(_mix(record_id ^ _mix(block)))
-    np.bitwise_xor(_noise()[: len(words)], key, out=words)
+    np.bitwise_xor(noise_block()[: len(words)], key, out=words)
 
 
 @functools.cache
-def _noise() -> np.ndarray:
+def noise_block() -> np.ndarray:
+    """The noise that every file is made from, uint64[BLOCK_BYTES / 8]; not to be changed."""
     return np.random.Generator(np.random.SFC64(_NOISE_SEED)).integers(0, 1 << 64, BLOCK_BYTES // 8, dtype=np.uint64)
 
 

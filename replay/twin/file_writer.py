@@ -1,4 +1,4 @@
-"""Writes the files of a twin data set in parallel, each under a temporary name until it is whole.
+"""Writes the files of a twin data set in parallel, large ones under a temporary name until they are whole.
 
 A thread takes files of one directory at a time and holds the directory open: making a small file costs as much as
 finding its directory.
@@ -7,6 +7,7 @@ finding its directory.
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import time
@@ -17,8 +18,11 @@ from dataclasses import dataclass, field
 from threading import Event, Lock, Thread, get_ident
 from typing import Protocol
 
+import numpy as np
+
 from replay.twin.containment import Target, lstat, refusal, split, unlink
 from replay.twin.data_set import TwinFile
+from replay.twin.small_files import SMALL_BYTES, write_small_files
 from traces.errors import TargetError, UsageError
 from traces.units import MIB
 
@@ -28,6 +32,9 @@ SYNC_BYTES = 64 * MIB
 BATCH_FILES = 1024
 BATCH_BYTES = 16 * MIB
 """Most files, and bytes of several files, that a thread takes at a time from one directory."""
+
+SMALL_FILES = 64
+"""Most small files that are made in one call, after which a thread looks whether it is to stop."""
 
 PATIENCE_S = 10.0
 """Seconds that the writing threads may take to end after an error or an interrupt. Beyond it a call of theirs hangs."""
@@ -101,16 +108,17 @@ class _Writing:
     batches: deque[Sequence[TwinFile]]
     counter: _Progress
     stop: Event
-    current: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """Thread -> the file that it writes, and since when (s of the monotonic clock)."""
+    current: dict[int, tuple[Sequence[TwinFile], np.ndarray, float]] = field(default_factory=dict)
+    """Thread -> the files that it writes, how many of them are whole, and since when (s of the monotonic clock)."""
 
     def standing(self) -> str:
         """The file that has been written for longest."""
-        writes = sorted(self.current.copy().values(), key=lambda write: write[1])
+        writes = sorted(self.current.copy().values(), key=lambda write: write[2])
         if not writes:
             return "no file was being written"
-        path, since = writes[0]
-        return f"{self.target.shown(path)} has been written for {time.monotonic() - since:.1f} s"
+        files, whole, since = writes[0]
+        file = files[min(int(whole[0]), len(files) - 1)]
+        return f"{self.target.shown(file.path)} has been written for {time.monotonic() - since:.1f} s"
 
     def write_batches(self) -> None:
         """Write batches until none is left. Raises: TargetError, _Stopped."""
@@ -125,19 +133,50 @@ class _Writing:
     def _write_batch(self, batch: Sequence[TwinFile]) -> None:
         """Write files of one directory, which is looked up once and then held open."""
         file = batch[0]
+        small = [each for each in batch if self._is_small(each)]
         try:
             with self.target.made_directory(split(file.path)[0]) as directory:
-                for file in batch:
-                    if self.stop.is_set():
-                        raise _Stopped
-                    self._write_file(directory, file)
+                for begin in range(0, len(small), SMALL_FILES):
+                    self._go_on()
+                    self._write_small(directory, small[begin : begin + SMALL_FILES])
+                for file in batch if len(small) < len(batch) else ():
+                    if not self._is_small(file):
+                        self._go_on()
+                        self._write_file(directory, file)
         except OSError as error:
             raise refusal(error, f"write {self.target.shown(file.path)}") from error
+
+    def _go_on(self) -> None:
+        """Raises: _Stopped."""
+        if self.stop.is_set():
+            raise _Stopped
+
+    def _is_small(self, file: TwinFile) -> bool:
+        new = file.file_id not in self.sparse and file.file_id not in self.replaced
+        return new and file.stager.may_start_in_place and file.size <= SMALL_BYTES
+
+    def _write_small(self, directory: int, files: Sequence[TwinFile]) -> None:
+        """Make new small files in one call and report them to `placed`. Raises: TargetError."""
+        names = [split(file.path)[1] for file in files]
+        sizes = np.array([file.size for file in files], dtype=np.int64)
+        record_ids = np.array([file.record_id for file in files], dtype=np.uint64)
+        done = np.zeros(1, dtype=np.int64)
+        self.current[get_ident()] = files, done, time.monotonic()
+        code = write_small_files(directory, names, sizes, record_ids, done)
+        whole = int(done[0])
+        for file in files[:whole]:
+            self.placed(file)
+        self.counter.add(int(sizes[:whole].sum()))
+        if code == errno.EEXIST:
+            raise foreign(self.target, files[whole].path)
+        if code:
+            error = OSError(code, os.strerror(code))
+            raise refusal(error, f"write {self.target.shown(files[whole].path)}") from error
 
     def _write_file(self, directory: int, file: TwinFile) -> None:
         """Write one whole file and report it to `placed`, or leave nothing. Raises: TargetError, OSError, _Stopped."""
         _, name = split(file.path)
-        self.current[get_ident()] = file.path, time.monotonic()
+        self.current[get_ident()] = [file], np.zeros(1, dtype=np.int64), time.monotonic()
         temporary = temporary_name(name)
         fd = _create(directory, temporary)
         try:

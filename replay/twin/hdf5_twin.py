@@ -28,6 +28,7 @@ class Hdf5Stager:
     data_bytes: int
 
     may_be_sparse = False
+    may_start_in_place = False
 
     @property
     def file_bytes(self) -> int:

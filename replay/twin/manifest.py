@@ -16,7 +16,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -75,7 +75,8 @@ class ManifestFile:
         self.path.encode("utf-8")  # the names of files are bytes: half a surrogate pair has none
 
 
-_ENTRY_NAMES = tuple(column.name for column in fields(ManifestFile))
+_OPTIONAL_NAMES = tuple(column.name for column in fields(ManifestFile) if column.default is None)
+_as_json: Callable[[str], str] = json.encoder.encode_basestring_ascii
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +171,16 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
+    """The entries as `json.dumps` would write them, several times as fast."""
     between = "\n"
     for path in sorted(manifest.files):
         file = manifest.files[path]
-        entry = {name: value for name in _ENTRY_NAMES if (value := getattr(file, name)) is not None}
-        yield between + json.dumps(entry)
+        rest = {name: value for name in _OPTIONAL_NAMES if (value := getattr(file, name)) is not None}
+        yield (
+            f'{between}{{"path": {_as_json(path)}, "size": {file.size}, "record_id": {file.record_id}, '
+            f'"sparse": {"true" if file.sparse else "false"}, "state": "{file.state}"'
+            f"{', ' + json.dumps(rest)[1:-1] if rest else ''}}}"
+        )
         between = ",\n"
 
 

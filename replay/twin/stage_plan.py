@@ -27,9 +27,13 @@ from replay.twin.data_set import CREATED_ROLE, LOOKED_AT_ROLE, MappedFile, TwinF
 from replay.twin.file_writer import foreign
 from replay.twin.manifest import CREATED_BY_RUN, PLANNED, Manifest, ManifestFile, read_manifest
 from replay.twin.placement import PathMap
+from replay.twin.small_files import SMALL_BYTES
 from traces.errors import TargetError
 from traces.store.reader import Capture
 from traces.units import format_bytes, format_count
+
+LEAST_BEGUN_BYTES = 8
+"""Fewer bytes do not show that a file was begun by a staging: a stranger's may be the same by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +162,7 @@ def _there(
         if entry is None or entry.state == CREATED_BY_RUN:
             raise foreign(target, file.path)
         right = found.st_size == file.size and entry.layout == file.layout
-        if entry.state == PLANNED and not (right and _made_by_us(target, file, entry)):
+        if entry.state == PLANNED and not _made_by_us(target, file, entry, found):
             raise foreign(target, file.path)
         if right and (not entry.sparse or file.file_id in holes):
             good.add(file.file_id)
@@ -167,8 +171,14 @@ def _there(
     return good, replaced
 
 
-def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile) -> bool:
-    """Whether an interrupted staging had finished a planned file of the right size."""
+def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile, found: os.stat_result) -> bool:
+    """Whether an interrupted staging had finished a planned file, or begun a small one."""
+    size = found.st_size
+    begun = size < file.size <= SMALL_BYTES and file.stager.may_start_in_place and not entry.sparse
+    if begun and size == 0:  # what a file system may keep of a file at a loss of power
+        return True
+    if (size != file.size or entry.layout != file.layout) and not (begun and size >= LEAST_BEGUN_BYTES):
+        return False
     directory, name = split(file.path)
     with target.directory(directory) as above:
         if above is None:
@@ -178,7 +188,7 @@ def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile) -> bool:
             try:
                 if entry.sparse:
                     return os.fstat(fd).st_blocks == 0
-                return file.stager.made(fd, entry.record_id, file.size)
+                return file.stager.made(fd, entry.record_id, size)
             finally:
                 close_unwritten(fd)
         except OSError as error:

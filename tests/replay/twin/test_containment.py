@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from replay.twin.containment import Target, is_contained, make_target, open_target, refusal, resolve_target
 from replay.twin.file_writer import temporary_name
-from replay.twin.manifest import MANIFEST_NAME
+from replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION
 from replay.twin.placement import TWIN_ROOT
+from replay.twin.small_files import SMALL_BYTES
 from replay.twin.stage import check_staged, prepare_run, stage, unstage
 from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read, write
@@ -179,7 +180,8 @@ class TestLinks:
         assert link.is_symlink()
 
 
-def test_a_link_under_the_name_of_a_file_that_is_being_written_is_refused(place: Path, capture: Capture) -> None:
+def test_a_link_under_the_name_of_a_file_that_is_being_written_is_refused(place: Path, tmp_path: Path) -> None:
+    capture = build_capture(tmp_path / "large", files=["/a/b/c"], ops=[read(0, length=SMALL_BYTES + 1)])
     link = place / "target" / TWIN_ROOT / "a/b" / os.fsdecode(temporary_name(b"c"))
     link.parent.mkdir(parents=True)
     link.symlink_to(place / "outside/kept")
@@ -278,7 +280,7 @@ class TestForgedManifest:
             '{"schema_version": 1, "made_by": "somebody", "data_sets": [], "files": []}',
             '{"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files": [{}]}',
             '{"schema_version": 1, "made_by": "dxt-replay", "data_sets": [], "files": 7}',
-            '{"schema_version": 3, "made_by": "dxt-replay", "data_sets": [], "files": []}',
+            f'{{"schema_version": {MANIFEST_VERSION + 1}, "made_by": "dxt-replay", "data_sets": [], "files": []}}',
             "[" * 100_000,
             "\udcff",
         ],

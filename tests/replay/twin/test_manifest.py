@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,15 @@ def test_it_is_one_line_a_file(tmp_path: Path) -> None:
     lines = (tmp_path / MANIFEST_NAME).read_text().splitlines()
     assert json.loads(lines[1].rstrip(","))["path"] == f"{TWIN_ROOT}/a"
     assert json.loads("".join(lines))["schema_version"] == MANIFEST_VERSION
+
+
+def test_a_line_is_what_json_makes_of_the_file(tmp_path: Path) -> None:
+    more = {"data_bytes": 5, "layout": 'x"y', "written": True}
+    files = [entry('a "quoted" größe \U0001f600'), replace(entry("b"), sparse=True, **more)]
+    written(tmp_path, *files)
+    lines = (tmp_path / MANIFEST_NAME).read_text().splitlines()[1:-1]
+    given = [{name: value for name, value in asdict(file).items() if value is not None} for file in files]
+    assert [line.removesuffix(",") for line in lines] == [json.dumps(values) for values in given]
 
 
 @pytest.mark.parametrize("change", [{"state": "unheard of"}, {"colour": "red"}])

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from replay.twin.file_writer import temporary_name
-from replay.twin.manifest import PLANNED, WHOLE, load_manifest
+from replay.twin.manifest import MANIFEST_NAME, PLANNED, WHOLE, load_manifest
 from replay.twin.placement import TWIN_ROOT
+from replay.twin.small_files import SMALL_BYTES
 from replay.twin.stage import stage, unstage
 from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import build_capture, read
@@ -48,12 +49,12 @@ class TestInterrupts:
         command = [sys.executable, "-c", program, str(capture.path), str(target)]
         assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 9
         left = twin(target)
-        assert left.pop("a") == 5
+        assert (left.pop("a"), left.pop("c")) == (5, 70_000)
         assert [Path(name).suffix for name in left] == [".part"]
         assert {f.state for f in load_manifest(target).files.values()} == {PLANNED}
 
         plan = plan_stage(capture, target)
-        assert [f.path for f in plan.already_staged] == [f"{TWIN_ROOT}/a"]
+        assert [f.path for f in plan.already_staged] == [f"{TWIN_ROOT}/a", f"{TWIN_ROOT}/c"]
         stage(plan)
         assert twin(target) == {"a": 5, "b": 9 * MIB, "c": 70_000}
         assert {f.state for f in load_manifest(target).files.values()} == {WHOLE}
@@ -94,8 +95,36 @@ class TestInterrupts:
             plan_stage(capture, target)
         assert stranger.read_bytes() == content
 
+    @pytest.mark.parametrize("kept_bytes", [0, 4096, 69_999])
+    def test_a_small_file_that_was_cut_short_is_written_again(
+        self, kept_bytes: int, tmp_path: Path, target: Path
+    ) -> None:
+        capture = build_capture(tmp_path, files=["/a", "/b"], ops=[read(0, length=70_000), read(1, length=5)])
+        staged(capture, target)
+        whole = tree(target)
+        manifest = target / MANIFEST_NAME
+        manifest.write_text(manifest.read_text().replace(f'"{WHOLE}"', f'"{PLANNED}"'))
+        os.truncate(target / TWIN_ROOT / "a", kept_bytes)
+        plan = plan_stage(capture, target)
+        assert [f.path for f in plan.to_write] == [f"{TWIN_ROOT}/a"]
+        stage(plan)
+        assert tree(target) == whole
+
+    @pytest.mark.parametrize("content", [b"s", b"stranger", b"s" * 4096])
+    def test_a_strangers_shorter_file_is_not_taken_for_one_that_was_cut_short(
+        self, content: bytes, tmp_path: Path, target: Path
+    ) -> None:
+        capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=70_000)])
+        staged(capture, target)
+        manifest = target / MANIFEST_NAME
+        manifest.write_text(manifest.read_text().replace(f'"{WHOLE}"', f'"{PLANNED}"'))
+        (target / TWIN_ROOT / "a").write_bytes(content)
+        with pytest.raises(TargetError, match="not made by dxt-replay"):
+            plan_stage(capture, target)
+        assert (target / TWIN_ROOT / "a").read_bytes() == content
+
     def test_a_strangers_file_that_comes_while_writing_is_not_replaced(self, tmp_path: Path, target: Path) -> None:
-        capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=10)])
+        capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=SMALL_BYTES + 1)])
 
         def intrude() -> None:
             (target / TWIN_ROOT / "a").write_bytes(b"mine")

@@ -51,7 +51,7 @@ class TestRefusals:
     def test_a_file_that_gets_its_place_after_another_failed_is_listed(
         self, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        capture = build_capture(tmp_path, files=["/0", "/1"], ops=[read(i, length=1000) for i in range(2)])
+        capture = build_capture(tmp_path, files=["/0", "/1"], ops=[read(i, length=300_000) for i in range(2)])
         first_is_written, failed, rename = Event(), Event(), os.rename
 
         def one_fails_first(source: bytes, place: bytes, **options: Any) -> None:
@@ -69,7 +69,7 @@ class TestRefusals:
             patch.setattr(os, "rename", one_fails_first)
             with pytest.raises(TargetError, match=f"cannot write {target}/{TWIN_ROOT}/1: "):
                 stage(plan_stage(capture, target), workers=2)
-        assert twin(target) == {"0": 1000}
+        assert twin(target) == {"0": 300_000}
         assert [f.path for f in load_manifest(target).files.values() if f.state == WHOLE] == [f"{TWIN_ROOT}/0"]
 
     @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENAMETOOLONG])
