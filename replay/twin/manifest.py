@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -118,6 +119,8 @@ def read_manifest(target: Target) -> Manifest:
         raise refusal(error, f"open {shown}") from error
     try:
         with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ValueError("not a plain file")  # a device may have no end
             data = json.loads(file.read(), object_hook=_entry_or_object)
         version = data["schema_version"]
         if isinstance(version, int) and version > MANIFEST_VERSION:
