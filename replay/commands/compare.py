@@ -87,7 +87,10 @@ def command(
         _print_floor(noise.as_json(), details=details, as_json=as_json)
         return
     if source is None or replay is None:
-        raise UsageError("give the recorded capture and its replay, or --floor A B: two runs of one application")
+        raise click.UsageError(
+            "give the recorded capture and its replay, or --floor A B: two runs of one application",
+            click.get_current_context(),
+        )
     if interface.is_replay_log(replay):
         if floor:
             raise UsageError("--floor needs the capture of the replay: a Darshan log of it is compared by its counts")

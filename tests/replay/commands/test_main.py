@@ -41,7 +41,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "message"),
     [
         (["summry"], "'summry' is not a command: did you mean summary?"),
-        (["summary"], "Missing argument 'CAPTURE'"),
+        (["summary"], "Missing argument 'CAPTURE...'"),
         (["summary", "--bogus", "x"], "No such option"),
         (["--show", "sizes", "summary", "x"], "give it after the command, as in `dxt-replay summary ... --show`"),
         (["--bogus", "summary", "x"], "No such option"),

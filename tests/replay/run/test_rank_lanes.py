@@ -122,9 +122,10 @@ def test_a_system_without_threads_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
     class Thread(threading.Thread):
         def start(self) -> None:
-            if started:
-                raise RuntimeError("can't start new thread")
-            started.append(self)
+            if self.name.startswith("lane-"):
+                if started:
+                    raise RuntimeError("can't start new thread")
+                started.append(self)
             super().start()
 
     monkeypatch.setattr(threading, "Thread", Thread)

@@ -206,7 +206,7 @@ def test_a_part_survives_json_and_holds_what_a_plain_loop_finds(
         ({"ranks": ""}, "not a number or a range"),
         ({"steps": "9-12"}, "it has steps 0 to 3"),
         ({"steps": "2-1"}, "first step first"),
-        ({"begin": "1h"}, "is not a time"),
+        ({"begin": "1w"}, "is not a time"),
         ({"begin": "nan"}, "is not a time"),
         ({"begin": "2", "until": "1"}, "window is empty"),
         ({"begin": "1s"}, "nothing in that window"),
