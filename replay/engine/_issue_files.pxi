@@ -150,9 +150,11 @@ cdef void own_handle(File *file, Handle handle) noexcept nogil:
 
 cdef void open_file(Table *table, File *file) noexcept nogil:
     """Open a closed file or note the error; where there are no descriptors left, idle files are closed. The caller has
-    its lock."""
+    its lock. It is tried once more where none was idle: other lanes that looked for one may have closed them all."""
     cdef Handle handle = open_handle(file)
-    while lacks_descriptors(handle) and close_idle(table, file):
+    cdef bint more = True
+    while more and lacks_descriptors(handle):
+        more = close_idle(table, file)
         handle = open_handle(file)
     if handle >= 0:
         own_handle(file, handle)

@@ -62,6 +62,7 @@ cdef Handle take(State *lane, int64_t slot) noexcept nogil:
     """Give up the held file and get a handle of it to close, or -errno: see `PythonFiles.take`."""
     cdef File *file = &lane.table.files[slot]
     cdef Handle handle
+    cdef bint more = True
     pthread_mutex_lock(&file.lock)
     file.holders -= 1
     if file.spare_count > 0:
@@ -69,7 +70,8 @@ cdef Handle take(State *lane, int64_t slot) noexcept nogil:
         handle = file.spares[file.spare_count]
     elif file.holders > 0:
         handle = another(file)
-        while lacks_descriptors(handle) and close_idle(lane.table, file):
+        while more and lacks_descriptors(handle):
+            more = close_idle(lane.table, file)
             handle = another(file)
     else:
         handle = file.handle
@@ -130,12 +132,14 @@ cdef Call call_open(State *lane, File *file) noexcept nogil:
     """OPEN, once more from its beginning for each idle file that had to be closed for it."""
     cdef Call call
     cdef Handle handle
+    cdef bint more = True
     while True:
         call.begin = now_ns()
         handle = open_handle(file)
         call.end = now_ns()
-        if not lacks_descriptors(handle) or not close_idle(lane.table, NULL):
+        if not more or not lacks_descriptors(handle):
             break
+        more = close_idle(lane.table, NULL)
     call.result = handle if handle < 0 else 0
     if handle >= 0:
         keep_open(file, handle)

@@ -36,10 +36,12 @@ cdef int open_buffered(State *lane) noexcept nogil:
     """Open the held file once more for what is not to go past the page cache. 0 or errno."""
     cdef File *file = &lane.table.files[lane.held]
     cdef int flags = file.flags & ~(O_DIRECT | O_CREAT)
+    cdef bint more = True
     pthread_mutex_lock(&file.lock)
     if file.buffered_fd < 0:
         file.buffered_fd = open_descriptor(file, flags)
-        while lacks_descriptors(file.buffered_fd) and close_idle(lane.table, file):
+        while more and lacks_descriptors(file.buffered_fd):
+            more = close_idle(lane.table, file)
             file.buffered_fd = open_descriptor(file, flags)
     lane.buffered_fd = file.buffered_fd
     pthread_mutex_unlock(&file.lock)

@@ -88,14 +88,15 @@ class LaneFiles:
         backend = self._file.backend
         if not isinstance(backend, DirectPosixBackend) or backend.goes_direct(offset, asked):
             return 0
+        more = True
         while True:
             try:
                 backend.prepare_buffered(self._file.handle)
+                return 0
             except OSError as error:
-                if error.errno in NO_DESCRIPTORS and self._files.close_one_idle():
-                    continue
-                return error.errno or errno.EIO
-            return 0
+                if error.errno not in NO_DESCRIPTORS or not more:
+                    return error.errno or errno.EIO
+            more = self._files.close_one_idle()
 
     def _prepare_other(self, kind: int, slot: int, offset: int) -> int:
         self.release()
@@ -195,6 +196,7 @@ class LaneFiles:
         backend, mine = self._files.backend(slot), self._files.slot(slot)
         assert mine is not None
         handle: Handle = None
+        more = True
         while True:
             result = 0
             begin = self._clock.now()
@@ -203,8 +205,9 @@ class LaneFiles:
             except OSError as met:
                 result = -(met.errno or errno.EIO)
             end = self._clock.now()
-            if -result not in NO_DESCRIPTORS or not self._files.close_one_idle():
+            if -result not in NO_DESCRIPTORS or not more:
                 break
+            more = self._files.close_one_idle()
         if not result:
             self._files.adopt(slot, handle)
         self._files.count_use(slot)

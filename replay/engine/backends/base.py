@@ -254,7 +254,8 @@ class PythonFiles:
             self._close(file)
 
     def close_one_idle(self) -> bool:
-        """Close a handle that no lane uses, to free a descriptor. Returns False when there is none."""
+        """Close a handle that no lane uses, to free a descriptor. Returns False when there is none: then try once more,
+        since other lanes may have closed them."""
         return self._close_idle(None)
 
     def payload(self, length: int) -> memoryview:
@@ -291,17 +292,24 @@ class PythonFiles:
 
     def _another(self, file: _SharedFile) -> Handle:
         """Another handle on an open file. The caller has its lock. Raises: OSError."""
+        more = True
         while True:
             try:
                 return file.backend.another(file.handle)
             except OSError as error:
-                if error.errno not in NO_DESCRIPTORS or not self._close_idle(file):
+                if error.errno not in NO_DESCRIPTORS or not more:
                     raise
+            more = self._close_idle(file)
 
     def _open(self, file: _SharedFile) -> None:
-        """Open a closed file or note the error. The caller has its lock."""
+        """Open a closed file or note the error. The caller has its lock.
+
+        It is tried once more where no file was idle: other lanes that looked for one, too, may have closed them all.
+        """
         file.open_error = self._try_open(file)
-        while file.open_error in NO_DESCRIPTORS and self._close_idle(file):
+        more = True
+        while more and file.open_error in NO_DESCRIPTORS:
+            more = self._close_idle(file)
             file.open_error = self._try_open(file)
 
     def _try_open(self, file: _SharedFile) -> int:

@@ -51,7 +51,7 @@ def test_more_files_than_descriptors_are_all_read(tmp_path: Path, core: str, ran
     source = build_capture(tmp_path, ops=ops, files=[f"/data/{i}" for i in range(files)], name="source")
     stage(plan_stage(source, tmp_path / "twin"))
     done = run_with_limit(source.path, 96, core)
-    assert done.returncode == 0, done.stdout[:6000] + done.stderr
+    assert done.returncode == 0, done.stderr + done.stdout[:6000]
     document = json.loads(done.stdout)
     assert (document["operations"], document["failed"]) == (ranks * 2 * files, 0)
 
