@@ -129,9 +129,9 @@ def predicted_s(cost: Cost, operations: float, ranks: float, workers: int, bytes
     A piece is whole ranks, some PIECE_OPERATIONS operations; more workers than pieces have nothing to do.
     """
     reading_s = operations * cost.operation_bytes / bytes_per_s
-    if workers == 1 or not cost.is_shared:
+    pieces = min(math.ceil(operations / PIECE_OPERATIONS), int(ranks))
+    if min(workers, pieces) <= 1 or not cost.is_shared:
         return max(cost.alone.seconds(operations, ranks), reading_s)
-    pieces = max(min(math.ceil(operations / PIECE_OPERATIONS), int(ranks)), 1)
     share = math.ceil(pieces / min(workers, pieces)) / pieces
     shared_s = share * (cost.shared.seconds(operations, ranks) - cost.shared.once_s)
     return cost.first.seconds(operations, ranks) + cost.shared.once_s + max(shared_s, reading_s)
@@ -150,9 +150,10 @@ def table(runs: Sequence[Mapping[str, Any]], bytes_per_s: float) -> str:
             )
     lines += ["", "| command | operations | ranks | workers | measured | model |", "|---|---|---|---|---|---|"]
     for run in runs:
-        model_s = predicted_s(costs[run["command"]], run["operations"], run["ranks"], run["workers"], math.inf)
+        workers = run["workers"] if run["busiest_s"] else 1  # a small capture is not shared
+        model_s = predicted_s(costs[run["command"]], run["operations"], run["ranks"], workers, math.inf)
         lines.append(
-            f"| {run['command']} | {run['operations']:,} | {run['ranks']:,} | {run['workers']} "
+            f"| {run['command']} | {run['operations']:,} | {run['ranks']:,} | {workers} "
             f"| {run['first_s'] + run['busiest_s']:.1f} s | {model_s:.1f} s |"
         )
     heads = " | ".join(f"{workers:,} workers" for workers in WORKERS)

@@ -52,6 +52,7 @@ def test_workers_share_whole_pieces_and_the_first_process_does_its_part_alone() 
     for workers, rounds in ((2, 5), (4, 3), (10, 1), (64, 1)):
         assert predicted_s(COST, operations, ranks, workers, math.inf) == pytest.approx(once + divided * rounds / 10)
     assert predicted_s(COST, operations, ranks, 1, math.inf) == ALONE.seconds(operations, ranks)
+    assert predicted_s(COST, 1_000, ranks, 64, math.inf) == ALONE.seconds(1_000, ranks)
 
 
 def test_a_slow_disk_is_a_limit_for_any_number_of_workers() -> None:
