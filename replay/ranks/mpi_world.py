@@ -23,6 +23,9 @@ _LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZ
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
+LAST_WORDS_S = 0.2
+"""How long a message that may be the last one is given to reach the launcher."""
+
 SHARED_MEMORY = "/dev/shm"
 SHARED_BYTES, SHARED_BYTES_EACH = 16 << 20, 6 << 20
 """Bytes of shared memory that MPICH 4.3 was seen to need, and for each process: 2 died with 16 MiB, 8 with 32 MiB."""
@@ -241,6 +244,7 @@ def _warn_of_shared_memory(environment: Mapping[str, str], folder: str = SHARED_
         )
         with suppress(OSError):
             os.write(2, words.encode())
+            time.sleep(LAST_WORDS_S)
 
 
 _NOT_RUNNING = {
