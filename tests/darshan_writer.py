@@ -144,8 +144,9 @@ def posix_rows(records: Iterable[DxtRecord]) -> list[dict[str, Any]]:
         for way, total, segments in (("READ", "BYTES_READ", record.reads), ("WRITE", "BYTES_WRITTEN", record.writes)):
             if not len(segments):
                 continue
-            given = isinstance(segments, np.ndarray)
-            columns = segments if given else np.frombuffer(_segments(segments, dtype), dtype)
+            columns: np.ndarray = (
+                segments if isinstance(segments, np.ndarray) else np.frombuffer(_segments(segments, dtype), dtype)
+            )
             times += [columns["start_s"].min(), columns["end_s"].max()]
             row[f"POSIX_{way}S"] = len(columns)
             row[f"POSIX_{total}"] = int(columns["length"].sum())
