@@ -196,10 +196,16 @@ def test_the_storage_comes_to_rest_between_runs(tmp_path: Path) -> None:
     written = []
 
     def leave() -> int:
-        """Write a new file to the target, without fsync; KiB of it that are not on the disk."""
-        written.append(tmp_path / f"new/left-{len(written)}")
-        written[-1].write_bytes(bytes([1]) * 8192)
-        return dirty_kib(written[-1])
+        """Write a new file to the target, without fsync; KiB of it that are not on the disk.
+
+        Once more where they are: another program may just have synced the file system.
+        """
+        for _ in range(20):
+            written.append(tmp_path / f"new/left-{len(written)}")
+            written[-1].write_bytes(bytes([1]) * 8192)
+            if left := dirty_kib(written[-1]):
+                return left
+        return 0
 
     if not leave():
         pytest.skip("this file system writes at once")
@@ -210,8 +216,7 @@ def test_the_storage_comes_to_rest_between_runs(tmp_path: Path) -> None:
             found.append((dirty_kib(written[-1]), leave()))
 
     run_experiment(source, chosen, Solo(), note)
-    assert [before for before, _ in found] == [0] * 4
-    assert any(after for _, after in found)  # not all, where other programs sync the same file system
+    assert found == [(0, 8)] * 4
 
 
 @pytest.mark.parametrize("kind", ["step", "compute"])
