@@ -10,6 +10,10 @@ from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts
 from traces.units import format_bytes, format_count, format_counted
 
 _JOB = Column(head="job", kind=Kind.PATH)
+_COLUMNS = (
+    "I/O: share of the run time in which a rank had traced reads or writes in flight. Compute, and what infinitely "
+    "fast storage would save (storage limits): shares of the training loop."
+)
 _PROGRAM = Column(head="program", kind=Kind.PATH, spare=True)
 
 
@@ -25,7 +29,7 @@ def catalogue_sections(catalogue: Mapping[str, Any]) -> list[Section]:
         columns = (heads[0], *(Column(head=str(head), spare=head == "bandwidth") for head in heads[1:]), _PROGRAM)
         rows = tuple(_job_row(job) for job in jobs[:MAX_GROUPS])
         sections.append(Section(title=title, rows=rows, columns=columns, notes=_notes(catalogue, len(jobs))))
-    return [*sections, *_failures(failed)]
+    return [*sections, *_failures(failed, "read")]
 
 
 def _job_row(job: Mapping[str, Any]) -> tuple[str, ...]:
@@ -49,7 +53,7 @@ def _percent(value: float) -> str:
 
 
 def _notes(catalogue: Mapping[str, Any], jobs: int) -> tuple[str, ...]:
-    notes = []
+    notes = [_COLUMNS]
     if jobs > MAX_GROUPS:
         notes.append(f"{format_count(jobs - MAX_GROUPS)} more: --csv, --parquet and --json have all jobs and columns")
     if catalogue["helpers"]:
@@ -70,15 +74,15 @@ def merged_archive_sections(merged: Mapping[str, Any]) -> list[Section]:
         ("operations traced", format_count(sum(job["traced"] for job in done))),
         ("operations from counters", format_count(sum(job["rebuilt"] for job in done))),
     ]
-    return [facts(f"Merged into {merged['output']}", rows), *_failures({**failed, **merged["unread"]})]
+    return [facts(f"Merged into {merged['output']}", rows), *_failures({**failed, **merged["unread"]}, "merged")]
 
 
-def _failures(failed: Mapping[str, str]) -> Sequence[Section]:
-    """Each failure on a line; the error names its file."""
+def _failures(failed: Mapping[str, str], done: str) -> Sequence[Section]:
+    """Each failure on a line, with the name of its file. `done`: what could not be done to it."""
     if not failed:
         return ()
     lines = tuple((text if name in text else f"{name}: {text}",) for name, text in list(failed.items())[:MAX_GROUPS])
     more = len(failed) - len(lines)
     notes = (f"{format_count(more)} more: --json has all",) if more else ()
-    title = f"{format_counted(len(failed), 'job')} could not be read"
+    title = f"{format_counted(len(failed), 'job')} could not be {done}"
     return (Section(title=title, rows=lines, prose=True, notes=notes),)
