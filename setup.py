@@ -26,6 +26,7 @@ setup(
             core("replay.causal._lane_events", optional=LOOP_IS_OPTIONAL),
             core("replay.simulation._simulated_storage", optional=LOOP_IS_OPTIONAL),
             core("replay.twin._small_files", optional=LOOP_IS_OPTIONAL),
+            core("profiler_merge.darshan._overlap_lanes", optional=LOOP_IS_OPTIONAL),
             core("profiler_merge.profiles.xplane._xplane", optional=False),
         ],
         compiler_directives={"language_level": "3"},

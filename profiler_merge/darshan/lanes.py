@@ -6,9 +6,11 @@ each operation's rank among them, ascending from 0, and lanes are numbered from 
 
 from __future__ import annotations
 
-import heapq
+from itertools import pairwise
 
 import numpy as np
+
+from profiler_merge.darshan.overlap_lanes import overlap_lanes
 
 
 def lanes_from_threads(thread_ids: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
@@ -31,21 +33,13 @@ def lanes_from_threads(thread_ids: np.ndarray, rank: np.ndarray | None = None) -
 
 
 def lanes_from_overlap(start_ns: np.ndarray, end_ns: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
-    """int32 lane of each operation, given in start order: the fewest lanes on which none overlap.
-
-    Each operation takes the lane that became free most recently (a reader that goes on reading is likely to be the
-    same thread), so a serial stream stays on lane 0. Operations that touch (end == start) may share a lane.
-    """
-    count = len(start_ns)
-    lanes = np.zeros(count, dtype=np.int32)
-    if count < 2:
-        return lanes
-    rank = np.zeros(count, dtype=np.int64) if rank is None else rank
-    # Stretches without any overlap need no search: an operation that begins after all before it have ended.
-    begins = np.flatnonzero(_after_all_before(start_ns, end_ns, rank))
-    ends = np.append(begins[1:], count)
-    for begin, end in zip(begins[ends - begins > 1].tolist(), ends[ends - begins > 1].tolist(), strict=True):
-        _colour_cluster(start_ns[begin:end].tolist(), end_ns[begin:end].tolist(), lanes[begin:end])
+    """int32 lane of each operation, given in start order: the fewest lanes on which none overlap, as `OverlapLanes`."""
+    cuts = [] if rank is None else (np.flatnonzero(rank[1:] != rank[:-1]) + 1).tolist()
+    if not cuts:
+        return overlap_lanes().following(start_ns, end_ns)
+    lanes = np.empty(len(start_ns), dtype=np.int32)
+    for begin, end in pairwise((0, *cuts, len(lanes))):
+        lanes[begin:end] = overlap_lanes().following(start_ns[begin:end], end_ns[begin:end])
     return lanes
 
 
@@ -69,23 +63,6 @@ def _latest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     lift = number * (values.max() - low + 1) - low
     latest: np.ndarray = np.maximum.accumulate(values + lift) - lift
     return latest if distinct is None else distinct[latest]
-
-
-def _colour_cluster(starts: list[int], ends: list[int], lanes: np.ndarray) -> None:
-    """Greedy interval colouring of one cluster of overlapping operations, into `lanes`."""
-    busy: list[tuple[int, int]] = []
-    free: list[tuple[int, int]] = []
-    used = 0
-    for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        while busy and busy[0][0] <= start:
-            ended, lane = heapq.heappop(busy)
-            heapq.heappush(free, (-ended, lane))
-        if free:
-            lane = heapq.heappop(free)[1]
-        else:
-            lane, used = used, used + 1
-        lanes[index] = lane
-        heapq.heappush(busy, (end, lane))
 
 
 def lanes_beside(
