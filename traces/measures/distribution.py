@@ -21,6 +21,13 @@ EXACT_VALUES = 1 << 20
 _PENDING_VALUES = 1 << 20
 _KEPT_BITS = 12
 _DROPPED_BITS = 52 - _KEPT_BITS
+_FIRST_PLACE = (1023 - 20) << _KEPT_BITS
+"""Of rounded values: 2**-20 is counted in the first element."""
+
+_MOST_PLACES = 1 << 20
+_PLACES_PER_VALUE = 4
+"""Elements of an array of counts: at most 8 MiB, and at most so many for each value of a sample."""
+
 _NO_VALUES = np.empty(0, dtype=np.float64)
 _NO_COUNTS = np.empty(0, dtype=np.int64)
 
@@ -129,57 +136,152 @@ class Distribution:
 
 
 class DistributionCollector(Sums):
-    """Collects a distribution batch by batch; keeps at most `limit` distinct values, and `pending` new ones."""
+    """Collects a distribution batch by batch; keeps at most `limit` distinct values, and `pending` new ones.
+
+    Small whole numbers, and all numbers once they are rounded, are counted in an array by their value, which needs no
+    sorting; what does not fit there is kept as ascending values with their counts.
+    """
 
     def __init__(self, limit: int = EXACT_VALUES, pending: int = _PENDING_VALUES) -> None:
         self._limit = limit
         self._most_pending = pending
         self._pending: list[np.ndarray] = []
         self._pending_size = 0
-        self._collected = Distribution()
+        self._exact = True
+        self._total: float = 0
+        self._minimum = self._maximum = math.nan
+        # Element i counts the value i, or, once values are rounded, the value `_value_of(i)`.
+        self._counts = _NO_COUNTS
+        self._others = (_NO_VALUES, _NO_COUNTS)
 
     def add(self, values: np.ndarray) -> None:
         """Add an array of finite numbers."""
         if values.size:
             self._pending.append(values.ravel())
             self._pending_size += values.size
-        if self._pending_size >= max(self._most_pending, len(self._collected.values)):
+        if self._pending_size >= self._most_pending:
             self._merge()
 
     def merge(self, later: DistributionCollector) -> None:
         """As `Sums.merge`."""
         self._merge()
-        self._collected = (self._collected + later.distribution())._within(self._limit)
+        later._merge()
+        if self._exact and not later._exact:
+            self._round()
+        elif later._exact and not self._exact:
+            later._round()
+        self._add_up(later._total, later._minimum, later._maximum)
+        self._add_counts(later._counts)
+        self._add_others(*later._others)
+        self._keep_to_limit()
 
     def __getstate__(self) -> dict[str, Any]:
+        """Counts travel in as few bytes as hold them."""
         self._merge()
-        return super().__getstate__()
+        state = super().__getstate__()
+        if len(used := np.flatnonzero(self._counts)) * _PLACES_PER_VALUE < len(self._counts):
+            state["_others"] = _joined(self._others, (self._values_at(used), self._counts[used]))
+            state["_counts"] = _NO_COUNTS
+        values, counts = state["_others"]
+        return state | {"_counts": _narrow(state["_counts"]), "_others": (values, _narrow(counts))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        values, counts = state["_others"]
+        wide = {"_counts": state["_counts"].astype(np.int64), "_others": (values, counts.astype(np.int64))}
+        super().__setstate__(state | wide)
 
     def distribution(self) -> Distribution:
         """Distribution of all that was added."""
         self._merge()
-        return self._collected
+        used = np.flatnonzero(self._counts)
+        values, counts = _joined(self._others, (self._values_at(used), self._counts[used]))
+        return Distribution(
+            values=values,
+            counts=counts,
+            total=self._total,
+            minimum=self._minimum,
+            maximum=self._maximum,
+            exact=self._exact,
+        )
 
     def _merge(self) -> None:
         if not self._pending:
             return
         sample = np.concatenate(self._pending)
         self._pending, self._pending_size = [], 0
-        total = _sum(sample)
-        ordered = np.sort(sample.astype(np.float64))
-        minimum, maximum = float(ordered[0]), float(ordered[-1])
-        if not self._collected.exact:
+        self._add_up(_sum(sample), float(sample.min()), float(sample.max()))
+        self._count(sample)
+        self._keep_to_limit()
+
+    def _add_up(self, total: float, minimum: float, maximum: float) -> None:
+        self._total += total
+        self._minimum = float(np.fmin(self._minimum, minimum))
+        self._maximum = float(np.fmax(self._maximum, maximum))
+
+    def _count(self, sample: np.ndarray) -> None:
+        """Count values one by one."""
+        if not self._exact:
+            places, most = _places_of(sample.astype(np.float64)), _MOST_PLACES
+        elif sample.dtype.kind in "iub":
+            places = sample.astype(np.int64, copy=False)
+            most = min(max(len(self._counts), _PLACES_PER_VALUE * len(sample)), _MOST_PLACES)
+        else:
+            places, most = _NO_COUNTS, 0
+        if most:
+            # As an unsigned number, a negative one is too large as well.
+            fits = places.view(np.uint64) < most
+            if fits.all():
+                self._add_counts(np.bincount(places))
+                return
+            self._add_counts(np.bincount(places[fits]))
+            sample = sample[~fits]
+        ordered = np.sort(sample).astype(np.float64)
+        if not self._exact:
             ordered = _round_mantissa(ordered)
         first = runs(ordered)
-        part = Distribution(
-            values=ordered[first],
-            counts=np.diff(first, append=len(ordered)),
-            total=total,
-            minimum=minimum,
-            maximum=maximum,
-            exact=self._collected.exact,
-        )
-        self._collected = (self._collected + part)._within(self._limit)
+        self._add_others(ordered[first], np.diff(first, append=len(ordered)))
+
+    def _add_counts(self, counts: np.ndarray) -> None:
+        """Add what another array counts, and take into it what fits there now."""
+        if len(counts) <= len(self._counts):
+            self._counts[: len(counts)] += counts
+            return
+        grown = counts.astype(np.int64)
+        grown[: len(self._counts)] += self._counts
+        self._counts = grown
+        others, self._others = self._others, (_NO_VALUES, _NO_COUNTS)
+        self._add_others(*others)
+
+    def _add_others(self, values: np.ndarray, counts: np.ndarray) -> None:
+        """Add distinct values, ascending, and their counts: to the array, where they are in it."""
+        if len(values) and len(self._counts):
+            fits = self._in_array(values)
+            self._counts[_places_of(values[fits]) if not self._exact else values[fits].astype(np.int64)] += counts[fits]
+            values, counts = values[~fits], counts[~fits]
+        if len(values):
+            self._others = _joined(self._others, (values, counts.astype(np.int64, copy=False)))
+
+    def _in_array(self, values: np.ndarray) -> np.ndarray:
+        if not self._exact:
+            return _places_of(values).view(np.uint64) < len(self._counts)
+        found: np.ndarray = (values >= 0) & (values < len(self._counts)) & (values == np.floor(values))
+        return found
+
+    def _values_at(self, places: np.ndarray) -> np.ndarray:
+        return places.astype(np.float64) if self._exact else _value_of(places)
+
+    def _keep_to_limit(self) -> None:
+        if self._exact and np.count_nonzero(self._counts) + len(self._others[0]) > self._limit:
+            self._round()
+
+    def _round(self) -> None:
+        found = self.distribution()
+        self._exact, self._counts, self._others = False, _NO_COUNTS, (_NO_VALUES, _NO_COUNTS)
+        places = _places_of(found.values)
+        fits = places.view(np.uint64) < _MOST_PLACES
+        self._add_counts(np.bincount(places[fits], weights=found.counts[fits]))
+        if not fits.all():
+            self._add_others(*_tally(_round_mantissa(found.values[~fits]), found.counts[~fits]))
 
 
 def _sum(sample: np.ndarray) -> float:
@@ -195,6 +297,31 @@ def _round_mantissa(values: np.ndarray) -> np.ndarray:
     bits = values.view(np.int64) + (1 << (_DROPPED_BITS - 1))
     rounded: np.ndarray = (bits & ~((1 << _DROPPED_BITS) - 1)).view(np.float64)
     return rounded
+
+
+def _places_of(values: np.ndarray) -> np.ndarray:
+    """Where rounded values (float64) are counted: int64, ascending with positive values; negative for tiny ones, and
+    nowhere for others."""
+    places: np.ndarray = ((values.view(np.int64) + (1 << (_DROPPED_BITS - 1))) >> _DROPPED_BITS) - _FIRST_PLACE
+    return places
+
+
+def _value_of(places: np.ndarray) -> np.ndarray:
+    """The inverse of `_places_of`."""
+    values: np.ndarray = ((places.astype(np.int64) + _FIRST_PLACE) << _DROPPED_BITS).view(np.float64)
+    return values
+
+
+def _joined(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct values, ascending, and their counts, of both."""
+    if not len(one[0]) or not len(other[0]):
+        return other if not len(one[0]) else one
+    return _tally(np.concatenate((one[0], other[0])), np.concatenate((one[1], other[1])))
+
+
+def _narrow(counts: np.ndarray) -> np.ndarray:
+    """The same counts in the smallest unsigned type."""
+    return counts.astype(np.min_scalar_type(int(counts.max()))) if len(counts) else counts
 
 
 def _tally(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

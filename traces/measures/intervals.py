@@ -13,6 +13,9 @@ import numpy as np
 from traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min
+_PENDING = 1 << 18
+"""Intervals that wait for the next merge of a `BoundedUnion`; as many as it has, where it has more."""
+
 _NO_TIMES = np.empty(0, dtype=np.int64)
 
 
@@ -130,7 +133,7 @@ class BoundedUnion(Sums):
         """Add a union that is there already."""
         self._pending.append(part)
         self._pending_size += len(part)
-        if self._pending_size >= self._limit:
+        if self._pending_size >= max(min(self._limit, _PENDING), len(self._union)):
             self._merge()
 
     def merge(self, later: BoundedUnion) -> None:
@@ -151,9 +154,11 @@ class BoundedUnion(Sums):
         if not self._pending:
             return
         parts = [self._union, *self._pending]
-        merged = Intervals.union_of(
-            np.concatenate([part.starts for part in parts]), np.concatenate([part.ends for part in parts])
+        # The parts ascend, which a stable sort joins in linear time.
+        starts, ends = (
+            np.sort(np.concatenate(times), kind="stable") for times in zip(*map(_times, parts), strict=True)
         )
+        merged = Intervals.of_ascending(starts, ends)
         self._pending, self._pending_size = [], 0
         self._union = self._close_gaps(merged) if len(merged) > self._limit else merged
 
@@ -167,3 +172,7 @@ class BoundedUnion(Sums):
             starts=np.concatenate((merged.starts[:1], merged.starts[kept + 1])),
             ends=np.concatenate((merged.ends[kept], merged.ends[-1:])),
         )
+
+
+def _times(part: Intervals) -> tuple[np.ndarray, np.ndarray]:
+    return part.starts, part.ends

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -117,3 +118,34 @@ def test_negative_and_zero_values_survive_rounding() -> None:
     collector = DistributionCollector(limit=1)
     collector.add(np.array([-3.25, 0.0, 7.5]))
     assert collector.distribution().values.tolist() == [-3.25, 0.0, 7.5]
+
+
+@given(
+    st.lists(st.lists(st.integers(-5, 300) | st.integers(-(1 << 60), 1 << 60), max_size=40), min_size=1, max_size=6),
+    st.integers(1, 100),
+    st.booleans(),
+)
+def test_parts_that_travel_add_up_to_the_whole(parts: list[list[int]], limit: int, travel: bool) -> None:
+    whole, joined = (DistributionCollector(limit=limit, pending=16) for _ in range(2))
+    for part in parts:
+        values = np.array(part, dtype=np.int64)
+        whole.add(values)
+        later = DistributionCollector(limit=limit)
+        later.add(values)
+        joined.merge(pickle.loads(pickle.dumps(later)) if travel else later)
+    expected, found = whole.distribution(), joined.distribution()
+    assert (found.exact, found.total) == (expected.exact, sum(sum(part) for part in parts))
+    assert (found.values.tolist(), found.counts.tolist()) == (expected.values.tolist(), expected.counts.tolist())
+    if found.exact:
+        values, counts = np.unique(np.concatenate(parts).astype(np.float64), return_counts=True)
+        assert (found.values.tolist(), found.counts.tolist()) == (values.tolist(), counts.tolist())
+
+
+def test_numbers_that_are_not_whole_are_counted_beside_those_that_are() -> None:
+    collector = DistributionCollector()
+    for sample in (np.arange(100), np.array([3.5, 7.0, 99.0, 100.0]), np.arange(200)):
+        collector.add(sample)
+        collector.distribution()
+    found = collector.distribution()
+    assert len(found.values) == 201
+    assert found.counts[np.isin(found.values, [3, 3.5, 7, 100, 150])].tolist() == [2, 1, 3, 2, 1]
