@@ -42,12 +42,14 @@ def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Seque
     wanted = pa.schema([schema.field(name) for name in schema.names if columns is None or name in columns])
     check_columns(table.column_names, wanted, place)
     arrays = []
+    absent = {column.type for column in wanted if column.name not in table.column_names}
+    nulls = {each: pa.nulls(table.num_rows, each) for each in absent}  # columns share them
     for column in wanted:
         if column.name not in table.column_names:
-            arrays.append(pa.nulls(table.num_rows, column.type))
+            arrays.append(nulls[column.type])
             continue
         try:
-            arrays.append(_as(table[column.name].combine_chunks(), column))
+            arrays.append(_as(_in_one(table[column.name]), column))
         except (pa.ArrowException, ValueError) as error:
             raise CaptureError(
                 f"{place} is damaged: the column {column.name} is not {column.type} ({error})"
@@ -57,6 +59,11 @@ def conforming(table: pa.Table, schema: pa.Schema, place: object, columns: Seque
         if not column.nullable and found[column.name].null_count:
             raise CaptureError(f"{place} is damaged: the column {column.name} has rows without a value")
     return found.cast(wanted)
+
+
+def _in_one(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array; `combine_chunks` copies a single chunk, too."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _as(array: pa.Array, column: pa.Field) -> pa.Array:

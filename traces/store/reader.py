@@ -273,10 +273,20 @@ def _read_table(path: Path) -> pa.Table:
         whole = pq.ParquetFile(
             path, memory_map=False, read_dictionary=_texts(file.schema_arrow), page_checksum_verification=True
         )
-        table = whole.read(use_threads=False)
-        if (length := sum(map(_text_bytes, table.columns))) > MOST_TEXT_BYTES:
-            raise CaptureError(f"{path} is damaged: it claims {format_bytes(length)} of text in {stored} bytes")
-        return table
+        columns: dict[str, pa.Array] = {}
+        nulls: dict[pa.DataType, pa.Array] = {}
+        texts = 0
+        for name in file.schema_arrow.names:  # one by one: as dictionaries, paths take several times their memory
+            stored_type, chunks = file.schema_arrow.field(name).type, []
+            for group in range(file.metadata.num_row_groups):
+                chunk = whole.read_row_group(group, columns=[name], use_threads=False)[name]
+                if (texts := texts + _text_bytes(chunk)) > MOST_TEXT_BYTES:
+                    raise CaptureError(f"{path} is damaged: it claims {format_bytes(texts)} of text in {stored} bytes")
+                chunks += chunk.cast(stored_type).chunks
+            column = pa.chunked_array(chunks, stored_type).combine_chunks()
+            # Columns without a value share their memory: most counters of most captures are among them.
+            columns[name] = nulls.setdefault(stored_type, column) if column.null_count == rows else column
+        return pa.table(columns)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
 

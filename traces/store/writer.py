@@ -308,7 +308,7 @@ def write_capture_info(directory: Path, info: CaptureInfo) -> None:
 
 def _write_table(path: Path, table: pa.Table) -> None:
     try:
-        pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+        pq.write_table(table, path, row_group_size=ROW_GROUP_ROWS, compression="zstd", write_page_checksum=True)
     except (OSError, pa.ArrowException) as error:
         raise TargetError(
             f"cannot write {path}: {error}; free space there, or choose another place for the output"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -269,3 +270,12 @@ def test_dependencies_are_known_or_inferred(tmp_path):
     (capture.path / "capture.json").write_text(text.replace('"inferred"', '"guessed"'))
     with pytest.raises(CaptureError, match="guessed"):
         open_capture(capture.path)
+
+
+def test_columns_without_values_take_no_memory_of_their_own(tmp_path: Path) -> None:
+    files = [File(f"/data/train/image-{number:06}.jpg", 4096) for number in range(20_000)]
+    capture = build_capture(tmp_path, ops=[read(0)], files=files)
+    before = pa.total_allocated_bytes()
+    opened = open_capture(capture.path)
+    assert opened.files["h5d_bytes_read"].null_count == len(files)
+    assert pa.total_allocated_bytes() - before < 150 * len(files)
