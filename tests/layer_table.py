@@ -249,10 +249,12 @@ FOUNDATIONS = {
         "traces.schema",
         "traces.store.checks",
         "traces.store.info",
+        "traces.store.operation_batches",
         "traces.store.row_groups",
         "traces.store.usage",
         "traces.units",
     },
+    "traces.store.operation_batches": {"traces.errors", "traces.store.checks", "traces.store.row_groups"},
     "traces.store.digests": set(),
     "traces.store.writer": {
         "traces.errors",

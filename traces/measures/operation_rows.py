@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -13,7 +13,10 @@ import pyarrow as pa
 from traces.schema import READ, WRITE, codes
 from traces.store.reader import Capture
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Sized)
+
+FEW_ROWS = 1 << 15
+"""Rows that one thread hands to the other at once: a hand-over costs as much as the work on a short batch."""
 
 ROW_COLUMNS = ("lane", "op", "api", "file_id", "offset", "length", "start_ns", "end_ns", "step", "origin")
 _ENUMERATED = ("op", "api", "origin")
@@ -72,10 +75,7 @@ def operation_rows(
     Raises: CaptureError when a part is damaged.
     """
     names = [name for name in ROW_COLUMNS if name not in without]
-    wanted = capture.ranks if ranks is None else ranks
-    return read_ahead(
-        rows_of_batch(batch, rank, names) for rank in wanted for batch in capture.operations(rank, columns=names)
-    )
+    return read_ahead(rows_of_batch(batch, rank, names) for rank, batch in capture.rank_operations(ranks, names))
 
 
 def rows_of_batch(batch: pa.RecordBatch, rank: int, names: Collection[str] = ROW_COLUMNS) -> OperationRows:
@@ -87,9 +87,29 @@ def rows_of_batch(batch: pa.RecordBatch, rank: int, names: Collection[str] = ROW
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items; another thread makes the next one while the caller works. An error comes in place of its item."""
+    """The same items; another thread makes the next ones while the caller works, short ones some at a time. An error
+    comes in place of its item."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as reader:
-        coming = reader.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = reader.submit(next, items, None)
-            yield item
+        coming = reader.submit(_next_few, items)
+        while True:
+            few, error = coming.result()
+            if error is None and few:
+                coming = reader.submit(_next_few, items)
+            yield from few
+            if error is not None:
+                raise error
+            if not few:
+                return
+
+
+def _next_few(items: Iterator[T]) -> tuple[list[T], Exception | None]:
+    """Items with FEW_ROWS together, or all that are left, or those before an error; none at the end."""
+    few: list[T] = []
+    rows = 0
+    try:
+        while rows < FEW_ROWS and (item := next(items, None)) is not None:
+            few.append(item)
+            rows += len(item)
+    except Exception as error:
+        return few, error
+    return few, None

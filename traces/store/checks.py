@@ -21,6 +21,7 @@ MOST_ROWS = 1 << 22
 """Rows of one row group of the op stream: it is held in memory as a whole (300 MB). dxt-replay writes 65,536."""
 
 _RENAME = OPS.index("rename")
+_NO_ROWS = np.empty(0, dtype=np.int64)
 _MOST_OFFSET = (1 << 63) - 1
 _LEAST = {"rank": 0, "lane": 0, "file_id": 0, "offset": -1, "length": 0, "step": -1, "start_ns": -MOST_NS}
 _MOST_WHERE_KNOWN = {"feeds": (1 << 31) - 1, "follows": (1 << 31) - 1, "ready_ns": MOST_NS}
@@ -83,10 +84,17 @@ def _as(array: pa.Array, column: pa.Field) -> pa.Array:
 
 
 def operations(
-    table: pa.Table, place: object, *, rank: int, files: int, columns: Sequence[str] | None = None
+    table: pa.Table,
+    place: object,
+    *,
+    rank: int | np.ndarray,
+    files: int,
+    columns: Sequence[str] | None = None,
+    begins: np.ndarray = _NO_ROWS,
 ) -> pa.Table:
     """A row group of the op stream as `OPS_SCHEMA` describes it, or those of its columns that were read.
 
+    Several at once have the `rank` of each row, and `begins` has the rows at which the second and later ones begin.
     Raises: CaptureError for values that contradict the contract: another rank, a file that is not there, an operation
     that ends before it starts or beyond the largest offset, rows that are not in start order.
     """
@@ -113,7 +121,9 @@ def operations(
         raise CaptureError(f"{place} is damaged: an operation ends beyond the largest offset of a file")
     if "start_ns" in values:
         start = values["start_ns"]
-        if start[-1] > MOST_NS or np.any(start[1:] < start[:-1]):
+        earlier = start[1:] < start[:-1]
+        earlier[begins - 1] = False
+        if start.max() > MOST_NS or np.any(earlier):
             raise CaptureError(f"{place} is damaged: its operations are not in the order of their times")
         if "end_ns" in values and (np.any(values["end_ns"] < start) or values["end_ns"].max() > MOST_NS):
             raise CaptureError(f"{place} is damaged: an operation ends before it starts, or after decades")

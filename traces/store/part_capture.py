@@ -119,20 +119,22 @@ class PartCapture(Capture):
             return sum(self._inner.operation_count(r) for r in ranks)
         return sum(pc.sum(self.usage(r)["operations"]).as_py() or 0 for r in ranks)
 
-    def operations(
+    def rank_operations(
         self,
         ranks: Iterable[int] | int | None = None,
         columns: Sequence[str] | None = None,
         starts_ns: Window | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """As `Capture.operations`; row groups outside of the window are not read."""
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """As `Capture.rank_operations`; row groups outside of the window are not read."""
         asked = self.ranks if ranks is None else (ranks,) if isinstance(ranks, int) else tuple(ranks)
-        wanted = [rank for rank in asked if rank in self.ranks]
+        mine = set(self.ranks)
+        wanted = [rank for rank in asked if rank in mine]
         if self._windows is None and not self._row_masks:
-            yield from self._inner.operations(wanted, columns, starts_ns)
+            yield from self._inner.rank_operations(wanted, columns, starts_ns)
             return
         for rank in wanted:
-            yield from self._rows_of(rank, columns, starts_ns)
+            for batch in self._rows_of(rank, columns, starts_ns):
+                yield rank, batch
 
     def _rows_of(self, rank: int, columns: Sequence[str] | None, starts_ns: Window | None) -> Iterator[pa.RecordBatch]:
         window = None if self._windows is None else _intersection(self._windows[rank], starts_ns)

@@ -19,9 +19,11 @@ from profiler_merge.analysis import reread
 from profiler_merge.analysis.patterns import FILES_SCHEMA, RANKS_SCHEMA, patterns
 from profiler_merge.analysis.rank_files import COUNTS, RANK_FILES_SCHEMA, SUMMED
 from tests.capture_builder import File, Op, build_capture, files_table, spans_table
+from traces.measures import operation_rows
 from traces.measures.intervals import BoundedUnion
 from traces.part import Part
 from traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
+from traces.store import operation_batches
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture, open_capture
 from traces.store.writer import ROW_GROUP_ROWS, OpsWriter, create_capture, write_capture_info, write_files, write_spans
@@ -252,9 +254,12 @@ def peak_bytes(capture: Capture) -> int:
 
 
 def test_memory_does_not_grow_with_pairs_of_rank_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the pieces of `UniqueBytes`, which are bounded, and here by less than a test can make."""
+    """But for the pieces of `UniqueBytes` and the rows that are read at once, which are bounded, and here by less than
+    a test can make."""
     files, few, many = 2_000, 2, 42
     monkeypatch.setattr(reread, "BoundedUnion", partial(BoundedUnion, limit=2 * files))
+    monkeypatch.setattr(operation_batches, "TOGETHER_ROWS", files)
+    monkeypatch.setattr(operation_rows, "FEW_ROWS", files)
     peak_bytes(wide_capture(tmp_path, 1, 10))
     growth = peak_bytes(wide_capture(tmp_path, many, files)) - peak_bytes(wide_capture(tmp_path, few, files))
     assert growth < 8 * files * (many - few), "more than one number is kept for each rank and file"

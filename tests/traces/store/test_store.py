@@ -142,6 +142,38 @@ def test_small_ranks_and_a_large_one_are_read_as_they_were_written(tmp_path):
         assert capture.usage(rank)["operations"].to_pylist() == [count]
 
 
+def test_small_ranks_are_read_together_in_any_order_as_one_by_one(tmp_path):
+    rows = [
+        read(rank % 3, rank=rank, start_ns=9 * rank + place, length=place) for rank in range(7) for place in range(3)
+    ]
+    capture = build_capture(tmp_path, files=["/a", "/b", "/c"], ranks=range(9), ops=rows)
+    wanted = [5, 0, 8, 6, 2]
+    found = list(capture.rank_operations(wanted, ["start_ns", "op", "file_id"], (0, 60)))
+    assert [rank for rank, _ in found] == [5, 0, 6, 2]
+    for rank, batch in found:
+        assert batch.equals(next(capture.operations(rank, ["start_ns", "op", "file_id"])))
+    assert [batch.num_rows for batch in capture.operations()] == [3] * 7
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("start_ns", 2), ("end_ns", 3), ("file_id", 9), ("rank", 2), ("length", -1)]
+)
+def test_among_small_ranks_that_are_read_together_the_damaged_one_is_named(tmp_path, name, value):
+    rows = [read(0, rank=rank, start_ns=9 + place, end_ns=20) for rank in range(4) for place in range(3)]
+    path = build_capture(tmp_path, files=["/a"], ranks=range(4), ops=rows).path
+    (part,) = (path / "ops").glob("part-*")
+    groups = [pq.ParquetFile(part).read_row_group(number) for number in range(4)]
+    values = groups[1][name].to_numpy().copy()
+    values[2] = value
+    place = groups[1].schema.get_field_index(name)
+    groups[1] = groups[1].set_column(place, groups[1].schema.field(name), pa.array(values))
+    with pq.ParquetWriter(part, groups[0].schema) as writer:
+        for group in groups:
+            writer.write_table(group)
+    with pytest.raises(CaptureError, match="row group 1"):
+        list(open_capture(path).operations())
+
+
 def write_one_by_one(path, rows):
     with OpsWriter(path) as writer:
         for row in rows:
