@@ -35,6 +35,9 @@ class ReplayedRows:
     others: OperationRows
     others_failed: np.ndarray
 
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.others)
+
 
 class ReplayedCapture:
     """A capture as its replay sees it; `replay.plan.chosen_layers` explains `api` and `reconstruct`.
