@@ -134,7 +134,7 @@ class ProcessRows:
         ]
         found = reconstruct(rows, modules, self._names[log], len(batch.ranks), self.limit)
         for each in found.rebuilt:
-            self.rebuilt.note(log, int(batch.ranks[each.process]), each, names)
+            self.rebuilt.note(log, batch.ranks, each, names)
         self.reconstructed += len(found)
         self.left_out += found.left_out
         self.files.note_names(found.names)

@@ -46,19 +46,22 @@ class PlacedAccesses:
     begins: np.ndarray
 
 
-def place_accesses(accesses: SizedAccesses, patterns: Patterns) -> PlacedAccesses:
-    """Order and offsets of accesses, which are sorted by stream and falling size. The same every time."""
+def place_accesses(accesses: SizedAccesses, patterns: Patterns, process: np.ndarray) -> PlacedAccesses:
+    """Order and offsets of accesses, which are sorted by stream and falling size. The same every time.
+
+    `process` (streams,), ascending: what is drawn for one does not depend on the others.
+    """
     if not len(accesses):
         none = np.empty(0, dtype=np.int64)
         return PlacedAccesses(stream=none, offset=none, size=none, begins=none.astype(bool))
-    return _Placement(accesses, patterns).placed()
+    return _Placement(accesses, patterns, process).placed()
 
 
 class _Placement:
     """The steps of `place_accesses`; `run` numbers the runs of all streams together."""
 
-    def __init__(self, accesses: SizedAccesses, patterns: Patterns) -> None:
-        self.patterns = patterns
+    def __init__(self, accesses: SizedAccesses, patterns: Patterns, process: np.ndarray) -> None:
+        self.patterns, self.process = patterns, process
         streams = len(patterns.apart)
         counts = np.bincount(accesses.stream, minlength=streams)
         moved = accesses.moved(streams)
@@ -120,12 +123,15 @@ class _Placement:
         # A read of 0 bytes meets the end of the file where the one before it ended, unless all are such.
         moves = np.bincount(self.stream, weights=self.size, minlength=streams)[self.stream] > 0
         able = ~self.begins & ((self.size > 0) | ~moves) & ~self.in_gap_run
-        if 0 < wanted.sum() < int(able.sum()):
+        some, all_able = (np.bincount(self.process, weights=counts) for counts in (wanted, self._count(able)))
+        picks = ((some > 0) & (some < all_able))[self.process]
+        if picks.any():
             pairs = np.stack((self.stream, self.size))
             sizes, of_size = np.unique(pairs, axis=1, return_inverse=True)
             of_size = of_size.reshape(-1)
             counts = np.bincount(of_size, weights=able, minlength=sizes.shape[1]).astype(np.int64)
             fits = (counts >= wanted[sizes[0]]) & (counts <= wanted[sizes[0]] + self.runs[sizes[0]])
+            fits &= picks[sizes[0]]
             chosen = np.full(streams, -1)
             chosen[sizes[0][fits]] = np.flatnonzero(fits)
             able &= (chosen[self.stream] < 0) | (of_size == chosen[self.stream])
@@ -144,7 +150,7 @@ class _Placement:
         rows = np.flatnonzero(jumps & (self.wide_gap == 0))
         stream = self.stream[rows]
         number = np.arange(len(rows))
-        mixed = np.lexsort((np.modf(number * _GOLDEN)[0], stream))
+        mixed = np.lexsort((np.modf(_within(self.process[stream]) * _GOLDEN)[0], stream))
         total = np.bincount(stream, minlength=len(self.runs))
         place = number - (np.cumsum(total) - total)[stream]
         until = np.cumsum(self.gap_count, axis=1)[stream]
@@ -183,21 +189,19 @@ class _Placement:
 
     def _drawn(self, free: np.ndarray, start_is_free: np.ndarray, place: np.ndarray) -> np.ndarray:
         """What gaps of unknown width and free starts add to each offset, by chance; one run reaches the highest."""
-        runs = len(self.first_access)
         # A stretch is at least one byte wide, but for the start of a run that goes back.
         starts = start_is_free & (self.number_of_run >= self.patterns.backward[self.stream_of_run])
         starts &= self.patterns.low[self.stream_of_run] == 0
         least = free.astype(np.int64)
         least[self.first_access[starts]] = 1
         weight = np.zeros(len(self.size))
-        chance = np.random.default_rng(0)
         drawn = free.copy()
         drawn[self.first_access[start_is_free]] = True
-        weight[drawn] = chance.exponential(size=int(drawn.sum())) + 1e-9
+        chance, beyond = self._chances(drawn)
+        weight[drawn] = chance + 1e-9
         used = np.maximum.reduceat(place + self.size, self.first_access)
         low, high = self.patterns.low[self.stream_of_run], self.patterns.high[self.stream_of_run]
         room = np.maximum(high - low - used - np.add.reduceat(least, self.first_access), 0)
-        beyond = chance.exponential(size=runs)
         beyond[self._reaching(np.add.reduceat(free.astype(np.int64), self.first_access), start_is_free)] = 0
         total = np.cumsum(weight)
         before = (total - weight)[self.first_access]
@@ -213,6 +217,19 @@ class _Placement:
         drawn_bytes = np.floor(np.minimum(share, 1.0) * room[self.run]).astype(np.int64)
         result: np.ndarray = np.where(fits, added + drawn_bytes, 0)
         return result
+
+    def _chances(self, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Random numbers for the accesses that are `drawn`, and for all runs. Each process has the same sequence."""
+        of_access, of_run = self.process[self.stream[drawn]], self.process[self.stream_of_run]
+        before = np.bincount(of_access, minlength=int(self.process[-1]) + 1)
+        place, place_of_run = _within(of_access), before[of_run] + _within(of_run)
+        most = max(int(place.max(initial=-1)), int(place_of_run.max(initial=-1))) + 1
+        sequence = np.random.default_rng(0).exponential(size=most)
+        return sequence[place], sequence[place_of_run]
+
+    def _count(self, accesses: np.ndarray) -> np.ndarray:
+        """How many accesses of a bool mask each stream has."""
+        return np.bincount(self.stream[accesses], minlength=len(self.runs))
 
     def _reaching(self, free_gaps: np.ndarray, start_is_free: np.ndarray) -> np.ndarray:
         """The run of each stream that ends at its highest offset: one that begins at a known place if any can."""
@@ -236,6 +253,11 @@ class _Placement:
             moved = np.minimum.accumulate(start - before) + before - start
             for_access = np.repeat(moved, ends[runs] - self.first_access[runs] + 1)
             offset[self.first_access[runs[0]] : ends[runs[-1]] + 1] += for_access
+
+
+def _within(groups: np.ndarray) -> np.ndarray:
+    """The place of each among those of its group; the groups are ascending."""
+    return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
 def _mixed(run: np.ndarray, size: np.ndarray) -> np.ndarray:

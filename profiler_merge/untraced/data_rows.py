@@ -13,6 +13,7 @@ from profiler_merge.untraced.access_times import Activity, access_times
 from profiler_merge.untraced.counted_order import Patterns, PlacedAccesses, place_accesses
 from profiler_merge.untraced.metadata_rows import FileOperations, MadeRows, concatenated, made_rows, no_rows
 from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
+from profiler_merge.untraced.timeline_slots import numbered
 from profiler_merge.untraced.transfers import Transfers, counted_again, joined_transfers
 from traces.errors import LogError
 from traces.schema import OPS, READ, WRITE
@@ -25,7 +26,7 @@ _OPEN = OPS.index("open")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CountedData:
-    """What the counters of one rank say of its reads and writes at one interface.
+    """What the counters of one process say of its reads and writes at one interface.
 
     `own`: of its own records, the first files of its `CountedFiles`. `shared`: its accesses of the reduced records,
     which follow there (None without any), with their `patterns`; streams count from the first of these records.
@@ -40,9 +41,42 @@ class CountedData:
     activity: Callable[[], Activity | None] = lambda: None
 
     @property
-    def wanted(self) -> Transfers:
-        """The counters of all files, own and then reduced."""
-        return self.own if self.reduced is None else joined_transfers(self.own, self.reduced)
+    def files(self) -> int:
+        """Number of files, own and reduced."""
+        return len(self.own) + (0 if self.reduced is None else len(self.reduced))
+
+    @property
+    def dealt(self) -> int:
+        """Number of its accesses of reduced records."""
+        return 0 if self.shared is None else len(self.shared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CountedBatch:
+    """What the counters of several processes say, a file each in the arrays: of each process its own and its reduced.
+
+    `parts`: by process; all have the same reduced records, or none. `own` (bool) and `process`, the place in `parts`,
+    by file. `first`: of each process. `wanted`: the counters of all files.
+    """
+
+    parts: Sequence[CountedData]
+    own: np.ndarray
+    process: np.ndarray
+    first: np.ndarray
+    wanted: Transfers
+
+    @classmethod
+    def of(cls, parts: Sequence[CountedData]) -> CountedBatch:
+        """The files of all parts, one part after the other."""
+        counts = np.array([part.files for part in parts])
+        process, number = numbered(counts)
+        owned = np.array([len(part.own) for part in parts])
+        own = number < owned[process]
+        transfers, reduced = joined_transfers([part.own for part in parts]), parts[0].reduced
+        if reduced is not None and len(reduced):
+            place = np.where(own, np.cumsum(own) - 1, len(transfers) + number - owned[process])
+            transfers = joined_transfers([transfers, reduced]).select(place)
+        return cls(parts=parts, own=own, process=process, first=np.cumsum(counts) - counts, wanted=transfers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,12 +133,12 @@ def no_data() -> DataRows:
     return DataRows(rows=no_rows(), begins=np.empty(0, dtype=bool), collective=np.empty(0, dtype=bool))
 
 
-def joined_rows(parts: Sequence[tuple[int, DataRows]]) -> DataRows:
-    """The rows of all parts, one after the other; each part comes with what is added to the numbers of its files."""
+def joined_rows(parts: Sequence[tuple[np.ndarray, DataRows]]) -> DataRows:
+    """The rows of all parts, one after the other; each part comes with the numbers that its files have here."""
     parts = [part for part in parts if len(part[1].rows)]
     if not parts:
         return no_data()
-    rows = [replace(part.rows, file=part.rows.file + first) for first, part in parts]
+    rows = [replace(part.rows, file=numbers[part.rows.file]) for numbers, part in parts]
     return DataRows(
         rows=concatenated(rows),
         begins=np.concatenate([part.begins for _, part in parts]),
@@ -149,50 +183,71 @@ def recounted(wanted: Transfers, operations: FileOperations, metadata: MadeRows)
 
 
 def data_rows(
-    files: CountedFiles, counted: CountedData, operations: FileOperations, unknown_ns: np.ndarray, limit: int
+    files: CountedFiles, counted: CountedBatch, operations: FileOperations, unknown_ns: np.ndarray, limit: int
 ) -> DataRows:
     """The reads and writes of `files` that are not among the traced `operations`, as rows that name these files.
 
-    `unknown_ns` (files,): where those of a file without times are placed.
-    Raises: LogError when there are more than `limit`.
+    `files`: those of `counted`. `unknown_ns` (files,): where those of a file without times are placed.
+    Raises: LogError when there are more than `limit` of one process.
     """
     if not len(files):
         return no_data()
-    streams = 2 * len(counted.own)
-    traced = np.bincount(2 * operations.file + operations.is_write, minlength=streams)[:streams]
-    left = untraced_part(counted.own, traced, operations)
-    if not left.count.any() and (counted.shared is None or not len(counted.shared)):
+    accesses, patterns = _accesses(files, counted, operations, limit)
+    if not len(accesses):
         return no_data()
-    planned = int(left.count.sum()) + (0 if counted.shared is None else len(counted.shared))
-    if planned > limit:
-        raise LogError(
-            f"the counters of one process have {planned} reads and writes that no trace holds, more than the "
-            f"{limit} that are rebuilt at most: raise --reconstruct-limit (each takes some 400 bytes of memory), or "
-            "leave them out with --no-reconstruct"
-        )
-    accesses, patterns = access_sizes(left), own_patterns(left, files.opens[: len(left)])
-    if counted.shared is not None and counted.patterns is not None:
-        shift = 2 * len(left)
-        accesses = SizedAccesses(
-            stream=np.concatenate((accesses.stream, counted.shared.stream + shift)),
-            size=np.concatenate((accesses.size, counted.shared.size)),
-        )
-        patterns = Patterns(
-            **{
-                name: np.concatenate((getattr(patterns, name), getattr(counted.patterns, name)))
-                for name in Patterns.__slots__
-            }
-        )
-    placed = place_accesses(accesses, patterns)
+    placed = place_accesses(accesses, patterns, np.repeat(counted.process, 2))
     wanted = counted.wanted
     offset = np.minimum(placed.offset, np.maximum(patterns.high[placed.stream] - placed.size, 0))
     offset = np.where(wanted.consec[placed.stream] < 0, offset, placed.offset)
-    start, end = _times(files, placed, counted.activity(), operations, unknown_ns)
+    start, end = _times(files, placed, counted, operations, unknown_ns)
     rows = made_rows(
         np.where(placed.stream % 2, WRITE, READ), placed.stream // 2, start, end,
         offset=offset, length=placed.size,
     )  # fmt: skip
     return DataRows(rows=rows, begins=placed.begins, collective=_collective(placed.stream, wanted))
+
+
+def _accesses(
+    files: CountedFiles, counted: CountedBatch, operations: FileOperations, limit: int
+) -> tuple[SizedAccesses, Patterns]:
+    """What is to be made, by stream of `files` and falling size, and what is known of its order."""
+    own = np.flatnonzero(counted.own)
+    streams = np.stack((2 * own, 2 * own + 1), axis=1).ravel()
+    left = joined_transfers([part.own for part in counted.parts])
+    traced = np.bincount(2 * operations.file + operations.is_write, minlength=2 * len(files))[streams]
+    left = untraced_part(left, traced, _of_own(operations, counted.own))
+    dealt = np.array([part.dealt for part in counted.parts])
+    planned = np.bincount(counted.process[streams // 2], weights=left.count, minlength=len(dealt)) + dealt
+    if planned.max() > limit:
+        raise LogError(
+            f"the counters of one process have {planned.max():.0f} reads and writes that no trace holds, more than the "
+            f"{limit} that are rebuilt at most: raise --reconstruct-limit (each takes some 400 bytes of memory), or "
+            "leave them out with --no-reconstruct"
+        )
+    accesses, patterns = access_sizes(left), own_patterns(left, files.opens[own])
+    accesses = SizedAccesses(stream=streams[accesses.stream], size=accesses.size)
+    if counted.own.all():
+        return accesses, patterns
+    begin = 2 * (counted.first + [len(part.own) for part in counted.parts])
+    shared = [(part.shared, first) for part, first in zip(counted.parts, begin, strict=True) if part.shared is not None]
+    stream = np.concatenate((accesses.stream, *(part.stream + first for part, first in shared)))
+    size = np.concatenate((accesses.size, *(part.size for part, _ in shared)))
+    order = np.argsort(stream, kind="stable")
+    of_reduced = [part.patterns for part in counted.parts if part.patterns is not None]
+    rest = np.flatnonzero(~np.repeat(counted.own, 2))
+    columns = {}
+    for name in Patterns.__slots__:
+        of_own = getattr(patterns, name)
+        columns[name] = np.zeros((2 * len(files), *of_own.shape[1:]), dtype=of_own.dtype)
+        columns[name][streams] = of_own
+        if of_reduced:
+            columns[name][rest] = np.concatenate([getattr(each, name) for each in of_reduced])
+    return SizedAccesses(stream=stream[order], size=size[order]), Patterns(**columns)
+
+
+def _of_own(operations: FileOperations, own: np.ndarray) -> FileOperations:
+    """The operations on the files of a bool mask, which then count from 0."""
+    return operations if own.all() else operations.of_files(own)
 
 
 def _collective(stream: np.ndarray, wanted: Transfers) -> np.ndarray:
@@ -233,7 +288,7 @@ def own_patterns(left: Transfers, opens: np.ndarray) -> Patterns:
 def _times(
     files: CountedFiles,
     placed: PlacedAccesses,
-    activity: Activity | None,
+    counted: CountedBatch,
     operations: FileOperations,
     unknown_ns: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -264,7 +319,27 @@ def _times(
     is_write = np.arange(len(begins)) // 2 % 2 == 1
     longest = np.stack((files.longest_read_ns, files.longest_write_ns), axis=1).ravel() * np.repeat(files.own, 2)
     longest_of_segment = np.stack((longest, np.zeros_like(longest)), axis=1).ravel()
-    return access_times(segment, placed.size, begins, ends, of_segment, longest_of_segment, is_write, activity)
+
+    def of(rows: slice, segments: slice, activity: Activity | None) -> tuple[np.ndarray, np.ndarray]:
+        return access_times(
+            segment[rows] - segments.start,
+            placed.size[rows],
+            begins[segments],
+            ends[segments],
+            of_segment[segments],
+            longest_of_segment[segments],
+            is_write[segments],
+            activity,
+        )
+
+    starts, done = of(slice(0, None), slice(0, None), None)
+    borders = 4 * np.append(counted.first, len(files))
+    rows = np.searchsorted(segment, borders)
+    for number, part in enumerate(counted.parts):
+        mine = slice(*rows[number : number + 2].tolist())
+        if mine.start < mine.stop and (activity := part.activity()) is not None:
+            starts[mine], done[mine] = of(mine, slice(*borders[number : number + 2].tolist()), activity)
+    return starts, done
 
 
 def _windows(

@@ -8,7 +8,7 @@ ended, or after an open; syncs after the writes, evenly. Durations share out the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 import numpy as np
@@ -41,6 +41,13 @@ class FileOperations:
         """Number of operations."""
         return len(self.file)
 
+    def of_files(self, kept: np.ndarray) -> FileOperations:
+        """Those on the files of a bool mask; these files then count from 0."""
+        mine = kept[self.file]
+        columns = {each.name: getattr(self, each.name) for each in fields(FileOperations)}
+        columns = {name: None if values is None else values[mine] for name, values in columns.items()}
+        return FileOperations(**{**columns, "file": (np.cumsum(kept) - 1)[self.file[mine]]})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MadeRows:
@@ -64,6 +71,11 @@ class MadeRows:
     def select(self, rows: np.ndarray) -> MadeRows:
         """The rows of an index array."""
         return MadeRows(**{each.name: getattr(self, each.name)[rows] for each in fields(MadeRows)})
+
+    def of_files(self, kept: np.ndarray) -> MadeRows:
+        """Those on the files of a bool mask; these files then count from 0."""
+        mine = self.select(kept[self.file])
+        return replace(mine, file=(np.cumsum(kept) - 1)[mine.file])
 
 
 def made_rows(

@@ -71,8 +71,8 @@ class _Reduced:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """Adds up, rank by rank, what was rebuilt and which counters it meets. A reduced record is compared as a whole,
-    when all ranks have been noted."""
+    """Adds up what was rebuilt and which counters it meets. A reduced record is compared as a whole, when all ranks
+    have been noted."""
 
     modules: dict[str, RebuiltModule] = field(default_factory=lambda: {name: RebuiltModule() for name in MODULES})
     not_met: NotMet = field(default_factory=NotMet)
@@ -84,34 +84,39 @@ class Rebuilt:
         """Reads and writes at all modules."""
         return sum(each.operations for each in self.modules.values())
 
-    def note(self, log: str, rank: int, data: RebuiltData, names: Mapping[int, bytes]) -> None:
-        """What was made for one process at one module. `names`: paths of the log's records."""
+    def note(self, log: str, ranks: np.ndarray, data: RebuiltData, names: Mapping[int, bytes]) -> None:
+        """What was made for some processes at one module. `ranks`: of the processes of `data.files`; `names`: paths of
+        the log's records."""
         self._names[log] = names
         module, counted, files, again = data.module, data.counted, data.files, data.again
         of = self.modules[module]
         of.operations += len(data.length)
         of.bytes += int(data.length.sum())
-        own = np.arange(len(counted.own))
-        made = np.isin(files.record_id, np.unique(data.record_id))
-        mask = np.repeat(made[: len(own)], 2) & (counted.own.count > 0)
-        known = again.select(own)
+        own = np.flatnonzero(counted.own)
+        made = np.bincount(data.file, minlength=len(files)) > 0
+        wanted, known = counted.wanted.select(own), again.select(own)
         values = {name: getattr(known, name) for name in _CONSTRAINTS[module]}
-        self._add(module, log, (rank, files.record_id[: len(own)]), counted.own, values, mask)
-        if counted.shared is None or counted.reduced is None:
+        place = ranks[files.process[own]], files.record_id[own]
+        self._add(module, log, place, wanted, values, np.repeat(made[own], 2) & (wanted.count > 0))
+        of.dealt += sum(part.dealt for part in counted.parts)
+        if counted.parts[0].shared is None or (shared := counted.parts[0].reduced) is None:
             return
-        of.dealt += len(counted.shared)
-        rest = again.select(np.arange(len(own), len(again)))
+        rest = again.select(np.flatnonzero(~counted.own))
+        by_process = {
+            name: getattr(rest, name).reshape(len(counted.parts), -1, *getattr(rest, name).shape[1:])
+            for name in _CONSTRAINTS[module]
+        }
         reduced = self._reduced.setdefault(
             (log, module),
             _Reduced(
-                wanted=counted.reduced,
-                record_id=files.record_id[len(own) :],
-                sums={name: np.zeros_like(getattr(rest, name)) for name in _CONSTRAINTS[module]},
+                wanted=shared,
+                record_id=files.record_id[~counted.own][: len(shared)],
+                sums={name: np.zeros_like(values[0]) for name, values in by_process.items()},
             ),
         )
         for name, sums in reduced.sums.items():
             by = np.maximum if name == "end" else np.add
-            by(sums, getattr(rest, name), out=sums)
+            by(sums, by.reduce(by_process[name], axis=0), out=sums)
 
     def finish(self) -> None:
         """Compare the reduced records, once."""
@@ -124,19 +129,19 @@ class Rebuilt:
         self,
         module: str,
         log: str,
-        place: tuple[int | None, np.ndarray],
+        place: tuple[np.ndarray | None, np.ndarray],
         wanted: Transfers,
         again: Mapping[str, np.ndarray],
         mask: np.ndarray,
     ) -> None:
-        """Compare streams of `mask`. `place`: their rank, None for reduced records, and the record ids of the files."""
-        rank = place[0]
+        """Compare streams of `mask`. `place`: ranks, None for reduced records, and record ids of the files."""
+        ranks = place[0]
         good = np.ones(len(mask), dtype=bool)
         of = self.modules[module]
         for name in _CONSTRAINTS[module]:
             asked, got = getattr(wanted, name), again[name]
             # Darshan merges the four most common values of each rank: the counts of reduced records are the least.
-            equal = got >= asked if rank is None and name in _BY_FILE else got == asked
+            equal = got >= asked if ranks is None and name in _BY_FILE else got == asked
             if name == "sizes":
                 equal |= (asked.sum(axis=1) != wanted.count)[:, np.newaxis]
             elif name in ("seq", "consec"):
@@ -157,13 +162,13 @@ class Rebuilt:
         self,
         module: str,
         log: str,
-        place: tuple[int | None, np.ndarray],
+        place: tuple[np.ndarray | None, np.ndarray],
         name: str,
         values: tuple[np.ndarray, np.ndarray],
         wrong: np.ndarray,
     ) -> None:
         """Put the counters where `wrong` (streams or files, values) on the list."""
-        rank, record_id = place
+        ranks, record_id = place
         rows, columns = np.nonzero(wrong)
         files = rows if name in _BY_FILE else rows // 2
         kept = self.not_met.room(len(rows))
@@ -179,6 +184,7 @@ class Rebuilt:
             record = int(record_id[file])
             path = self._names[log].get(record, b"<record %d>" % record).decode("utf-8", "backslashreplace")
             counter = counter_names(module, name, row % 2)[column]
+            rank = None if ranks is None else int(ranks[file])
             self.not_met.add(path, rank, counter, counted - less, made - less)
 
     def warnings(self) -> list[str]:

@@ -1,19 +1,26 @@
 """The rows that no trace holds: reads, writes and metadata operations of processes, from their counters. Pure.
 
 Numbers and bytes are the counters', times lie in the windows that the counters give, and the rest is inferred. All rows
-are marked as reconstructed. All processes of a batch are worked on at once, a file or a row each in the arrays; what a
-process did to no file of which the trace lacks reads or writes costs no Python of its own.
+are marked as reconstructed. All processes of a batch are worked on at once, a file or a row each in the arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profiler_merge.darshan.lanes import first_not_below, lanes_beside, lanes_from_overlap
-from profiler_merge.untraced.data_rows import CountedData, DataRows, data_rows, joined_rows, recounted, with_rebuilt
+from profiler_merge.untraced.data_rows import (
+    CountedBatch,
+    CountedData,
+    DataRows,
+    data_rows,
+    joined_rows,
+    recounted,
+    with_rebuilt,
+)
 from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, FileOperations, MadeRows, metadata_rows, no_rows
 from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from profiler_merge.untraced.renamed_files import LogNames, Renames, follow_renames, may_rename, renames_of
@@ -24,7 +31,6 @@ from profiler_merge.untraced.traced_operations import (
     POSIX,
     FilePlaces,
     TracedRows,
-    of_files,
     operations_of,
 )
 from profiler_merge.untraced.transfers import Transfers
@@ -33,24 +39,26 @@ from traces.schema import OPS
 MOST_ROWS = 1 << 24
 """Most rows made for one process: files with the most rows are left out before memory runs out."""
 
+CHUNK_ROWS = 1 << 18
+"""Accesses of processes that are made together, unless one process alone has more."""
+
 _RENAME = OPS.index("rename")
 _AFTER_ALL = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RebuiltData:
-    """Reads and writes made for one process at one module.
+    """Reads and writes made for some processes at one module.
 
     `counted`: what was asked for; `files`: the files that its counters are of. `again`: the counters of traced and made
-    operations together. `record_id`, `length` (n,): of the made ones.
+    operations together. `file`, `length` (n,): of the made ones.
     """
 
-    process: int
     module: str
-    counted: CountedData
+    counted: CountedBatch
     files: CountedFiles
     again: Transfers
-    record_id: np.ndarray
+    file: np.ndarray
     length: np.ndarray
 
 
@@ -61,7 +69,7 @@ class ReconstructedRows:
 
     `target_id`: record id of the new name for a rename, else 0. `tie` orders rows that start together.
     `names`: record id -> path of new names that the log does not know. `left_out`: rows beyond MOST_ROWS. `rebuilt`:
-    the reads and writes among the rows, by process and module.
+    the reads and writes among the rows, by module.
     """
 
     process: np.ndarray
@@ -135,13 +143,12 @@ def reconstruct(
     single = np.bincount(traced.process, minlength=processes) > 0
     single[traced.process[traced.lane > 0]] = False
     wanted[(wanted < 0) & single[columns["process"]]] = 0
-    rebuilt = sorted((each for of_module in made for each in of_module.rebuilt), key=lambda each: each.process)
     return ReconstructedRows(
         **columns,
         lane=_lanes(columns, wanted, traced, processes),
         names={record: path for each in renames.values() for record, path in each.names.items()},
         left_out=left_out,
-        rebuilt=tuple(rebuilt),
+        rebuilt=tuple(each for of_module in made for each in of_module.rebuilt),
     )
 
 
@@ -153,43 +160,46 @@ def _made(
     operations, rows = operations_of(traced, files, counted.module)
     streams = np.bincount(2 * operations.file + operations.is_write, minlength=2 * len(files))
     known = {} if counted.data is None else counted.data(streams)
-    bounds = np.searchsorted(files.process, np.arange(processes + 1))
-    parts = {}
-    for process, of_process in known.items():
-        first, last = bounds[process : process + 2]
-        parts[process] = data_rows(
-            files.select(slice(first, last)),
-            of_process,
-            of_files(operations, first, last),
-            unknown_ns[first:last],
-            limit,
-        )
-    data = joined_rows([(int(bounds[process]), part) for process, part in parts.items()])
+    parts = []
+    for some in _chunks(known):
+        mine = np.isin(files.process, some)
+        batch = CountedBatch.of([known[process] for process in some])
+        made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], limit)
+        parts.append((mine, batch, made))
+    data = joined_rows([(np.flatnonzero(mine), made) for mine, _, made in parts])
     together = with_rebuilt(operations, data)
     # MPI-IO opens and closes through POSIX.
     metadata = no_rows() if counted.module == "MPI-IO" else metadata_rows(files, together, unknown_ns)
-    by_file = metadata.select(np.argsort(metadata.file, kind="stable")) if parts else no_rows()
-    rebuilt = []
-    for process, part in parts.items():
-        if not len(part.rows):
-            continue
-        first, last = bounds[process : process + 2]
-        own = files.select(slice(first, last))
-        again = recounted(known[process].wanted, of_files(together, first, last), of_files(by_file, first, last))
-        rebuilt.append(
-            RebuiltData(
-                process=process,
-                module=counted.module,
-                counted=known[process],
-                files=own,
-                again=again,
-                record_id=own.record_id[part.rows.file],
-                length=part.rows.length,
-            )
+    rebuilt = [
+        RebuiltData(
+            module=counted.module,
+            counted=batch,
+            files=files.select(mine),
+            again=recounted(batch.wanted, together.of_files(mine), metadata.of_files(mine)),
+            file=made.rows.file,
+            length=made.rows.length,
         )
+        for mine, batch, made in parts
+        if len(made.rows)
+    ]
     return _MadeOfModule(
         counted=counted, operations=operations, rows=rows, data=data, metadata=metadata, rebuilt=tuple(rebuilt)
     )
+
+
+def _chunks(known: Mapping[int, CountedData]) -> Iterator[list[int]]:
+    """Processes whose reads and writes are made together: one at least, and about CHUNK_ROWS accesses or files."""
+    some: list[int] = []
+    size = 0
+    for process, of_process in known.items():
+        own = int(of_process.own.count.sum()) + of_process.dealt + of_process.files
+        if some and size + own > CHUNK_ROWS:
+            yield some
+            some, size = [], 0
+        some.append(process)
+        size += own
+    if some:
+        yield some
 
 
 def _lanes(columns: Mapping[str, np.ndarray], wanted: np.ndarray, traced: TracedRows, processes: int) -> np.ndarray:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.untraced.metadata_rows import FileOperations, MadeRows, no_operations
+from profiler_merge.untraced.metadata_rows import FileOperations, no_operations
 from profiler_merge.untraced.rank_counters import CountedFiles
 from traces.schema import APIS
-
-Rows = TypeVar("Rows", FileOperations, MadeRows)
 
 POSIX, MPIIO, COLLECTIVE = (APIS.index(name) for name in ("POSIX", "MPIIO", "MPIIO_COLL"))
 APIS_OF_MODULE = {"POSIX": (POSIX,), "STDIO": (APIS.index("STDIO"),), "MPI-IO": (MPIIO, COLLECTIVE)}
@@ -77,11 +74,3 @@ def operations_of(traced: TracedRows, files: CountedFiles, module: str = "POSIX"
         ),
         rows,
     )
-
-
-def of_files(rows: Rows, first: int, last: int) -> Rows:
-    """Those of the rows, which are sorted by file, that are of files first to last - 1, which then count from 0."""
-    mine = slice(*np.searchsorted(rows.file, [first, last]))
-    columns = {each.name: getattr(rows, each.name) for each in fields(rows)}
-    columns = {name: None if values is None else values[mine] for name, values in columns.items()}
-    return replace(rows, **{**columns, "file": columns["file"] - first})

@@ -5,6 +5,7 @@ A *stream* is one direction of one file: stream 2 * i is what was read of file i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -67,10 +68,13 @@ class Transfers:
 _BY_FILE = ("access", "access_count", "stride", "stride_count")
 
 
-def joined_transfers(first: Transfers, second: Transfers) -> Transfers:
-    """The files of both, one after the other."""
-    pairs = {each.name: (getattr(first, each.name), getattr(second, each.name)) for each in fields(Transfers)}
-    return Transfers(**{name: np.concatenate(pair) for name, pair in pairs.items()})
+def joined_transfers(parts: Sequence[Transfers]) -> Transfers:
+    """The files of all parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Transfers(
+        **{each.name: np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Transfers)}
+    )
 
 
 def transfers_of(table: CounterTable, module: str, kept: np.ndarray) -> Transfers:

@@ -7,12 +7,13 @@ from profiler_merge.darshan.counters import CounterTable
 from profiler_merge.export.darshan_counters import module_counters, rows_of_module
 from profiler_merge.export.darshan_rows import ROW
 from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.untraced.data_rows import CountedData, data_rows, with_rebuilt
+from profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows, with_rebuilt
 from profiler_merge.untraced.metadata_rows import FileOperations, metadata_rows
-from profiler_merge.untraced.rank_counters import NOT_SEEN
+from profiler_merge.untraced.rank_counters import NOT_SEEN, joined
 from profiler_merge.untraced.transfers import transfers_of
 from tests.places import SHARED
 from tests.profiler_merge.untraced.counted import counted
+from traces.errors import LogError
 from traces.schema import APIS, OPS, READ, WRITE
 
 OPEN, CLOSE = OPS.index("open"), OPS.index("close")
@@ -108,7 +109,8 @@ def rebuilt(values, files, traced=None, limit=1 << 20):
     transfers = transfers_of(table_of(values, files), "POSIX", np.ones(files, bool))
     operations = none_traced() if traced is None else traced
     undated = np.zeros(files, dtype=np.int64)
-    made = data_rows(known, CountedData(own=transfers, shared=None, patterns=None), operations, undated, limit)
+    data = CountedData(own=transfers, shared=None, patterns=None)
+    made = data_rows(known, CountedBatch.of([data]), operations, undated, limit)
     together = with_rebuilt(operations, made)
     metadata = metadata_rows(known, together, undated)
     rows = np.zeros(len(together) + len(metadata), dtype=ROW)
@@ -120,6 +122,52 @@ def rebuilt(values, files, traced=None, limit=1 << 20):
     for name, column in data.items():
         rows[name] = np.concatenate((column, others[name]))
     return rows
+
+
+def parts_of(seeds):
+    """Counted files and transfers of a process for each seed."""
+    sources = [(counters_of(rows_of(files), len(files)), len(files)) for files in map(streams, seeds)]
+    return [
+        (counted_files(values, files), transfers_of(table_of(values, files), "POSIX", np.ones(files, bool)))
+        for values, files in sources
+    ]
+
+
+def test_what_is_made_for_a_process_does_not_depend_on_those_beside_it():
+    parts = parts_of(range(6))
+    data = [CountedData(own=transfers, shared=None, patterns=None) for _, transfers in parts]
+    together = data_rows(
+        joined([files for files, _ in parts]),
+        CountedBatch.of(data),
+        none_traced(),
+        np.zeros(sum(part.files for part in data), dtype=np.int64),
+        1 << 20,
+    ).rows
+    first = np.cumsum([0, *(part.files for part in data)])
+    for number, (files, _) in enumerate(parts):
+        undated = np.zeros(len(files), dtype=np.int64)
+        alone = data_rows(files, CountedBatch.of(data[number : number + 1]), none_traced(), undated, 1 << 20).rows
+        beside = together.select(np.flatnonzero((together.file >= first[number]) & (together.file < first[number + 1])))
+        assert len(alone) > 10
+        for name in ("op", "length", "start", "end"):
+            assert getattr(alone, name).tolist() == getattr(beside, name).tolist(), name
+        # Sums of random numbers are rounded.
+        assert np.abs(alone.offset - beside.offset).max() <= 1
+
+
+def test_the_limit_is_that_of_one_process():
+    (files, transfers), other = parts_of([0, 1])
+    data = [CountedData(own=each, shared=None, patterns=None) for each in (transfers, other[1])]
+    counts = [int(each.own.count.sum()) for each in data]
+    arguments = (
+        joined([files, other[0]]),
+        CountedBatch.of(data),
+        none_traced(),
+        np.zeros(len(files) + len(other[0]), int),
+    )
+    assert len(data_rows(*arguments, max(counts)).rows) == sum(counts)
+    with pytest.raises(LogError, match=f"one process have {max(counts)} reads and writes"):
+        data_rows(*arguments, max(counts) - 1)
 
 
 @pytest.mark.parametrize("seed", range(12))

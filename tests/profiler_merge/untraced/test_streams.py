@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler_merge.darshan.counters import CounterTable
-from profiler_merge.untraced.data_rows import CountedData, data_rows
+from profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows
 from profiler_merge.untraced.metadata_rows import FileOperations
 from profiler_merge.untraced.transfers import transfers_of
 from tests.profiler_merge.untraced.counted import counted
@@ -28,7 +28,7 @@ def made(files, module="STDIO", limit=1 << 20):
     data = CountedData(own=transfers_of(table, module, np.ones(len(files), bool)), shared=None, patterns=None)
     none = np.empty(0, dtype=np.int64)
     traced = FileOperations(file=none, start=none, end=none, offset=none, length=none, is_write=none.astype(bool))
-    return data_rows(known, data, traced, np.full(len(files), UNKNOWN_NS), limit)
+    return data_rows(known, CountedBatch.of([data]), traced, np.full(len(files), UNKNOWN_NS), limit)
 
 
 def stream(**columns):
