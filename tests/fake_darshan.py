@@ -24,6 +24,7 @@ const char *calls = "H5get_libversion";  /* as a Darshan with HDF5 modules */
 
 void darshan_core_shutdown(int write_log) {
     const char *folder = getenv("DARSHAN_LOGPATH"), *prepared = getenv("FAKE_DARSHAN_LOG");
+    if (!prepared) prepared = PREPARED;
     char name[64] = "", path[4096], buffer[65536];
     FILE *file = fopen("/proc/self/comm", "r");
     if (file) { if (!fgets(name, sizeof name, file)) name[0] = 0; fclose(file); }
@@ -42,14 +43,17 @@ __attribute__((destructor)) static void end(void) { darshan_core_shutdown(1); }
 """
 
 
-def build(folder: Path) -> Path:
-    """Compile the library; skips the test where there is no C compiler."""
+def build(folder: Path, prepared: Path | None = None) -> Path:
+    """Compile the library; skips the test where there is no C compiler. `prepared`: the log that it copies, where the
+    environment names none."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler for the stand-in of Darshan's library")
     source, library = folder / "fake.c", folder / "libdarshan.so"
     source.write_text(SOURCE, encoding="utf-8")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    copied = "0" if prepared is None else f'"{prepared}"'
+    command = [compiler, "-shared", "-fPIC", f"-DPREPARED={copied}", "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
     return library
 
 

@@ -17,14 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay.calibration.scratch import NAME as CALIBRATION
 from replay.commands.main import main
 from replay.twin.containment import LOCK_NAME
 from replay.twin.file_writer import temporary_name
 from replay.twin.manifest import MANIFEST_NAME
 from replay.twin.placement import TWIN_ROOT
 from tests.capture_builder import File, Op, Span, build_capture, read, write
+from tests.output_commands import OUTPUT_COMMANDS, OutputCommand
 from tests.planted import THINGS, exchange, make_outside, nothing_changes, plant
-from traces.samples import sample
 
 NOBODY = 65534
 TARGET_PLACES = (
@@ -43,34 +44,19 @@ TARGET_PLACES = (
 MOMENTS = ("before staging", "before the run")
 CASES = tuple(product(TARGET_PLACES, THINGS, MOMENTS))
 
-OUTPUTS: dict[str, Callable[[Path, Path], list[str]]] = {
-    "generate": lambda capture, out: ["generate", "default", "workload.train.epochs=1", "-o", str(out)],
-    "transform": lambda capture, out: ["transform", str(capture), "--compute-speed", "2", "-o", str(out)],
-    "anonymize": lambda capture, out: ["anonymize", str(capture), "-o", str(out)],
-    "merge": lambda capture, out: ["merge", str(sample("imagenet").log), "-o", str(out)],
-    "run": lambda capture, out: [
-        "run", str(capture), "--target", str(capture.parent / "twin"), "--pace", "none", "-o", str(out)
-    ],
-    "report": lambda capture, out: ["report", str(capture), "-o", str(out)],
-    "summary --csv": lambda capture, out: ["summary", str(capture), "--csv", str(out)],
-    **{
-        f"export --to {name}": lambda capture, out, name=name: [
-            "export", str(capture), "--to", name, "-o", str(out), "--target", str(capture.parent / "twin")
-        ][: None if name == "fio" else -2]
-        for name in ("perfetto", "darshan", "csv", "fio")
-    },
-}  # fmt: skip
-"""Command -> its words for a capture beside a staged twin, and an output."""
-
 NOT_AS_OUTPUT = {"FIFO", "link to a FIFO"}
 """A pipe is written to as it is, which waits for a reader."""
 
-OUTPUT_CASES = tuple(product(OUTPUTS, [thing for thing in THINGS if thing not in NOT_AS_OUTPUT], (False, True)))
+OUTPUT_CASES = tuple(
+    (name, thing, force)
+    for name, thing, force in product(OUTPUT_COMMANDS, THINGS, (False, True))
+    if thing not in NOT_AS_OUTPUT and (OUTPUT_COMMANDS[name].replaces or not force)
+)
 
 
 def small_capture(folder: Path) -> Path:
     """Files that are read, read and written, made and renamed by a run, and looked at."""
-    names = ["/d/a", "/d/sub/b", "/d/made", "/d/new", "/d/final", File("/d/seen", size=100)]
+    names: list[File | str | bytes] = ["/d/a", "/d/sub/b", "/d/made", "/d/new", "/d/final", File("/d/seen", size=100)]
     ops = [
         read(0, length=5000),
         read(1, length=300),
@@ -81,12 +67,13 @@ def small_capture(folder: Path) -> Path:
         Op("stat", 5),
     ]
     ops = [Op(**{**{f: getattr(op, f) for f in op.__slots__}, "start_ns": 5000 * i}) for i, op in enumerate(ops)]
-    return build_capture(folder, files=names, ops=ops, spans=[Span("step", 0, 40_000, step=0)]).path
+    spans = [Span("step", 0, 40_000, step=0), Span("input_wait", 0, 4000, step=0), Span("compute", 5000, 9000, step=0)]
+    return build_capture(folder, files=names, ops=ops, spans=spans).path
 
 
 def call(*words: object) -> int:
     """A command ends with a status of ours, whatever it met."""
-    status = main([*map(str, words), "--quiet"])
+    status = main([str(words[0]), "--quiet", *map(str, words[1:])])
     assert status in (0, 1, 2), words
     return status
 
@@ -111,36 +98,42 @@ def target_case(where: str, thing: str, moment: str) -> None:
 
 
 def output_case(command: str, thing: str, force: bool) -> None:
+    made = OUTPUT_COMMANDS[command]
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         outside, capture = make_outside(place), small_capture(place)
-        if command in ("run", "export --to fio"):
+        if made.staged:
             assert call("stage", capture, "--target", place / "twin") == 0
-        out = place / ("out.capture" if command in ("generate", "transform", "anonymize", "merge", "run") else "out")
+        out = place / made.name
         plant(thing, out, outside, place / "aside")
         with nothing_changes(outside):
-            status = call(*OUTPUTS[command](capture, out), *(["--force"] if force else []))
-        if thing == "directory":
-            assert (out / "mine").read_bytes() == b"mine"
-        if thing not in ("hard link", "file", "character device"):
-            assert status == 2, "what is neither a file nor a result of ours was replaced"
-        elif thing != "character device" and not force:
-            assert status == 2
+            status = call(*made.line(capture, out, *(["--force"] if force else [])))
+        _check_refusal(made, out, thing, force, status)
+
+
+def _check_refusal(made: OutputCommand, out: Path, thing: str, force: bool, status: int) -> None:
+    """What is neither a file nor a result of ours is never replaced, and a file only where --force is given."""
+    if thing in ("hard link", "file") and force and made.is_file:
+        assert status == 0
+    elif thing != "character device":
+        assert status == made.refused
+    if thing == "directory":
+        assert (out / "mine").read_bytes() == b"mine"
 
 
 @contextmanager
-def flipping(path: Path, outside: Path, aside: Path, begin: Path) -> Iterator[None]:
-    """From the moment at which `begin` is there, `path` is by turns what it was and a link out of the target."""
+def flipping(find: Callable[[], Path | None], outside: Path, aside: Path) -> Iterator[None]:
+    """From the moment at which `find` returns a path, it is by turns what it was and a link out of the target."""
     link = aside / "link"
     aside.mkdir(exist_ok=True)
     link.symlink_to(outside / "dir")
     stop = threading.Event()
 
     def flip() -> None:
-        turns = 0
-        while not stop.is_set() and not begin.exists():
-            pass
-        while not stop.is_set() or turns % 2:
+        path, turns = None, 0
+        while not stop.is_set() and path is None:
+            path = find()
+        while path is not None and (not stop.is_set() or turns % 2):
             try:
                 exchange(path, link)
             except FileNotFoundError:
@@ -156,6 +149,24 @@ def flipping(path: Path, outside: Path, aside: Path, begin: Path) -> Iterator[No
     finally:
         stop.set()
         thread.join()
+
+
+def once(begin: Path, path: Path) -> Callable[[], Path | None]:
+    """A path, from when `begin` is there."""
+    return lambda: path if begin.exists() else None
+
+
+def calibration_case(rounds: int) -> None:
+    """The directory in which a calibration works and a link out of the target change places."""
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        outside, target = make_outside(place), place / "target"
+        target.mkdir()
+        line = ("calibrate", "--target", target, "--minutes", "0.017", "-o")
+        with nothing_changes(outside):
+            for i in range(rounds):
+                with flipping(lambda: next(target.glob(f"{CALIBRATION}*"), None), outside, place / f"{i}"):
+                    call(*line, place / f"{i}.json")
 
 
 def busy_capture(folder: Path) -> Path:
@@ -182,9 +193,9 @@ def flip_case(where: str, api: str, rounds: int) -> None:
         with nothing_changes(outside):
             for i in range(rounds):
                 made.unlink(missing_ok=True)
-                with flipping(target / where, outside, place / f"{i}", begin=made):
+                with flipping(once(made, target / where), outside, place / f"{i}"):
                     assert call(*run, place / f"{i}.capture") in (0, 1)
-                with flipping(target / where, outside, place / f"{i} staging", begin=target / MANIFEST_NAME):
+                with flipping(once(target / MANIFEST_NAME, target / where), outside, place / f"{i} staging"):
                     call("stage", "--remove", capture, "--target", target)
                     call(*stage)
                 assert call("stage", "--remove", capture, "--target", target) == 0
@@ -206,6 +217,10 @@ def test_things_in_place_of_an_output(case: tuple[str, str, bool]) -> None:
 @pytest.mark.parametrize(("where", "api"), [(f"{TWIN_ROOT}/d", "posix"), (TWIN_ROOT, "stdio")])
 def test_a_directory_that_becomes_a_link_meanwhile(where: str, api: str) -> None:
     flip_case(where, api, rounds=1)
+
+
+def test_a_link_in_place_of_the_directory_of_a_calibration() -> None:
+    calibration_case(rounds=1)
 
 
 def test_mapped_data_are_only_read(tmp_path: Path) -> None:
@@ -261,6 +276,7 @@ def test_as_another_user() -> None:
     cases: list[tuple[str, tuple[object, ...]]] = [
         ("target_case", (place, thing, moment)) for place, thing, moment in CASES[::61] if thing in _CONTAINED
     ]
+    cases += [("output_case", case) for case in OUTPUT_CASES[::131] if case[1] in _CONTAINED]
     assert as_nobody(cases) == []
 
 
@@ -274,7 +290,7 @@ class TestAll:
         for place in TARGET_PLACES:
             target_case(place, thing, moment)
 
-    @pytest.mark.parametrize("command", OUTPUTS)
+    @pytest.mark.parametrize("command", OUTPUT_COMMANDS)
     def test_output(self, command: str) -> None:
         for case in OUTPUT_CASES:
             if case[0] == command:
@@ -284,6 +300,9 @@ class TestAll:
     @pytest.mark.parametrize("api", ["posix", "stdio"])
     def test_flipping(self, where: str, api: str) -> None:
         flip_case(where, api, rounds=20)
+
+    def test_flipping_a_calibration(self) -> None:
+        calibration_case(rounds=20)
 
     @needs_root
     def test_as_another_user(self) -> None:

@@ -110,6 +110,8 @@ def new_directory(path: Path, kind: DirectoryKind, *, force: bool = False) -> It
     try:
         yield working
         place_directory(working, path, kind, force=force)
+    except OSError as error:
+        raise refusal(error, path) from error
     finally:
         discard_directory(working)
 

@@ -95,7 +95,17 @@ def record_job(
     command that cannot be started; TargetError for the folder.
     """
     folder = options.folder.absolute()
-    places.make_folder(folder, command, force=options.force)
+    with places.new_folder(folder, command, force=options.force):
+        tracer, script, job = _prepared(found, folder, command, options)
+    words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
+    ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output)
+    return _collect(folder, tracer, ended, job)
+
+
+def _prepared(
+    found: Library | Tracer, folder: Path, command: Sequence[str], options: JobOptions
+) -> tuple[Tracer, Path, int]:
+    """The tracer, the script that starts a program under it, and the id of Darshan's job, 0 for another tracer."""
     job, dated = 0, False
     if isinstance(found, Library):
         memory = options.dxt_mib or dxt_memory_mib(_free_bytes())
@@ -106,10 +116,7 @@ def record_job(
         tracer = found
     logs, profiles = folder / places.LOGS, folder / places.PROFILES
     text = script_text(tracer, logs=logs, profiles=profiles, by_rank=is_launched(command), dated=dated)
-    script = places.write_script(folder / places.SCRIPT, text)
-    words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
-    ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output)
-    return _collect(folder, tracer, ended, job)
+    return tracer, places.write_script(folder / places.SCRIPT, text), job
 
 
 def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from traces.errors import TargetError
-from traces.output import DirectoryKind, new_directory
+from traces.output import DirectoryKind, check_output, new_directory, refusal
 
 MARK = "recording.txt"
 """Names the command that was recorded. A folder without it is not a recording, and is never replaced."""
@@ -28,24 +30,59 @@ def _objection(path: Path) -> str | None:
 RECORDING = DirectoryKind(name="a recording", objection=_objection)
 
 
-def make_folder(folder: Path, command: Sequence[str], *, force: bool) -> None:
-    """Make the folder of a recording, with empty folders for logs and profiles.
+@contextmanager
+def new_folder(folder: Path, command: Sequence[str], *, force: bool) -> Iterator[None]:
+    """Make the folder of a recording, with empty folders for logs and profiles, and prepare the job in the context.
 
-    Raises: TargetError when something else is there, or a recording is and `force` is not given.
+    Where that fails the folder is removed, and an earlier recording that it would have replaced is there again.
+    Raises: TargetError when something else is there, or a recording is and `force` is not given, or the disk refuses.
     """
-    with new_directory(folder, RECORDING, force=force) as working:
-        (working / MARK).write_text("\n".join(command) + "\n", encoding="utf-8", errors="surrogateescape")
-        for name in (LOGS, PROFILES):
-            (working / name).mkdir()
+    check_output(folder, force=force, kind=RECORDING)
+    made = False
+    with _aside(folder) as earlier:
+        try:
+            with new_directory(folder, RECORDING) as working:
+                (working / MARK).write_text("\n".join(command) + "\n", encoding="utf-8", errors="surrogateescape")
+                for name in (LOGS, PROFILES):
+                    (working / name).mkdir()
+            made = True
+            yield
+        except BaseException as error:
+            if made:
+                shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise refusal(error, folder) from error
+            raise
+    if earlier is not None:
+        shutil.rmtree(earlier, ignore_errors=True)
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path | None]:
+    """Give an earlier recording another name, which is returned, and its own again where the context fails."""
+    earlier = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.replaced")
+    try:
+        os.rename(folder, earlier)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise refusal(error, folder) from error
+    try:
+        objection = _objection(earlier)
+        if objection is not None:  # it came there after it was looked at
+            raise TargetError(f"{folder} exists and {objection}: choose another name")
+        yield earlier
+    except BaseException:
+        with suppress(OSError):  # something else has the name now: the earlier recording stays beside it
+            os.rename(earlier, folder)
+        raise
 
 
 def write_script(path: Path, text: str) -> Path:
-    """Write a script that can be run. Raises: TargetError."""
-    try:
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
-        path.chmod(0o755)
-    except OSError as error:
-        raise TargetError(f"cannot write {path}: {error.strerror}; choose another --logs") from error
+    """Write a script that can be run. Raises: OSError."""
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    path.chmod(0o755)
     return path
 
 

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
+from replay.engine.backends.link_free import open_link_free
 from replay.twin.containment import resolve_target
 from replay.twin.content import BLOCK_BYTES, make_noise
 from traces.errors import TargetError
@@ -105,7 +107,7 @@ def write_data(path: bytes, most: int, seconds: float) -> int:
     until = time.monotonic() + seconds
     words = np.empty(BLOCK_BYTES // 8, dtype=np.uint64)
     written = 0
-    with open(path, "wb", buffering=0) as file:
+    with _new_file(path) as file:
         while written < most and (time.monotonic() < until or written < LEAST_DATA_BYTES):
             for _ in range(min(PIECE_BYTES, most - written) // BLOCK_BYTES):
                 make_noise(1, written // BLOCK_BYTES, words)
@@ -120,5 +122,11 @@ def write_pool(scratch: Scratch, seconds: float) -> list[bytes]:
     paths: list[bytes] = []
     while len(paths) < POOL_FILES and (time.monotonic() < until or len(paths) < 4):
         paths.append(scratch.file(f"small-{len(paths)}"))
-        Path(os.fsdecode(paths[-1])).write_bytes(bytes(SMALL_BYTES))
+        with _new_file(paths[-1]) as file:
+            file.write(bytes(SMALL_BYTES))
     return paths
+
+
+def _new_file(path: bytes) -> IO[bytes]:
+    """A file that was not there, also where somebody puts a link in place of the directory. Raises: OSError."""
+    return open(open_link_free(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from replay.calibration.issued import MAX_ITEMS, Issued, LaneItems, issue
 from replay.calibration.probe_plan import Kind, Probe, spread_offsets
 from replay.calibration.scratch import Scratch
 from replay.engine.backends.base import FileSlot
+from replay.engine.backends.link_free import unlink_link_free
 from replay.engine.issue import FileTable, make_files
 from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
 from replay.twin import page_cache
@@ -219,7 +219,7 @@ def _calls(counts: list[int], kinds: np.ndarray, pause_ns: int, renamed_by: int 
 def _remove(paths: list[bytes]) -> None:
     for path in paths:
         with suppress(FileNotFoundError):
-            os.unlink(path)
+            unlink_link_free(path)
 
 
 _TRIALS: Mapping[Kind, Callable[[Bench, Probe, float, int], Issued | None]] = {

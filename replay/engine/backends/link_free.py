@@ -75,6 +75,16 @@ def rename_link_free(path: bytes, new_path: bytes) -> None:
         os.close(source)
 
 
+def unlink_link_free(path: bytes) -> None:
+    """unlink(2), in a directory that is reached through no link. Raises: OSError."""
+    directory, name = os.path.split(path)
+    place = _open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0)
+    try:
+        os.unlink(name, dir_fd=place)
+    finally:
+        os.close(place)
+
+
 @cache
 def looks_at_whole_paths() -> bool:
     """Whether this process opens files by openat2."""

@@ -28,7 +28,19 @@ def capture(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("what", ["summary {}", "summary {} --json", "summary {} --csv -", "export {} --to csv -o -"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "summary {0}",
+        "summary {0} --json",
+        "summary {0} --csv -",
+        "export {0} --to csv -o -",
+        pytest.param("compare {0} {0} --different-runs", marks=pytest.mark.slow),
+        pytest.param("compare {0} {0} --different-runs --json", marks=pytest.mark.slow),
+        pytest.param("simulate {0} --storage nvme", marks=pytest.mark.slow),
+        pytest.param("simulate {0} --storage nvme --json", marks=pytest.mark.slow),
+    ],
+)
 def test_a_full_disk(capture: Path, what: str, unbuffered: str) -> None:
     done = run(f"PYTHONUNBUFFERED={unbuffered} {DXT_REPLAY} {what.format(capture)} >/dev/full")
     assert done.returncode == 2

@@ -52,7 +52,7 @@ def wait_for(child: int, case: dict[str, Any]) -> tuple[int, float]:
             code = os.waitstatus_to_exitcode(found)
             return (code if code >= 0 else 128 - code), passed
         if at is not None and passed >= at:
-            os.kill(child, getattr(signal, name))
+            os.kill(child, getattr(signal, str(name)))
             at = None
         if passed > case["most_s"]:
             os.kill(child, signal.SIGKILL)
