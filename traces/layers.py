@@ -15,6 +15,8 @@ import numpy as np
 from traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traces.store.reader import Capture
 
 LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
@@ -58,8 +60,8 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
     """
     whole = capture.whole
     traced, moved, used = np.zeros((3, whole.files.num_rows, len(LAYERS) + 1), dtype=bool)
-    for rank in whole.ranks:
-        _note(whole, rank, capture.api_mask, reconstruct, (traced, moved, used))
+    for table in whole.usages():
+        _note(table, capture.api_mask, reconstruct, (traced, moved, used))
     traced, moved, used = (found[:, :BESIDE] for found in (traced, moved, used))
     present = np.where(moved.any(axis=1, keepdims=True), moved, used)
     best = np.where(traced.any(axis=1, keepdims=True), traced, present)
@@ -71,10 +73,10 @@ def file_layers(capture: Capture, *, reconstruct: bool = True, preferred: int | 
 
 
 def _note(
-    capture: Capture, rank: int, apis: np.ndarray, reconstruct: bool, marks: tuple[np.ndarray, np.ndarray, np.ndarray]
+    table: pa.Table, apis: np.ndarray, reconstruct: bool, marks: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
-    """Mark the layers at which a rank moves data of files: with traced operations, with any, and uses them at all."""
-    table = capture.usage(rank)
+    """Mark the layers at which ranks move data of files: with traced operations, with any, and use them at all.
+    `table`: of their usage."""
     op, api, file_id = codes(table, "op"), codes(table, "api"), table["file_id"].to_numpy()
     traced, moved, used = marks
     is_traced, data = codes(table, "origin") != RECONSTRUCTED, (op == READ) | (op == WRITE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,9 @@ from traces.store.reader import Capture
 from traces.sums import Sums
 from traces.workers.workers import Workers
 
+ROWS_TOGETHER = 1 << 17
+"""Rows of both captures that are measured at once: of a rank with more, a row group at a time."""
+
 
 class ComparedSides(Sums):
     """What is measured on both captures: `recorded`, `replayed` and their `equality`.
@@ -22,16 +25,23 @@ class ComparedSides(Sums):
     `origins_ns`: where the curves of both begin.
     """
 
+    STAY = ("_captures", "_files")
+
     def __init__(
         self, source: ReplayedCapture, replay: ReplayedCapture, numbers: FileNumbers, origins_ns: tuple[int, int]
     ) -> None:
-        self.recorded = Measures(source, numbers.source, origins_ns[0])
-        self.replayed = Measures(replay, numbers.replay, origins_ns[1])
+        files = len(numbers.paths)
+        self.recorded = Measures(source, numbers.source, files, origins_ns[0])
+        self.replayed = Measures(replay, numbers.replay, files, origins_ns[1])
         self.equality = ExactnessCollector(source, replay, numbers)
+        self._captures, self._files = (source.capture, replay.capture), files
 
-    def add_rank(self, rank: int) -> None:
-        """Measure and compare a rank. Raises: CaptureError when a part is damaged."""
-        self.equality.add_rank(rank, self.recorded.add_rank(rank), self.replayed.add_rank(rank))
+    def add(self, ranks: Sequence[int], on_rows: Callable[[int], None] = lambda rows: None) -> None:
+        """Measure and compare ranks, small ones together. Raises: CaptureError when a part is damaged."""
+        rows = [_rows(self._captures, rank) for rank in ranks]
+        for few in _together(ranks, rows, self._files):
+            self.equality.add_ranks(few, self.recorded.add_ranks(few), self.replayed.add_ranks(few))
+            on_rows(sum(_rows(self._captures, rank) for rank in few))
 
     def merge(self, later: ComparedSides) -> None:
         """As `Sums.merge`."""
@@ -53,9 +63,7 @@ def compared_sides(
     whole = ComparedSides(source, replay, numbers, origins_ns)
     pieces = pieces_of_both(captures, workers.piece_operations)
     if len(pieces) == 1:
-        for rank in pieces[0]:
-            whole.add_rank(rank)
-            on_rows(_rows(captures, rank))
+        whole.add(pieces[0], on_rows)
         return whole
     work = _ComparedRanks(source=source, replay=replay, numbers=numbers, origins_ns=origins_ns)
     operations = sum(capture.stored_rows() for capture in captures)
@@ -78,8 +86,7 @@ class _ComparedRanks:
     def __call__(self, ranks: Sequence[int]) -> ComparedSides:
         numbers = self.numbers or _numbers_of(self.source.capture.whole, self.replay.capture.whole)
         sides = ComparedSides(self.source.of_ranks(ranks), self.replay.of_ranks(ranks), numbers, self.origins_ns)
-        for rank in ranks:
-            sides.add_rank(rank)
+        sides.add(ranks)
         return sides
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,6 +96,18 @@ class _ComparedRanks:
 @lru_cache(maxsize=1)
 def _numbers_of(source: Capture, replay: Capture) -> FileNumbers:
     return FileNumbers.of(source, replay)
+
+
+def _together(ranks: Sequence[int], rows: Sequence[int], files: int) -> Iterator[tuple[int, ...]]:
+    """The ranks in order, those with few rows together. `files`: keys of files of several ranks have 31 bits."""
+    begin = total = 0
+    for place, count in enumerate(rows):
+        if place > begin and (total + count > ROWS_TOGETHER or (place - begin + 1) * files >= 1 << 31):
+            yield tuple(ranks[begin:place])
+            begin, total = place, 0
+        total += count
+    if begin < len(ranks):
+        yield tuple(ranks[begin:])
 
 
 def _rows(captures: Sequence[Capture], rank: int) -> int:

@@ -6,7 +6,7 @@ operations that changed places between lanes are counted. A difference names the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,7 +96,7 @@ class FileNumbers:
 
 
 class ExactnessCollector(Sums):
-    """Compares one rank after another."""
+    """Compares one rank after another, or several at once: what `RankSequences` calls a file is then one of a rank."""
 
     STAY = ("_source", "_replay", "_numbers")
 
@@ -112,30 +112,35 @@ class ExactnessCollector(Sums):
         self._in_order: list[str] = []
         self._in_moves: list[str] = []
 
-    def add_rank(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
-        """Compare what a rank did; reads its rows again only where something differs.
+    def add_ranks(self, ranks: Sequence[int], source: RankSequences, replay: RankSequences) -> None:
+        """Compare what ranks did; reads the rows of a rank again only where something differs.
 
         Raises: CaptureError when a part is damaged.
         """
+        count = len(self._numbers.paths)
         for side, sequences in enumerate((source, replay)):
-            self._used[side, sequences.file_key] = True
-            self._used[side, sequences.other_key] = True
-        self._compare_moves(rank, source, replay)
-        self._compare_others(rank, source, replay)
+            self._used[side, sequences.file_key % count] = True
+            self._used[side, sequences.other_key % count] = True
+        in_moves = [*self._compare_moves(source, replay), *self._compare_others(source, replay)]
+        for file, text in sorted(in_moves, key=lambda each: each[0] // count)[: self._moves_left]:
+            self._in_moves.append(f"rank {ranks[file // count]}, {self._numbers.paths[file % count]}: {text}")
         files, prints = _aligned((source.file_key, source.file_print), (replay.file_key, replay.file_print))
         _, lanes = _aligned(_lanes_together(source), _lanes_together(replay))
         moved = prints[0] != prints[1]
         wrong = files[moved & (lanes[0] != lanes[1])]
         self._sequences += len(files)
         self._wrong_sequences += len(wrong)
-        if len(wrong):
-            self._order = False
-            if len(self._in_order) < MAX_DIFFERENCES:
-                self._in_order.append(self._first_difference(rank, int(wrong[0]), source, replay))
+        self._order &= not len(wrong)
+        for place, first in zip(*np.unique(wrong // count, return_index=True), strict=True):
+            if len(self._in_order) >= MAX_DIFFERENCES:
+                break
+            self._in_order.append(
+                self._first_difference(ranks[place], place * count, int(wrong[first]), source, replay)
+            )
         interleaved = files[moved & (lanes[0] == lanes[1])]
-        if len(interleaved):
-            count, pairs = self._inversions(rank, interleaved)
-            self._count += count
+        for place in np.unique(interleaved // count).tolist():
+            found, pairs = self._inversions(ranks[place], interleaved[interleaved // count == place] % count)
+            self._count += found
             self._pairs += pairs
 
     def merge(self, later: ExactnessCollector) -> None:
@@ -183,7 +188,8 @@ class ExactnessCollector(Sums):
         """How many more places are described: of one, both directions may be."""
         return max(MAX_DIFFERENCES - len(self._in_moves), 0)
 
-    def _compare_moves(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
+    def _compare_moves(self, source: RankSequences, replay: RankSequences) -> Iterator[tuple[int, str]]:
+        """The file and a text, of the first that differ."""
         files, moves = _aligned((source.file_key, source.moves), (replay.file_key, replay.moves))
         differs = moves[0] != moves[1]
         for kind, columns in enumerate((slice(0, 2), slice(2, 4))):
@@ -191,21 +197,21 @@ class ExactnessCollector(Sums):
         self._operations &= not differs[:, :2].any()
         self._bytes &= not differs[:, 2:].any()
         for place in np.flatnonzero(differs.any(axis=1))[: self._moves_left].tolist():
-            path = self._numbers.paths[files[place]]
             for kind, name in enumerate(("reads", "writes")):
                 if differs[place, kind::2].any():
                     recorded, replayed = (
                         f"{format_count(count)} {name} of {format_bytes(size)}"
                         for count, size in moves[:, place, kind::2].tolist()
                     )
-                    self._in_moves.append(f"rank {rank}, {path}: {recorded} recorded, {replayed} replayed")
+                    yield int(files[place]), f"{recorded} recorded, {replayed} replayed"
 
     def _note_apart(self, kind: int, counts: np.ndarray) -> None:
         """Counts of both sides, (2, files, columns)."""
         self._apart[kind] += np.abs(counts[0] - counts[1]).sum()
         self._larger[kind] += counts.max(axis=0).sum()
 
-    def _compare_others(self, rank: int, source: RankSequences, replay: RankSequences) -> None:
+    def _compare_others(self, source: RankSequences, replay: RankSequences) -> Iterator[tuple[int, str]]:
+        """As `_compare_moves`, of the operations that move no data."""
         files, counts = _aligned((source.other_key, source.others), (replay.other_key, replay.others))
         differs = counts[0] != counts[1]
         self._note_apart(0, counts)
@@ -214,11 +220,11 @@ class ExactnessCollector(Sums):
             recorded, replayed = (
                 f"{format_count(count)} operations {OTHER_OPS[kind]}" for count in counts[:, place, kind].tolist()
             )
-            path = self._numbers.paths[files[place]]
-            self._in_moves.append(f"rank {rank}, {path}: {recorded} recorded, {replayed} replayed")
+            yield int(files[place]), f"{recorded} recorded, {replayed} replayed"
 
-    def _first_difference(self, rank: int, file: int, source: RankSequences, replay: RankSequences) -> str:
-        lane = _differing_lane(file, source, replay)
+    def _first_difference(self, rank: int, first: int, key: int, source: RankSequences, replay: RankSequences) -> str:
+        """`key`: a file of the rank, whose files begin at `first`."""
+        lane, file = _differing_lane(key, source, replay), key - first
         recorded = self._file_rows(self._source, self._numbers.source, rank, file, lane)
         replayed = self._file_rows(self._replay, self._numbers.replay, rank, file, lane)
         place, here, there = first_difference(recorded, replayed)

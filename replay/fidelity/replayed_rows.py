@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -16,9 +16,14 @@ import pyarrow as pa
 from replay.plan.chosen_layers import choose_layers
 from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from traces.results import is_refused
-from traces.schema import READ, WRITE, codes
+from traces.schema import OPS_SCHEMA, READ, WRITE, codes
 from traces.store.rank_pieces import only_ranks
 from traces.store.reader import Capture
+
+_COLUMNS = [*ROW_COLUMNS, "due_ns", "result"]
+
+_TIMES = ["op", "start_ns"]
+_RANKS_TOGETHER = 64
 
 NOT_GIVEN = np.iinfo(np.int64).min
 """Value in `due_ns` where an operation has no due time."""
@@ -26,8 +31,9 @@ NOT_GIVEN = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplayedRows:
-    """Reads and writes of one rank in start order. `due_ns` and `failed` (n,): of replays; `rows.length`: what was
-    really transferred, 0 for a failed operation. `others`: opens, closes and the like; `others_failed` (m,): theirs."""
+    """Reads and writes of one rank in start order, or all of several ranks. `due_ns` and `failed` (n,): of replays;
+    `rows.length`: what was really transferred, 0 for a failed operation. `others`: opens, closes and the like;
+    `others_failed` (m,): theirs."""
 
     rows: OperationRows
     due_ns: np.ndarray
@@ -60,12 +66,26 @@ class ReplayedCapture:
 
         Raises: CaptureError when a part is damaged.
         """
-        batches = self.capture.operations(rank, columns=[*ROW_COLUMNS, "due_ns", "result"])
-        return read_ahead(_replayed(batch, rank, self.capture, self._layers.replayed(batch)) for batch in batches)
+        for batch in read_ahead(self.capture.operations(rank, columns=_COLUMNS)):
+            yield _replayed(batch, self._layers.replayed(batch), rank)
+
+    def rows_together(self, ranks: Sequence[int]) -> ReplayedRows:
+        """All replayed rows of several ranks, with `ranks` in them. Raises: CaptureError when a part is damaged."""
+        parts = [(rank, batch) for rank in ranks for batch in self.capture.operations(rank, columns=_COLUMNS)]
+        if not parts:
+            return _replayed(OPS_SCHEMA.empty_table(), np.zeros(0, dtype=bool), 0)
+        table = pa.Table.from_batches([batch for _, batch in parts]).combine_chunks()
+        each = np.repeat([rank for rank, _ in parts], [len(batch) for _, batch in parts]).astype(np.int32)
+        return _replayed(table, self._layers.replayed(table), int(each[0]), each)
 
 
-def _replayed(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.ndarray) -> ReplayedRows:
+def _replayed(
+    batch: pa.RecordBatch | pa.Table, mask: np.ndarray, rank: int, ranks: np.ndarray | None = None
+) -> ReplayedRows:
+    """`mask`: the rows of the batch that a replay issues."""
     rows = rows_of_batch(batch, rank)
+    if ranks is not None:
+        rows = dataclasses.replace(rows, ranks=ranks)
     due_ns = _values(batch, "due_ns")
     result = _values(batch, "result")
     given = result != NOT_GIVEN
@@ -83,7 +103,7 @@ def _replayed(batch: pa.RecordBatch, rank: int, capture: Capture, mask: np.ndarr
     )
 
 
-def _values(batch: pa.RecordBatch, column: str) -> np.ndarray:
+def _values(batch: pa.RecordBatch | pa.Table, column: str) -> np.ndarray:
     """A nullable int64 column with NOT_GIVEN for null."""
     data = batch.column(column)
     if data.null_count == len(data):
@@ -93,15 +113,27 @@ def _values(batch: pa.RecordBatch, column: str) -> np.ndarray:
 
 
 def first_start_ns(capture: Capture) -> int:
-    """Start of the first read or write of any rank, 0 without one. Reads a row group or two a rank.
+    """Start of the first read or write of any rank, 0 without one.
 
+    Reads a row group or two of each rank that begins earlier than the first read or write of those before it.
     Raises: CaptureError when a part is damaged.
     """
-    firsts = []
-    for rank in capture.ranks:
-        for batch in capture.operations(rank, columns=["op", "start_ns"]):
-            data = np.isin(codes(batch, "op"), (READ, WRITE))
-            if data.any():
-                firsts.append(int(batch.column("start_ns").to_numpy()[data.argmax()]))
-                break
-    return min(firsts, default=0)
+    begins = sorted((groups[0].first_ns, rank) for rank in capture.ranks if (groups := capture.row_groups(rank)))
+    first: int | None = None
+    for begin in range(0, len(begins), _RANKS_TOGETHER):
+        next_ones = begins[begin : begin + _RANKS_TOGETHER]
+        ranks = [rank for begin_ns, rank in next_ones if first is None or begin_ns < first]
+        short = sorted(rank for rank in ranks if len(capture.row_groups(rank)) == 1)
+        found = [_first_data_ns(capture.operations([rank], _TIMES)) for rank in set(ranks) - set(short)]
+        found += [_first_data_ns([batch]) for batch in capture.operations(short, _TIMES)]
+        first = min((time for time in (first, *found) if time is not None), default=None)
+    return first or 0
+
+
+def _first_data_ns(batches: Iterable[pa.RecordBatch]) -> int | None:
+    """Start of the first read or write of a rank; None without one."""
+    for batch in batches:
+        data = np.isin(codes(batch, "op"), (READ, WRITE))
+        if data.any():
+            return int(batch.column("start_ns").to_numpy()[data.argmax()])
+    return None

@@ -26,7 +26,8 @@ LANE_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankSequences:
-    """What one rank did. All arrays ascend by their key.
+    """What one rank did, or several. All arrays ascend by their key. "File" is the file of a rank: its number, added to
+    a multiple of the number of files for each rank but the first.
 
     `file_key`: files; `moves`: (n, 4) their reads, writes, bytes read and bytes written; `file_print`: their sequence
     over all lanes. `lane_key`: file << LANE_BITS | lane; `lane_print`: the sequence of that lane on that file.
@@ -49,7 +50,7 @@ class RankSequences:
 
 
 class SequenceCollector:
-    """Collects `RankSequences` from the rows of one rank in start order."""
+    """Collects `RankSequences` from the rows of one rank in start order, or of several, one after the other."""
 
     def __init__(self) -> None:
         self._moves = _Sums(columns=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -15,29 +16,30 @@ from traces.measures.access_pattern import AccessPattern
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.lane_times import LaneTimeCollector
+from traces.measures.operation_rows import OperationRows
 from traces.measures.span_times import union_by_rank
 from traces.schema import RECONSTRUCTED
 from traces.sums import Sums
 
 
 class Measures(Sums):
-    """Collects the measures of one capture, rank by rank. `numbers`: the file numbering that both captures share;
-    `origin_ns`: where its curves begin, as of `first_start_ns`.
+    """Collects the measures of one capture, rank by rank. `numbers`: by file_id, the file numbers that both captures
+    share, below `files`; `origin_ns`: where its curves begin, as of `first_start_ns`.
 
     `operations`: of any kind; `failed`: those that returned an error.
     `transfers`: reads and writes; `reconstructed`, `reconstructed_bytes`: those of them that no trace holds.
     """
 
-    STAY = ("_replayed", "_numbers", "_compute")
+    STAY = ("_replayed", "_numbers", "_compute", "_mine")
 
-    def __init__(self, replayed: ReplayedCapture, numbers: np.ndarray, origin_ns: int) -> None:
+    def __init__(self, replayed: ReplayedCapture, numbers: np.ndarray, files: int, origin_ns: int) -> None:
         capture = replayed.capture
-        files = capture.files.num_rows
         self._replayed = replayed
-        self._numbers = numbers
+        self._mine = frozenset(capture.ranks)
+        self._numbers, self._files = numbers, files
         self._compute = union_by_rank(capture.spans, "compute")
-        self._io = IoCollector(files, self._compute)
-        self._pattern = AccessPattern(files)
+        self._io = IoCollector(capture.files.num_rows, self._compute)
+        self._pattern = AccessPattern(capture.files.num_rows)
         self._latency = DistributionCollector()
         self._limits_ns: tuple[int, int] | None = None
         self.lanes = LaneTimeCollector()
@@ -49,15 +51,24 @@ class Measures(Sums):
         self.reconstructed = 0
         self.reconstructed_bytes = 0
 
-    def add_rank(self, rank: int) -> RankSequences:
-        """Measure one rank and return what it did. Raises: CaptureError when a part is damaged."""
+    def add_ranks(self, ranks: Sequence[int]) -> RankSequences:
+        """Measure one rank, or several that fit into memory together, and return what they did.
+
+        Raises: CaptureError when a part is damaged.
+        """
         sequences = SequenceCollector()
-        if rank in self._replayed.capture.ranks:
-            for part in self._replayed.rows(rank):
-                self._add(part)
-                sequences.add(part.rows, self._numbers[part.rows.file_id])
-                sequences.add_others(part.others, self._numbers[part.others.file_id])
+        mine = [rank for rank in ranks if rank in self._mine]
+        parts = self._replayed.rows(mine[0]) if len(ranks) == 1 == len(mine) else (self._replayed.rows_together(mine),)
+        for part in parts if mine else ():
+            self._add(part)
+            sequences.add(part.rows, self._file_numbers(part.rows, ranks))
+            sequences.add_others(part.others, self._file_numbers(part.others, ranks))
         return sequences.sequences()
+
+    def _file_numbers(self, rows: OperationRows, ranks: Sequence[int]) -> np.ndarray:
+        """The number of the file of each row, as of `RankSequences`."""
+        numbers = self._numbers[rows.file_id]
+        return numbers + self._files * np.searchsorted(ranks, rows.ranks) if len(rows.ranks) else numbers
 
     def _add(self, part: ReplayedRows) -> None:
         rows = part.rows
@@ -78,7 +89,7 @@ class Measures(Sums):
         self.transfers += len(rows)
         self.reconstructed += int(untraced.sum())
         self.reconstructed_bytes += int(rows.length[untraced].sum())
-        first, last = int(rows.start_ns[0]), int(rows.end_ns.max())
+        first, last = int(rows.start_ns.min()), int(rows.end_ns.max())
         before = self._limits_ns or (first, last)
         self._limits_ns = min(first, before[0]), max(last, before[1])
 

@@ -74,7 +74,7 @@ def _rank_rows(capture: Capture, stored: StoredUsage, rank: int) -> _RankRows:
             Difference(file="ops", what=f"rank {rank}", expected="rows as the schema describes them", found=text)
         )
         return found
-    counts = stored.of(rank)
+    counts = stored.of((rank,))
     if counts is not None:
         found.counted_rows = counts.num_rows
         found.counts_differ = not _sorted(counts).equals(_sorted(counter.table(rank)))

@@ -57,23 +57,26 @@ class AccessPattern(Sums):
         self.counts = AccessCounts()
 
     def add(self, rows: OperationRows) -> None:
-        """Operations of one rank, which continue its earlier ones.
+        """Operations of one rank, which continue its earlier ones, or all of several ranks.
 
         Reads and writes are counted unless their offset is unknown (negative); open and close reset; the rest is left.
         """
-        if rows.rank != self._rank:
-            self._rank = rows.rank
-            self._last_byte[:] = 0
-        events = _events(rows)
+        events = _events(rows, len(self._last_byte))
         if not len(events.key):
             return
         order = stable_order(events.key)
         key, offset, last = events.key[order], events.offset[order], events.last_byte[order]
         new_key = runs(key)
         before = np.concatenate(([0], last[:-1]))
-        before[new_key] = self._last_byte[key[new_key]]
-        final = np.concatenate((new_key[1:], [len(key)])) - 1
-        self._last_byte[key[final]] = last[final]
+        if len(rows.ranks):
+            before[new_key] = 0
+        else:
+            if rows.rank != self._rank:
+                self._rank = rows.rank
+                self._last_byte[:] = 0
+            before[new_key] = self._last_byte[key[new_key]]
+            final = np.concatenate((new_key[1:], [len(key)])) - 1
+            self._last_byte[key[final]] = last[final]
         sequential, consecutive = offset > before, offset == before + 1
         self.counts += AccessCounts(
             accesses=int(np.count_nonzero(offset >= 0)),
@@ -88,24 +91,33 @@ class AccessPattern(Sums):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Events:
-    """What moves a last byte. `key`: 2 * file + direction; `offset`: -1 for a reset; `last_byte`: afterwards."""
+    """What moves a last byte. `key`: 2 * file + direction, apart for each rank; `offset`: -1 for a reset; `last_byte`:
+    afterwards."""
 
     key: np.ndarray
     offset: np.ndarray
     last_byte: np.ndarray
 
 
-def _events(rows: OperationRows) -> _Events:
-    """The accesses with a known offset, one event each, and the opens and closes, one event for each direction."""
+def _events(rows: OperationRows, keys: int) -> _Events:
+    """The accesses with a known offset, one event each, and the opens and closes, one event for each direction.
+
+    `keys`: of one rank."""
     access = rows.data & (rows.offset >= 0)
     reset = (rows.op == _OPEN) | (rows.op == _CLOSE)
     if not reset.any():
         rows = rows.where(access)
-        key = 2 * rows.file_id.astype(np.int64) + (rows.op == WRITE)
+        key = _rank_keys(rows, keys) + 2 * rows.file_id.astype(np.int64) + (rows.op == WRITE)
         return _Events(key=key, offset=rows.offset, last_byte=rows.offset + rows.length - 1)
     place = np.repeat(np.arange(len(rows)), access + 2 * reset.astype(np.int8))
     second = np.concatenate(([False], place[1:] == place[:-1]))
     access = access[place]
-    key = 2 * rows.file_id[place].astype(np.int64) + ((rows.op[place] == WRITE) | second)
+    key = _rank_keys(rows, keys)[place] + 2 * rows.file_id[place].astype(np.int64)
+    key += (rows.op[place] == WRITE) | second
     offset = np.where(access, rows.offset[place], -1)
     return _Events(key=key, offset=offset, last_byte=np.where(access, offset + rows.length[place] - 1, 0))
+
+
+def _rank_keys(rows: OperationRows, keys: int) -> np.ndarray:
+    """What keeps the keys of several ranks apart, by row (n,)."""
+    return rows.by_rank().index * keys if len(rows) else np.zeros(0, dtype=np.int64)

@@ -16,6 +16,8 @@ _NEVER = np.iinfo(np.int64).min
 _PENDING = 1 << 18
 """Intervals that wait for the next merge of a `BoundedUnion`; as many as it has, where it has more."""
 
+_MOST_WIDTH = 1 << 62
+
 _NO_TIMES = np.empty(0, dtype=np.int64)
 
 
@@ -109,6 +111,31 @@ class StreamingUnion:
         begins, ends = begins[new], ends[new]
         self.length_ns += int((ends - begins).sum())
         return begins, ends
+
+
+def group_unions(starts: np.ndarray, ends: np.ndarray, group: np.ndarray) -> tuple[Intervals, np.ndarray]:
+    """The union of the intervals of each group, one group after the other, and the group of each interval of them.
+
+    `group`: int64 (n,), ascending from 0; the intervals of a group are in the order of their start.
+    """
+    if not len(starts):
+        return Intervals(), group
+    first, last, groups = int(starts.min()), int(ends.max()), int(group[-1]) + 1
+    width = last - first + 1
+    if groups * width >= _MOST_WIDTH:
+        parts = []
+        for number in np.unique(group).tolist():
+            mine = group == number
+            parts.append(Intervals.of_ascending(*StreamingUnion().add(starts[mine], ends[mine])))
+        begins, until = (np.concatenate(times) for times in zip(*map(_times, parts), strict=True))
+        union = Intervals(starts=begins, ends=until)
+        return union, np.repeat(np.unique(group), [len(part) for part in parts])
+    # The times of each group are put after those of the group before.
+    shift = group * width - first
+    union = Intervals.of_ascending(*StreamingUnion().add(starts + shift, ends + shift))
+    group = union.starts // width
+    shift = group * width - first
+    return Intervals(starts=union.starts - shift, ends=union.ends - shift), group
 
 
 class BoundedUnion(Sums):

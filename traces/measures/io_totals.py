@@ -5,13 +5,14 @@ A summary and a comparison use the same collector, so that their numbers cannot 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from traces.measures.distribution import Distribution, DistributionCollector
-from traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion
+from traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
 from traces.measures.operation_rows import OperationRows
 from traces.schema import WRITE
 from traces.sums import Sums
@@ -76,7 +77,7 @@ class IoTotals:
 
 
 class IoCollector(Sums):
-    """Collects `IoTotals` from rows of one rank after another.
+    """Collects `IoTotals` from rows of one rank after another, or of all of several ranks.
 
     `files`: rows of the files table; `compute`: times in which each rank computed, where known.
     """
@@ -86,7 +87,8 @@ class IoCollector(Sums):
     def __init__(self, files: int, compute: Mapping[int, Intervals]) -> None:
         self._compute = compute
         self._files_used = np.zeros(files, dtype=bool)
-        self._ranks: list[RankTotals] = []
+        # Of each rank the fields of `RankTotals`, int64 (ranks, fields) each.
+        self._ranks: list[np.ndarray] = []
         self._rank: int | None = None
         self._union = StreamingUnion()
         self._busy = BoundedUnion()
@@ -98,9 +100,6 @@ class IoCollector(Sums):
         """Add reads and writes, in start order, with the durations that count for sums and bandwidths (int64)."""
         if not len(rows):
             return
-        if rows.rank != self._rank:
-            self._rank, self._union = rows.rank, StreamingUnion()
-            self._ranks.append(RankTotals(rank=rows.rank))
         self._files_used[rows.file_id] = True
         self._size.add(rows.length)
         moved = rows.length > 0
@@ -110,26 +109,55 @@ class IoCollector(Sums):
             self._bandwidth.add(rows.length[measured] / duration_ns[measured] * MIB_PER_S_FROM_BYTES_PER_NS)
         else:
             self._bandwidth.add(rows.length / duration_ns * MIB_PER_S_FROM_BYTES_PER_NS)
-        self._ranks[-1] = self._with_rows(self._ranks[-1], rows, duration_ns)
+        if len(rows.ranks):
+            self._ranks.append(self._of_rows(rows, duration_ns))
+            self._rank = None
+            return
+        if rows.rank != self._rank:
+            self._rank, self._union = rows.rank, StreamingUnion()
+            self._ranks.append(self._of_rows(rows, duration_ns))
+        else:
+            self._ranks[-1][:, 1:] += self._of_rows(rows, duration_ns)[:, 1:]
 
-    def _with_rows(self, before: RankTotals, rows: OperationRows, duration_ns: np.ndarray) -> RankTotals:
-        starts, ends = self._union.add(rows.start_ns, rows.end_ns)
-        self._busy.add_union(Intervals.of_ascending(starts, ends))
-        compute = self._compute.get(rows.rank)
-        hidden = 0 if compute is None else int(compute.covered_within(starts, ends).sum())
+    def _of_rows(self, rows: OperationRows, duration_ns: np.ndarray) -> np.ndarray:
+        """The fields of `RankTotals` of each rank of the rows."""
+        by_rank = rows.by_rank()
+        if len(rows.ranks):
+            union, place = group_unions(rows.start_ns, rows.end_ns, by_rank.index)
+        else:
+            union = Intervals.of_ascending(*self._union.add(rows.start_ns, rows.end_ns))
+            place = np.zeros(len(union), dtype=np.int64)
+        self._busy.add_union(union)
+        bounds = np.searchsorted(place, np.arange(len(by_rank) + 1))
+        lengths = np.concatenate(([0], np.cumsum(union.ends - union.starts)))
         written = rows.op == WRITE
-        writes, moved = int(written.sum()), int(rows.length.sum())
-        bytes_written = int(rows.length[written].sum()) if writes else 0
-        return RankTotals(
-            rank=before.rank,
-            reads=before.reads + len(rows) - writes,
-            writes=before.writes + writes,
-            bytes_read=before.bytes_read + moved - bytes_written,
-            bytes_written=before.bytes_written + bytes_written,
-            sum_ns=before.sum_ns + int(duration_ns.sum()),
-            union_ns=self._union.length_ns,
-            hidden_ns=before.hidden_ns + hidden,
+        writes, bytes_written = by_rank.sums(written), by_rank.sums(rows.length * written)
+        return np.stack(
+            (
+                by_rank.ranks.astype(np.int64),
+                by_rank.counts - writes,
+                writes,
+                by_rank.sums(rows.length) - bytes_written,
+                bytes_written,
+                by_rank.sums(duration_ns),
+                np.diff(lengths[bounds]),
+                self._hidden(by_rank.ranks, union, bounds),
+            ),
+            axis=1,
         )
+
+    def _hidden(self, ranks: np.ndarray, union: Intervals, bounds: np.ndarray) -> np.ndarray:
+        """How much of the union of each rank, which begins at `bounds`, it computed."""
+        hidden = np.zeros(len(ranks), dtype=np.int64)
+        for place, rank in enumerate(ranks.tolist() if self._compute else ()):
+            compute = self._compute.get(rank)
+            if compute is not None:
+                part = slice(bounds[place], bounds[place + 1])
+                hidden[place] = compute.covered_within(union.starts[part], union.ends[part]).sum()
+        return hidden
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_ranks": [np.concatenate(self._ranks)] if self._ranks else []}
 
     def merge(self, later: IoCollector) -> None:
         """As `Sums.merge`."""
@@ -144,7 +172,7 @@ class IoCollector(Sums):
     def totals(self) -> IoTotals:
         """Totals of all that was added."""
         return IoTotals(
-            ranks=tuple(self._ranks),
+            ranks=tuple(_rank_totals(row) for part in self._ranks for row in part.tolist()),
             files_used=self._files_used.copy(),
             size_bytes=self._size.distribution(),
             bandwidth_mib_s=self._bandwidth.distribution(),
@@ -152,3 +180,7 @@ class IoCollector(Sums):
             busy=self._busy.intervals(),
             busy_excess_ns=self._busy.closed_ns,
         )
+
+
+def _rank_totals(fields: Sequence[int]) -> RankTotals:
+    return RankTotals(**dict(zip(RankTotals.__slots__, fields, strict=True)))

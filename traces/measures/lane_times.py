@@ -2,100 +2,207 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from traces.measures.distribution import Distribution, DistributionCollector
 from traces.measures.operation_rows import OperationRows
-from traces.measures.stable_order import runs, stable_order
+from traces.measures.stable_order import places_in_groups, runs, stable_order
 from traces.sums import Sums
 
 MAX_SAMPLES = 1 << 20
 """Start times kept of one capture: 8 MiB."""
 
+_LANE_BITS = 32
+"""A lane's number is an int32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaneStarts:
+    """Start of every `stride`-th operation of each lane.
+
+    rank, lane: (lanes,), in no order. operations: how many each has (lanes,). start_ns: of the samples of all lanes,
+    one lane after the other (samples,). All int64.
+    """
+
+    rank: np.ndarray
+    lane: np.ndarray
+    operations: np.ndarray
+    stride: int
+    start_ns: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[LaneStarts]) -> LaneStarts:
+        """All lanes of at least one part; the parts have no lane in common, and one stride."""
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("rank", "lane", "operations", "start_ns")
+        }
+        return cls(stride=parts[0].stride, **columns)
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def samples(self) -> np.ndarray:
+        """How many samples each lane has (lanes,)."""
+        counts: np.ndarray = -(-self.operations // self.stride)
+        return counts
+
+    def thinned(self, stride: int) -> LaneStarts:
+        """With a stride that is a multiple of this one."""
+        if stride == self.stride:
+            return self
+        kept = places_in_groups(self.samples) % (stride // self.stride) == 0
+        return replace(self, stride=stride, start_ns=self.start_ns[kept])
+
+    def of_lanes(self, chosen: np.ndarray) -> np.ndarray:
+        """The samples of some lanes, in the order of the indices `chosen`."""
+        counts = self.samples
+        first = np.cumsum(counts) - counts
+        counts = counts[chosen]
+        return self.start_ns[np.repeat(first[chosen], counts) + places_in_groups(counts)]
+
+
+def _no_lanes(stride: int) -> LaneStarts:
+    none = np.empty(0, dtype=np.int64)
+    return LaneStarts(rank=none, lane=none, operations=none, stride=stride, start_ns=none)
+
 
 @dataclass(slots=True)
 class _Lane:
+    """A lane of the rank whose operations are coming."""
+
     operations: int = 0
     last_start_ns: int = 0
     samples: list[np.ndarray] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaneStarts:
-    """Start of every `stride`-th operation of one lane (int64 ns), and how many operations it has."""
-
-    operations: int
-    stride: int
-    start_ns: np.ndarray
-
-
 class LaneTimeCollector(Sums):
-    """Collects gaps between starts, and samples of the starts, from rows of one rank after another.
+    """Collects gaps between starts, and samples of the starts, from rows of one rank after another, or of several.
 
     Every operation is a sample while they fit; then every second, every fourth and so on, alike on all lanes.
     """
 
+    STAY = ("_open", "_rank")
+
     def __init__(self, max_samples: int = MAX_SAMPLES) -> None:
         self._gaps = DistributionCollector()
-        self._lanes: dict[tuple[int, int], _Lane] = {}
+        self._rank: int | None = None
+        self._open: dict[int, _Lane] = {}
+        self._done: list[LaneStarts] = []
         self._stride = 1
-        self._samples = 0
+        self._samples = self._lanes = 0
         self._max_samples = max_samples
 
     def add(self, rows: OperationRows) -> None:
-        """Add rows in start order, which continue the rank's earlier ones."""
+        """Add rows in start order, which continue the rank's earlier ones, or are all of several ranks."""
+        if not len(rows):
+            return
+        if len(rows.ranks) or rows.rank != self._rank:
+            self._end_rank()
+        if len(rows.ranks):
+            self._add_ranks(rows)
+        else:
+            self._rank = rows.rank
+            self._continue(rows)
+        self._thin_out()
+
+    def _continue(self, rows: OperationRows) -> None:
+        """Rows of one rank: each lane may have earlier ones."""
         for lane, start_ns in _by_lane(rows):
-            known = self._lanes.setdefault((rows.rank, lane), _Lane())
+            known = self._open.setdefault(lane, _Lane())
             if known.operations:
                 self._gaps.add(np.diff(start_ns, prepend=known.last_start_ns))
             else:
                 self._gaps.add(np.diff(start_ns))
+                self._lanes += 1
             # a copy: a view would hold all starts of the batch
             sampled = start_ns[-known.operations % self._stride :: self._stride].copy()
             known.samples.append(sampled)
             known.operations += len(start_ns)
             known.last_start_ns = int(start_ns[-1])
             self._samples += len(sampled)
-        while self._samples > self._max_samples and self._samples > len(self._lanes):
-            self._thin_out()
+
+    def _add_ranks(self, rows: OperationRows) -> None:
+        by_rank = rows.by_rank()
+        place = by_rank.index
+        by_lane = stable_order(rows.lane)
+        order = by_lane[stable_order(place[by_lane])]
+        place, lane, start = place[order], rows.lane[order], rows.start_ns[order]
+        begins = np.concatenate(([True], (place[1:] != place[:-1]) | (lane[1:] != lane[:-1])))
+        self._gaps.add((start[1:] - start[:-1])[~begins[1:]])
+        first = np.flatnonzero(begins)
+        found = LaneStarts(
+            rank=by_rank.ranks[place[first]].astype(np.int64),
+            lane=lane[first].astype(np.int64),
+            operations=np.diff(first, append=len(start)),
+            stride=1,
+            start_ns=start,
+        ).thinned(self._stride)
+        self._done.append(found)
+        self._lanes += len(found)
+        self._samples += len(found.start_ns)
 
     def merge(self, later: LaneTimeCollector) -> None:
         """As `Sums.merge`; the stride becomes the wider of both."""
         self._gaps.merge(later._gaps)
-        while self._stride < later._stride:
-            self._thin_out()
-        while later._stride < self._stride:
-            later._thin_out()
-        self._lanes |= later._lanes
-        self._samples += later._samples
-        while self._samples > self._max_samples and self._samples > len(self._lanes):
-            self._thin_out()
+        self._end_rank()
+        later._end_rank()
+        self._done += later._done
+        self._lanes += later._lanes
+        self._set_stride(max(self._stride, later._stride))
+        self._thin_out()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._end_rank()
+        return super().__getstate__() | {"_done": [self.starts()]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._rank, self._open = None, {}
+
+    def _end_rank(self) -> None:
+        """Put the lanes of the rank that came last to those that are complete."""
+        if self._open:
+            lanes = self._open.values()
+            found = LaneStarts(
+                rank=np.full(len(lanes), self._rank, dtype=np.int64),
+                lane=np.array(list(self._open), dtype=np.int64),
+                operations=np.array([lane.operations for lane in lanes], dtype=np.int64),
+                stride=self._stride,
+                start_ns=np.concatenate([sample for lane in lanes for sample in lane.samples]),
+            )
+            self._done.append(found)
+        self._rank, self._open = None, {}
 
     def _thin_out(self) -> None:
-        self._stride *= 2
-        for lane in self._lanes.values():
-            lane.samples = [np.concatenate(lane.samples)[::2].copy()]
-        self._samples = sum(len(lane.samples[0]) for lane in self._lanes.values())
+        while self._samples > self._max_samples and self._samples > self._lanes:
+            self._set_stride(2 * self._stride)
+
+    def _set_stride(self, stride: int) -> None:
+        for lane in self._open.values():
+            lane.samples = [np.concatenate(lane.samples)[:: stride // self._stride].copy()]
+        self._done = [lanes.thinned(stride) for lanes in self._done]
+        self._stride = stride
+        self._samples = sum(len(lane.samples[0]) for lane in self._open.values())
+        self._samples += sum(len(lanes.start_ns) for lanes in self._done)
 
     def gaps_ns(self) -> Distribution:
         """Times from one start to the next on the same lane."""
         return self._gaps.distribution()
 
-    def starts(self) -> dict[tuple[int, int], LaneStarts]:
-        """The sampled starts, by (rank, lane)."""
-        return {
-            key: LaneStarts(operations=lane.operations, stride=self._stride, start_ns=np.concatenate(lane.samples))
-            for key, lane in self._lanes.items()
-        }
+    def starts(self) -> LaneStarts:
+        """The sampled starts; call it after the last rank."""
+        self._end_rank()
+        return LaneStarts.joined([_no_lanes(self._stride), *self._done])
 
 
 def _by_lane(rows: OperationRows) -> Iterator[tuple[int, np.ndarray]]:
     """Each lane of a batch with its starts."""
-    if not len(rows):
-        return
     order = stable_order(rows.lane)
     lanes, starts = rows.lane[order], rows.start_ns[order]
     first = runs(lanes).tolist()
@@ -103,21 +210,19 @@ def _by_lane(rows: OperationRows) -> Iterator[tuple[int, np.ndarray]]:
         yield int(lanes[begin]), starts[begin:end]
 
 
-def matched_starts(
-    source: dict[tuple[int, int], LaneStarts], replay: dict[tuple[int, int], LaneStarts]
-) -> tuple[np.ndarray, np.ndarray]:
+def matched_starts(source: LaneStarts, replay: LaneStarts) -> tuple[np.ndarray, np.ndarray]:
     """Start times (ns) of the same operations in source and replay: the k-th of a lane matches the k-th.
 
     Lanes with different numbers of operations are left out: their k-th operations are not the same.
     """
-    recorded, replayed = [], []
-    for key, here in source.items():
-        there = replay.get(key)
-        if there is None or there.operations != here.operations:
-            continue
-        stride = max(here.stride, there.stride)
-        recorded.append(here.start_ns[:: stride // here.stride])
-        replayed.append(there.start_ns[:: stride // there.stride])
-    if not recorded:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    return np.concatenate(recorded), np.concatenate(replayed)
+    stride = max(source.stride, replay.stride)
+    sides = [lanes.thinned(stride) for lanes in (source, replay)]
+    recorded, replayed = (_lane_keys(lanes) for lanes in sides)
+    _, here, there = np.intersect1d(recorded, replayed, assume_unique=True, return_indices=True)
+    same = sides[0].operations[here] == sides[1].operations[there]
+    return sides[0].of_lanes(here[same]), sides[1].of_lanes(there[same])
+
+
+def _lane_keys(lanes: LaneStarts) -> np.ndarray:
+    keys: np.ndarray = (lanes.rank << _LANE_BITS) | lanes.lane
+    return keys

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from traces.measures.stable_order import runs
 from traces.schema import READ, WRITE, codes
 from traces.store.reader import Capture
 
@@ -27,7 +28,8 @@ _NOT_READ = np.empty(0, dtype=np.int32)
 class OperationRows:
     """Columns (n,) of `traces.schema.OPS_SCHEMA` in start order, all of one rank; enumerated columns as int8 codes.
 
-    A column that was not requested is empty.
+    A column that was not requested is empty. `ranks`: of each row, where several ranks are measured at once: these
+    ascend, each with all of its rows, and `rank` is the first; empty for one rank.
     """
 
     rank: int
@@ -41,6 +43,7 @@ class OperationRows:
     origin: np.ndarray
     lane: np.ndarray = field(default_factory=lambda: _NOT_READ)
     step: np.ndarray = field(default_factory=lambda: _NOT_READ)
+    ranks: np.ndarray = field(default_factory=lambda: _NOT_READ)
 
     def __len__(self) -> int:
         return len(self.op)
@@ -49,10 +52,17 @@ class OperationRows:
         """The rows for which the boolean `mask` (n,) holds; no copy when that is all of them."""
         if mask.all():
             return self
-        columns = {name: getattr(self, name) for name in ROW_COLUMNS}
+        columns = {name: getattr(self, name) for name in (*ROW_COLUMNS, "ranks")}
         return OperationRows(
             rank=self.rank, **{name: column[mask] if len(column) else column for name, column in columns.items()}
         )
+
+    def by_rank(self) -> RankRuns:
+        """Which rows are of which rank; of at least one row."""
+        if not len(self.ranks):
+            return RankRuns(ranks=np.array([self.rank]), first=np.zeros(1, dtype=np.int64), rows=len(self))
+        first = runs(self.ranks)
+        return RankRuns(ranks=self.ranks[first], first=first, rows=len(self))
 
     @property
     def duration_ns(self) -> np.ndarray:
@@ -64,6 +74,32 @@ class OperationRows:
         """Mask of the reads and writes."""
         mask: np.ndarray = (self.op == READ) | (self.op == WRITE)
         return mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankRuns:
+    """The ranks (k,) of some rows, ascending, and the first row of each."""
+
+    ranks: np.ndarray
+    first: np.ndarray
+    rows: int
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Rows of each rank (k,)."""
+        return np.diff(self.first, append=self.rows)
+
+    @property
+    def index(self) -> np.ndarray:
+        """Of each row (n,), the place of its rank among `ranks`."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum of a value of each row (n,), by rank (k,), int64."""
+        return np.add.reduceat(values, self.first, dtype=np.int64)
 
 
 def operation_rows(
@@ -78,7 +114,7 @@ def operation_rows(
     return read_ahead(rows_of_batch(batch, rank, names) for rank, batch in capture.rank_operations(ranks, names))
 
 
-def rows_of_batch(batch: pa.RecordBatch, rank: int, names: Collection[str] = ROW_COLUMNS) -> OperationRows:
+def rows_of_batch(batch: pa.RecordBatch | pa.Table, rank: int, names: Collection[str] = ROW_COLUMNS) -> OperationRows:
     """Columns `names` of a batch of one rank."""
     return OperationRows(
         rank=rank,

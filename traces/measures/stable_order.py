@@ -31,3 +31,9 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
 def runs(ordered: np.ndarray) -> np.ndarray:
     """Index of the first of each run of equal values in a sorted, non-empty array."""
     return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+
+
+def places_in_groups(counts: np.ndarray) -> np.ndarray:
+    """0, 1, 2 and so on for each group of so many elements (groups,), one group after the other: int64 (elements,)."""
+    first = np.cumsum(counts) - counts
+    return np.arange(int(counts.sum())) - np.repeat(first, counts)

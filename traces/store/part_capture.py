@@ -173,6 +173,10 @@ class PartCapture(Capture):
             self._usage[rank] = self._counted(rank)
         return self._usage[rank]
 
+    def usages(self) -> Iterator[pa.Table]:
+        """As `Capture.usages`, rank by rank."""
+        return map(self.usage, self.ranks)
+
     @cached_property
     def spans(self) -> pa.Table:
         """Spans of the ranks, cut at the ends of their windows; a cut step has no number (NO_STEP)."""

@@ -46,6 +46,9 @@ MOST_REPEATED_ROWS = 8 << 20
 KEPT_USAGE_ROWS = 1 << 20
 """Rows of `Capture.usage` kept in memory for the next call: 50 MB."""
 
+_COUNTED_TOGETHER = 1 << 20
+"""Operations of the ranks whose counts are read at once: there is at most one count for each."""
+
 
 class Capture:
     """A capture on disk, opened by `open_capture`. Tables are read when asked for; the op stream only in batches.
@@ -189,13 +192,31 @@ class Capture:
         """
         if rank in self._usage:
             return self._usage[rank]
-        used = self._stored_usage.of(rank)
+        used = self._stored_usage.of((rank,))
         if used is None or pc.sum(used["operations"]).as_py() != self.operation_count(rank):
             used = self._counted(rank)
         if self._kept_usage_rows + used.num_rows <= KEPT_USAGE_ROWS:
             self._usage[rank] = used
             self._kept_usage_rows += used.num_rows
         return used
+
+    def usages(self) -> Iterator[pa.Table]:
+        """`usage` of all ranks, of many small ones in one table.
+
+        Raises: CaptureError when a part cannot be read.
+        """
+        for ranks in _few_operations(self._groups):
+            used = self._stored_usage.of(ranks)
+            if used is not None and self._adds_up(ranks, used):
+                yield used
+            else:
+                yield from map(self.usage, ranks)
+
+    def _adds_up(self, ranks: Sequence[int], used: pa.Table) -> bool:
+        """Whether each rank has as many operations as its row groups."""
+        counted = np.zeros(len(ranks), dtype=np.int64)
+        np.add.at(counted, np.searchsorted(ranks, used["rank"].to_numpy()), used["operations"].to_numpy())
+        return counted.tolist() == [self.operation_count(rank) for rank in ranks]
 
     def _counted(self, rank: int) -> pa.Table:
         counter = UsageCounter()
@@ -235,6 +256,21 @@ class Capture:
     def paths(self) -> list[str]:
         """Path of each file as recorded, by file_id (escaped where it is not UTF-8)."""
         return self.files["path"].to_pylist()
+
+
+def _few_operations(groups: Mapping[int, Sequence[RowGroup]]) -> Iterator[list[int]]:
+    """The ranks, ascending, with at most _COUNTED_TOGETHER operations at a time, or a single one."""
+    few: list[int] = []
+    total = 0
+    for rank in sorted(groups):
+        count = sum(group.rows for group in groups[rank])
+        if few and total + count > _COUNTED_TOGETHER:
+            yield few
+            few, total = [], 0
+        few.append(rank)
+        total += count
+    if few:
+        yield few
 
 
 def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:

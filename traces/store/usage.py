@@ -6,7 +6,7 @@ Before schema version 3 the files lay in `ops/`, where other Parquet readers too
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -172,15 +172,15 @@ class StoredUsage:
         self._read: tuple[int, pa.Table] | None = None
         self._opened: tuple[Path, pq.ParquetFile] | None = None
 
-    def of(self, rank: int) -> pa.Table | None:
-        """The stored counts of `rank` (`USAGE_SCHEMA`); None where there are none."""
+    def of(self, ranks: Sequence[int]) -> pa.Table | None:
+        """The stored counts of `ranks` (`USAGE_SCHEMA`), which ascend; None where there are none, or a damaged one."""
         tables = []
-        for place in np.flatnonzero((self._first <= rank) & (self._last >= rank)).tolist():
+        for place in np.flatnonzero((self._first <= ranks[-1]) & (self._last >= ranks[0])).tolist():
             try:
                 table = self._row_group(place)
             except (pa.ArrowException, OSError, ValueError, CaptureError):
                 return None
-            mine = table["rank"].to_numpy() == rank
+            mine = np.isin(table["rank"].to_numpy(), ranks)
             tables.append(table if mine.all() else table.filter(pa.array(mine)))
         found = pa.concat_tables(tables) if tables else None
         return found if found is not None and found.num_rows and self._plausible(found) else None
