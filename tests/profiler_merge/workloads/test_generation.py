@@ -15,14 +15,14 @@ from profiler_merge.workloads.assumed_device import AssumedDevice, parse_device
 from profiler_merge.workloads.description import Distribution
 from profiler_merge.workloads.generation import generate
 from replay.causal.check import schedule
-from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns, rank_batches
+from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
 from replay.engine.items import READ_AT
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.chosen_layers import choose_layers
 from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import OPERATION_ROW, PLAN_ROW
 from replay.plan.survey import spans_by_rank, survey_rank
 from replay.ranks.comm import Solo
+from tests.planned_lanes import lane_items
 from tests.profiler_merge.workloads.workload_cases import CASES, seconds, workload_of
 from traces.errors import TargetError, UsageError
 from traces.schema import OPS, READ, SPAN_KINDS, codes
@@ -44,16 +44,8 @@ def elapsed_on(capture: Capture, steps: Steps, device: AssumedDevice) -> int:
     pacing = Pacing(pace=Pace.STEPS)
     lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
-        causal = steps.lanes(rank, counters, pacing)
-        parts: dict[int, list[np.ndarray]] = {}
-        for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
-            rows = np.zeros(len(batch.lane), dtype=PLAN_ROW)
-            rows.view(OPERATION_ROW)["length"] = batch.length
-            for lane, items, _ in causal.split(rows, batch):
-                parts.setdefault(lane, []).append(items)
-        for lane, made in parts.items():
-            items = np.concatenate(made)
-            lasts = device.durations_ns(np.full(len(items), READ), items.view(OPERATION_ROW)["length"])
+        for lane, items, length in lane_items(capture, steps, rank, counters, pacing):
+            lasts = device.durations_ns(np.full(len(items), READ), length)
             lanes[rank, str(lane)] = (items, np.where(items["kind"] == READ_AT, lasts, 0))
         for name, items in (
             ("ready", steps.pipeline(rank, counters, pacing)),

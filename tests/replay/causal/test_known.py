@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from replay.causal.check import schedule
 from replay.causal.explain import explanation, rank_model
-from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns, rank_batches
+from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
 from replay.engine.items import READ_AT, WRITE_AT
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.chosen_layers import choose_layers
 from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import GAP_ROW, NO_EVENT, OPERATION_ROW, PLAN_ROW, is_operation
+from replay.plan.plan_row import GAP_ROW, NO_EVENT, is_operation
 from replay.plan.survey import spans_by_rank, survey_rank
 from replay.ranks.comm import Solo
 from tests.capture_builder import Span, build_capture, read
+from tests.planned_lanes import lane_items
 from tests.simulated_application import MS, US, Storage
 from tests.simulated_known_loader import KnownJob, KnownRun, run
 from traces.errors import CaptureError
@@ -53,16 +54,7 @@ def times(capture: Capture, storage: Storage) -> dict[tuple[int, object], np.nda
     steps, pacing = steps_of(capture), Pacing(pace=Pace.STEPS)
     lanes: dict[object, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
-        causal = steps.lanes(rank, counters, pacing)
-        parts: dict[int, list[np.ndarray]] = {}
-        for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
-            rows = np.zeros(len(batch.lane), dtype=PLAN_ROW)
-            rows.view(OPERATION_ROW)["length"] = batch.length
-            for lane, items, _ in causal.split(rows, batch):
-                parts.setdefault(lane, []).append(items)
-        for lane, made in parts.items():
-            items = np.concatenate(made)
-            length = items.view(OPERATION_ROW)["length"]
+        for lane, items, length in lane_items(capture, steps, rank, counters, pacing):
             moves = (items["kind"] == READ_AT) & (length > 0) | (items["kind"] == WRITE_AT)
             lasts = np.array([storage.takes_ns(each) for each in length.tolist()])
             lanes[rank, lane] = items, np.where(is_operation(items), np.where(moves, lasts, storage.latency_ns), 0)

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from replay.causal.check import schedule
 from replay.causal.explain import rank_model
-from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns, rank_batches
+from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
 from replay.engine.items import ADD, READ_AT
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
 from replay.plan.chosen_layers import choose_layers
 from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import COUNTER_ROW, OPERATION_ROW, PLAN_ROW, Add, Wait, rows_of_each
+from replay.plan.plan_row import COUNTER_ROW, Add, Wait, rows_of_each
 from replay.plan.survey import spans_by_rank, survey_rank
 from replay.ranks.comm import Solo
 from tests.capture_builder import Op, Span, build_capture, read
+from tests.planned_lanes import lane_items
 from tests.simulated_application import FILES, MS, READ_BYTES, US, Application, Recorded, Storage, run
 from traces.errors import CaptureError, ReplayError
 from traces.part import Part
@@ -104,16 +105,8 @@ def predicted_lanes(
     pacing = pacing or Pacing(pace=Pace.STEPS)
     lanes: dict[object, tuple[np.ndarray, np.ndarray]] = {}
     for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
-        causal = steps.lanes(rank, counters, pacing)
-        parts: dict[int, list[np.ndarray]] = {}
-        for batch in rank_batches(capture, rank, steps.surveys[rank].layers):
-            rows = np.zeros(len(batch.lane), dtype=PLAN_ROW)
-            rows.view(OPERATION_ROW)["length"] = batch.length
-            for lane, items, _ in causal.split(rows, batch):
-                parts.setdefault(lane, []).append(items)
-        for lane, made in parts.items():
-            items = np.concatenate(made)
-            lasts = np.array([storage.takes_ns(length) for length in items.view(OPERATION_ROW)["length"].tolist()])
+        for lane, items, length in lane_items(capture, steps, rank, counters, pacing):
+            lasts = np.array([storage.takes_ns(each) for each in length.tolist()])
             lanes[rank, lane] = (items, np.where(items["kind"] == READ_AT, lasts, 0))
         ready = steps.pipeline(rank, counters, pacing)
         lanes[rank, "pipeline"] = (ready, np.zeros(len(ready), dtype=np.int64))
