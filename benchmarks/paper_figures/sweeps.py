@@ -98,61 +98,44 @@ REAL_COSMOFLOW = ("dataset.num_files_train=64", "train.epochs=1")
 REAL_COSMIC = ("train.total_training_steps=10",)
 COMPRESSIONS = ("none", *COSMIC_STORED)
 
+
+def _reading(figure: str, workload: str, *preprocessing: str) -> tuple[Sweep, ...]:
+    """Panels a to c of Figures 9 and 10. `preprocessing`: overrides of panel c."""
+    return (
+        Sweep(
+            figure=f"{figure}a",
+            workload=workload,
+            varies="transfer size, B",
+            points=_powers(64 * KIB, 16 * MIB),
+            base_at=str(256 * KIB),
+            change=_transfer_size,
+        ),
+        Sweep(
+            figure=f"{figure}b",
+            workload=workload,
+            varies="readers",
+            points=_powers(1, 64),
+            base_at="1",
+            change=_readers,
+            overrides=RECORDS,
+        ),
+        Sweep(
+            figure=f"{figure}c",
+            workload=workload,
+            varies="preprocessing threads",
+            points=_powers(1, 64),
+            base_at="1",
+            change=_preprocessing,
+            overrides=(*RECORDS, *preprocessing),
+        ),
+    )
+
+
 SWEEPS: Mapping[str, Sweep] = {
     sweep.figure: sweep
     for sweep in (
-        Sweep(
-            figure="9a",
-            workload="imagenet",
-            varies="transfer size, B",
-            points=_powers(64 * KIB, 16 * MIB),
-            base_at=str(256 * KIB),
-            change=_transfer_size,
-        ),
-        Sweep(
-            figure="9b",
-            workload="imagenet",
-            varies="readers",
-            points=_powers(1, 64),
-            base_at="1",
-            change=_readers,
-            overrides=RECORDS,
-        ),
-        Sweep(
-            figure="9c",
-            workload="imagenet",
-            varies="preprocessing threads",
-            points=_powers(1, 64),
-            base_at="1",
-            change=_preprocessing,
-            overrides=(*RECORDS, "reader.preprocess_time=0.00195"),
-        ),
-        Sweep(
-            figure="10a",
-            workload="cosmoflow",
-            varies="transfer size, B",
-            points=_powers(64 * KIB, 16 * MIB),
-            base_at=str(256 * KIB),
-            change=_transfer_size,
-        ),
-        Sweep(
-            figure="10b",
-            workload="cosmoflow",
-            varies="readers",
-            points=_powers(1, 64),
-            base_at="1",
-            change=_readers,
-            overrides=RECORDS,
-        ),
-        Sweep(
-            figure="10c",
-            workload="cosmoflow",
-            varies="preprocessing threads",
-            points=_powers(1, 64),
-            base_at="1",
-            change=_preprocessing,
-            overrides=(*RECORDS, "reader.preprocess_time=0.00117", "train.computation_time=0.55"),
-        ),
+        *_reading("9", "imagenet", "reader.preprocess_time=0.00195"),
+        *_reading("10", "cosmoflow", "reader.preprocess_time=0.00117", "train.computation_time=0.55"),
         Sweep(
             figure="11a",
             workload="cosmic_tagger",
