@@ -41,9 +41,6 @@ class ReplayedRows:
     others: OperationRows
     others_failed: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.rows) + len(self.others)
-
 
 class ReplayedCapture:
     """A capture as its replay sees it; `replay.plan.chosen_layers` explains `api` and `reconstruct`.
@@ -71,7 +68,7 @@ class ReplayedCapture:
 
     def rows_together(self, ranks: Sequence[int]) -> ReplayedRows:
         """All replayed rows of several ranks, with `ranks` in them. Raises: CaptureError when a part is damaged."""
-        parts = [(rank, batch) for rank in ranks for batch in self.capture.operations(rank, columns=_COLUMNS)]
+        parts = list(self.capture.rank_operations(ranks, _COLUMNS))
         if not parts:
             return _replayed(OPS_SCHEMA.empty_table(), np.zeros(0, dtype=bool), 0)
         table = pa.Table.from_batches([batch for _, batch in parts]).combine_chunks()
