@@ -61,7 +61,7 @@ def compared_sides(
     numbers = FileNumbers.of(*captures)
     origins_ns = (first_start_ns(captures[0]), first_start_ns(captures[1]))
     whole = ComparedSides(source, replay, numbers, origins_ns)
-    pieces = pieces_of_both(captures, workers.piece_operations)
+    pieces = pieces_of_both(captures, len(captures) * workers.piece_operations)
     if len(pieces) == 1:
         whole.add(pieces[0], on_rows)
         return whole

@@ -16,8 +16,8 @@ MAX_BINS = 1 << 22
 class CurveCollector(Sums):
     """Collects both curves from `origin_ns` on; what lies beyond `max_bins` falls into the last bin.
 
-    An operation begins a ramp in its first bin and ends it in its last; what lies between follows by summing up once
-    at the end, so that a long operation costs no more than a short one.
+    An operation that leaves its bin begins a ramp there and ends it in its last; what lies between follows by summing
+    up once at the end, so that a long operation costs no more than a short one.
     """
 
     def __init__(self, origin_ns: int, max_bins: int = MAX_BINS) -> None:
@@ -30,23 +30,26 @@ class CurveCollector(Sums):
         """Add operations."""
         if not len(rows):
             return
-        duration = rows.duration_ns
-        rate = np.where(duration > 0, rows.length / np.maximum(duration, 1), 0.0)
-        self._add_ramps(rows.start_ns, np.ones(len(rows)), rate)
-        self._add_ramps(rows.end_ns, np.full(len(rows), -1.0), -rate)
-        instant = duration <= 0
-        if instant.any():
-            place = self._place(rows.start_ns[instant])[0]
-            self._changes[2] += np.bincount(place, weights=rows.length[instant], minlength=self._changes.shape[1])
+        begin, since = self._place(rows.start_ns)
+        end, until = self._place(rows.end_ns)
+        within = begin == end
+        if within.all():
+            self._add(begin, until - since, rows.length)
+            return
+        self._add(begin[within], (until - since)[within], rows.length[within])
+        beyond = ~within
+        rate = rows.length[beyond] / rows.duration_ns[beyond]
+        for place, time, sign in ((begin[beyond], since[beyond], 1), (end[beyond], until[beyond], -1)):
+            rest = (place + 1) * BIN_NS - time
+            self._add(place, sign * rest, sign * rate * rest, np.full(len(place), sign), sign * rate)
 
-    def _add_ramps(self, times: np.ndarray, level: np.ndarray, rate: np.ndarray) -> None:
-        place, rest = self._place(times)
-        bins = self._changes.shape[1]
-        for row, weights in enumerate((level * rest, level, rate * rest, rate)):
-            self._changes[row] += np.bincount(place, weights=weights, minlength=bins)
+    def _add(self, place: np.ndarray, *changes: np.ndarray) -> None:
+        """Changes of in flight and bytes in a bin and, where they are not over there, of their levels after it."""
+        for row, weights in zip((0, 2, 1, 3), changes, strict=False):
+            self._changes[row] += np.bincount(place, weights=weights, minlength=self._changes.shape[1])
 
     def _place(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bin of each time, and what is left of that bin (ns)."""
+        """Bin of each time, and the time since the origin (ns)."""
         since = np.minimum(np.maximum(times - self._origin_ns, 0), self._last_ns)
         # Rounding may put an edge into the bin before it, of which then nothing is left: the same curve.
         place = (since * (1 / BIN_NS)).astype(np.int64)
@@ -55,7 +58,7 @@ class CurveCollector(Sums):
             grown = np.zeros((4, max(bins, 2 * self._changes.shape[1])))
             grown[:, : self._changes.shape[1]] = self._changes
             self._changes = grown
-        return place, (place + 1) * BIN_NS - since
+        return place, since
 
     def merge(self, later: CurveCollector) -> None:
         """As `Sums.merge`."""
