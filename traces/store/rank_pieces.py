@@ -40,5 +40,6 @@ def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[i
 
 def only_ranks(capture: Capture, ranks: Sequence[int]) -> Capture:
     """The capture as if it had these ranks alone: for sums, which are joined to those of the others."""
-    mine = tuple(rank for rank in capture.ranks if rank in set(ranks))
+    chosen = set(ranks)
+    mine = tuple(rank for rank in capture.ranks if rank in chosen)
     return PartCapture(capture, Part(ranks=mine), mine, None, None)
