@@ -308,6 +308,7 @@ PURE = {
     "profiler_merge.analysis.findings_compute",
     "profiler_merge.analysis.findings_storage",
     "profiler_merge.analysis.loops",
+    "profiler_merge.analysis.rank_line",
     "profiler_merge.analysis.reread",
     "profiler_merge.analysis.sizes",
     "profiler_merge.analysis.spreading",

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from traces.layers import FileLayers, file_layers
 from traces.measures.operation_rows import OperationRows, operation_rows
-from traces.store.rank_pieces import only_ranks, rank_pieces
+from traces.store.rank_pieces import only_ranks, rank_pieces, work_of
 from traces.store.reader import Capture
 from traces.sums import Sums
 from traces.workers.workers import ALONE, Workers
@@ -45,7 +45,7 @@ def collect(
     if len(pieces) == 1:
         return _fed(whole, capture, without, on_rows)
     work = _Collected(capture=capture, layers=layers, begin=begin, without=tuple(without))
-    with workers.results(work, pieces, operations=capture.stored_rows(), named=_named) as results:
+    with workers.results(work, pieces, operations=work_of(capture), named=_named) as results:
         for ranks, part in zip(pieces, results, strict=True):
             whole.merge(part)
             on_rows(sum(map(capture.stored_rows, ranks)))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler_merge.analysis.rank_line import RankLine, rank_lines
 from traces.measures.intervals import Intervals
 from traces.schema import NO_STEP, READING_WAITS, SPAN_KINDS, codes
 
+_TIMES = ("wait", "collective", "checkpoint", "compute", "pipeline")
 _NO_STEPS = np.empty(0, dtype=np.int64)
 
 
@@ -46,22 +50,46 @@ class RankLoop:
 
 def rank_loops(spans: pa.Table) -> dict[int, RankLoop]:
     """The loop of each rank that has spans; the loops of other ranks are not known."""
+    if not spans.num_rows:
+        return {}
+    ranks = np.unique(spans["rank"].to_numpy()).tolist()
+    lines = rank_lines(ranks, pc.min(spans["start_ns"]).as_py(), pc.max(spans["end_ns"]).as_py())
+    return {rank: loop for line in lines for rank, loop in _of_each(loops_on_line(spans, line), line)}
+
+
+def loops_on_line(spans: pa.Table, line: RankLine) -> RankLoop:
+    """The loops of the ranks of a line, as one: all times are on the line."""
     rank = spans["rank"].to_numpy()
-    order = np.argsort(rank, kind="stable")
-    columns = {name: spans[name].to_numpy()[order] for name in ("rank", "step", "start_ns", "end_ns")}
-    kind = codes(spans, "kind")[order]
-    produced = _produced(spans)[order]
-    found = {}
-    for number in np.unique(rank).tolist():
-        rows = slice(*np.searchsorted(columns["rank"], [number, number + 1]).tolist())
-        found[number] = _loop(
-            kind[rows],
-            columns["step"][rows].astype(np.int64),
-            columns["start_ns"][rows],
-            columns["end_ns"][rows],
-            produced[rows],
-        )
-    return found
+    mine = np.flatnonzero(np.isin(rank, line.ranks)) if len(rank) else np.zeros(0, dtype=np.int64)
+    place = line.places(rank[mine])
+    return _loop(
+        codes(spans, "kind")[mine],
+        spans["step"].to_numpy()[mine].astype(np.int64),
+        line.put(spans["start_ns"].to_numpy()[mine], place),
+        line.put(spans["end_ns"].to_numpy()[mine], place),
+        _produced(spans)[mine],
+    )
+
+
+def _of_each(loops: RankLoop, line: RankLine) -> Iterator[tuple[int, RankLoop]]:
+    """Each rank of the line and its loop, in its own times."""
+    edges = line.edges()
+    places = line.places_at(loops.start_ns)
+    steps = loops.step, line.taken(loops.start_ns, places), line.taken(loops.end_ns, places)
+    cuts = np.searchsorted(loops.start_ns, edges).tolist()
+    times = {name: _cut(getattr(loops, name), line) for name in _TIMES}
+    for place, rank in enumerate(line.ranks.tolist()):
+        step, start_ns, end_ns = (column[cuts[place] : cuts[place + 1]] for column in steps)
+        own = {name: found[place] for name, found in times.items()}
+        yield rank, RankLoop(step=step, start_ns=start_ns, end_ns=end_ns, **own)
+
+
+def _cut(times: Intervals, line: RankLine) -> list[Intervals]:
+    """The times of each rank of the line."""
+    places = line.places_at(times.starts)
+    starts, ends = line.taken(times.starts, places), line.taken(times.ends, places)
+    cuts = np.searchsorted(times.starts, line.edges()).tolist()
+    return [Intervals(starts=starts[begin:end], ends=ends[begin:end]) for begin, end in pairwise(cuts)]
 
 
 def _produced(spans: pa.Table) -> np.ndarray:

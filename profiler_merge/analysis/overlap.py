@@ -6,62 +6,21 @@ rest. The *pipeline* is I/O together with the work on input: the paper's share o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from profiler_merge.analysis.loops import RankLoop, rank_loops
-from profiler_merge.analysis.step_times import STEPS_SCHEMA, StepTotals
+from profiler_merge.analysis.line_totals import LineTotals, RankOverlap, lines_of
+from profiler_merge.analysis.step_times import STEPS_SCHEMA
 from traces.layers import FileLayers
-from traces.measures.intervals import Intervals, StreamingUnion
 from traces.measures.operation_rows import OperationRows
 from traces.schema import RECONSTRUCTED
 from traces.store.reader import Capture
 from traces.units import ns_to_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOverlap:
-    """Times of one rank, int64 ns. The loop lasts from the first step's start to the last one's end.
-
-    `io_ns`: union of its traced reads and writes; `io_hidden_ns` of it lies inside compute, `io_in_wait_ns` inside
-    input wait, `io_in_collective_ns` inside collectives, `io_in_checkpoint_ns` inside checkpoints, `io_in_loop_ns`
-    inside the loop.
-    `pipeline_ns`: I/O or work on input.
-    `loop_ns`, `compute_ns`, `input_wait_ns`, `collective_ns`, `checkpoint_ns`, and those with `_in_loop`: from the
-    spans, 0 where `profiled` is False.
-    `reconstructed_io_ns`: union of the reads and writes from counters, which no other number includes.
-    """
-
-    rank: int
-    profiled: bool
-    steps: int
-    loop_ns: int
-    compute_ns: int
-    input_wait_ns: int
-    collective_ns: int
-    checkpoint_ns: int
-    compute_in_loop_ns: int
-    input_wait_in_loop_ns: int
-    collective_in_loop_ns: int
-    checkpoint_in_loop_ns: int
-    io_ns: int
-    io_hidden_ns: int
-    io_in_wait_ns: int
-    io_in_collective_ns: int
-    io_in_checkpoint_ns: int
-    io_in_loop_ns: int
-    pipeline_ns: int
-    reconstructed_io_ns: int
-
-    @property
-    def io_exposed_ns(self) -> int:
-        """I/O outside of compute."""
-        return self.io_ns - self.io_hidden_ns
-
 
 RANKS_SCHEMA = pa.schema(
     [
@@ -172,99 +131,57 @@ def overlap(capture: Capture) -> Overlap:
 
 
 class OverlapCollector(Collector):
-    """Collects an `Overlap` from rows of one rank after another."""
+    """Collects an `Overlap` from rows of one rank after another; rows of many small ranks are worked on together."""
 
-    STAY = ("_layers", "_profiled")
+    STAY = ("_capture", "_layers")
 
     def __init__(self, capture: Capture, layers: FileLayers) -> None:
+        self._capture = capture
         self._layers = layers
         self._run_time_s = capture.info.job.run_time_s
-        loops = rank_loops(capture.spans)
-        self._profiled: Mapping[int, RankLoop] = loops
-        self._ranks = {rank: _RankCollector(loops.get(rank, RankLoop())) for rank in capture.ranks}
+        self._lines: list[LineTotals] | None = None
+        self._ranks: dict[int, RankOverlap] = {}
+        self._steps: list[pa.Table] = []
 
     def add(self, rows: OperationRows) -> None:
         """Add rows, in start order."""
         rows = at_one_layer(rows, self._layers)
         data = rows.where(rows.data)
-        collector = self._ranks[rows.rank]
+        if self._lines is None:
+            self._lines = lines_of(self._capture)
+        line = self._lines[bisect_left(self._lines, rows.rank, key=LineTotals.last_rank)]
         traced = data.origin != RECONSTRUCTED
         if not traced.all():
-            collector.add_reconstructed(data.where(~traced))
+            line.add(data.where(~traced), traced=False)
             data = data.where(traced)
-        if len(data):
-            collector.add(data)
+        line.add(data, traced=True)
+
+    def _finish(self) -> None:
+        """Turn the sums into results; nothing is added after that."""
+        if self._lines is None and not self._ranks:
+            self._lines = lines_of(self._capture)
+        for line in self._lines or ():
+            self._ranks.update((rank.rank, rank) for rank in line.totals())
+            self._steps.append(line.steps())
+        self._lines = []
 
     def merge(self, later: OverlapCollector) -> None:
         """As `Sums.merge`."""
-        self._ranks.update(later._ranks)
+        if self._lines:
+            self._finish()
+        later._finish()
+        self._ranks |= later._ranks
+        self._steps += later._steps
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._finish()
+        return super().__getstate__()
 
     def overlap(self) -> Overlap:
         """Overlap of all that was added."""
-        tables = [collector.steps.table(rank) for rank, collector in self._ranks.items() if rank in self._profiled]
+        self._finish()
         return Overlap(
             run_time_s=self._run_time_s,
-            ranks=tuple(
-                collector.totals(rank, profiled=rank in self._profiled) for rank, collector in self._ranks.items()
-            ),
-            steps=pa.concat_tables([STEPS_SCHEMA.empty_table(), *tables]),
+            ranks=tuple(self._ranks.values()),
+            steps=pa.concat_tables([STEPS_SCHEMA.empty_table(), *self._steps]),
         )
-
-
-class _RankCollector:
-    """Times of one rank. `steps`: the rows of its training steps."""
-
-    def __init__(self, loop: RankLoop) -> None:
-        self._loop = loop
-        self._union = StreamingUnion()
-        self._reconstructed = StreamingUnion()
-        self._inside = dict.fromkeys(("compute", "wait", "collective", "checkpoint", "pipeline"), 0)
-        self._in_loop = 0
-        self.steps = StepTotals(loop)
-
-    def add(self, rows: OperationRows) -> None:
-        """Traced reads and writes."""
-        starts, ends = self._union.add(rows.start_ns, rows.end_ns)
-        for name in self._inside:
-            times = getattr(self._loop, name)
-            if len(times):
-                self._inside[name] += int(times.covered_within(starts, ends).sum())
-        if len(self._loop.step):
-            first, last = self._loop.start_ns.min(), self._loop.end_ns.max()
-            self._in_loop += int((np.clip(ends, first, last) - np.clip(starts, first, last)).sum())
-            self.steps.add(rows, starts, ends)
-
-    def add_reconstructed(self, rows: OperationRows) -> None:
-        """Reads and writes from counters."""
-        self._reconstructed.add(rows.start_ns, rows.end_ns)
-
-    def totals(self, rank: int, *, profiled: bool) -> RankOverlap:
-        loop, inside = self._loop, self._inside
-        spans = {
-            "compute": loop.compute,
-            "input_wait": loop.wait,
-            "collective": loop.collective,
-            "checkpoint": loop.checkpoint,
-        }
-        return RankOverlap(
-            rank=rank,
-            profiled=profiled,
-            steps=len(loop.step),
-            loop_ns=loop.loop_ns,
-            **{f"{name}_ns": times.length_ns for name, times in spans.items()},
-            **{f"{name}_in_loop_ns": self._within_loop(times) for name, times in spans.items()},
-            io_ns=self._union.length_ns,
-            io_hidden_ns=inside["compute"],
-            io_in_wait_ns=inside["wait"],
-            io_in_collective_ns=inside["collective"],
-            io_in_checkpoint_ns=inside["checkpoint"],
-            io_in_loop_ns=self._in_loop,
-            pipeline_ns=loop.pipeline.length_ns + self._union.length_ns - inside["pipeline"],
-            reconstructed_io_ns=self._reconstructed.length_ns,
-        )
-
-    def _within_loop(self, times: Intervals) -> int:
-        loop = self._loop
-        if not len(loop.step):
-            return 0
-        return int(times.covered_within(loop.start_ns[:1], loop.end_ns.max(keepdims=True)).sum())

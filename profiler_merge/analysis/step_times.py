@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
 from profiler_merge.analysis.loops import RankLoop
+from profiler_merge.analysis.rank_line import RankLine
 from traces.measures.intervals import Intervals
-from traces.measures.operation_rows import OperationRows
-from traces.schema import WRITE
+from traces.measures.stable_order import runs
 from traces.steps import step_row_at
 
 STEPS_SCHEMA = pa.schema(
@@ -38,20 +40,30 @@ CAUSES = ("compute", "exposed I/O", "input wait", "checkpoint", "collective", "r
 no span, input wait the part of it without I/O, rest what has neither a span nor I/O."""
 
 
-class StepTotals:
-    """Collects the rows of `STEPS_SCHEMA` of one rank."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LineOperations:
+    """Traced reads and writes of the ranks of a line (n,), by rank and start; their times are on the line."""
 
-    def __init__(self, loop: RankLoop) -> None:
-        self._loop = loop
-        count = len(loop.step)
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    length: np.ndarray
+    written: np.ndarray
+
+
+class StepTotals:
+    """Collects the rows of `STEPS_SCHEMA` of the ranks of a line. `loops`: `loops.loops_on_line` of it."""
+
+    def __init__(self, line: RankLine, loops: RankLoop) -> None:
+        self._line = line
+        self._loop = loops
+        count = len(loops.step)
         self._io = {name: np.zeros(count, dtype=np.int64) for name in ("io", "compute", "wait", "idle")}
         self._operations = {name: np.zeros(count, dtype=np.int64) for name in ("operations", "read", "written")}
-        spans = loop.wait.union(loop.collective).union(loop.checkpoint).union(loop.compute)
-        self._spans = spans
+        self._spans = loops.wait.union(loops.collective).union(loops.checkpoint).union(loops.compute)
 
-    def add(self, rows: OperationRows, starts: np.ndarray, ends: np.ndarray) -> None:
+    def add(self, operations: LineOperations, starts: np.ndarray, ends: np.ndarray) -> None:
         """Traced reads and writes, and the disjoint ascending times that they add to the union of I/O."""
-        self._count(rows)
+        self._count(operations)
         if not len(starts):
             return
         starts, ends = self._cut_at_steps(starts, ends)
@@ -68,14 +80,14 @@ class StepTotals:
         ):
             np.add.at(self._io[name], step, covered)
 
-    def _count(self, rows: OperationRows) -> None:
-        step = step_row_at(rows.start_ns, self._loop.start_ns, self._loop.end_ns)
+    def _count(self, operations: LineOperations) -> None:
+        step = step_row_at(operations.start_ns, self._loop.start_ns, self._loop.end_ns)
         inside = step >= 0
-        written = rows.op == WRITE
+        written = operations.written
         for name, amount in (
-            ("operations", np.ones(len(rows), dtype=np.int64)),
-            ("read", rows.length * ~written),
-            ("written", rows.length * written),
+            ("operations", np.ones(len(step), dtype=np.int64)),
+            ("read", operations.length * ~written),
+            ("written", operations.length * written),
         ):
             np.add.at(self._operations[name], step[inside], amount[inside])
 
@@ -90,24 +102,26 @@ class StepTotals:
             return starts, ends
         return np.sort(np.concatenate((starts, inner))), np.sort(np.concatenate((ends, inner)))
 
-    def table(self, rank: int) -> pa.Table:
-        """`STEPS_SCHEMA` of this rank."""
+    def table(self) -> pa.Table:
+        """`STEPS_SCHEMA`, by rank and time."""
         loop = self._loop
         if not len(loop.step):
             return STEPS_SCHEMA.empty_table()
+        places = self._line.places_at(loop.start_ns)
         compute, wait, collective, checkpoint = (
             self._within(times) for times in (loop.compute, loop.wait, loop.collective, loop.checkpoint)
         )
         rest = loop.steps_ns - compute - wait - collective - checkpoint
         exposed = self._io["wait"] + self._io["idle"]
-        following = np.append(loop.start_ns[1:], loop.end_ns[-1])
+        last = np.append(places[1:] != places[:-1], True)
+        following = np.where(last, loop.end_ns, np.append(loop.start_ns[1:], 0))
         causes = compute, exposed, wait - self._io["wait"], checkpoint, collective, rest - self._io["idle"]
-        why, why_excess = _why(np.stack(causes))
+        why, why_excess = _why(np.stack([_above_median(cause, places) for cause in causes]))
         return pa.table(
             {
-                "rank": np.full(len(loop.step), rank, dtype=np.int32),
+                "rank": self._line.ranks[places].astype(np.int32),
                 "step": loop.step.astype(np.int32),
-                "start_ns": loop.start_ns,
+                "start_ns": self._line.taken(loop.start_ns, places),
                 "duration_ns": loop.steps_ns,
                 "compute_ns": compute,
                 "input_wait_ns": wait,
@@ -123,7 +137,7 @@ class StepTotals:
                 "operations": self._operations["operations"],
                 "bytes_read": self._operations["read"],
                 "bytes_written": self._operations["written"],
-                "excess_ns": _above_median(loop.steps_ns),
+                "excess_ns": _above_median(loop.steps_ns, places),
                 "why": why,
                 "why_excess_ns": why_excess,
             },
@@ -134,15 +148,19 @@ class StepTotals:
         return times.covered_within(self._loop.start_ns, self._loop.end_ns)
 
 
-def _above_median(values: np.ndarray) -> np.ndarray:
-    """int64: how much each of a row exceeds the row's median."""
-    excess: np.ndarray = values - np.median(values, axis=-1, keepdims=True).astype(np.int64)
+def _above_median(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """int64: how much each value exceeds the median of the values of its place; the places ascend."""
+    ordered = values[np.lexsort((values, places))]
+    first = runs(places)
+    count = np.diff(first, append=len(places))
+    low, high = ordered[first + (count - 1) // 2], ordered[first + count // 2]
+    median = ((low.astype(np.float64) + high.astype(np.float64)) / 2).astype(np.int64)
+    excess: np.ndarray = values - np.repeat(median, count)
     return excess
 
 
-def _why(causes: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+def _why(excess: np.ndarray) -> tuple[pa.Array, np.ndarray]:
     """For each step the cause, of (causes, steps), that is furthest above its median, and by how much."""
-    excess = _above_median(causes)
     largest = excess.argmax(axis=0)
     by = np.take_along_axis(excess, largest[None, :], axis=0)[0]
     names = np.array(CAUSES, dtype=object)[largest]

@@ -15,8 +15,18 @@ OPERATIONS_PER_FILE = 8
 """At least as many operations has a piece for each file, since sums by file are as long as the files table."""
 
 
+RANK_OPERATIONS = 1 << 12
+"""A rank costs as much as so many operations: what is kept of each, and its row groups."""
+
+
+def work_of(capture: Capture) -> int:
+    """How much work a pass over a capture is, in operations."""
+    return capture.stored_rows() + RANK_OPERATIONS * sum(capture.stored_rows(rank) > 0 for rank in capture.ranks)
+
+
 def rank_pieces(capture: Capture, operations: int) -> list[tuple[int, ...]]:
-    """The ranks of a capture as runs with about `operations` each, or one rank with more; at least one piece.
+    """The ranks of a capture as runs with the work of about `operations` each, or one rank with more; at least one
+    piece.
 
     The cut follows from the capture alone, so that sums over the pieces do, too.
     """
@@ -27,13 +37,14 @@ def pieces_of_both(captures: Sequence[Capture], operations: int) -> list[tuple[i
     """As `rank_pieces`, of the ranks that any of the captures has, for a pass over all of them in step."""
     ranks = sorted({rank for capture in captures for rank in capture.ranks})
     rows = np.array([sum(capture.stored_rows(rank) for capture in captures) for rank in ranks], dtype=np.int64)
+    work = rows + RANK_OPERATIONS * (rows > 0)
     files = max(capture.files.num_rows for capture in captures)
     size = max(operations, OPERATIONS_PER_FILE * files if operations > 1 else 1)
-    count = int(min(len(ranks), max(rows.sum() // size, 1))) if len(ranks) else 1
+    count = int(min(len(ranks), max(work.sum() // size, 1))) if len(ranks) else 1
     if count == 1:
         return [tuple(ranks)]
     # A rank is in the piece in which its middle lies.
-    place = (2 * np.cumsum(rows) - rows) * count // max(2 * int(rows.sum()), 1)
+    place = (2 * np.cumsum(work) - work) * count // max(2 * int(work.sum()), 1)
     begins = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(ranks)]
     return [tuple(ranks[begin:end]) for begin, end in pairwise(begins)]
 

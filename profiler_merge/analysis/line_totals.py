@@ -1,0 +1,196 @@
+"""I/O inside compute, waits and steps: the sums of many ranks at once, whose times lie on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler_merge.analysis.loops import RankLoop, loops_on_line
+from profiler_merge.analysis.rank_line import RankLine, rank_lines
+from profiler_merge.analysis.spreading import add_at
+from profiler_merge.analysis.step_times import LineOperations, StepTotals
+from traces.measures.intervals import StreamingUnion
+from traces.measures.operation_rows import OperationRows
+from traces.schema import WRITE
+from traces.store.reader import Capture
+
+_ROWS = 1 << 15
+"""Rows of several ranks that are worked on at once."""
+
+_INSIDE = ("compute", "wait", "collective", "checkpoint", "pipeline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOverlap:
+    """Times of one rank, int64 ns. The loop lasts from the first step's start to the last one's end.
+
+    `io_ns`: union of its traced reads and writes; `io_hidden_ns` of it lies inside compute, `io_in_wait_ns` inside
+    input wait, `io_in_collective_ns` inside collectives, `io_in_checkpoint_ns` inside checkpoints, `io_in_loop_ns`
+    inside the loop.
+    `pipeline_ns`: I/O or work on input.
+    `loop_ns`, `compute_ns`, `input_wait_ns`, `collective_ns`, `checkpoint_ns`, and those with `_in_loop`: from the
+    spans, 0 where `profiled` is False.
+    `reconstructed_io_ns`: union of the reads and writes from counters, which no other number includes.
+    """
+
+    rank: int
+    profiled: bool
+    steps: int
+    loop_ns: int
+    compute_ns: int
+    input_wait_ns: int
+    collective_ns: int
+    checkpoint_ns: int
+    compute_in_loop_ns: int
+    input_wait_in_loop_ns: int
+    collective_in_loop_ns: int
+    checkpoint_in_loop_ns: int
+    io_ns: int
+    io_hidden_ns: int
+    io_in_wait_ns: int
+    io_in_collective_ns: int
+    io_in_checkpoint_ns: int
+    io_in_loop_ns: int
+    pipeline_ns: int
+    reconstructed_io_ns: int
+
+    @property
+    def io_exposed_ns(self) -> int:
+        """I/O outside of compute."""
+        return self.io_ns - self.io_hidden_ns
+
+
+class LineTotals:
+    """The sums of the ranks of a line; rows come rank after rank. `profiled`: which of the ranks have spans."""
+
+    def __init__(self, line: RankLine, spans: pa.Table) -> None:
+        self._line = line
+        self._loops = loops_on_line(spans, line)
+        self._profiled = np.isin(line.ranks, spans["rank"].to_numpy())
+        count = len(line.ranks)
+        self._union = {traced: StreamingUnion() for traced in (True, False)}
+        self._io_ns = {traced: np.zeros(count, dtype=np.int64) for traced in (True, False)}
+        self._inside = {name: np.zeros(count, dtype=np.int64) for name in _INSIDE}
+        self._in_loop = np.zeros(count, dtype=np.int64)
+        self._first, self._last, self._steps_of = _loop_bounds(self._loops, line)
+        self._steps = StepTotals(line, self._loops)
+        self._waiting: dict[bool, list[LineOperations]] = {True: [], False: []}
+        self._rows = 0
+
+    def last_rank(self) -> int:
+        """The largest of its ranks."""
+        return int(self._line.ranks[-1])
+
+    def add(self, rows: OperationRows, *, traced: bool) -> None:
+        """Reads and writes of a rank: traced ones, or those from counters."""
+        if not len(rows):
+            return
+        place = self._line.places(np.int64(rows.rank))
+        self._waiting[traced].append(
+            LineOperations(
+                start_ns=self._line.put(rows.start_ns, place),
+                end_ns=self._line.put(rows.end_ns, place),
+                length=rows.length,
+                written=rows.op == WRITE,
+            )
+        )
+        self._rows += len(rows)
+        if self._rows >= _ROWS:
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        for traced, waiting in self._waiting.items():
+            if waiting:
+                self._add(_joined(waiting), traced)
+                waiting.clear()
+        self._rows = 0
+
+    def _add(self, operations: LineOperations, traced: bool) -> None:
+        starts, ends = self._union[traced].add(operations.start_ns, operations.end_ns)
+        place = self._line.places_at(starts)
+        add_at(self._io_ns[traced], place, ends - starts)
+        if not traced:
+            return
+        for name, sums in self._inside.items():
+            times = getattr(self._loops, name)
+            if len(times):
+                add_at(sums, place, times.covered_within(starts, ends))
+        if len(self._loops.step):
+            first, last = self._first[place], self._last[place]
+            add_at(self._in_loop, place, np.clip(ends, first, last) - np.clip(starts, first, last))
+            self._steps.add(operations, starts, ends)
+
+    def steps(self) -> pa.Table:
+        """`STEPS_SCHEMA` of the ranks."""
+        self._add_waiting()
+        return self._steps.table()
+
+    def totals(self) -> list[RankOverlap]:
+        """The sums of each rank."""
+        self._add_waiting()
+        line, loops, inside, io_ns = self._line, self._loops, self._inside, self._io_ns[True]
+        spans = {
+            "compute": loops.compute,
+            "input_wait": loops.wait,
+            "collective": loops.collective,
+            "checkpoint": loops.checkpoint,
+        }
+        columns = {
+            "rank": line.ranks,
+            "profiled": self._profiled,
+            "steps": self._steps_of,
+            "loop_ns": self._last - self._first,
+            **{f"{name}_ns": line.lengths(times) for name, times in spans.items()},
+            **{f"{name}_in_loop_ns": times.covered_within(self._first, self._last) for name, times in spans.items()},
+            "io_ns": io_ns,
+            "io_hidden_ns": inside["compute"],
+            "io_in_wait_ns": inside["wait"],
+            "io_in_collective_ns": inside["collective"],
+            "io_in_checkpoint_ns": inside["checkpoint"],
+            "io_in_loop_ns": self._in_loop,
+            "pipeline_ns": line.lengths(loops.pipeline) + io_ns - inside["pipeline"],
+            "reconstructed_io_ns": self._io_ns[False],
+        }
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [RankOverlap(**dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def lines_of(capture: Capture) -> list[LineTotals]:
+    """Empty sums of all ranks of a capture, which may be a part of one."""
+    spans = capture.spans
+    groups = [group for rank in capture.ranks for group in capture.row_groups(rank)]
+    first = [group.first_ns for group in groups]
+    last = [group.last_end_ns for group in groups]
+    if spans.num_rows:
+        first.append(pc.min(spans["start_ns"]).as_py())
+        last.append(pc.max(spans["end_ns"]).as_py())
+    lines = rank_lines(capture.ranks, min(first, default=0), max(last, default=0))
+    return [LineTotals(line, spans) for line in lines]
+
+
+def _loop_bounds(loops: RankLoop, line: RankLine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each rank of the line, where its loop begins and ends there, and its steps; 0 where it has none."""
+    place = line.places_at(loops.start_ns)
+    steps = np.bincount(place, minlength=len(line.ranks))
+    first, last = np.zeros((2, len(line.ranks)), dtype=np.int64)
+    if len(place):
+        some = np.flatnonzero(steps)
+        begins = np.cumsum(steps[some]) - steps[some]
+        first[some] = loops.start_ns[begins]
+        last[some] = np.maximum.reduceat(loops.end_ns, begins)
+    return first, last, steps
+
+
+def _joined(parts: Sequence[LineOperations]) -> LineOperations:
+    if len(parts) == 1:
+        return parts[0]
+    return LineOperations(
+        start_ns=np.concatenate([part.start_ns for part in parts]),
+        end_ns=np.concatenate([part.end_ns for part in parts]),
+        length=np.concatenate([part.length for part in parts]),
+        written=np.concatenate([part.written for part in parts]),
+    )
