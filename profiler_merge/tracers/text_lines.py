@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,27 +17,35 @@ LONGEST_LINE = 1 << 20
 
 @dataclass(slots=True)
 class Damage:
-    """What of the files could not be used. `lines`: damaged ones. `cut`: names of the files that end too early."""
+    """What of the files could not be used. `lines`: damaged ones. Names of files: `cut` end too early, `damaged` have
+    compressed data that do not match their checksum, which says so only behind them."""
 
     lines: int = 0
     cut: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether anything is damaged."""
-        return bool(self.lines or self.cut)
+        return bool(self.lines or self.cut or self.damaged)
 
     def warnings(self) -> list[str]:
         """One sentence for each kind of damage."""
         found = []
         if self.cut:
             found.append(f"cut off: {', '.join(self.cut)}: what comes after is not in the capture")
+        if self.damaged:
+            found.append(
+                f"damaged: {', '.join(self.damaged)}: the compressed data do not match their checksum, so what comes "
+                "after the damage is not in the capture, and events before it may be wrong"
+            )
         if self.lines:
             found.append(f"{self.lines} damaged line{'s' * (self.lines > 1)} left out")
         return found
 
 
 def text_lines(path: Path, damage: Damage) -> Iterator[bytes]:
-    """Each line without its end. An incomplete last line and a cut gzip member are noted in `damage`, not raised.
+    """Each line without its end. An incomplete last line and a gzip member that is cut or damaged are noted in
+    `damage`, not raised.
 
     Raises: LogError where the file cannot be read or is a decompression bomb.
     """
@@ -53,8 +62,11 @@ def _readable(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
     """The bytes in blocks; of a gzip file that is cut off or damaged, what comes before that."""
     try:
         yield from unpacked_blocks(file, _BLOCK_BYTES)
-    except EOFError:
-        damage.cut = (*damage.cut, path.name)
+    except EOFError as error:
+        if isinstance(error.__cause__, zlib.error):
+            damage.damaged = (*damage.damaged, path.name)
+        else:
+            damage.cut = (*damage.cut, path.name)
 
 
 def _split(blocks: Iterable[bytes], damage: Damage) -> Iterator[bytes]:

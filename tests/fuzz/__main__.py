@@ -8,6 +8,7 @@ import importlib
 import os
 import pickle
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replay.commands.main import COMMANDS
+from replay.commands.main import COMMANDS, EXIT_INTERRUPTED
 from tests.fuzz.campaign import Campaign, Tally
 from tests.fuzz.targets import TARGETS
 from traces.samples import sample
@@ -32,11 +33,15 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="a folder for the inputs that found something")
     parser.add_argument("--bombs", action="store_true", help="the decompression bombs instead")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as scratch:
-        place_sound_inputs(Path(scratch))
-        if options.bombs:
-            return run_bombs(Path(scratch))
-        return run_campaigns(options, Path(scratch))
+    try:
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as scratch:
+            place_sound_inputs(Path(scratch))
+            if options.bombs:
+                return run_bombs(Path(scratch))
+            return run_campaigns(options, Path(scratch))
+    except KeyboardInterrupt:
+        print("interrupted: the readers above are done, the one after them is not", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 def place_sound_inputs(scratch: Path) -> None:
@@ -106,6 +111,7 @@ def in_child(make: Callable[[], Any]) -> Any:
     receive, send = os.pipe()
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.close(receive)
         with os.fdopen(send, "wb") as stream:
             pickle.dump(make(), stream)

@@ -122,6 +122,7 @@ class Campaign:
         receive, send = os.pipe()
         child = os.fork()
         if not child:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
             os.close(receive)
             try:
                 shown = os.dup(2)
@@ -132,7 +133,13 @@ class Campaign:
             finally:
                 os._exit(0)
         os.close(send)
-        self.tally.inputs += self._reports(child, receive, len(work))
+        try:
+            self.tally.inputs += self._reports(child, receive, len(work))
+        except KeyboardInterrupt:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            raise
 
     def _reports(self, child: int, receive: int, expected: int) -> int:
         """Take the reports of a child; returns how many inputs it began."""

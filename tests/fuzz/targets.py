@@ -125,8 +125,13 @@ def _profile(folder: Path) -> Any:
     return [profile.epoch_start_ns, profile.start_ns, profile.end_ns, profile_spans(profile)]
 
 
+def _says_damage(warnings: Iterable[str]) -> bool:
+    """Whether warnings say that a part of a trace is left out: it is cut off, or damaged, or some of its lines are."""
+    return any(word in text for text in warnings for word in ("cut off: ", "damaged: ", "damaged line"))
+
+
 def _traced_warned(answer: Any) -> bool:
-    return any("cut off" in text or "damaged line" in text for text in answer[0])
+    return _says_damage(answer[0])
 
 
 def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
@@ -135,6 +140,10 @@ def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
         return [job.warnings, job.paths, job.of_rank(0)]
 
     return answer
+
+
+def _horovod_warned(answer: Any) -> bool:
+    return _says_damage(answer[1])
 
 
 def _horovod(folder: Path) -> Any:
@@ -199,7 +208,7 @@ TARGETS: Mapping[str, Target] = {
         Target(name="viewer", read=_profile, commands=_PROFILE),
         Target(name="dftracer", read=_traced(read_dftracer), commands=_MERGES, warned=_traced_warned),
         Target(name="strace", read=_traced(read_strace), commands=_MERGES, warned=_traced_warned),
-        Target(name="horovod", read=_horovod, commands=_PROFILE),
+        Target(name="horovod", read=_horovod, commands=_PROFILE, warned=_horovod_warned),
         Target(
             name="workload",
             read=lambda folder: read_workload(folder / "a.yaml"),

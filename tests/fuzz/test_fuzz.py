@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from replay.commands.main import EXIT_INTERRUPTED
 from tests.fuzz.__main__ import in_child, place_sound_inputs
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.mutations import Files
 from tests.fuzz.seeds import CORPUS, files_in, seeds
 from tests.fuzz.targets import TARGETS, Target
+from tests.places import ROOT
 
 INPUTS = 20
 """Of each reader, after its seeds as they are."""
@@ -78,3 +82,23 @@ def test_an_answer_that_a_checksum_should_have_kept(tmp_path: Path) -> None:
     campaign = Campaign(target, [{"a.gz": bytes(range(200))}], tmp_path)
     campaign.run(60)
     assert any("a checksum covers" in found.what for found in campaign.findings.values())
+
+
+def test_a_damaged_trace_that_is_said_to_be_damaged_is_not_a_wrong_answer() -> None:
+    """A changed bit makes the data look cut off, so that the checksum is never reached: the warning says so."""
+    (case,) = CORPUS.glob("horovod/changed-bit-in-gzip")
+    assert TARGETS["horovod"].warned(TARGETS["horovod"].read(case))
+
+
+@pytest.mark.slow
+def test_an_interrupt_is_one_line() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "tests.fuzz", "--target", "workload", "--count", str(10**9)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("| reader")
+        os.killpg(running.pid, signal.SIGINT)
+        _, printed = running.communicate()
+    assert printed.splitlines() == ["interrupted: the readers above are done, the one after them is not"]
+    assert running.returncode == EXIT_INTERRUPTED

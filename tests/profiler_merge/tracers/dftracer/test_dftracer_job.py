@@ -228,6 +228,17 @@ def test_steps_from_one_fetch_to_the_next(tmp_path):
     assert rows["step"].to_pylist() == [-1, 0, 1, 2, 3]
 
 
+def test_data_that_do_not_match_their_checksum_are_said_to_be_damaged(tmp_path):
+    events = [file_hash("/d/x", 7), *(line("open", at, ret=3, flags=0, fhash=7) for at in range(9))]
+    first = gzip.compress(b"".join(json.dumps(event).encode() + b"\n" for event in events))
+    path = tmp_path / "a.pfw.gz"
+    path.write_bytes(first + first[:-5] + bytes([first[-5] ^ 1]) + first[-4:])  # a bit of the second member's CRC-32
+    job = read_dftracer([path])
+    assert any(text.startswith("damaged: a.pfw.gz: the compressed data do not match") for text in job.warnings)
+    assert not any(text.startswith("cut off") for text in job.warnings)
+    assert len(job.of_rank(0)) >= 9
+
+
 def test_damage_and_what_cannot_be_used(tmp_path):
     whole = b"".join(
         json.dumps(event).encode() + b"\n"
