@@ -69,6 +69,7 @@ class History:
                         "change_low_pct": _percent(level.change_low),
                         "change_high_pct": _percent(level.change_high),
                         "change_point": place in places,
+                        "machine_changed": series.other_machine[place],
                         "differences": "; ".join(series.differences[place]),
                     }
 
@@ -93,7 +94,8 @@ def headline(series: Series) -> str:
         size += f" ({interval_text(last.low, last.high)})"
     times = "once" if len(changes) == 1 else f"{len(changes)} times"
     latest = "" if len(changes) == 1 else "the last time "
-    return f"The {meaning} changed {times} in {records}: {latest}by {size}, {last.verdict}, with {record.name}."
+    verdict = "while the machine changed" if series.other_machine[last.at] else last.verdict
+    return f"The {meaning} changed {times} in {records}: {latest}by {size}, {verdict}, with {record.name}."
 
 
 def rule_text(rule: Rule) -> str:

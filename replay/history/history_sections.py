@@ -13,6 +13,14 @@ from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
 from traces.text import listed
 from traces.units import format_counted
 
+MACHINE_CHANGED = "machine changed"
+"""Instead of the verdict of a change point where the machine was another one, or was busier or quieter."""
+
+_OF_THE_MACHINE = (
+    f"{MACHINE_CHANGED.capitalize()}: from that record on the machine was another one, or other work made it busier or "
+    "quieter, so the change may not be the file system's. Measure again on the machine as it was."
+)
+
 
 def history_sections(history: Mapping[str, Any], metric: str | None = None) -> list[Section]:
     """The sentence, change points and table of each series. `metric`: what the tables show, the deciding one if None.
@@ -60,13 +68,16 @@ def change_section(series: Mapping[str, Any]) -> Section:
                 METRICS[name].meaning,
                 change_text(change["ratio"]),
                 _interval(change["low"], change["high"]),
-                change["verdict"],
+                MACHINE_CHANGED if change["machine_changed"] else change["verdict"],
             )
             for at, name, change in found
         ),
-        notes=tuple(
-            f"What else changed with {record['record']}: {'; '.join(record['differences']) or 'nothing recorded'}."
-            for record in (series["records"][at] for at in dict.fromkeys(at for at, _, _ in found))
+        notes=(
+            *(
+                f"What else changed with {record['record']}: {'; '.join(record['differences']) or 'nothing recorded'}."
+                for record in (series["records"][at] for at in dict.fromkeys(at for at, _, _ in found))
+            ),
+            *([_OF_THE_MACHINE] if any(change["machine_changed"] for _, _, change in found) else []),
         ),
     )
 
@@ -87,7 +98,7 @@ def level_section(series: Mapping[str, Any], name: str, most: int) -> Section:
             "-" if level["low"] is None else f"{text(level['low'])} to {text(level['high'])}",
             or_dash(level["change"], change_text),
             _interval(level["change_low"], level["change_high"]),
-            "changed" if place in places else "",
+            _mark(record) if place in places else "",
         )
         for place, (record, level) in enumerate(zip(series["records"], metric["levels"], strict=True))
         if level is not None
@@ -110,6 +121,10 @@ def level_section(series: Mapping[str, Any], name: str, most: int) -> Section:
         rows=tuple(rows[max(left, 0) :]),
         notes=(f"and {left} earlier records: --csv and --json have all of them",) if left > 0 else (),
     )
+
+
+def _mark(record: Mapping[str, Any]) -> str:
+    return MACHINE_CHANGED if record["machine_changed"] else "changed"
 
 
 def _interval(low: float | None, high: float | None) -> str:

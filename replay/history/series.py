@@ -12,7 +12,7 @@ import numpy as np
 
 from replay.history.change_points import change_points
 from replay.regression.against_record import jitter_difference
-from replay.regression.environment_changes import machine_changes, target_changes
+from replay.regression.environment_changes import hardware_changed, machine_changes, target_changes
 from replay.regression.experiment_record import ExperimentRecord
 from replay.regression.health import examine
 from replay.regression.interval_verdict import Rule
@@ -64,11 +64,14 @@ class Series:
     """Records of one capture, replayed with the same options on one directory, in order of time.
 
     differences: of each record, how its environment differs from that of the record before.
+    other_machine: of each record, whether the machine was another one than for the record before, or was busier or
+    quieter: a change point there is not a regression of the file system.
     warnings: why its runs may not be comparable.
     """
 
     records: tuple[ExperimentRecord, ...]
     differences: tuple[tuple[str, ...], ...]
+    other_machine: tuple[bool, ...]
     primary: str
     metrics: Mapping[str, MetricSeries]
     warnings: tuple[str, ...]
@@ -94,15 +97,19 @@ class Series:
                     "version": record.machine.versions.get("dxt-replay", ""),
                     "verdict": record.result.verdict,
                     "differences": list(differences),
+                    "machine_changed": machine,
                 }
-                for record, differences in zip(self.records, self.differences, strict=True)
+                for record, differences, machine in zip(self.records, self.differences, self.other_machine, strict=True)
             ],
             "metrics": {
                 name: {
                     "unit": METRICS[name].unit,
                     "more_is_better": METRICS[name].more_is_better,
                     "levels": [None if level is None else asdict(level) for level in metric.levels],
-                    "changes": [asdict(change) for change in metric.changes],
+                    "changes": [
+                        {**asdict(change), "machine_changed": self.other_machine[change.at]}
+                        for change in metric.changes
+                    ],
                     "values": [list(values) for values in metric.values],
                 }
                 for name, metric in self.metrics.items()
@@ -147,6 +154,7 @@ def _series(records: Sequence[ExperimentRecord], rule: Rule) -> Series:
     return Series(
         records=tuple(records),
         differences=tuple(_differences(one, other) for one, other in zip(before, records, strict=True)),
+        other_machine=tuple(_other_machine(one, other) for one, other in zip(before, records, strict=True)),
         primary=primary,
         metrics=metrics,
         warnings=(*health.obstacles, *health.warnings),
@@ -159,6 +167,13 @@ def _differences(before: ExperimentRecord | None, record: ExperimentRecord) -> t
     of_target = target_changes(before.targets["candidate"], record.targets["candidate"])
     busier = jitter_difference(before.counted_runs(), record.counted_runs())
     return (*machine_changes(before.machine, record.machine), *of_target, *([busier] if busier else []))
+
+
+def _other_machine(before: ExperimentRecord | None, record: ExperimentRecord) -> bool:
+    if before is None:
+        return False
+    busier = jitter_difference(before.counted_runs(), record.counted_runs())
+    return busier is not None or hardware_changed(before.machine, record.machine)
 
 
 def _metric_series(name: str, values: tuple[tuple[float, ...], ...], rule: Rule, alpha: float) -> MetricSeries:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -85,6 +86,7 @@ def watch(names: Mapping[int, str]) -> str | None:
 
 def main(arguments: list[str]) -> None:
     """Print the name of the process that died. `arguments`: PID=NAME for each process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a batch system may send it to every process: it means the others
     names = {int(pid): name for pid, _, name in (argument.partition("=") for argument in arguments)}
     died = watch(names)
     if died is not None:

@@ -30,6 +30,7 @@ _NAMES = {
 }
 """Field -> what a person calls it; others have their own name."""
 
+_HARDWARE = ("host", "cpu", "cpus", "memory_bytes")
 _BYTES = ("memory_bytes",)
 _SMALL_SHARE = 0.01
 """Memory that differs by less, as a kernel may reserve, is the same."""
@@ -38,6 +39,13 @@ _SMALL_SHARE = 0.01
 def machine_changes(before: MachineEnvironment, after: MachineEnvironment) -> list[str]:
     """`kernel 6.1.0 -> 6.8.0` and the like."""
     return list(_changes(_flat(asdict(before)), _flat(asdict(after))))
+
+
+def hardware_changed(before: MachineEnvironment, after: MachineEnvironment) -> bool:
+    """Whether it is another machine, or has other processors or another memory. Its kernel and limits do not count:
+    they may be why its file systems changed."""
+    earlier, later = asdict(before), asdict(after)
+    return any(True for _ in _changes(*({name: each[name] for name in _HARDWARE} for each in (earlier, later))))
 
 
 def target_changes(before: TargetEnvironment, after: TargetEnvironment) -> list[str]:

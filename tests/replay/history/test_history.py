@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def test_the_change_is_found_with_what_changed_besides(tmp_path: Path, capsys: p
     found = dxt_replay.history(place).as_json()
     series = found["series"][0]
     (change,) = series["metrics"]["elapsed_s"]["changes"]
-    assert (change["at"], change["verdict"]) == (CHANGED, "regression")
+    assert (change["at"], change["verdict"], change["machine_changed"]) == (CHANGED, "regression", False)
     assert change["low"] < 1.3 < change["high"]
     assert series["records"][CHANGED]["differences"] == ["kernel 6.1.0 -> 6.8.0"]
     assert [one["start_ns"] for one in series["records"]] == sorted(one["start_ns"] for one in series["records"])
@@ -58,6 +59,37 @@ def test_the_change_is_found_with_what_changed_besides(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     assert "The elapsed time changed once in 8 records of run.capture: by +" in shown.replace("\n", " ")
     assert "with 45.json: kernel 6.1.0 -> 6.8.0." in " ".join(shown.split())
+
+
+def busier(one: ExperimentRecord) -> ExperimentRecord:
+    """The same record of a machine on which an idle thread wakes 9 ms late."""
+    return replace(one, runs=tuple(replace(each, jitter_us={**(each.jitter_us or {}), "p90": 9000.0}) for each in one.runs))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        busier,
+        lambda one: replace(one, machine=replace(one.machine, cpus=8)),
+        lambda one: replace(one, machine=replace(one.machine, host="node2")),
+    ],
+    ids=["busier", "processors", "another machine"],
+)
+def test_a_change_with_the_machine_is_not_called_a_regression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: Callable[[ExperimentRecord], ExperimentRecord]
+) -> None:
+    place = stored(tmp_path, [other(one) if day >= CHANGED else one for day, one in enumerate(nights())])
+    found = dxt_replay.history(place)
+    assert "while the machine changed" in found.as_json()["headline"]
+    series = found.as_json()["series"][0]
+    assert [one["machine_changed"] for one in series["records"]] == [day == CHANGED for day in range(8)]
+    assert [one["machine_changed"] for one in series["metrics"]["elapsed_s"]["changes"]] == [True]
+    assert [row["machine_changed"] for row in found.rows() if row["change_point"]] == [True]
+    assert main(["history", str(place)]) == 0
+    shown = capsys.readouterr().out
+    assert "regression" not in shown
+    assert shown.lower().count("machine changed") >= 3
+    assert "Measure again on the machine as it was." in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])

@@ -84,3 +84,14 @@ def test_the_end_of_the_watching_process_leaves_the_others_to_be_named(
     kill(processes[2])
     child.wait()
     assert capfd.readouterr().err == "dxt-replay: error: process 2 died, which ends the replay\n"
+
+
+def test_an_interrupt_that_reaches_all_processes_does_not_end_the_watch(
+    processes: list[subprocess.Popen[bytes]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    watch = watch_over(processes)
+    assert watch._child is not None
+    os.kill(watch._child.pid, signal.SIGINT)
+    kill(processes[1])
+    watch.dismiss()
+    assert capfd.readouterr().err == "dxt-replay: error: process 1 died, which ends the replay\n"
