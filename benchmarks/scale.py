@@ -39,7 +39,7 @@ MOST_GROWTH = 1.5
 MOST_BYTES = 4 << 30
 
 COMMANDS = {
-    "merge": ("merge", "{log}", "-o", "{capture}", "--json"),
+    "merge": ("merge", "{log}", "-o", "{capture}", "--force", "--json"),
     "summary": ("summary", "{capture}", "--json"),
     "findings": ("summary", "{capture}", "--findings", "--json"),
     "compare": ("compare", "{capture}", "{capture}", "--different-runs", "--json"),
@@ -57,7 +57,7 @@ def measure(
     folder: Path | None = None,
 ) -> dict[str, Any]:
     """Both series, ascending: `by_operations` and `by_ranks` are lists of runs, an object for each command and number
-    of workers (`merge` has one).
+    of workers.
 
     growth: CPU time of an operation, or rank, of the largest size to that of the smallest, by "series command".
     pydarshan_cpu_s, pydarshan_ratio: of the segments of the smallest log, and to the CPU time of its merge.
@@ -93,7 +93,7 @@ def _runs(
         sizes = {"log_bytes": log.stat().st_size}
         runs = []
         for command in ("merge", *(each for each in COMMANDS if each in commands and each != "merge")):
-            for count in workers if command != "merge" else (1,):
+            for count in workers:
                 words = [word.format(log=log, capture=capture) for word in COMMANDS[command]]
                 size = {"operations": written, "ranks": ranks, "workers": count}
                 runs.append(size | _run(command, words, count, ranks))
@@ -107,8 +107,7 @@ def _runs(
 
 
 def _run(command: str, words: Sequence[str], workers: int, ranks: int) -> dict[str, Any]:
-    # One job is merged by one process.
-    measured = measured_command([*words, *(() if command == "merge" else ("--workers", str(workers)))])
+    measured = measured_command([*words, "--workers", str(workers)])
     return {
         "command": command,
         "cpu_s": measured.cpu_s,

@@ -1,9 +1,10 @@
 """What several processes gain: `python -m benchmarks.worker_speed [--operations N] [--workers N] [--commands A,B]`.
 
-Each command runs on one process and on several, in turn, on the same generated capture, and its standard output must be
-the same. Reported are the times, the ratio, the CPU time of all processes, and the peak of their resident memory
-together (sampled; pages that they share count for each). The machine must be idle: two processes on two processors
-cannot gain what others use.
+Each command runs on one process and on several, in turn, on the same generated capture or log, and its standard output
+must be the same, and the captures that it writes. Reported are the times, the ratio, the ratio of the CPU time of one
+process to that of the first and of the busiest other one, the CPU time of all processes, and the peak of their resident
+memory together (sampled; pages that they share count for each). The machine must be idle: two processes on two
+processors cannot gain what others use. The ratio by CPU is what an idle machine would show.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.large_log import write_large_log
 from benchmarks.measured_command import Measured, measured_command
 from benchmarks.summary_scale import generate
 from traces.units import format_bytes, format_count
@@ -29,6 +31,7 @@ REQUIRED = 1.7
 """Ratio on two processors, at least."""
 
 COMMANDS = {
+    "merge": ("merge", "{log}", "-o", "{folder}/merged.capture", "--force"),
     "summary": ("summary", "{capture}", "--json"),
     "findings": ("summary", "{capture}", "--findings", "--json"),
     "report": ("report", "{capture}", "-o", "{folder}/page.html", "--force"),
@@ -36,6 +39,9 @@ COMMANDS = {
     "generate": ("generate", "resnet50_h100", "--ranks", "8", "-o", "{folder}/generated.capture", "--force"),
 }
 """Name -> arguments of `dxt-replay`."""
+
+WRITTEN = {"merge": "merged.capture", "generate": "generated.capture"}
+"""The capture that a command writes in the folder: `capture.json` has the digests of all its files."""
 
 
 def measure(names: Sequence[str], operations: int, workers: int, folder: Path | None = None) -> dict[str, float]:
@@ -46,15 +52,22 @@ def measure(names: Sequence[str], operations: int, workers: int, folder: Path | 
     """
     result: dict[str, float] = {"operations": operations, "workers": workers}
     with tempfile.TemporaryDirectory(prefix="worker-speed-", dir=folder) as name:
-        places = {"capture": f"{name}/large.capture", "folder": name}
-        generate(Path(places["capture"]), operations, RANKS)
+        places = {"capture": f"{name}/large.capture", "log": f"{name}/large.darshan", "folder": name}
+        if any("{capture}" in COMMANDS[command] for command in names):
+            generate(Path(places["capture"]), operations, RANKS)
+        if "merge" in names:
+            write_large_log(Path(places["log"]), operations, RANKS)
         for command in names:
             arguments = [word.format(**places) for word in COMMANDS[command]]
             runs: dict[int, list[Measured]] = {1: [], workers: []}
+            outputs = set()
             for _ in range(ROUNDS):
                 for count, found in runs.items():
                     found.append(measured_command([*arguments, "--workers", str(count)]))
-            if len({found.printed for side in runs.values() for found in side}) > 1:
+                    written = WRITTEN.get(command)
+                    capture = Path(name, written, "capture.json").read_bytes() if written else b""
+                    outputs.add((found[-1].printed, capture))
+            if len(outputs) > 1:
                 raise RuntimeError(f"{command}: the output depends on the number of processes")
             for label, count in (("one", 1), ("several", workers)):
                 best = min(runs[count], key=lambda run: run.wall_s)
@@ -62,6 +75,8 @@ def measure(names: Sequence[str], operations: int, workers: int, folder: Path | 
                 result[f"{command}_{label}_cpu_s"] = best.cpu_s
                 result[f"{command}_{label}_peak_bytes"] = best.peak_bytes
             result[f"ratio_{command}"] = result[f"{command}_one_wall_s"] / result[f"{command}_several_wall_s"]
+            apart = min(run.first_s + run.busiest_s for run in runs[workers])
+            result[f"by_cpu_{command}"] = min(run.cpu_s for run in runs[1]) / apart
     return result
 
 
@@ -70,7 +85,7 @@ def table(result: dict[str, float]) -> str:
     workers = int(result["workers"])
     lines = [
         f"{format_count(int(result['operations']))} operations of {RANKS} ranks; 1 process and {workers}",
-        f"{'':10}{'wall':>9}{'wall':>9}{'ratio':>8}{'CPU':>9}{'CPU':>9}{'resident':>11}{'resident':>11}",
+        f"{'':10}{'wall':>9}{'wall':>9}{'ratio':>8}{'by CPU':>8}{'CPU':>9}{'CPU':>9}{'resident':>11}{'resident':>11}",
     ]
     for name in (key.removeprefix("ratio_") for key in result if key.startswith("ratio_")):
         one, several = (
@@ -79,7 +94,8 @@ def table(result: dict[str, float]) -> str:
         )
         lines.append(
             f"{name:10}{one[0]:>7.2f} s{several[0]:>7.2f} s{result[f'ratio_{name}']:>8.2f}"
-            f"{one[1]:>7.2f} s{several[1]:>7.2f} s{format_bytes(one[2]):>11}{format_bytes(several[2]):>11}"
+            f"{result[f'by_cpu_{name}']:>8.2f}{one[1]:>7.2f} s{several[1]:>7.2f} s"
+            f"{format_bytes(one[2]):>11}{format_bytes(several[2]):>11}"
         )
     return "\n".join(lines)
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from profiler_merge.darshan.log import DarshanLog
+from profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT, FileNotes, KnownFiles, Renamed
 from traces.errors import LogError
 from traces.file_rows import probably_mapped
-from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, OFFSETS, Coverage, table_from_columns
+from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
 from traces.text import listed
 from traces.units import format_counted
 
@@ -60,10 +61,6 @@ _LAST_BYTE = {
 }
 
 
-AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
-"""Codes of `traces.schema.OFFSETS`."""
-
-
 def classify(path: str) -> int:
     """Code in `traces.schema.FORMATS` from a file's name; a TFRecord set without an ending is `other`."""
     lowered = path.lower()
@@ -85,83 +82,57 @@ class _Traced:
         self.bytes += other.bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FilesOfRows:
-    """The files of some rows: `files` int32 (m,), each once; `of_row` int64 (n,), where each row's file is in there."""
-
-    files: np.ndarray
-    of_row: np.ndarray
-
-    @property
-    def file_id(self) -> np.ndarray:
-        """int32 (n,): the file of each row."""
-        return self.files[self.of_row]
-
-    def select(self, rows: np.ndarray | slice) -> FilesOfRows:
-        """The rows of a boolean mask, an index array or a slice, over the same files."""
-        return FilesOfRows(files=self.files, of_row=self.of_row[rows])
-
-
 @dataclass(slots=True)
 class FileTable:
-    """Numbers the files of a job as they are met and gathers what is known of them, but for `excluded` record ids.
+    """Numbers the files of a job and gathers what is known of them, but for `excluded` record ids.
 
-    Files that only counters know (opened, or stdio alone) are numbered after those with operations.
+    The files that counters know come first, then those that only the rows know, in order of appearance.
     """
 
     logs: Sequence[DarshanLog]
     excluded: Collection[int] = ()
     _ids: dict[int, int] = field(default_factory=dict)
-    _records: list[int] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
     _traced: dict[tuple[int, int], _Traced] = field(default_factory=dict)
     _new_names: dict[int, bytes] = field(default_factory=dict)
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
 
-    def number(self, record_id: np.ndarray) -> FilesOfRows:
-        """The file of each record id (uint64), new ones numbered in order of appearance."""
-        unique, first, inverse = np.unique(record_id, return_index=True, return_inverse=True)
-        ids = np.empty(len(unique), dtype=np.int32)
-        for position in np.argsort(first).tolist():
-            ids[position] = self._number_one(int(unique[position]))
-        return FilesOfRows(files=ids, of_row=inverse.reshape(-1))
+    def known(self) -> KnownFiles:
+        """The files that the counters of the logs know, which are numbered now. Raises: LogError for damaged ones."""
+        for log in self.logs:
+            for module in _SUMMED:
+                records = self._counters(log, module)
+                for record in dict.fromkeys(() if records is None else _file_records(records)):
+                    self._number_one(record)
+        return KnownFiles.numbered(np.fromiter(self._ids, dtype=np.uint64, count=len(self._ids)))
 
-    def number_by_rank(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[FilesOfRows]:
-        """As `number`, for (place of the rank, record id) of several kinds of rows, whose places ascend.
-
-        The rows of a rank come before those of the next one, and in the order of the kinds.
-        """
-        places = np.concatenate([place for place, _ in parts])
-        records = np.concatenate([record_id for _, record_id in parts])
-        order = np.argsort(places, kind="stable")
-        found = self.number(records[order])
-        of_row = np.empty(len(order), dtype=np.int64)
-        of_row[order] = found.of_row
-        cuts = np.cumsum([len(place) for place, _ in parts])[:-1]
-        return [FilesOfRows(files=found.files, of_row=each) for each in np.split(of_row, cuts)]
+    def add(self, notes: FileNotes) -> dict[int, int]:
+        """Add what was noted of the next ranks' files. Returns the number of each that has one of the notes' own."""
+        changed = {number: self._number_one(record) for record, number in notes.own.items()}
+        self._new_names |= notes.names
+        for state, of_file in notes.offsets.items():
+            for file, count in of_file.items():
+                number = changed.get(file, file)
+                self._offsets[state][number] = self._offsets[state].get(number, 0) + count
+        for each in notes.sizes:
+            if isinstance(each, Renamed):
+                old, new = changed.get(each.file, each.file), changed.get(each.target, each.target)
+                self._sizes[new] = max(self._sizes[new], self._sizes[old])
+                continue
+            for file, end in zip(each.files.tolist(), each.ends.tolist(), strict=True):
+                number = changed.get(file, file)
+                self._sizes[number] = max(self._sizes[number], end)
+        for traced in notes.traced:
+            columns = (traced.ranks, traced.files, traced.operations, traced.bytes)
+            for rank, file, count, size in zip(*(column.tolist() for column in columns), strict=True):
+                self._traced.setdefault((rank, changed.get(file, file)), _Traced()).add(_Traced(count, int(size)))
+        return changed
 
     def _number_one(self, record_id: int) -> int:
         if record_id not in self._ids:
             self._ids[record_id] = len(self._ids)
-            self._records.append(record_id)
             self._sizes.append(0)
         return self._ids[record_id]
-
-    def name(self, file_id: int) -> str:
-        """The recorded path of a file, as far as a log has it."""
-        record = self._records[file_id]
-        path = next((log.names[record] for log in self.logs if record in log.names), self._new_names.get(record, b""))
-        return path.decode("utf-8", "backslashreplace")
-
-    def note_names(self, names: Mapping[int, bytes]) -> None:
-        """Paths of record ids that no log has."""
-        self._new_names |= names
-
-    def note_offsets(self, state: int, file_id: np.ndarray, operations: np.ndarray) -> None:
-        """Operations of files whose offsets were REPAIRED or are SUSPECT."""
-        of_file = self._offsets[state]
-        for file, count in zip(file_id.tolist(), operations.tolist(), strict=True):
-            of_file[file] = of_file.get(file, 0) + count
 
     def offset_warnings(self, paths: Sequence[str]) -> list[str]:
         """Warnings about repaired and suspect offsets, with some names; `paths` by file_id."""
@@ -185,29 +156,6 @@ class FileTable:
             for file in of_file:
                 states[file] = state
         return states
-
-    def note_renamed(self, file_id: int, target_id: int) -> None:
-        """A file got a new name, which is as large as the old one."""
-        self._sizes[target_id] = max(self._sizes[target_id], self._sizes[file_id])
-
-    def note_sizes(self, rows: FilesOfRows, offset: np.ndarray, length: np.ndarray) -> None:
-        """Grow the files to what these accesses need; an offset of -1 is unknown and counts as 0."""
-        ends = np.zeros(len(rows.files), dtype=np.int64)
-        np.maximum.at(ends, rows.of_row, np.where(length > 0, np.maximum(offset, 0) + length, 0))
-        for file, end in zip(rows.files.tolist(), ends.tolist(), strict=True):
-            self._sizes[file] = max(self._sizes[file], end)
-
-    def note_traced(self, rank: np.ndarray, rows: FilesOfRows, length: np.ndarray) -> None:
-        """Count traced operations, whose rank is given, at the layer that the counters are compared with."""
-        if not len(rank):
-            return
-        pairs, of_row = np.unique(rank.astype(np.int64) * len(rows.files) + rows.of_row, return_inverse=True)
-        of_row = of_row.reshape(-1)
-        operations, moved = np.bincount(of_row), np.bincount(of_row, weights=length)
-        ranks, files = pairs // len(rows.files), rows.files[pairs % len(rows.files)]
-        columns = (ranks.tolist(), files.tolist(), operations.tolist(), moved.tolist())
-        for one, file, count, size in zip(*columns, strict=True):
-            self._traced.setdefault((one, file), _Traced()).add(_Traced(count, int(size)))
 
     def finish(self, ranks_of_logs: Sequence[int | None]) -> tuple[pa.Table, Coverage]:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""

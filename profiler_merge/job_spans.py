@@ -20,6 +20,37 @@ from traces.steps import step_at
 MAX_COPIED_SPANS = 1 << 25
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SharedSteps:
+    """What ranks without spans of their own need of those of the others: start, end (int64 ns) and number (int32) of
+    the steps (n,) of all of them, None where they have none. Small enough to be sent."""
+
+    steps: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+
+    def have_own(self, ranks: np.ndarray) -> np.ndarray:
+        """As of `JobSpans`: none has."""
+        return np.zeros(len(ranks), dtype=bool)
+
+    def profile(self, rank: int) -> Profile | None:
+        """As of `JobSpans`: none has one."""
+        return None
+
+    def add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
+        """As of `JobSpans`: there is none to add."""
+        return []
+
+    def extend_over(
+        self, rank: int, operations: dict[str, np.ndarray], process: np.ndarray, path: Callable[[int], str]
+    ) -> None:
+        """As of `JobSpans`: there is none to extend."""
+
+    def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
+        """As of `JobSpans`."""
+        if self.steps is None:
+            return np.full(len(times), NO_STEP, dtype=np.int32)
+        return step_at(times, *self.steps)
+
+
 @dataclass(slots=True)
 class JobSpans:
     """Reads the profiles of a job, one at a time, and gathers their spans on the capture's clock.
@@ -50,7 +81,7 @@ class JobSpans:
 
     def have_own(self, ranks: np.ndarray) -> np.ndarray:
         """bool (r,): which of some ranks have a profile, or spans of their own from another file."""
-        return np.isin(ranks, [*self.profiles.keys(), *self.more.loops.keys()])
+        return np.isin(ranks, self.own_ranks)
 
     def profile(self, rank: int) -> Profile | None:
         """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
@@ -126,13 +157,19 @@ class JobSpans:
 
         A rank without a profile has the steps of the only one that was profiled, where that profile has a date.
         """
-        spans = self._tables.get(rank)
-        if spans is None:
-            spans = self._of_profiled()
-        if spans is None:
-            return np.full(len(times), NO_STEP, dtype=np.int32)
-        steps = spans.filter(pa.array(codes(spans, "kind") == SPAN_KINDS.index("step")))
-        return step_at(times, *(steps[name].to_numpy() for name in ("start_ns", "end_ns", "step")))
+        own = self._tables.get(rank)
+        shared = self.shared() if own is None else SharedSteps(steps=_steps(own))
+        return shared.step_of(rank, times)
+
+    def shared(self) -> SharedSteps:
+        """What ranks without spans of their own have by now."""
+        template = self._of_profiled()
+        return SharedSteps(steps=None if template is None else _steps(template))
+
+    @property
+    def own_ranks(self) -> list[int]:
+        """The ranks that have a profile, or spans of their own from another file."""
+        return sorted(self.profiles.keys() | self.more.loops.keys())
 
     def table(self) -> pa.Table:
         """All spans so far, as `SPANS_SCHEMA`."""
@@ -176,6 +213,12 @@ class JobSpans:
             f"only rank {profiled} was profiled: the spans and steps of the other {len(missing)} ranks are copies of "
             "its own, and the clocks of those ranks are known to their interval only"
         ]
+
+
+def _steps(spans: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Start, end and number of the steps among some spans."""
+    steps = spans.filter(pa.array(codes(spans, "kind") == SPAN_KINDS.index("step")))
+    return steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy(), steps["step"].to_numpy()
 
 
 def _table(rank: int, profile: Profile, shift_ns: int) -> pa.Table:

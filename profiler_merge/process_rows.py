@@ -12,10 +12,12 @@ from functools import partial
 import numpy as np
 
 from profiler_merge.clocks.offsets import Alignment
+from profiler_merge.darshan.dxt import SegmentCounts
 from profiler_merge.darshan.job_logs import ProcessLog
 from profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads
+from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.rank_segments import SegmentBatch
-from profiler_merge.file_table import REPAIRED, SUSPECT, FilesOfRows, FileTable
+from profiler_merge.file_notes import REPAIRED, SUSPECT, FileNotes, FilesOfRows
 from profiler_merge.untraced.access_times import Activity
 from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
 from profiler_merge.untraced.offset_repair import examine_offsets, opened_together
@@ -36,37 +38,93 @@ _COLUMNS = {
 
 
 @dataclass(slots=True)
-class ProcessRows:
-    """Makes the rows of the processes of a job, and notes sizes, names and offsets of their files in `files`.
+class MadeRows:
+    """What the rows of some ranks came to, which can be added up.
 
-    ranks: number of ranks of the job.
-    reconstruct: whether to make operations that were not traced.
-    excluded: record ids that are left out.
-    reconstructed: rows made so far.
-    left_out: rows that were not made because they are too many.
-    threads_known: for each process with operations, whether its log has thread ids.
+    reconstructed: rows made. left_out: rows that were not made because they are too many. threads_known: for each batch
+    with operations, whether its log has thread ids. rebuilt: how the made ones meet the counters.
     """
 
-    files: FileTable
-    job_start_ns: int
-    ranks: int
-    reconstruct: bool
-    excluded: Collection[int]
     reconstructed: int = 0
     left_out: int = 0
     threads_known: list[bool] = field(default_factory=list)
-    limit: int = RECONSTRUCT_LIMIT
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
+
+    def add(self, other: MadeRows) -> None:
+        """Add those of the next ranks."""
+        self.reconstructed += other.reconstructed
+        self.left_out += other.left_out
+        self.threads_known += other.threads_known
+        self.rebuilt.add(other.rebuilt)
+
+
+@dataclass(slots=True)
+class LogCounters:
+    """What the counters of the logs of a job hold, read once.
+
+    ranks: number of ranks of the job. reconstruct, limit: whether to make operations that were not traced, and of one
+    process at most. excluded: record ids that are left out. traced: how much of the reduced records of a log its trace
+    holds, by log and module, where that is known.
+    """
+
+    ranks: int
+    reconstruct: bool
+    excluded: Collection[int]
+    limit: int = RECONSTRUCT_LIMIT
+    traced: Mapping[str, Mapping[str, tuple[SegmentCounts, ...]]] | None = None
     _counters: dict[str, RankCounters] = field(default_factory=dict)
     _data: dict[tuple[str, str], RankData] = field(default_factory=dict)
     _names: dict[str, LogNames] = field(default_factory=dict)
 
     def counters(self, process: ProcessLog) -> RankCounters:
-        """The counters of a process's log, read once. Raises: LogError when they are damaged or of a new version."""
+        """The counters of a process's log. Raises: LogError when they are damaged or of a new version."""
         key = str(process.log.path)
         if key not in self._counters:
-            self._counters[key] = RankCounters(process.log, self.ranks, fixed_rank=process.rank, excluded=self.excluded)
+            traced = None if self.traced is None else self.traced.get(key, {})
+            self._counters[key] = RankCounters(
+                process.log, self.ranks, fixed_rank=process.rank, excluded=self.excluded, traced=traced
+            )
         return self._counters[key]
+
+    def traced_segments(self) -> dict[str, Mapping[str, tuple[SegmentCounts, ...]]]:
+        """What was counted so far, to be given to others as `traced`."""
+        return {log: counters.traced for log, counters in self._counters.items() if counters.traced}
+
+    def names(self, log: DarshanLog) -> LogNames:
+        """The names of a log, both ways."""
+        key = str(log.path)
+        if key not in self._names:
+            self._names[key] = LogNames(by_record=log.names)
+        return self._names[key]
+
+    def data(self, process: ProcessLog, module: str) -> RankData:
+        """The reads and writes that a module of a process's log counts."""
+        key = str(process.log.path), module
+        if key not in self._data:
+            self._data[key] = RankData(
+                process.log,
+                self.ranks,
+                module,
+                limit=self.limit,
+                traced=self.counters(process).traced.get(module, ()),
+                fixed_rank=process.rank,
+                excluded=self.excluded,
+            )
+        return self._data[key]
+
+
+@dataclass(slots=True)
+class ProcessRows:
+    """Makes the rows of processes of a job.
+
+    files: numbers their files, and is given what the rows say of them. known: the counters of the logs. made: what the
+    rows came to.
+    """
+
+    files: FileNotes
+    known: LogCounters
+    job_start_ns: int
+    made: MadeRows = field(default_factory=MadeRows)
 
     def columns(self, process: ProcessLog, batch: SegmentBatch, alignment: Alignment) -> dict[str, np.ndarray]:
         """The columns of the ranks of a batch, by traced and then by reconstructed rows, each by rank and start.
@@ -79,7 +137,7 @@ class ProcessRows:
         in_log_order = batch.record_id
         order = np.lexsort((-end_ns, start_ns, place))
         batch, start_ns, end_ns = batch.reordered(order), start_ns[order], end_ns[order]
-        counted = self.counters(process)
+        counted = self.known.counters(process)
         files = {
             module: self._on_capture_clock(counted.of_ranks(batch.ranks, module), log_start, alignment)
             for module in MODULES
@@ -119,11 +177,8 @@ class ProcessRows:
         alignment: Alignment,
     ) -> ReconstructedRows | None:
         """What no trace holds of the ranks of a batch; None where nothing is to be reconstructed."""
-        if not self.reconstruct:
+        if not self.known.reconstruct:
             return None
-        log, names = str(process.log.path), process.log.names
-        if log not in self._names:
-            self._names[log] = LogNames(by_record=names)
         modules = [
             CountedModule(
                 module=module,
@@ -132,11 +187,12 @@ class ProcessRows:
             )
             for module, of_module in files.items()
         ]
-        found = reconstruct(rows, modules, self._names[log], len(batch.ranks), self.limit)
+        log = process.log
+        found = reconstruct(rows, modules, self.known.names(log), len(batch.ranks), self.known.limit)
         for each in found.rebuilt:
-            self.rebuilt.note(log, batch.ranks, each, names)
-        self.reconstructed += len(found)
-        self.left_out += found.left_out
+            self.made.rebuilt.note(str(log.path), batch.ranks, each, log.names)
+        self.made.reconstructed += len(found)
+        self.made.left_out += found.left_out
         self.files.note_names(found.names)
         return found
 
@@ -150,7 +206,7 @@ class ProcessRows:
         traced: np.ndarray,
     ) -> dict[int, CountedData]:
         """What ranks of a batch did at a module beyond their trace; HEATMAP is looked up where it is needed."""
-        data = self._rank_data(process, module)
+        data = self.known.data(process, module)
 
         def activity(rank: int) -> Activity | None:
             found = data.activity(rank)
@@ -162,20 +218,6 @@ class ProcessRows:
             place: replace(counted, activity=partial(activity, int(ranks[place])))
             for place, counted in data.untraced(files, ranks, traced).items()
         }
-
-    def _rank_data(self, process: ProcessLog, module: str) -> RankData:
-        key = str(process.log.path), module
-        if key not in self._data:
-            self._data[key] = RankData(
-                process.log,
-                self.ranks,
-                module,
-                limit=self.limit,
-                traced=self.counters(process).traced.get(module, ()),
-                fixed_rank=process.rank,
-                excluded=self.excluded,
-            )
-        return self._data[key]
 
     def _note(
         self,
@@ -282,7 +324,7 @@ class ProcessRows:
         """int32 lane of each segment; the segments are by rank and start."""
         if not len(batch):
             return np.empty(0, dtype=np.int32)
-        self.threads_known.append(batch.knows_threads)
+        self.made.threads_known.append(batch.knows_threads)
         place = batch.place
         if batch.knows_threads:
             return lanes_from_threads(batch.thread, place)

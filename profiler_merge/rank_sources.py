@@ -11,9 +11,9 @@ import numpy as np
 
 from profiler_merge.capture_info import MAX_RANKS
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
-from profiler_merge.darshan.rank_segments import SegmentBatch, no_segments, read_segment_batches
+from profiler_merge.darshan.rank_segments import RanksInterleavedError, SegmentBatch, no_segments, read_segment_batches
 from profiler_merge.darshan.regions import DamagedLogError
-from profiler_merge.process_rows import ProcessRows
+from profiler_merge.process_rows import LogCounters
 from profiler_merge.untraced.rank_counters import RankCounters
 
 _MOST_RANKS = 1 << 12
@@ -62,16 +62,20 @@ def shown(path: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSources:
-    """The ranks of a job, each once and ascending, as `batches` yields them.
+    """Some ranks of a job, each once and ascending, as `batches` yields them.
 
-    rows: knows the counters of each process, which are evidence of a rank, too.
+    processes: of these ranks. first, end: they are first to end - 1. nprocs: number of all ranks of the job.
+    known: the counters of each process, which are evidence of a rank, too.
     left_out: record ids whose segments are dropped.
     gather: whether the segments of a rank may lie in several places of a log.
     skip_damaged: whether operations of ranks that the job does not have are kept, with a warning.
     """
 
-    job: JobLogs
-    rows: ProcessRows
+    processes: Sequence[ProcessLog]
+    first: int
+    end: int
+    nprocs: int
+    known: LogCounters
     left_out: Collection[int]
     gather: bool
     skip_damaged: bool
@@ -80,25 +84,25 @@ class RankSources:
         """Each rank that was traced or counted, ascending, with the segments of its process and of its workers.
 
         Ranks that have one process each, all in one log, come many at a time; others one at a time.
-        Raises: LogError for damage; RanksInterleavedError where `gather` would be needed.
+        Raises: LogError for damage; RanksInterleavedError where `gather` would be needed, or the log holds other ranks.
         """
-        if self.job.processes[0].rank is None:
-            for batch in self._ranks_of_job(self.job.processes[0]):
-                yield [(self.job.processes[0], batch)]
+        if self.processes[0].rank is None:
+            for batch in self._ranks_of_job(self.processes[0]):
+                yield [(self.processes[0], batch)]
             return
         processes: dict[int, list[ProcessLog]] = {}
-        for process in self.job.processes:
+        for process in self.processes:
             processes.setdefault(process.rank or 0, []).append(process)
-        for rank in range(self.job.nprocs):
+        for rank in sorted(processes):
             number = np.array([rank])
             parts = []
-            for process in processes.get(rank, []):
+            for process in processes[rank]:
                 found = [
                     replace(batch.of_ranks(place, place + 1), ranks=number)
                     for batch in self._segments(process)
                     for place in range(len(batch.ranks))
                 ]
-                if not found and rank in self.rows.counters(process).ranks_of_records:
+                if not found and rank in self.known.counters(process).ranks_of_records:
                     found = [no_segments(number)]
                 parts += [(process, batch) for batch in found]
             if parts:
@@ -106,10 +110,11 @@ class RankSources:
 
     def _ranks_of_job(self, process: ProcessLog) -> Iterator[SegmentBatch]:
         """The ranks in one log, ascending: a reduced record is shared out in that order, among all of them."""
-        counters = self.rows.counters(process)
+        counters = self.known.counters(process)
         counted = counters.ranks_of_records
-        if counters.shared_files and self.job.nprocs <= MAX_RANKS:
-            counted = np.union1d(counted, np.arange(self.job.nprocs))
+        if counters.shared_files and self.nprocs <= MAX_RANKS:
+            counted = np.union1d(counted, np.arange(self.nprocs))
+        counted = counted[(counted >= self.first) & (counted < self.end)]
         most = max(1, min(_MOST_RANKS, _MOST_SHARES // max(counters.shared_files, 1)))
         done = 0
         for batch in self._segments(process):
@@ -122,9 +127,11 @@ class RankSources:
 
     def _check_ranks(self, process: ProcessLog, ranks: np.ndarray) -> None:
         """Raises: DamagedLogError for operations of a rank that the job does not have, unless damage is skipped."""
-        beyond = ranks[ranks >= self.job.nprocs] if self.job.nprocs > 0 else ranks[:0]
+        if ranks[0] < self.first or ranks[-1] >= self.end:
+            raise RanksInterleavedError(f"{process.log.path}: ranks {self.first} to {self.end - 1} are not together")
+        beyond = ranks[ranks >= self.nprocs] if self.nprocs > 0 else ranks[:0]
         for rank in beyond.tolist():
-            problem = f"{process.log.path} says {self.job.nprocs} processes, but holds operations of rank {rank}"
+            problem = f"{process.log.path} says {self.nprocs} processes, but holds operations of rank {rank}"
             if not self.skip_damaged:
                 raise DamagedLogError(problem)
             process.log.add_warning(f"{problem}: they are kept")

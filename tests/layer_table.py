@@ -55,6 +55,7 @@ MAY_IMPORT = {
         "profiler_merge.untraced",
         "traces",
         "traces.store",
+        "traces.workers",
     },
     "profiler_merge.tracers": {"profiler_merge.tracers", "profiler_merge.profiles", "traces", "traces.measures"},
     "profiler_merge.tracers.dftracer": {

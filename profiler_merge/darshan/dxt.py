@@ -191,10 +191,7 @@ def _decode(stretch: Stretch, layout: _Layout) -> DxtBlock:
 
 def _has_annotations(log: DarshanLog, module: str) -> bool:
     """Whether segments end in 64 bytes of text, which the version does not say: it stands in the first segment."""
-    try:
-        first = next(iter(log.chunks(module)), b"")
-    except DamagedLogError:
-        return False
+    first = log.first_bytes(module)
     at = _HEADER_BYTES + _SEGMENT_BYTES
     return first[at : at + len(_ANNOTATION)] == _ANNOTATION
 

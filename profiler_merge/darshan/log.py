@@ -5,12 +5,15 @@ Reads log versions 3.00 to 3.41 of either byte order. A log is never held whole:
 
 from __future__ import annotations
 
+import copy
 import stat
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from profiler_merge.darshan.header import MAX_HEADER_BYTES, ByteOrder, Header, Module, decode_header
 from profiler_merge.darshan.job import UNKNOWN_MOUNT, JobRecord, LogJob, Mount, decode_job, text
@@ -49,6 +52,26 @@ class DarshanLog:
         self._header = header
         self._mounts = record.mounts
         self._warnings = [*header.warnings, *record.warnings]
+        self._whole = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its path: it is opened again where it goes."""
+        return _opened_again, (self.path, self.skip_damaged)
+
+    def part(self, regions: Mapping[str, tuple[int, int]]) -> DarshanLog:
+        """The same log with only some whole streams of a few modules: (offset in the file, bytes) by module."""
+        len(self.names)  # read once for all parts
+        part = copy.copy(self)
+        cut = {name: replace(self.modules[name], offset=at, length=size) for name, (at, size) in regions.items()}
+        part.modules = MappingProxyType({**self.modules, **cut})
+        return part
+
+    def first_bytes(self, module: str) -> bytes:
+        """What a module begins with, also in a `part` that lacks it; nothing where it cannot be read."""
+        try:
+            return next(self._whole.chunks(module), b"")
+        except DamagedLogError:
+            return b""
 
     @cached_property
     def names(self) -> Mapping[int, bytes]:
@@ -141,6 +164,10 @@ def open_log(path: str | Path, *, skip_damaged: bool = False) -> DarshanLog:
     if damage is not None:
         log.add_warning(f"{damage.problem}: the bytes before it are used")
     return log
+
+
+def _opened_again(path: Path, skip_damaged: bool) -> DarshanLog:
+    return open_log(path, skip_damaged=skip_damaged)
 
 
 def _read_head(path: Path) -> tuple[bytes, int]:

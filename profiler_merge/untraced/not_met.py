@@ -48,6 +48,11 @@ class NotMet:
             {"file": path, "rank": rank, "counter": counter, "counted": counted, "rebuilt": rebuilt}
         )  # fmt: skip
 
+    def add_all(self, other: NotMet) -> None:
+        """List, or count, those of another list after these."""
+        self.entries += other.entries[: self.room(len(other.entries))]
+        self.left_out += other.left_out
+
     def example(self) -> str:
         """The first entry in words."""
         first = self.entries[0]

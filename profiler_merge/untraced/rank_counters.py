@@ -87,6 +87,12 @@ COUNTED_TIMES = ("open_start", "open_end", "close_start", "close_end", "read_sta
 _SHARED_OUT = ("opens", "stats", "seeks", "syncs", "writes", "meta_ns", "read_ns", "write_ns")  # fmt: skip
 
 _PER_OPEN = ("opens", "stats", "meta_ns")
+_MOST_SKIPPED = 1 << 17
+"""Shares that are counted together where nobody asked for them."""
+
+_MOST_RANKS = 1 << 20
+"""A job record that claims more ranks is damaged: there, nobody has what no rank asked for."""
+
 _ROUNDS = 16
 """Rounds of the search for the weight of one open: each finds ranks below it that the round before did not."""
 
@@ -189,7 +195,7 @@ def _operations(files: CountedFiles) -> np.ndarray:
 
 
 class SharedFiles:
-    """Shares reduced records out among the ranks of a job. Ask for the ranks in ascending order, once each.
+    """Shares reduced records out among the ranks of a job. Ask for runs of ranks; ascending ones cost least.
 
     `uses`: rank -> (record ids, traced operations). Every rank opened the file, else the record would not be reduced:
     so nobody has less than one open where there are enough. Sums over the ranks are exact.
@@ -207,8 +213,12 @@ class SharedFiles:
             self._uses[rank] = order[place[found]], operations[found]
         self._least = self._least_weights()
         self._whole = self._totals(self._least)
-        self._reached = {name: np.zeros(len(files)) for name in self._least}
-        self._given = np.zeros((len(_SHARED_OUT), len(files)), dtype=np.int64)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._next = 0
+        self._reached = {name: np.zeros(len(self._files)) for name in self._least}
+        self._given = np.zeros((len(_SHARED_OUT), len(self._files)), dtype=np.int64)
 
     def __len__(self) -> int:
         """Number of files."""
@@ -256,7 +266,27 @@ class SharedFiles:
         return self.of_ranks(np.array([rank]))
 
     def of_ranks(self, ranks: np.ndarray) -> CountedFiles:
-        """The shares of some ranks (ascending), of every file for each of them."""
+        """The shares of some ranks (one after the other), of every file for each of them."""
+        self._go_to(int(ranks[0]))
+        counts = self._shares(ranks).reshape(len(ranks), len(_SHARED_OUT), -1)
+        columns = {each.name: np.tile(getattr(self._files, each.name), len(ranks)) for each in fields(CountedFiles)}
+        columns["process"] = np.repeat(np.arange(len(ranks)), len(self._files))
+        columns["renamed_from"] *= np.repeat(ranks == 0, len(self._files)).astype(np.uint64)
+        columns |= {name: counts[:, place].reshape(-1) for place, name in enumerate(_SHARED_OUT)}
+        return CountedFiles(**columns)
+
+    def _go_to(self, rank: int) -> None:
+        """What a rank has follows from what all ranks before it have: theirs is counted, too, if it was not yet."""
+        if rank < self._next:
+            self._begin()
+        last = min(rank, self._ranks) if self._ranks <= _MOST_RANKS else 0
+        most = max(1, _MOST_SKIPPED // max(len(self._files), 1))
+        while self._next < last:
+            self._shares(np.arange(self._next, min(self._next + most, last)))
+
+    def _shares(self, ranks: np.ndarray) -> np.ndarray:
+        """int64 (ranks, counts of _SHARED_OUT, files): what the next ranks have."""
+        self._next = int(ranks[-1]) + 1
         share = {}
         for kind, least in self._least.items():
             weight = np.tile(least, (len(ranks) + 1, 1))
@@ -269,12 +299,7 @@ class SharedFiles:
             self._reached[kind] = reached[-1]
             part = np.minimum(reached / self._whole[kind], 1.0)
             share[kind] = np.where((ranks < self._ranks - 1)[:, np.newaxis], part, 1.0)
-        columns = {each.name: np.tile(getattr(self._files, each.name), len(ranks)) for each in fields(CountedFiles)}
-        columns["process"] = np.repeat(np.arange(len(ranks)), len(self._files))
-        columns["renamed_from"] *= np.repeat(ranks == 0, len(self._files)).astype(np.uint64)
-        counts = self._counts(ranks, share).reshape(len(ranks), len(_SHARED_OUT), -1)
-        columns |= {name: counts[:, place].reshape(-1) for place, name in enumerate(_SHARED_OUT)}
-        return CountedFiles(**columns)
+        return self._counts(ranks, share)
 
     def _counts(self, ranks: np.ndarray, share: Mapping[str, np.ndarray]) -> np.ndarray:
         """int64 (ranks, counts of _SHARED_OUT, files): `share` is the part of each file that ranks up to each have."""
@@ -310,16 +335,23 @@ def traced_uses(traced: Iterable[SegmentCounts], record_ids: np.ndarray) -> dict
 
 
 class RankCounters:
-    """Counters of the MODULES of one log, by rank. Ask for the ranks in ascending order, once each.
+    """Counters of the MODULES of one log, by rank. Ask for runs of ranks; ascending ones cost least.
 
     `fixed_rank`: the rank of the log's only process, None for the log of a whole job of `ranks` ranks.
-    `traced`: how much of each record the trace holds, by module, where records are sums over all ranks.
+    `traced`: how much of each record the trace holds, by module, where records are sums over all ranks; it is counted
+    where it is not given.
     """
 
     def __init__(
-        self, log: DarshanLog, ranks: int, *, fixed_rank: int | None = None, excluded: Collection[int] = ()
+        self,
+        log: DarshanLog,
+        ranks: int,
+        *,
+        fixed_rank: int | None = None,
+        excluded: Collection[int] = (),
+        traced: Mapping[str, tuple[SegmentCounts, ...]] | None = None,
     ) -> None:
-        self.traced: dict[str, tuple[SegmentCounts, ...]] = {}
+        self.traced: dict[str, tuple[SegmentCounts, ...]] = dict(traced or {})
         self._own: dict[str, tuple[np.ndarray, CountedFiles]] = {}
         self._shared: dict[str, SharedFiles] = {}
         for module in MODULES:
@@ -329,7 +361,7 @@ class RankCounters:
                 of_rank = np.full(len(of_rank), fixed_rank)
             if shared.any():
                 reduced = files.select(shared)
-                if module in TRACES and TRACES[module] in log.modules:
+                if module in TRACES and TRACES[module] in log.modules and traced is None:
                     self.traced[module] = tuple(count_segments(log, TRACES[module]))
                 uses = traced_uses(self.traced.get(module, ()), reduced.record_id) if module == "POSIX" else {}
                 self._shared[module] = SharedFiles(reduced, ranks, uses)

@@ -48,6 +48,15 @@ class RebuiltModule:
     met: int = 0
     missed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES.values(), 0))
 
+    def add(self, other: RebuiltModule) -> None:
+        """Add what was rebuilt of other ranks."""
+        self.operations += other.operations
+        self.bytes += other.bytes
+        self.dealt += other.dealt
+        self.streams += other.streams
+        self.met += other.met
+        self.missed = {name: count + other.missed[name] for name, count in self.missed.items()}
+
     def as_json(self) -> dict[str, Any]:
         """The object of one module in `rebuilt` of capture.json."""
         return {
@@ -68,6 +77,12 @@ class _Reduced:
     record_id: np.ndarray
     sums: dict[str, np.ndarray]
 
+    def add(self, sums: Mapping[str, np.ndarray]) -> None:
+        """Add what further ranks have."""
+        for name, have in self.sums.items():
+            by = np.maximum if name == "end" else np.add
+            by(have, sums[name], out=have)
+
 
 @dataclass(slots=True)
 class Rebuilt:
@@ -77,7 +92,6 @@ class Rebuilt:
     modules: dict[str, RebuiltModule] = field(default_factory=lambda: {name: RebuiltModule() for name in MODULES})
     not_met: NotMet = field(default_factory=NotMet)
     _reduced: dict[tuple[str, str], _Reduced] = field(default_factory=dict)
-    _names: dict[str, Mapping[int, bytes]] = field(default_factory=dict)
 
     @property
     def operations(self) -> int:
@@ -87,7 +101,6 @@ class Rebuilt:
     def note(self, log: str, ranks: np.ndarray, data: RebuiltData, names: Mapping[int, bytes]) -> None:
         """What was made for some processes at one module. `ranks`: of the processes of `data.files`; `names`: paths of
         the log's records."""
-        self._names[log] = names
         module, counted, files, again = data.module, data.counted, data.files, data.again
         of = self.modules[module]
         of.operations += len(data.length)
@@ -97,38 +110,42 @@ class Rebuilt:
         wanted, known = counted.wanted.select(own), again.select(own)
         values = {name: getattr(known, name) for name in _CONSTRAINTS[module]}
         place = ranks[files.process[own]], files.record_id[own]
-        self._add(module, log, place, wanted, values, np.repeat(made[own], 2) & (wanted.count > 0))
+        self._add(module, names, place, wanted, values, np.repeat(made[own], 2) & (wanted.count > 0))
         of.dealt += sum(part.dealt for part in counted.parts)
         if counted.parts[0].shared is None or (shared := counted.parts[0].reduced) is None:
             return
         rest = again.select(np.flatnonzero(~counted.own))
-        by_process = {
-            name: getattr(rest, name).reshape(len(counted.parts), -1, *getattr(rest, name).shape[1:])
-            for name in _CONSTRAINTS[module]
-        }
-        reduced = self._reduced.setdefault(
-            (log, module),
-            _Reduced(
-                wanted=shared,
-                record_id=files.record_id[~counted.own][: len(shared)],
-                sums={name: np.zeros_like(values[0]) for name, values in by_process.items()},
-            ),
-        )
-        for name, sums in reduced.sums.items():
+        sums = {}
+        for name in _CONSTRAINTS[module]:
+            values = getattr(rest, name)
             by = np.maximum if name == "end" else np.add
-            by(sums, by.reduce(by_process[name], axis=0), out=sums)
+            sums[name] = by.reduce(values.reshape(len(counted.parts), -1, *values.shape[1:]), axis=0)
+        none = {name: np.zeros_like(values) for name, values in sums.items()}
+        reduced = _Reduced(wanted=shared, record_id=files.record_id[~counted.own][: len(shared)], sums=none)
+        self._reduced.setdefault((log, module), reduced).add(sums)
 
-    def finish(self) -> None:
-        """Compare the reduced records, once."""
+    def add(self, other: Rebuilt) -> None:
+        """Add what was noted of the next ranks."""
+        for name, of in self.modules.items():
+            of.add(other.modules[name])
+        self.not_met.add_all(other.not_met)
+        for key, reduced in other._reduced.items():
+            if key in self._reduced:
+                self._reduced[key].add(reduced.sums)
+            else:
+                self._reduced[key] = reduced
+
+    def finish(self, names: Mapping[str, Mapping[int, bytes]]) -> None:
+        """Compare the reduced records, once. `names`: paths of the records of each log."""
         for (log, module), reduced in self._reduced.items():
             made = reduced.sums["count"] > 0
-            self._add(module, log, (None, reduced.record_id), reduced.wanted, reduced.sums, made)
+            self._add(module, names[log], (None, reduced.record_id), reduced.wanted, reduced.sums, made)
         self._reduced.clear()
 
     def _add(
         self,
         module: str,
-        log: str,
+        names: Mapping[int, bytes],
         place: tuple[np.ndarray | None, np.ndarray],
         wanted: Transfers,
         again: Mapping[str, np.ndarray],
@@ -149,10 +166,10 @@ class Rebuilt:
             wrong = ~equal if equal.ndim > 1 else ~equal[:, np.newaxis]
             if name in _BY_FILE:
                 of_file = np.where(mask.reshape(-1, 2).any(axis=1), 2, 0)
-                self._list(module, log, place, name, (asked, got), wrong & (of_file > 0)[:, np.newaxis])
+                self._list(module, names, place, name, (asked, got), wrong & (of_file > 0)[:, np.newaxis])
                 wrong = np.repeat(wrong, 2, axis=0)
             else:
-                self._list(module, log, place, name, (asked, got), wrong & mask[:, np.newaxis])
+                self._list(module, names, place, name, (asked, got), wrong & mask[:, np.newaxis])
             of.missed[NAMES[name]] += int(np.count_nonzero(mask & wrong.any(axis=1)))
             good &= ~wrong.any(axis=1)
         of.streams += int(mask.sum())
@@ -161,7 +178,7 @@ class Rebuilt:
     def _list(
         self,
         module: str,
-        log: str,
+        names: Mapping[int, bytes],
         place: tuple[np.ndarray | None, np.ndarray],
         name: str,
         values: tuple[np.ndarray, np.ndarray],
@@ -182,7 +199,7 @@ class Rebuilt:
             strict=True,
         ):  # fmt: skip
             record = int(record_id[file])
-            path = self._names[log].get(record, b"<record %d>" % record).decode("utf-8", "backslashreplace")
+            path = names.get(record, b"<record %d>" % record).decode("utf-8", "backslashreplace")
             counter = counter_names(module, name, row % 2)[column]
             rank = None if ranks is None else int(ranks[file])
             self.not_met.add(path, rank, counter, counted - less, made - less)

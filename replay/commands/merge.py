@@ -105,7 +105,7 @@ def command(
     """
     from replay import interface
     from replay.commands.json_output import print_json
-    from replay.commands.next_command import given_options, print_next
+    from replay.commands.next_command import print_next
     from replay.commands.progress import status
     from replay.ranks.stopping import unwind_on_signals
     from replay.show.terminal import print_merge
@@ -123,8 +123,6 @@ def command(
             reconstruct_limit=reconstruct_limit,
             force=force,
         )
-    if given := given_options(("workers", "dask")):
-        raise UsageError(f"{given[0]} shares the jobs of an archive: give --each too, or leave it out")
     with unwind_on_signals(), status("merging"):
         result = interface.merge(
             logs,
@@ -141,6 +139,7 @@ def command(
             keep_profiler_files=keep_profiler_files,
             extend=not no_extend,
             force=force,
+            executor=workers,
         )
     if as_json:
         print_json(result.as_json())

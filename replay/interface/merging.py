@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traces.errors import ProfileError, UsageError
+from traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
     from profiler_merge.merge import MergeResult
@@ -34,6 +35,7 @@ def merge(
     keep_profiler_files: bool = False,
     extend: bool = True,
     force: bool = False,
+    executor: Work = None,
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
@@ -44,7 +46,7 @@ def merge(
     `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
     `extend`: extend a profile that covers only some steps over the reads of the others, marked as reconstructed.
-    `force` replaces an earlier capture.
+    `force` replaces an earlier capture. `executor` (`concurrent.futures`, or a `Workers`) shares the ranks.
 
         merged = dxt_replay.merge("logs", "run.capture", profiles="profile")
 
@@ -70,7 +72,11 @@ def merge(
     )
     found = [log for path in several(logs) for log in _logs_of(path)]
     return merge_sources(
-        found, [file for path in several(profiles) for file in _profiles_of(path)], Path(output), options
+        found,
+        [file for path in several(profiles) for file in _profiles_of(path)],
+        Path(output),
+        options,
+        workers_of(executor),
     )
 
 

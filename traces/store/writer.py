@@ -84,6 +84,11 @@ class OpsWriter:
         _make_directory(self._folder)
         _make_directory(directory / USAGE_FOLDER)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the parts so far."""
+        return tuple(part.name for part in self._parts)
+
     def write(self, table: pa.Table) -> None:
         """Append rows of `OPS_SCHEMA`; several ranks may follow each other in one table."""
         if not table.schema.equals(OPS_SCHEMA):

@@ -67,7 +67,6 @@ def test_a_job_that_cannot_be_read_is_named_and_the_others_are_done(archive: Pat
         (["summary", "{}/imagenet", "--sort", "name"], "--sort orders several jobs"),
         (["summary", "{}", "--csv", "-", "--parquet", "x"], "--csv and --parquet write the same table"),
         (["merge", "--each", "{}", "-o", "out", "--align", "wall"], "--align speaks of one job"),
-        (["merge", "{}/imagenet", "-o", "out", "--workers", "2"], "--workers shares the jobs of an archive"),
         (["merge", "--each", "{}/nothing", "-o", "out"], "nothing does not exist"),
     ],
 )

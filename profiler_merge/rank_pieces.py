@@ -1,0 +1,112 @@
+"""How the ranks of a job are divided into pieces that can be merged apart: by its logs alone, never by who merges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from profiler_merge.capture_info import MAX_RANKS
+from profiler_merge.darshan.dxt import DXT_MODULES
+from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from profiler_merge.darshan.stream_starts import cut_at, locatable
+from profiler_merge.process_rows import LogCounters
+
+_OPERATION_BYTES = 8
+"""About what an operation is in a compressed log."""
+
+_LAST_RANK = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPiece:
+    """The ranks first to end - 1 of a job, and the logs of their processes.
+
+    own: whether some of them have spans of their own. regions: where their streams are in the one log of the job, as
+    (offset, bytes) by module; a module that is not named is read as a whole.
+    """
+
+    first: int
+    end: int
+    processes: tuple[ProcessLog, ...]
+    own: bool = False
+    regions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """What an error calls it."""
+        return f"rank {self.first}" if self.end == self.first + 1 else f"the ranks from {self.first} on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedJob:
+    """The pieces of a job, by rank, and about how many operations they hold together."""
+
+    pieces: tuple[RankPiece, ...]
+    operations: int
+
+
+def whole_job(job: JobLogs, own: Sequence[int]) -> DividedJob:
+    """All ranks as one piece. `own`: ranks with spans of their own."""
+    piece = RankPiece(first=0, end=_LAST_RANK, processes=job.processes, own=bool(own))
+    return DividedJob(pieces=(piece,), operations=0)
+
+
+def divided(job: JobLogs, known: LogCounters, own: Sequence[int], piece_operations: int) -> DividedJob:
+    """The ranks in pieces, or as one where their places in a log cannot be known beforehand.
+
+    `own`: ranks with spans of their own, which share no piece with others. `piece_operations`: counted operations of a
+    piece, or a few more, or those of one rank. Raises: LogError as `read_counters`.
+    """
+    whole = whole_job(job, own)
+    first = job.processes[0]
+    if first.log.skip_damaged or not 0 < job.nprocs <= MAX_RANKS:
+        return whole
+    dxt = [module for module in DXT_MODULES if module in first.log.modules] if first.rank is None else []
+    if dxt and not locatable(first.log):
+        return whole
+    operations = known.counters(first).operations(np.arange(job.nprocs)) if first.rank is None else _logged(job)
+    bounds = _bounds(operations, own, piece_operations)
+    if len(bounds) == 2:
+        return whole
+    regions = _regions(first, dxt, bounds)
+    pieces = [
+        RankPiece(
+            first=begin,
+            end=end if end < job.nprocs else _LAST_RANK,
+            processes=tuple(each for each in job.processes if each.rank is None or begin <= each.rank < end),
+            own=begin in own,
+            regions=regions[place],
+        )
+        for place, (begin, end) in enumerate(pairwise(bounds))
+    ]
+    return DividedJob(pieces=tuple(each for each in pieces if each.processes), operations=int(operations.sum()))
+
+
+def _logged(job: JobLogs) -> np.ndarray:
+    """float64 (ranks,): about how many operations the logs of each rank hold."""
+    found = np.zeros(job.nprocs)
+    for process in job.processes:
+        found[process.rank] += sum(module.length for module in process.log.modules.values()) / _OPERATION_BYTES
+    return found
+
+
+def _bounds(operations: np.ndarray, own: Sequence[int], piece_operations: int) -> list[int]:
+    """The first rank of each piece, and the number of ranks."""
+    cut = np.diff(np.cumsum(operations) // piece_operations) > 0
+    if cut.any():
+        has_own = np.isin(np.arange(len(operations)), own)
+        cut |= has_own[1:] != has_own[:-1]
+    return [0, *(np.flatnonzero(cut) + 1).tolist(), len(operations)]
+
+
+def _regions(process: ProcessLog, modules: Sequence[str], bounds: Sequence[int]) -> list[dict[str, tuple[int, int]]]:
+    """Where the streams of the ranks of each piece are in these modules."""
+    regions: list[dict[str, tuple[int, int]]] = [{} for _ in bounds[1:]]
+    for module in modules:
+        region = process.log.modules[module]
+        cuts = [region.offset, *cut_at(process.log, module, bounds[1:-1]), region.offset + region.length]
+        for each, (begin, end) in zip(regions, pairwise(cuts), strict=True):
+            each[module] = (begin, end - begin)
+    return regions

@@ -1,0 +1,144 @@
+"""A job merged in pieces of its ranks: what it is merged to as a whole, and the same bytes whoever merges."""
+
+import shutil
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from profiler_merge.darshan.log import open_log
+from profiler_merge.darshan.record_id import record_id
+from profiler_merge.darshan.stream_starts import cut_at
+from profiler_merge.merge import merge
+from profiler_merge.merge_options import MergeOptions
+from tests.darshan_writer import encode_dxt
+from tests.log_of_ranks import RANKS, rank_of_log, rows_by_rank, write_ranks
+from traces.errors import LogError
+from traces.store.reader import open_capture
+from traces.workers.workers import Workers
+
+PIECE = 60
+"""Operations of a piece: some ranks."""
+
+
+def parts_of(seed=12, *, threads=True):
+    rng = np.random.default_rng(seed)
+    return [rank_of_log(rank, rng, threads=threads) for rank in range(RANKS)]
+
+
+def shared_records():
+    """Two files whose counters were reduced: one is untraced, one has fewer opens than ranks."""
+    return [
+        {
+            "record_id": record_id(b"/data/shared-%d.bin" % file), "rank": -1, "POSIX_OPENS": opens, "POSIX_STATS": 5,
+            "POSIX_READS": 40, "POSIX_BYTES_READ": 40 * 512, "POSIX_MAX_BYTE_READ": 40 * 512 - 1,
+            "POSIX_SIZE_READ_100_1K": 40, "POSIX_F_OPEN_START_TIMESTAMP": 0.9, "POSIX_F_OPEN_END_TIMESTAMP": 1.0,
+            "POSIX_F_READ_START_TIMESTAMP": 1.0, "POSIX_F_READ_END_TIMESTAMP": 1.5,
+            "POSIX_F_CLOSE_START_TIMESTAMP": 1.6, "POSIX_F_CLOSE_END_TIMESTAMP": 2.0,
+        }
+        for file, opens in enumerate((3 * RANKS + 2, 3))
+    ]  # fmt: skip
+
+
+def merged(log, name, workers):
+    return merge([log], [], log.with_name(name), workers=workers)
+
+
+def contents(result):
+    """Everything that a capture says, with paths in the place of files: rows, files, and capture.json."""
+    capture = open_capture(result.capture)
+    files = {row.pop("path"): {**row, "file_id": None} for row in capture.files.to_pylist()}
+    return rows_by_rank(capture), files, {**result.as_json(), "capture": None}
+
+
+def all_bytes(folder):
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def parts_in(folder):
+    return len(list((folder / "ops").iterdir()))
+
+
+@pytest.mark.parametrize("threads", [True, False])
+@pytest.mark.parametrize("shared", [(), shared_records()])
+def test_pieces_are_what_the_whole_is(tmp_path, threads, shared):
+    log = write_ranks(tmp_path / "a.darshan", parts_of(threads=threads), threads=threads, shared=shared)
+    whole = merged(log, "whole.capture", Workers(1))
+    pieces = merged(log, "pieces.capture", Workers(1, piece_operations=PIECE))
+    assert contents(pieces) == contents(whole)
+    assert (parts_in(whole.capture), parts_in(pieces.capture) > 2) == (1, True)
+    with ThreadPoolExecutor(3) as threads_pool:
+        executor = Workers(executor=threads_pool, piece_operations=PIECE)
+        assert all_bytes(merged(log, "threads.capture", executor).capture) == all_bytes(pieces.capture)
+
+
+def test_any_number_of_processes_writes_the_same_bytes(tmp_path):
+    log = write_ranks(tmp_path / "a.darshan", parts_of(), threads=True, shared=shared_records())
+    found = []
+    for count in (1, 2, 3):
+        with Workers(count, piece_operations=PIECE) as workers:
+            found.append(all_bytes(merged(log, "out.capture", workers).capture))
+        shutil.rmtree(tmp_path / "out.capture")
+    assert found[0] == found[1] == found[2]
+
+
+def test_streams_that_are_not_in_the_order_of_the_ranks(tmp_path):
+    parts = parts_of()
+    log = write_ranks(tmp_path / "a.darshan", [*parts[3:], *parts[:3]], threads=True)
+    whole = merged(log, "whole.capture", Workers(1))
+    with Workers(2, piece_operations=PIECE) as workers:
+        assert contents(merged(log, "pieces.capture", workers)) == contents(whole)
+
+
+def test_what_only_looks_like_the_start_of_a_stream(tmp_path):
+    """A host name that is a stream by itself, in a stream that is stored as it is: the pieces show that it is none."""
+    parts = parts_of()
+    streams = [encode_dxt(part[1], "DXT_POSIX", 2) for part in parts]
+    rank = 4
+    fake = zlib.compress(encode_dxt([parts[0][1][0]], "DXT_POSIX", 2)[:8] + rank.to_bytes(8, "little") + bytes(88), 9)
+    assert len(fake) <= 64
+    assert streams[1][24:29] == b"node0"
+    streams[1] = streams[1][:24] + fake + bytes(64 - len(fake)) + streams[1][88:]
+    dxt = [zlib.compress(stream, 0) for stream in streams]
+    log = write_ranks(tmp_path / "a.darshan", parts, threads=True, dxt=dxt)
+    opened = open_log(log)
+    region = opened.modules["DXT_POSIX"]
+    begin = region.offset + len(dxt[0])
+    assert begin < cut_at(opened, "DXT_POSIX", [rank])[0] < begin + len(dxt[1])
+    whole = merged(log, "whole.capture", Workers(1))
+    with Workers(2, piece_operations=PIECE) as workers:
+        assert contents(merged(log, "pieces.capture", workers)) == contents(whole)
+
+
+def test_cuts_are_where_the_streams_begin(tmp_path):
+    parts = parts_of()
+    dxt = [zlib.compress(encode_dxt(part[1], "DXT_POSIX", 2)) for part in parts]
+    opened = open_log(write_ranks(tmp_path / "a.darshan", parts, threads=True, dxt=dxt))
+    region = opened.modules["DXT_POSIX"]
+    sizes = np.cumsum([0, *(len(stream) for stream in dxt)])
+    assert cut_at(opened, "DXT_POSIX", range(RANKS + 1)) == (region.offset + sizes).tolist()
+
+
+def test_damage_is_described_as_by_one_process_and_leaves_nothing(tmp_path):
+    parts = parts_of()
+    dxt = [zlib.compress(encode_dxt(part[1], "DXT_POSIX", 2)) for part in parts]
+    dxt[5] = dxt[5][:40] + bytes([dxt[5][40] ^ 255]) + dxt[5][41:]
+    log = write_ranks(tmp_path / "a.darshan", parts, threads=True, dxt=dxt)
+    messages = []
+    for workers in (Workers(1), Workers(1, piece_operations=PIECE), Workers(2, piece_operations=PIECE)):
+        with workers, pytest.raises(LogError) as raised:
+            merged(log, "out.capture", workers)
+        messages.append(str(raised.value))
+    assert len(set(messages)) == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.darshan"]
+
+
+def test_the_rest_of_a_damaged_log_is_the_same_too(tmp_path):
+    parts = parts_of()
+    dxt = [zlib.compress(encode_dxt(part[1], "DXT_POSIX", 2)) for part in parts]
+    log = write_ranks(tmp_path / "a.darshan", parts, threads=True, dxt=[*dxt[:5], dxt[5][:-20]])
+    options = MergeOptions(skip_damaged=True)
+    whole = merge([log], [], tmp_path / "whole.capture", options)
+    with Workers(2, piece_operations=PIECE) as workers:
+        assert contents(merge([log], [], tmp_path / "pieces.capture", options, workers)) == contents(whole)

@@ -1,0 +1,66 @@
+"""Other numbers for files in parts of a capture that is being written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traces.errors import TargetError
+from traces.schema import OPS, OPS_SCHEMA, codes
+from traces.store.usage import OPS_FOLDER, USAGE_FOLDER
+from traces.store.writer import OpsWriter
+
+_RENAME = OPS.index("rename")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenumberedParts:
+    """Names of the parts that one `OpsWriter` wrote, in their order, and the new number of each file by its negative
+    one."""
+
+    parts: tuple[str, ...]
+    numbers: Mapping[int, int]
+
+
+def renumber(directory: Path, change: RenumberedParts) -> None:
+    """Write parts of the capture in `directory`, and their usage, again with other numbers instead of negative ones.
+
+    It may be done again: what has a number keeps it. Raises: TargetError when the disk refuses.
+    """
+    if not change.parts:
+        return
+    again = directory / f".again-{change.parts[0]}"
+    shutil.rmtree(again, ignore_errors=True)
+    least = -min(change.numbers)
+    number = np.full(least + 1, -1, dtype=np.int32)
+    number[[-each for each in change.numbers]] = list(change.numbers.values())
+    try:
+        with OpsWriter(again) as writer:
+            for part in change.parts:
+                with pq.ParquetFile(directory / OPS_FOLDER / part) as opened:
+                    for group in range(opened.num_row_groups):
+                        writer.write(_renumbered(opened.read_row_group(group), number))
+        for folder in (OPS_FOLDER, USAGE_FOLDER):
+            for file in sorted((again / folder).iterdir()):
+                os.replace(file, directory / folder / file.name)
+        shutil.rmtree(again)
+    except (OSError, pa.ArrowException) as error:
+        raise TargetError(f"cannot write {directory}: {error}; free space or choose another --output") from error
+
+
+def _renumbered(rows: pa.Table, number: np.ndarray) -> pa.Table:
+    renamed = codes(rows, "op") == _RENAME
+    for name, mine in (("file_id", slice(None)), ("offset", renamed)):
+        old = rows[name].to_numpy()
+        new = old.copy()
+        of = new[mine]
+        new[mine] = np.where(of < -1, number[np.maximum(-of, 0)], of)
+        rows = rows.set_column(rows.schema.get_field_index(name), OPS_SCHEMA.field(name), pa.array(new))
+    return rows
