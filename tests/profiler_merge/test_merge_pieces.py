@@ -1,5 +1,6 @@
 """A job merged in pieces of its ranks: what it is merged to as a whole, and the same bytes whoever merges."""
 
+import re
 import shutil
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -46,10 +47,16 @@ def merged(log, name, workers):
 
 
 def contents(result):
-    """Everything that a capture says, with paths in the place of files: rows, files, and capture.json."""
+    """Everything that a capture says, with paths in the place of files: rows, files, and what `merge --json` prints.
+
+    Which counter that is not met comes first depends on which ranks are worked on together.
+    """
     capture = open_capture(result.capture)
     files = {row.pop("path"): {**row, "file_id": None} for row in capture.files.to_pylist()}
-    return rows_by_rank(capture), files, {**result.as_json(), "capture": None}
+    said = {**result.as_json(), "capture": None}
+    said["rebuilt"] = {**said["rebuilt"], "not_met": sorted(said["rebuilt"]["not_met"], key=str)}
+    said["warnings"] = [re.sub(r"\(for example.*", "", warning) for warning in said["warnings"]]
+    return rows_by_rank(capture), files, said
 
 
 def all_bytes(folder):
