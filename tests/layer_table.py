@@ -187,6 +187,7 @@ MAY_IMPORT = {
         "replay.plan",
         "replay.twin",
         "traces",
+        "traces.measures",
         "traces.store",
     },
     "replay.fitting": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from replay.commands.shared_options import (
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
+    from replay.witness.counted_comparison import CountedComparison
     from traces.workers.workers import Workers
 
 
@@ -98,7 +100,7 @@ def command(
             raise UsageError(f"{source} is a Darshan log of a replay, too: give the recorded capture first")
         with status("comparing"):
             counted = interface.compare_log(source, replay, maps=maps)
-        _print_counted(counted.as_json(), as_json=as_json)
+        _print_counted(counted, as_json=as_json)
         raise SystemExit(0 if counted.passed else 1)
     thresholds = interface.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     with status("comparing"):
@@ -115,15 +117,15 @@ def command(
         raise SystemExit(1)
 
 
-def _print_counted(comparison: Mapping[str, Any], *, as_json: bool) -> None:
+def _print_counted(comparison: CountedComparison, *, as_json: bool) -> None:
     from replay.commands.json_output import print_json
     from replay.show.counted_sections import counted_sections
     from replay.show.terminal import print_sections
 
     if as_json:
-        print_json(comparison)
-    else:
-        print_sections(counted_sections(comparison))
+        print_json(comparison.as_json())
+    else:  # the files are not printed, and may be millions
+        print_sections(counted_sections(dataclasses.replace(comparison, by_file=()).as_json()))
 
 
 def _print_floor(floor: Mapping[str, Any], *, details: bool, as_json: bool) -> None:

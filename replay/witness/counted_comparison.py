@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -28,9 +28,10 @@ from replay.witness.tallies import (
     SIZES,
     SUMMED,
     WRITES,
+    Tally,
+    TallyCollector,
     add_rows,
     column,
-    empty_tally,
 )
 from traces.errors import UsageError
 from traces.store.part_capture import part_of
@@ -104,23 +105,80 @@ class CountedComparison:
     strangers: tuple[str, ...]
     besides: Besides
     warnings: tuple[str, ...]
-    by_file: tuple[CountedFile, ...]
+    by_file: Sequence[CountedFile]
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(dataclasses.replace(self, by_file=tuple(self.by_file)))
+
+
+class FileCounts(Sequence[CountedFile]):
+    """The files that were used, each made when it is asked for: a million of them would fill gigabytes."""
+
+    def __init__(self, paths: Sequence[str], used: np.ndarray, wrong: np.ndarray, sides: tuple[Tally, Tally]) -> None:
+        """`used`, `wrong`: file ids, ascending. `sides`: what is judged of what was expected and counted."""
+        self._paths, self._used, self._wrong = paths, used, frozenset(wrong.tolist())
+        self._sides = sides
+        self._begins = [np.searchsorted(side.file, np.append(used, len(paths))) for side in sides]
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    @overload
+    def __getitem__(self, place: int) -> CountedFile: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[CountedFile]: ...
+    def __getitem__(self, place: int | slice) -> CountedFile | Sequence[CountedFile]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        file = int(self._used[place])
+        place = range(len(self))[place]
+        expected, counted = (
+            _by_interface(side.where(slice(begins[place], begins[place + 1])))
+            for side, begins in zip(self._sides, self._begins, strict=True)
+        )
+        return CountedFile(path=self._paths[file], equal=file not in self._wrong, expected=expected, counted=counted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Judged:
+    """Which counts are judged. `columns`: bool (interfaces, columns), those that are where nothing else is said; bool
+    (files,) each: `hdf5`, read by that library; `mpi`, used through MPI-IO; `at_end`, read there at its end."""
+
+    columns: np.ndarray
+    hdf5: np.ndarray
+    mpi: np.ndarray
+    at_end: np.ndarray
+
+    def looked_at(self, interface: np.ndarray, file: np.ndarray) -> np.ndarray:
+        """Of each count (n,), whether any of its file and interface is judged."""
+        # What a library makes of its calls is its own matter: below MPI-IO, POSIX counts other requests.
+        any_column = np.asarray(self.columns.any(axis=1))
+        mask: np.ndarray = any_column[interface] & ~self.hdf5[file] & ~((interface == _BELOW) & self.mpi[file])
+        return mask
+
+    def __call__(self, interface: np.ndarray, file: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Of each count (n,), whether it is judged."""
+        # Of MPI-IO Darshan counts the bytes that were asked for, not those that came.
+        came = (interface == _MPI) & self.at_end[file] & np.isin(columns, _columns(READS[1], *SIZES))
+        mask: np.ndarray = self.looked_at(interface, file) & self.columns[interface, columns] & ~came
+        return mask
+
+    def of(self, tally: Tally) -> Tally:
+        """Those of the counts that are judged."""
+        return tally.where(self(tally.interface, tally.file, tally.column))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Sides:
-    """Tallies of what was asked for and what was counted; bool of their shape, what is judged; bool by file.
+    """What was asked for and what was counted, what of it is judged, and the files that are not, bool (files,).
 
     `whole`: whether all of the capture was replayed, once. `may_be_more`: columns that may be above what was asked for.
     """
 
-    expected: np.ndarray
-    counted: np.ndarray
-    judged: np.ndarray
+    expected: Tally
+    counted: Tally
+    judged: _Judged
     unjudged: np.ndarray
     whole: bool
     may_be_more: tuple[str, ...]
@@ -134,51 +192,53 @@ def compare_counted(source: Capture, logs: Sequence[DarshanLog], maps: Iterable[
     """
     asked = asked_for(logs)
     capture = part_of(source, asked.part)
-    expected, judged, unjudged = _expected(capture, asked)
-    places = _places(capture, (*asked.maps, *maps))
-    counted = counted_replay(logs, places)
-    tally = empty_tally(expected.shape[1])
-    tally[:, : counted.tally.shape[1]] = counted.tally
-    if not tally.any() and expected.any():
+    expected, hdf5 = _expected(capture, asked)
+    counted = counted_replay(logs, _places(capture, (*asked.maps, *maps)))
+    if not len(counted.tally.keys) and len(expected.keys):
         raise UsageError(
             f"{logs[0].path} counted none of the files of {source.named}: it is the log of another capture's replay, "
             "or real data were read, whose place --map PREFIX=DIR gives"
         )
-    if INTERFACES[_MPI] not in counted.modules:  # a Darshan without MPI does not see its files
-        judged[_MPI] = False
-        unjudged |= expected[_MPI].any(axis=1)
+    by_mpi = expected.where(expected.interface == _MPI)
+    mpi, at_end = (np.zeros(capture.files.num_rows, dtype=bool) for _ in range(2))
+    mpi[by_mpi.file] = True
+    at_end[by_mpi.file[by_mpi.column == column(AT_END)]] = True
+    mpi_seen = INTERFACES[_MPI] in counted.modules  # a Darshan without MPI does not see its files
     sides = _Sides(
         expected=expected,
-        counted=tally,
-        judged=judged,
-        unjudged=unjudged,
+        counted=counted.tally,
+        judged=_Judged(columns=_judged_columns(asked, mpi_seen=mpi_seen), hdf5=hdf5, mpi=mpi, at_end=at_end),
+        unjudged=hdf5 if mpi_seen else hdf5 | mpi,
         whole=asked.part.is_everything and asked.repeat == 1 and asked.api == "auto" and asked.reconstruct,
         may_be_more=_ADDED if asked.cold else _ADDED[:2],
     )
     return _comparison(capture, len(logs), sides, counted)
 
 
-def _expected(capture: Capture, asked: AskedFor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The tally of what the replay issues; bool of the same shape, what of it is judged; bool of the unjudged files."""
+def _expected(capture: Capture, asked: AskedFor) -> tuple[Tally, np.ndarray]:
+    """The tally of what the replay issues; bool (files,), those that the HDF5 library reads."""
     layers = choose_layers(capture, api=asked.api, reconstruct=asked.reconstruct)
-    expected = empty_tally(capture.files.num_rows)
+    collector = TallyCollector()
     hdf5 = np.zeros(capture.files.num_rows, dtype=bool)
-    for rank in capture.ranks:
-        add_rows(expected, hdf5, capture.operations(rank, columns=list(_ROW_COLUMNS)), layers)
-    expected[:, :, SUMMED] *= asked.repeat
-    judged = np.ones(expected.shape, dtype=bool)
-    judged[:, hdf5] = False
-    # What a library makes of its calls is its own matter: below MPI-IO, POSIX counts other requests.
-    judged[_BELOW, expected[_MPI].any(axis=1)] = False
-    judged[:, :, [column(name) for name in (*_NOT_SEEN, AT_END)]] = False
-    # Of MPI-IO Darshan counts the bytes that were asked for, not those that came.
-    at_end = np.flatnonzero(expected[_MPI, :, column(AT_END)])
-    judged[_MPI, at_end[:, None], [column(name) for name in (READS[1], *SIZES)]] = False
-    judged[_MPI, :, [column(name) for name in ("opens", "seeks", "renames", *LAST_BYTES)]] = False
+    add_rows(collector, hdf5, capture.operations(columns=list(_ROW_COLUMNS)), layers)
+    once = collector.tally()
+    return Tally(keys=once.keys, values=once.values * np.where(SUMMED[once.column], asked.repeat, 1)), hdf5
+
+
+def _judged_columns(asked: AskedFor, *, mpi_seen: bool) -> np.ndarray:
+    """As of `_Judged`."""
+    judged = np.ones((len(INTERFACES), len(COLUMNS)), dtype=bool)
+    judged[:, _columns(*_NOT_SEEN, AT_END)] = False
+    judged[_MPI, _columns("opens", "seeks", "renames", *LAST_BYTES)] = False
+    judged[_MPI] &= mpi_seen
     if asked.direct:  # requests past the page cache are as long as whole blocks
-        judged[_BELOW, :, [column(name) for name in (READS[1], WRITES[1], *LAST_BYTES, *SIZES)]] = False
-    judged[INTERFACES.index("STDIO"), :, [column(name) for name in ("renames", *SIZES)]] = False
-    return expected, judged, hdf5
+        judged[_BELOW, _columns(READS[1], WRITES[1], *LAST_BYTES, *SIZES)] = False
+    judged[INTERFACES.index("STDIO"), _columns("renames", *SIZES)] = False
+    return judged
+
+
+def _columns(*names: str) -> list[int]:
+    return [column(name) for name in names]
 
 
 def _places(capture: Capture, maps: Iterable[str]) -> dict[bytes, int]:
@@ -189,85 +249,81 @@ def _places(capture: Capture, maps: Iterable[str]) -> dict[bytes, int]:
 
 
 def _comparison(capture: Capture, logs: int, sides: _Sides, found: CountedReplay) -> CountedComparison:
-    wanted, counted = (np.where(sides.judged, side, 0) for side in (sides.expected, sides.counted))
-    looked_at = sides.judged.any(axis=2, keepdims=True)
-    more = counted - wanted
+    wanted, counted = (sides.judged.of(side) for side in (sides.expected, sides.counted))
+    both = Tally(keys=np.union1d(wanted.keys, counted.keys), values=np.empty(0))
+    more = counted.values_at(both.keys) - wanted.values_at(both.keys)
     free = np.isin(COLUMNS, sides.may_be_more)
-    differs = (more < 0) | ((more != 0) & ~free)
-    used = np.flatnonzero((wanted != 0).any(axis=(0, 2)) | (counted != 0).any(axis=(0, 2)))
-    wrong = differs.any(axis=(0, 2))
+    differs = (more < 0) | ((more != 0) & ~free[both.column])
+    used, wrong = np.unique(both.file), np.unique(both.file[differs])
     paths = capture.paths()
-    passed = bool(len(used)) and not differs.any() and not found.strangers
+    passed = bool(len(used)) and not len(wrong) and not found.strangers
     result = CountedComparison(
         headline="",
         verdict="exact" if passed else "incomplete" if found.incomplete else "differs",
         passed=passed,
         logs=logs,
         files=len(used),
-        equal_files=int((~wrong[used]).sum()),
-        recorded=_recorded(capture, sides.judged & (wanted != 0).any(axis=(0, 2))[:, None]) if sides.whole else {},
-        expected=_totals(np.where(looked_at, sides.expected, 0)),
-        counted=_totals(np.where(looked_at, sides.counted, 0)),
+        equal_files=len(used) - len(wrong),
+        recorded=_recorded(capture, sides.judged, np.unique(wanted.file)) if sides.whole else {},
+        expected=_totals(sides.expected, sides.judged),
+        counted=_totals(sides.counted, sides.judged),
         differing=int(differs.sum()),
-        differences=_differences(paths, differs, wanted, counted),
-        added={name: int(np.maximum(more[:, :, column(name)], 0).sum()) for name in _ADDED},
-        not_seen={name: int(sides.expected[:, :, column(name)].sum()) for name in _NOT_SEEN},
+        differences=_differences(paths, both.keys[differs], wanted, counted),
+        added={name: int(np.maximum(more[both.column == column(name)], 0).sum()) for name in _ADDED},
+        not_seen={name: int(_values(sides.expected, name).sum()) for name in _NOT_SEEN},
         unjudged=tuple(paths[file] for file in np.flatnonzero(sides.unjudged).tolist()),
         strangers=found.strangers,
         besides=found.besides,
         warnings=found.warnings,
-        by_file=tuple(
-            CountedFile(
-                path=paths[file],
-                equal=not wrong[file],
-                expected=_by_interface(wanted[:, file]),
-                counted=_by_interface(counted[:, file]),
-            )
-            for file in used.tolist()
-        ),
+        by_file=FileCounts(paths, used, wrong, (wanted, counted)),
     )
     return dataclasses.replace(result, headline=_headline(result))
 
 
-def _recorded(capture: Capture, judged: np.ndarray) -> dict[str, int]:
-    """What Darshan counted in the application, of what is judged; empty where it counted nothing."""
+def _recorded(capture: Capture, judged: _Judged, used: np.ndarray) -> dict[str, int]:
+    """What Darshan counted in the application, of what is judged of the files `used`; empty without counts."""
     totals: dict[str, int] = {}
     for interface, prefix in enumerate(("posix", "mpiio", "stdio")):
         for name in (*READS, *WRITES):
-            counts = capture.files[f"{prefix}_{name}"].to_numpy(zero_copy_only=False)
-            known = ~np.isnan(counts) & judged[interface, :, column(name)]
+            counts = capture.files[f"{prefix}_{name}"].to_numpy(zero_copy_only=False)[used]
+            known = ~np.isnan(counts) & judged(np.full(len(used), interface), used, np.full(len(used), column(name)))
             if known.any():
                 totals[name] = totals.get(name, 0) + int(counts[known].sum())
     return totals
 
 
 def _differences(
-    paths: Sequence[str], differs: np.ndarray, wanted: np.ndarray, counted: np.ndarray
+    paths: Sequence[str], keys: np.ndarray, wanted: Tally, counted: Tally
 ) -> tuple[CountedDifference, ...]:
-    """The first of them, file by file."""
+    """The first of the counts at `keys`, file by file."""
+    first = Tally(keys=keys[:MAX_DIFFERENCES], values=np.empty(0))
+    here, there = (side.where(np.isin(side.keys, first.keys)).values_at(first.keys) for side in (wanted, counted))
+    rows = zip(first.file, first.interface, first.column, here, there, strict=True)
     return tuple(
         CountedDifference(
-            path=paths[file],
-            interface=INTERFACES[interface],
-            what=COLUMNS[place],
-            expected=int(wanted[interface, file, place]),
-            counted=int(counted[interface, file, place]),
+            path=paths[file], interface=INTERFACES[interface], what=COLUMNS[place], expected=asked, counted=found
         )
-        for file, interface, place in np.argwhere(differs.transpose(1, 0, 2))[:MAX_DIFFERENCES].tolist()
+        for file, interface, place, asked, found in (map(int, row) for row in rows)
     )
 
 
-def _totals(tally: np.ndarray) -> dict[str, int]:
-    return {name: int(tally[:, :, column(name)].sum()) for name in _TOTALS}
+def _values(tally: Tally, name: str) -> np.ndarray:
+    values: np.ndarray = tally.values[tally.column == column(name)]
+    return values
 
 
-def _by_interface(tally: np.ndarray) -> dict[str, dict[str, int]]:
-    """The counts of one file that are not 0, by interface."""
-    return {
-        interface: {name: int(value) for name, value in zip(COLUMNS, row, strict=True) if value}
-        for interface, row in zip(INTERFACES, tally, strict=True)
-        if row.any()
-    }
+def _totals(tally: Tally, judged: _Judged) -> dict[str, int]:
+    """Of the files and interfaces that are looked at."""
+    seen = tally.where(judged.looked_at(tally.interface, tally.file))
+    return {name: int(_values(seen, name).sum()) for name in _TOTALS}
+
+
+def _by_interface(counts: Tally) -> dict[str, dict[str, int]]:
+    """The counts of one file, by interface."""
+    found: dict[str, dict[str, int]] = {}
+    for interface, name, value in zip(counts.interface, counts.column, counts.values, strict=True):
+        found.setdefault(INTERFACES[interface], {})[COLUMNS[name]] = int(value)
+    return found
 
 
 def _headline(found: CountedComparison) -> str:

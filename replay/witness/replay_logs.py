@@ -13,7 +13,7 @@ import numpy as np
 from profiler_merge.darshan.counters import CounterTable, read_counters
 from profiler_merge.darshan.log import DarshanLog, open_log
 from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
-from replay.witness.tallies import COLUMNS, INTERFACES, SIZES, SUMMED, column, empty_tally
+from replay.witness.tallies import COLUMNS, INTERFACES, SIZES, Tally, TallyCollector
 from traces.part import Part
 from traces.replay_record import API_CHOICES
 
@@ -52,8 +52,7 @@ _COMMON: Mapping[str, tuple[str, ...]] = {
     "last_byte_written": ("MAX_BYTE_WRITTEN",),
     **{name: (name.upper(), re.sub("(READ|WRITE)", r"\1_AGG", name.upper())) for name in SIZES},
 }
-_MOVED = [column("bytes_read"), column("bytes_written")]
-_DATA = [*_MOVED, column("reads"), column("writes")]
+_DATA = ("bytes_read", "bytes_written", "reads", "writes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +81,14 @@ class Besides:
 class CountedReplay:
     """What the logs counted.
 
-    tally: as `tallies.empty_tally`, of the files whose places were given.
+    tally: of the files whose places were given.
     strangers: paths below the twin that were read or written and are not among them.
     modules: Darshan modules that any log has.
     incomplete: whether Darshan ran out of memory for the counts of any log.
     warnings: of the logs, but for those about its traces, which are not used.
     """
 
-    tally: np.ndarray
+    tally: Tally
     strangers: tuple[str, ...]
     besides: Besides
     modules: frozenset[str]
@@ -141,7 +140,7 @@ def counted_replay(logs: Sequence[DarshanLog], places: Mapping[bytes, int]) -> C
 
     Raises: LogError for damage.
     """
-    tally = empty_tally(max(places.values(), default=-1) + 1)
+    collector = TallyCollector()
     strangers: set[str] = set()
     others: set[bytes] = set()
     moved = np.zeros(2, dtype=np.int64)
@@ -149,23 +148,22 @@ def counted_replay(logs: Sequence[DarshanLog], places: Mapping[bytes, int]) -> C
     for log in logs:
         files = {record: places.get(without_target(name), -1) for record, name in log.names.items()}
         for interface, table in _tables(log):
-            found = [files.get(int(record), -1) for record in table.record_ids]
-            file_id = np.array(found, dtype=np.int64).reshape(-1)
-            columns = _columns(table, INTERFACES[interface])
+            file_id = np.array([files.get(int(record), -1) for record in table.record_ids], dtype=np.int64).reshape(-1)
             known = file_id >= 0
-            kept = tally[interface]
-            for place, summed in enumerate(SUMMED):
-                (np.add if summed else np.maximum).at(kept[:, place], file_id[known], columns[known, place])
-            for row in np.flatnonzero(~known):
-                name = log.names.get(int(table.record_ids[row]), b"")
-                if _IN_TWIN.search(name) is None:
-                    others.add(name)
-                    moved += columns[row, _MOVED]
-                elif columns[row, _DATA].any():  # the folders of the twin are opened, too
-                    strangers.add(os.fsdecode(name))
+            for name in COLUMNS:
+                values = _column(table, INTERFACES[interface], name)
+                collector.add(interface, name, file_id[known], values[known])
+            data = np.stack([_column(table, INTERFACES[interface], name)[~known] for name in _DATA], axis=1)
+            for row, record in enumerate(table.record_ids[~known].tolist()):
+                path = log.names.get(record, b"")
+                if _IN_TWIN.search(path) is None:
+                    others.add(path)
+                    moved += data[row, :2]
+                elif data[row].any():  # the folders of the twin are opened, too
+                    strangers.add(os.fsdecode(path))
         warnings += [text for text in log.warnings if "DXT_" not in text]
     return CountedReplay(
-        tally=tally,
+        tally=collector.tally(),
         strangers=tuple(sorted(strangers)),
         besides=Besides(files=len(others), bytes_read=int(moved[0]), bytes_written=int(moved[1])),
         modules=frozenset(name for log in logs for name in log.modules),
@@ -181,17 +179,15 @@ def _tables(log: DarshanLog) -> Iterator[tuple[int, CounterTable]]:
             yield interface, table
 
 
-def _columns(table: CounterTable, module: str) -> np.ndarray:
-    """int64 (records, COLUMNS); a counter that the module does not have is 0."""
+def _column(table: CounterTable, module: str, name: str) -> np.ndarray:
+    """A column of a tally, int64 (records,); a counter that the module does not have is 0."""
     prefix = module.replace("-", "")
-    rules = {**_COMMON, **_COUNTERS[module]}
-    columns = np.zeros((len(table.record_ids), len(COLUMNS)), dtype=np.int64)
-    for place, name in enumerate(COLUMNS):
-        for counter in rules.get(name, ()):
-            values = table.counters.get(f"{prefix}_{counter.lstrip('-')}")
-            if values is not None:
-                columns[:, place] += np.maximum(values, 0) * (-1 if counter.startswith("-") else 1)
-    return columns
+    values = np.zeros(len(table.record_ids), dtype=np.int64)
+    for counter in {**_COMMON, **_COUNTERS[module]}.get(name, ()):
+        found = table.counters.get(f"{prefix}_{counter.lstrip('-')}")
+        if found is not None:
+            values += np.maximum(found, 0) * (-1 if counter.startswith("-") else 1)
+    return values
 
 
 def _words(log: DarshanLog) -> list[str] | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from replay.plan.chosen_layers import HDF5, MPIIO, MPIIO_COLLECTIVE, POSIX, STDIO, LayerChoice
+from traces.measures.stable_order import runs, stable_order
 from traces.schema import OPS, READ, WRITE, codes
 
 INTERFACES = ("POSIX", "MPI-IO", "STDIO")
-"""Names of the Darshan modules that count what a replay issues; the first dimension of a tally."""
+"""Names of the Darshan modules that count what a replay issues; by their place in a tally."""
 
 _BINS = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
 _BOUNDS = np.array([100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30])
@@ -27,9 +29,12 @@ SIZES = tuple(f"size_{way}_{size}" for way in ("read", "write") for size in _BIN
 AT_END = "reads_at_end"
 """Reads that returned nothing, which no counter of Darshan's shows."""
 COLUMNS = (*CALLS, *READS, *WRITES, *LAST_BYTES, *SIZES, AT_END)
-"""What is counted; the last dimension of a tally."""
+"""What is counted."""
 _PLACE = {name: place for place, name in enumerate(COLUMNS)}
 SUMMED = np.array([name not in LAST_BYTES for name in COLUMNS])
+"""bool (columns,): the counts that add up; of the others the largest counts."""
+
+_MOST_PENDING = 1 << 20
 
 _INTERFACE_OF_BACKEND = {
     POSIX: INTERFACES.index("POSIX"),
@@ -39,9 +44,79 @@ _INTERFACE_OF_BACKEND = {
 }
 
 
-def empty_tally(files: int) -> np.ndarray:
-    """int64 (len(INTERFACES), files, len(COLUMNS)) of zeros."""
-    return np.zeros((len(INTERFACES), files, len(COLUMNS)), dtype=np.int64)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tally:
+    """The counts that are not 0, by file, then by interface and by column: int64 (n,) each.
+
+    `keys` ascend: (file * len(INTERFACES) + interface) * len(COLUMNS) + column.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+
+    @property
+    def file(self) -> np.ndarray:
+        """File id of each count."""
+        files: np.ndarray = self.keys // (len(INTERFACES) * len(COLUMNS))
+        return files
+
+    @property
+    def interface(self) -> np.ndarray:
+        """Index into INTERFACES of each count."""
+        interfaces: np.ndarray = self.keys // len(COLUMNS) % len(INTERFACES)
+        return interfaces
+
+    @property
+    def column(self) -> np.ndarray:
+        """Index into COLUMNS of each count."""
+        columns: np.ndarray = self.keys % len(COLUMNS)
+        return columns
+
+    def where(self, mask: np.ndarray | slice) -> Tally:
+        """The counts for which the boolean `mask` (n,) holds, or of a slice."""
+        return Tally(keys=self.keys[mask], values=self.values[mask])
+
+    def values_at(self, keys: np.ndarray) -> np.ndarray:
+        """The counts at `keys`, which have all of these: int64, 0 where there is none."""
+        values = np.zeros(len(keys), dtype=np.int64)
+        values[np.searchsorted(keys, self.keys)] = self.values
+        return values
+
+
+class TallyCollector:
+    """Adds up a tally. Memory: 16 bytes for each count that is not 0, and as much for those to come."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[np.ndarray, np.ndarray]] = []
+        self._size = self._folded = 0
+
+    def add(self, interface: int, name: str, files: np.ndarray, values: np.ndarray) -> None:
+        """Add values (n,) of the column `name` of files (n,); of LAST_BYTES the largest counts."""
+        used = values != 0
+        keys = (files[used].astype(np.int64) * len(INTERFACES) + interface) * len(COLUMNS) + column(name)
+        self._parts.append((keys, values[used].astype(np.int64)))
+        self._size += len(keys)
+        if self._size > max(_MOST_PENDING, 2 * self._folded):
+            self._fold()
+
+    def tally(self) -> Tally:
+        """All that was added."""
+        self._fold()
+        ((keys, values),) = self._parts
+        return Tally(keys=keys, values=values).where(values != 0)
+
+    def _fold(self) -> None:
+        none = np.empty(0, dtype=np.int64)
+        keys, values = (np.concatenate(part) for part in zip((none, none), *self._parts, strict=True))
+        if len(keys):
+            order = np.argsort(keys, kind="stable")
+            keys, values = keys[order], values[order]
+            first = runs(keys)
+            keys = keys[first]
+            sums, largest = np.add.reduceat(values, first), np.maximum.reduceat(values, first)
+            values = np.where(SUMMED[keys % len(COLUMNS)], sums, largest)
+        self._parts = [(keys, values)]
+        self._size = self._folded = len(keys)
 
 
 def column(name: str) -> int:
@@ -49,7 +124,7 @@ def column(name: str) -> int:
     return _PLACE[name]
 
 
-def add_rows(tally: np.ndarray, hdf5: np.ndarray, batches: Iterable[pa.RecordBatch], layers: LayerChoice) -> None:
+def add_rows(tally: TallyCollector, hdf5: np.ndarray, batches: Iterable[pa.RecordBatch], layers: LayerChoice) -> None:
     """Add what a replay issues of a capture's rows.
 
     Batches have the columns op, api, file_id, origin, offset and length. `hdf5`: bool (files,), set where the HDF5
@@ -65,22 +140,29 @@ def add_rows(tally: np.ndarray, hdf5: np.ndarray, batches: Iterable[pa.RecordBat
         for code, interface in _INTERFACE_OF_BACKEND.items():
             chosen = backend == code
             if chosen.any():
-                _add(tally[interface], op[chosen], file_id[chosen], offset[chosen], length[chosen])
+                _add(tally, interface, op[chosen], file_id[chosen], offset[chosen], length[chosen])
 
 
-def _add(table: np.ndarray, op: np.ndarray, file_id: np.ndarray, offset: np.ndarray, length: np.ndarray) -> None:
+def _add(
+    tally: TallyCollector, interface: int, op: np.ndarray, file_id: np.ndarray, offset: np.ndarray, length: np.ndarray
+) -> None:
     for name in _CALLS:
-        np.add.at(table[:, column(f"{name}s")], file_id[op == OPS.index(name)], 1)
-    np.add.at(table[:, column(AT_END)], file_id[(op == READ) & (length == 0)], 1)
+        tally.add(interface, f"{name}s", *np.unique(file_id[op == OPS.index(name)], return_counts=True))
+    tally.add(interface, AT_END, *np.unique(file_id[(op == READ) & (length == 0)], return_counts=True))
     for code, (count, moved), last, way in ((READ, READS, *_way(0)), (WRITE, WRITES, *_way(1))):
-        chosen = op == code
+        chosen = np.flatnonzero(op == code)
+        if not len(chosen):
+            continue
+        chosen = chosen[stable_order(file_id[chosen])]
         files, sizes = file_id[chosen], length[chosen]
-        np.add.at(table[:, column(count)], files, 1)
-        np.add.at(table[:, column(moved)], files, sizes)
-        known = offset[chosen] >= 0
-        np.maximum.at(table[:, column(last)], files[known], (offset[chosen] + sizes - 1)[known])
-        first = column(f"size_{way}_{_BINS[0]}")
-        np.add.at(table, (files, first + np.searchsorted(_BOUNDS, sizes)), 1)
+        first = runs(files)
+        tally.add(interface, count, files[first], np.diff(first, append=len(files)))
+        tally.add(interface, moved, files[first], np.add.reduceat(sizes, first))
+        last_bytes = np.where(offset[chosen] >= 0, offset[chosen] + sizes - 1, 0)
+        tally.add(interface, last, files[first], np.maximum(np.maximum.reduceat(last_bytes, first), 0))
+        place = np.searchsorted(_BOUNDS, sizes)
+        for size in np.unique(place).tolist():
+            tally.add(interface, f"size_{way}_{_BINS[size]}", *np.unique(files[place == size], return_counts=True))
 
 
 def _way(place: int) -> tuple[str, str]:

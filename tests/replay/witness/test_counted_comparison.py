@@ -334,3 +334,18 @@ def test_every_key_is_explained(source: Capture, tmp_path: Path) -> None:
     section = page.split("## Keys of `compare CAPTURE REPLAY.darshan --json`\n")[1].split("\n## ")[0]
     found = dxt_replay.compare_log(source, replay_log(tmp_path / "replay.darshan", counters()))
     assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == list(found.as_json())
+
+
+def test_single_files_are_made_when_they_are_asked_for(source: Capture, tmp_path: Path) -> None:
+    wrong = counters() | {"data/b": counters()["data/b"] | {"POSIX_READS": 2}}
+    found = dxt_replay.compare_log(source, replay_log(tmp_path / "replay.darshan", wrong)).by_file
+    assert [(each.path, each.equal) for each in found] == [
+        ("/data/a", True),
+        ("/data/b", False),
+        ("/out/c", True),
+        ("/data/stream", True),
+    ]
+    assert found[-1] == found[3] == found[2:][1]
+    assert found[1].expected["POSIX"]["reads"] + 1 == found[1].counted["POSIX"]["reads"]
+    with pytest.raises(IndexError):
+        found[4]
