@@ -59,9 +59,8 @@ def write_large_log(path: Path, segments: int, ranks: int, version: int = MODULE
     ranks.
     """
     count = segments // (ranks * FILES_PER_RANK)
-    patterns = [
-        [_pattern(number, file, count, version) for file in range(FILES_PER_RANK)] for number in range(PATTERNS)
-    ]
+    numbers = range(min(PATTERNS, ranks))
+    patterns = [[_pattern(number, file, count, version) for file in range(FILES_PER_RANK)] for number in numbers]
     names = {record_id(name): name for rank in range(ranks) for name in _names(rank)}
     dxt = (_dxt_stream(rank, patterns[rank % PATTERNS]) for rank in range(ranks))
     counters = (_counter_stream(rank, patterns[rank % PATTERNS]) for rank in range(ranks))

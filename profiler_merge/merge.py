@@ -224,6 +224,8 @@ class _Merger:
             gather=gather,
             skip_damaged=options.skip_damaged,
             files=self._files.known(),
+            rank_segments=options.rank_segments,
+            stretch_rows=options.stretch_rows,
         )
         self._spans = JobSpans(
             profiles=profiles,

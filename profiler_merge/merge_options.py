@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from profiler_merge.darshan.rank_segments import SPILLED_SEGMENTS
+from profiler_merge.large_rank import STRETCH_ROWS
 from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT
 
 
@@ -23,6 +25,8 @@ class MergeOptions:
     keep_profiler_files: keep the operations on the files that PyTorch's profiler wrote while it was recorded.
     extend: extend a profile of some steps over the reads of the others (`profiler_merge.unprofiled`).
     force: replace an earlier capture.
+    rank_segments: a rank with more is kept in files and merged in stretches of some `stretch_rows`; the rows do not
+        depend on either.
     """
 
     align: str = "auto"
@@ -36,6 +40,8 @@ class MergeOptions:
     keep_profiler_files: bool = False
     extend: bool = True
     force: bool = False
+    rank_segments: int = SPILLED_SEGMENTS
+    stretch_rows: int = STRETCH_ROWS
 
     def repeated(self) -> dict[str, Any]:
         """What capture.json repeats of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,8 @@ from profiler_merge.clocks.worker_clock import align_worker
 from profiler_merge.darshan.dxt import SegmentCounts
 from profiler_merge.darshan.job_logs import ProcessLog
 from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch
+from profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch, Spill
+from profiler_merge.darshan.spilled import is_spilled
 from profiler_merge.file_notes import FileNotes, KnownFiles
 from profiler_merge.process_rows import LogCounters, MadeRows, ProcessRows, in_start_order
 from profiler_merge.profiles.event_table import Profile
@@ -71,7 +73,8 @@ class JobSetting:
     """What merging any piece of a job needs, small enough to be sent with each.
 
     token: names this merge, so that a process reads the counters of its logs once. working: the capture's folder.
-    method: as `clocks.parse_method` returns it. The rest as in `LogCounters`, `RankSources` and `FileNotes`.
+    method: as `clocks.parse_method` returns it. rank_segments, stretch_rows: as in `MergeOptions`. The rest as in
+    `LogCounters`, `RankSources` and `FileNotes`.
     """
 
     token: str
@@ -84,6 +87,8 @@ class JobSetting:
     limit: int = field(compare=False)
     gather: bool = field(compare=False)
     skip_damaged: bool = field(compare=False)
+    rank_segments: int = field(compare=False)
+    stretch_rows: int = field(compare=False)
     files: KnownFiles = field(compare=False)
     traced: Mapping[str, Mapping[str, tuple[SegmentCounts, ...]]] | None = field(default=None, compare=False)
 
@@ -161,6 +166,7 @@ class _Merging:
             left_out=setting.left_out,
             gather=setting.gather,
             skip_damaged=setting.skip_damaged,
+            spill=Spill(folder=setting.working, segments=setting.rank_segments),
         )
 
     def run(self) -> MergedRanks:
@@ -179,13 +185,30 @@ class _Merging:
         for parts in self._sources.batches():
             ranks = parts[0][1].ranks
             self._result.ranks.update(ranks.tolist())
+            process, batch = parts[0]
+            alone = len(parts) == len(ranks) == 1 and not self._spans.have_own(ranks).any()
+            if alone and is_spilled(batch.start_ns):
+                yield from self._stretches_of(int(ranks[0]), process, batch)
+                continue
             if len(ranks) == 1:
                 yield self._columns_of(int(ranks[0]), parts)
                 continue
-            process, batch = parts[0]
             for first, last in _alike(batch, self._spans.have_own(ranks)):
                 alike = batch.of_ranks(first, last)
                 yield self._columns_of(int(ranks[first]), [(process, alike)])
+
+    def _stretches_of(self, rank: int, process: ProcessLog, batch: SegmentBatch) -> Iterator[dict[str, np.ndarray]]:
+        """As `_columns_of`, for a rank without spans of its own whose segments are in files: a stretch of time each."""
+        align = partial(self._align, rank) if process.worker == 0 else self._align_worker
+        alignment = align(process, batch.of_rank(0), None)
+        self._result.clock.append(_rank_clock(rank, process.worker, alignment))
+        setting = self._setting
+        for columns in self._rows.columns_in_stretches(
+            process, batch, alignment, setting.working, setting.stretch_rows
+        ):
+            found = in_start_order(columns)
+            found["step"] = self._spans.step_of(rank, found["start_ns"])
+            yield found
 
     def _columns_of(self, rank: int, parts: list[tuple[ProcessLog, SegmentBatch]]) -> dict[str, np.ndarray]:
         """The rows of a rank, or of several alike from `rank` on, by rank and start; its spans, clock and file counts

@@ -11,7 +11,13 @@ import numpy as np
 
 from profiler_merge.capture_info import MAX_RANKS
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
-from profiler_merge.darshan.rank_segments import RanksInterleavedError, SegmentBatch, no_segments, read_segment_batches
+from profiler_merge.darshan.rank_segments import (
+    RanksInterleavedError,
+    SegmentBatch,
+    Spill,
+    no_segments,
+    read_segment_batches,
+)
 from profiler_merge.darshan.regions import DamagedLogError
 from profiler_merge.process_rows import LogCounters
 from profiler_merge.untraced.rank_counters import RankCounters
@@ -69,6 +75,7 @@ class RankSources:
     left_out: record ids whose segments are dropped.
     gather: whether the segments of a rank may lie in several places of a log.
     skip_damaged: whether operations of ranks that the job does not have are kept, with a warning.
+    spill: where the segments of a large rank go.
     """
 
     processes: Sequence[ProcessLog]
@@ -79,6 +86,7 @@ class RankSources:
     left_out: Collection[int]
     gather: bool
     skip_damaged: bool
+    spill: Spill | None = None
 
     def batches(self) -> Iterator[list[tuple[ProcessLog, SegmentBatch]]]:
         """Each rank that was traced or counted, ascending, with the segments of its process and of its workers.
@@ -137,11 +145,10 @@ class RankSources:
             process.log.add_warning(f"{problem}: they are kept")
 
     def _segments(self, process: ProcessLog) -> Iterator[SegmentBatch]:
-        dropped = np.fromiter(self.left_out, dtype=np.uint64, count=len(self.left_out))
-        for batch in read_segment_batches(process.log, gather=self.gather):
-            kept = batch.select(~np.isin(batch.record_id, dropped)) if len(dropped) else batch
-            if len(kept):
-                yield kept.among(kept.ranks[kept.counts > 0])
+        batches = read_segment_batches(process.log, gather=self.gather, without=self.left_out, spill=self.spill)
+        for batch in batches:
+            if len(batch):
+                yield batch.among(batch.ranks[batch.counts > 0])
 
 
 def _bounded(batch: SegmentBatch, counters: RankCounters, most: int) -> Iterator[SegmentBatch]:

@@ -7,10 +7,14 @@ each operation's rank among them, ascending from 0, and lanes are numbered from 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
 from profiler_merge.darshan.overlap_lanes import overlap_lanes
+
+NEVER = int(np.iinfo(np.int64).min)
+"""A time before all others."""
 
 
 def lanes_from_threads(thread_ids: np.ndarray, rank: np.ndarray | None = None) -> np.ndarray:
@@ -76,34 +80,74 @@ def lanes_beside(
 ) -> np.ndarray:
     """int32 lane of each row that is put beside operations with lanes; rows (n,) and operations (m,) in start order.
 
-    A row gets the lane that it `wanted` (-1 for none) where it overlaps neither with an operation of that lane nor with
-    an earlier row that wanted it. The other rows share new lanes, numbered after those of the operations.
-    `ranks`: the rank of each row, and of each operation.
+    As `lanes_where_clear`. `ranks`: the rank of each row, and of each operation.
     """
     rank, lane_rank = ranks or (np.zeros(len(wanted), dtype=np.int64), np.zeros(len(lane), dtype=np.int64))
-    lanes = np.full(len(wanted), -1, dtype=np.int32)
     rows = np.flatnonzero(wanted >= 0)
-    most = 1 + max(int(wanted.max(initial=-1)), int(lane.max(initial=-1)))
-    of_row, of_operation = rank[rows] * most + wanted[rows], lane_rank * most + lane
+    latest = latest_on_lanes(
+        (rank[rows], wanted[rows]), end_ns[rows], (lane_rank, lane), lane_start_ns, lane_end_ns
+    )  # fmt: skip
+    used = np.zeros(1 + max(int(rank.max(initial=0)), int(lane_rank.max(initial=0))), dtype=np.int32)
+    np.maximum.at(used, lane_rank, lane.astype(np.int32) + np.int32(1))
+    return lanes_where_clear(wanted, start_ns, end_ns, latest, used, rank)
+
+
+def latest_on_lanes(
+    rows: tuple[np.ndarray, np.ndarray],
+    before_ns: np.ndarray,
+    operations: tuple[np.ndarray, np.ndarray],
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+) -> np.ndarray:
+    """int64 end of the operation that ends last, of those of a row's lane that start before the row's `before_ns`;
+    NEVER where there is none. `rows`, `operations`: rank and lane of each; operations in start order."""
+    (rank, lane), (operation_rank, operation_lane) = rows, operations
+    most = 1 + max(int(lane.max(initial=-1)), int(operation_lane.max(initial=-1)))
+    of_row, of_operation = rank * most + lane, operation_rank * most + operation_lane
     by_lane = np.argsort(of_operation, kind="stable")
     of_operation = of_operation[by_lane]
     begin, end = (np.searchsorted(of_operation, of_row, side=side) for side in ("left", "right"))
-    # Operations of the lane that start before the row ends, and among them the one that ends last.
-    before = first_not_below(lane_start_ns[by_lane], begin, end, end_ns[rows])
-    latest = np.append(_latest(lane_end_ns[by_lane], of_operation), 0)
-    free = (before == begin) | (latest[before - 1] <= start_ns[rows])
-    by_lane = np.argsort(of_row[free], kind="stable")
-    rows, of_row = rows[free][by_lane], of_row[free][by_lane]
+    before = first_not_below(start_ns[by_lane], begin, end, before_ns)
+    latest = np.append(_latest(end_ns[by_lane], of_operation), 0)
+    return np.where(before == begin, NEVER, latest[before - 1])
+
+
+def lanes_where_clear(
+    wanted: np.ndarray,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    latest_ns: np.ndarray,
+    used: np.ndarray,
+    rank: np.ndarray,
+) -> np.ndarray:
+    """int32 lane of each row that is put beside operations with lanes; rows (n,) in start order.
+
+    A row gets the lane that it `wanted` (-1 for none) where it overlaps neither with an operation of that lane nor with
+    an earlier row that wanted it. The other rows share new lanes, numbered after those of the operations.
+    `latest_ns`: of the rows that want a lane, as `latest_on_lanes`. `used`: number of lanes of each rank.
+    """
+    lanes = np.full(len(wanted), -1, dtype=np.int32)
+    rows = np.flatnonzero(wanted >= 0)
+    rows = rows[latest_ns <= start_ns[rows]]
+    of_row = rank[rows] * (1 + int(wanted.max(initial=-1))) + wanted[rows]
+    by_lane = np.argsort(of_row, kind="stable")
+    rows, of_row = rows[by_lane], of_row[by_lane]
     rows = rows[_after_all_before(start_ns[rows], end_ns[rows], of_row)]
     lanes[rows] = wanted[rows]
     rest = np.flatnonzero(lanes < 0)
-    first = np.zeros(1 + max(int(rank.max(initial=0)), int(lane_rank.max(initial=0))), dtype=np.int32)
-    np.maximum.at(first, lane_rank, lane.astype(np.int32) + np.int32(1))
-    lanes[rest] = lanes_from_overlap(start_ns[rest], end_ns[rest], rank[rest]) + first[rank[rest]]
+    lanes[rest] = lanes_from_overlap(start_ns[rest], end_ns[rest], rank[rest]) + used[rank[rest]]
     return lanes
 
 
-def first_not_below(ascending: np.ndarray, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:
+class Column(Protocol):
+    """Values by row: an array, or something that finds them elsewhere."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: np.ndarray, /) -> np.ndarray: ...
+
+
+def first_not_below(ascending: Column, begin: np.ndarray, end: np.ndarray, value: np.ndarray) -> np.ndarray:
     """For each row: the first place in ascending[begin:end] that is not below its value, `end` where all are."""
     low, high = begin.copy(), end.copy()
     while (open_ := low < high).any():

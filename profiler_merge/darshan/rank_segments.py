@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, read_dxt
 from profiler_merge.darshan.job import text
 from profiler_merge.darshan.log import DarshanLog
+from profiler_merge.darshan.spilled import ColumnFile, chunks, release
 from traces.errors import LogError
 from traces.schema import APIS
 from traces.units import seconds_to_ns
@@ -21,6 +23,9 @@ _API_OF_MODULE = {"DXT_POSIX": APIS.index("POSIX"), "DXT_MPIIO": APIS.index("MPI
 
 _GATHERED_SEGMENTS = 1 << 18
 """Segments of a batch, or a few more, where those of all ranks are in memory anyway."""
+
+SPILLED_SEGMENTS = 1 << 20
+"""Segments of one rank from which on they are kept in files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +133,14 @@ _OF_RANKS = ("ranks", "counts", "threaded", "hosts")
 _OF_SEGMENTS = (*_COLUMNS, "thread")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spill:
+    """Where the segments of a rank with more than `segments` go: into files without a name in `folder`."""
+
+    folder: Path
+    segments: int = SPILLED_SEGMENTS
+
+
 class RanksInterleavedError(LogError):
     """The log's records are not in the order of the ranks: no rank is complete before all records are read."""
 
@@ -161,15 +174,21 @@ def read_rank_segments(log: DarshanLog, *, gather: bool = False) -> Iterator[Ran
             yield batch.of_rank(place)
 
 
-def read_segment_batches(log: DarshanLog, *, gather: bool = False) -> Iterator[SegmentBatch]:
+def read_segment_batches(
+    log: DarshanLog, *, gather: bool = False, without: Collection[int] = (), spill: Spill | None = None
+) -> Iterator[SegmentBatch]:
     """Segments of both DXT modules, some 8 MiB of ranks at a time, ascending; ranks without segments are left out.
 
+    `without`: record ids that are left out; a rank may then be without segments.
     Memory: some 8 MiB of segments, or those of one rank where it has more, because each rank appends its own stream to
-    the log; with `gather` those of all ranks.
-    Raises: LogError when the log is damaged; RanksInterleavedError, which `gather` avoids.
+    the log; with `gather` those of all ranks. With `spill`, a large rank is a batch by itself, whose columns are files.
+    Raises: LogError when the log is damaged; RanksInterleavedError, which `gather` avoids; TargetError for `spill`.
     """
-    read = _gathered if gather else _whole_ranks
-    streams = [read(log, module) for module in DXT_MODULES if module in log.modules]
+    streams = [
+        _gathered(log, module, without) if gather else _whole_ranks(log, module, without, spill)
+        for module in DXT_MODULES
+        if module in log.modules
+    ]
     heads = [next(stream, None) for stream in streams]
     while waiting := [head for head in heads if head is not None]:
         # A rank is whole in each stream when another one follows it there, and all streams have come so far.
@@ -184,28 +203,124 @@ def read_segment_batches(log: DarshanLog, *, gather: bool = False) -> Iterator[S
                 heads[index] = head.of_ranks(done, len(head.ranks)) if done < len(head.ranks) else None
             if heads[index] is None:
                 heads[index] = next(streams[index], None)
-        yield _by_rank(parts)
+        yield from _apart(parts, spill)
 
 
-def _whole_ranks(log: DarshanLog, module: str) -> Iterator[SegmentBatch]:
+def _whole_ranks(log: DarshanLog, module: str, without: Collection[int], spill: Spill | None) -> Iterator[SegmentBatch]:
     """One module's segments as batches of whole ranks, ascending. Raises: RanksInterleavedError."""
-    waiting: list[SegmentBatch] = []
-    for batch in _batches(log, module):
-        if (np.diff(batch.ranks) < 0).any() or (waiting and batch.ranks[0] < waiting[0].ranks[0]):
+    waiting = _OneRank(spill)
+    for batch in _batches(log, module, without):
+        if (np.diff(batch.ranks) < 0).any() or (waiting.rank is not None and batch.ranks[0] < waiting.rank):
             raise RanksInterleavedError(f"{log.path}: {module} records are not in the order of the ranks")
         # The last rank may go on in the next block.
         whole = len(batch.ranks) - 1
-        if whole or (waiting and waiting[0].ranks[0] < batch.ranks[0]):
-            yield _by_rank([*waiting, batch.of_ranks(0, whole)])
-            waiting = []
-        waiting.append(batch.of_ranks(whole, whole + 1))
-    if waiting:
-        yield _by_rank(waiting)
+        if waiting.spilled and batch.ranks[0] == waiting.rank and whole:
+            waiting.add(batch.of_ranks(0, 1))
+            batch, whole = batch.of_ranks(1, len(batch.ranks)), whole - 1
+        if whole or (waiting.rank is not None and waiting.rank < batch.ranks[0]):
+            yield from _apart([*waiting.taken(), batch.of_ranks(0, whole)], spill)
+        waiting.add(batch.of_ranks(whole, whole + 1))
+    if waiting.rank is not None:
+        yield _by_rank(waiting.taken())
 
 
-def _gathered(log: DarshanLog, module: str) -> Iterator[SegmentBatch]:
+class _OneRank:
+    """The parts of one rank that have come so far, in files where they are many."""
+
+    def __init__(self, spill: Spill | None) -> None:
+        self._spill = spill
+        self.rank: int | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.rank = None
+        self._parts: list[SegmentBatch] = []
+        self._segments = 0
+        self._files: _SegmentFiles | None = None
+
+    @property
+    def spilled(self) -> bool:
+        """Whether the parts are in files."""
+        return self._files is not None
+
+    def add(self, part: SegmentBatch) -> None:
+        """The next part, of the same rank as those before."""
+        self.rank = int(part.ranks[0])
+        self._segments += len(part)
+        if self._files is None and self._spill is not None and self._segments > self._spill.segments:
+            self._files = _SegmentFiles(self._spill.folder)
+            for each in self._parts:
+                self._files.append(each)
+            self._parts = []
+        if self._files is not None:
+            self._files.append(part)
+        else:
+            self._parts.append(part)
+
+    def taken(self) -> list[SegmentBatch]:
+        """All parts, none of which is kept."""
+        parts = self._parts if self._files is None else [self._files.batch()]
+        self._begin()
+        return parts
+
+
+class _SegmentFiles:
+    """The segments of one rank, a file for each column. Raises: TargetError when the disk refuses."""
+
+    def __init__(self, folder: Path) -> None:
+        empty = no_segments(np.empty(0, dtype=np.int64))
+        self._files = {name: ColumnFile(folder, getattr(empty, name).dtype) for name in _OF_SEGMENTS}
+        self._heads: list[SegmentBatch] = []
+
+    def append(self, part: SegmentBatch) -> None:
+        """Segments that follow those before."""
+        for piece in chunks(len(part)):
+            for name, file in self._files.items():
+                file.append(getattr(part, name)[piece])
+            release(*(getattr(part, name) for name in _OF_SEGMENTS))
+        none = {name: getattr(part, name)[:0].copy() for name in _OF_SEGMENTS}
+        self._heads.append(replace(part, **none))
+
+    def batch(self) -> SegmentBatch:
+        """The segments, at least one, with columns in files."""
+        head = _by_rank(self._heads)
+        return replace(head, **{name: file.column() for name, file in self._files.items()})
+
+
+def _apart(parts: Sequence[SegmentBatch], spill: Spill | None) -> Iterator[SegmentBatch]:
+    """The parts by rank, a rank with many segments by itself."""
+    parts = [part for part in parts if len(part.ranks)]
+    large = np.unique(
+        np.concatenate([np.empty(0, dtype=np.int64), *(part.ranks[part.counts > spill.segments] for part in parts)])
+        if spill is not None
+        else np.empty(0, dtype=np.int64)
+    )
+    if spill is None or not len(large):
+        yield from [_by_rank(parts)] if parts else []
+        return
+    for rank in large.tolist():
+        before, own, rest = [], [], []
+        for part in parts:
+            first, last = (int(np.searchsorted(part.ranks, rank, side=side)) for side in ("left", "right"))
+            before.append(part.of_ranks(0, first))
+            own.append(part.of_ranks(first, last))
+            rest.append(part.of_ranks(last, len(part.ranks)))
+        yield from _apart(before, None)
+        own = [part for part in own if len(part.ranks)]
+        if len(own) == 1:
+            yield own[0]
+        else:
+            files = _SegmentFiles(spill.folder)
+            for part in own:
+                files.append(part)
+            yield files.batch()
+        parts = rest
+    yield from _apart(parts, None)
+
+
+def _gathered(log: DarshanLog, module: str, without: Collection[int]) -> Iterator[SegmentBatch]:
     """One module's segments as batches of whole ranks, ascending, whatever their order in the log."""
-    parts = list(_batches(log, module))
+    parts = list(_batches(log, module, without))
     if not parts:
         return
     batch = _by_rank(parts)
@@ -215,11 +330,13 @@ def _gathered(log: DarshanLog, module: str) -> Iterator[SegmentBatch]:
         yield batch.of_ranks(first, last)
 
 
-def _batches(log: DarshanLog, module: str) -> Iterator[SegmentBatch]:
+def _batches(log: DarshanLog, module: str, without: Collection[int]) -> Iterator[SegmentBatch]:
     """The segments of each block of a module, a row of `ranks` for each run of segments of one rank."""
+    dropped = np.fromiter(without, dtype=np.uint64, count=len(without))
     for block in read_dxt(log, module):
         if len(block.record):
-            yield _batch(block, _API_OF_MODULE[module])
+            batch = _batch(block, _API_OF_MODULE[module])
+            yield batch.select(~np.isin(batch.record_id, dropped)) if len(dropped) else batch
 
 
 def _batch(block: DxtBlock, api: int) -> SegmentBatch:

@@ -27,6 +27,8 @@ class FileOperations:
     """Reads and writes sorted by (file, start), int64 (n,) but for `is_write`; `file`: index into the counted files.
 
     `held`: bool, the file is not opened anew before this one; None where nothing is known of that.
+    `ended`, `goes_on_at`: where the operation of the file before this one ended, in time and in the file; None where
+    all operations are here, so that the row before has it.
     """
 
     file: np.ndarray
@@ -36,6 +38,8 @@ class FileOperations:
     length: np.ndarray
     is_write: np.ndarray
     held: np.ndarray | None = None
+    ended: np.ndarray | None = None
+    goes_on_at: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Number of operations."""
@@ -128,6 +132,18 @@ def metadata_rows(files: CountedFiles, operations: FileOperations, unknown_ns: n
     return _Placement(files, operations, unknown_ns).rows()
 
 
+def dated_places(files: CountedFiles, operations: FileOperations) -> tuple[np.ndarray, np.ndarray]:
+    """File, and start in ns, of the opens and closes whose times are recorded.
+
+    `operations`: at least the first of each file, the last, and the one that ends last.
+    """
+    placed = _Placement(files, operations, np.zeros(len(files), dtype=np.int64))
+    file, start, _, _ = (
+        np.concatenate(column) for column in zip(*_open_pins(placed), *_close_pins(placed), strict=True)
+    )
+    return file, start
+
+
 class _Placement:
     """The steps of `metadata_rows` and what they hand on; all files at once, a column each."""
 
@@ -201,12 +217,14 @@ class _Placement:
             between &= ~ops.held[candidates]
         candidates, file = candidates[between], file[between]
         before = candidates - 1
-        returns = (ops.offset[candidates] < ops.offset[before] + ops.length[before]) & (
-            ops.offset[candidates] <= ops.offset[self.first[file]]
-        )
-        gap = ops.start[candidates] - ops.end[before]
+        if ops.goes_on_at is None or ops.ended is None:
+            goes_on_at, ended = ops.offset[before] + ops.length[before], ops.end[before]
+        else:
+            goes_on_at, ended = ops.goes_on_at[candidates], ops.ended[candidates]
+        returns = (ops.offset[candidates] < goes_on_at) & (ops.offset[candidates] <= ops.offset[self.first[file]])
+        gap = ops.start[candidates] - ended
         order = np.lexsort((-gap, ~returns, file))
-        number = _number_in_group(file[order])
+        number = number_in_group(file[order])
         chosen = np.sort(candidates[order[number < missing[file[order]]]])
         self.begins_pass = chosen
         event = self.events.of_operation[chosen]
@@ -225,10 +243,10 @@ class _Placement:
         event = np.sort(np.concatenate((events.of_operation[self.begins_pass], self.open_pins)))
         file = events.file[event]
         # The first open ends no pass; where the first close is recorded, the second open's is taken as well.
-        wanted = _number_in_group(file) >= 1 + (self.pinned_closes[file] > 1)
+        wanted = number_in_group(file) >= 1 + (self.pinned_closes[file] > 1)
         event, file = event[wanted], file[wanted]
         missing = np.maximum(self.closes - self.pinned_closes, 0)
-        chosen = _number_in_group(file) < missing[file]
+        chosen = number_in_group(file) < missing[file]
         self._wait(CLOSE, file[chosen], event[chosen], AT_BEGIN, _LAST)
         left = missing - np.bincount(file[chosen], minlength=len(files))
         self._spread(CLOSE, left, files.close_start, files.close_end)
@@ -244,9 +262,10 @@ class _Placement:
             before = np.maximum(event - 1, 0)
             opened |= (event > 0) & (self.events.kind[before] == OPEN_EVENT) & (self.events.file[before] == ops.file)
         is_first = np.arange(len(ops)) == self.first[ops.file]
-        goes_on_at = np.where(opened | is_first, 0, np.roll(ops.offset + ops.length, 1))
+        before_it = np.roll(ops.offset + ops.length, 1) if ops.goes_on_at is None else ops.goes_on_at
+        goes_on_at = np.where(opened | is_first, 0, before_it)
         jumps = np.flatnonzero((files.seeks[ops.file] > 0) & (ops.offset != goes_on_at))
-        chosen = jumps[_number_in_group(ops.file[jumps]) < files.seeks[ops.file[jumps]]]
+        chosen = jumps[number_in_group(ops.file[jumps]) < files.seeks[ops.file[jumps]]]
         self._wait(SEEK, ops.file[chosen], event[chosen], AT_END, _AFTER_STAT, ops.offset[chosen])
         left = files.seeks - np.bincount(ops.file[chosen], minlength=len(files))
         self._attach(SEEK, left, _AFTER_STAT, offset=0)
@@ -367,7 +386,7 @@ def _close_pins(placed: _Placement) -> list[tuple[np.ndarray, ...]]:
     return [*pins, (several, first_start, first_end, np.full(len(several), CLOSE_EVENT))]
 
 
-def _number_in_group(group: np.ndarray) -> np.ndarray:
+def number_in_group(group: np.ndarray) -> np.ndarray:
     """Number of each item within its run of equal values, from 0; `group` is sorted."""
     if not len(group):
         return np.empty(0, dtype=np.int64)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profiler_merge.darshan.lanes import first_not_below, lanes_beside, lanes_from_overlap
+from profiler_merge.darshan.lanes import first_not_below, lanes_from_overlap, lanes_where_clear
 from profiler_merge.untraced.data_rows import (
     CountedBatch,
     CountedData,
@@ -21,7 +21,7 @@ from profiler_merge.untraced.data_rows import (
     recounted,
     with_rebuilt,
 )
-from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, FileOperations, MadeRows, metadata_rows, no_rows
+from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, MadeRows, metadata_rows, no_rows
 from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from profiler_merge.untraced.renamed_files import LogNames, Renames, follow_renames, may_rename, renames_of
 from profiler_merge.untraced.traced_operations import (
@@ -30,8 +30,8 @@ from profiler_merge.untraced.traced_operations import (
     MPIIO,
     POSIX,
     FilePlaces,
-    TracedRows,
-    operations_of,
+    ModuleOperations,
+    Traced,
 )
 from profiler_merge.untraced.transfers import Transfers
 from traces.schema import OPS
@@ -107,18 +107,17 @@ class CountedModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _MadeOfModule:
-    """The rows made for one module; `operations`: its traced reads and writes, `rows` which of the traced rows."""
+    """The rows made for one module, and its traced reads and writes."""
 
     counted: CountedModule
-    operations: FileOperations
-    rows: np.ndarray
+    operations: ModuleOperations
     data: DataRows
     metadata: MadeRows
     rebuilt: tuple[RebuiltData, ...]
 
 
 def reconstruct(
-    traced: TracedRows, modules: Sequence[CountedModule], names: LogNames, processes: int = 1, limit: int = MOST_ROWS
+    traced: Traced, modules: Sequence[CountedModule], names: LogNames, processes: int = 1, limit: int = MOST_ROWS
 ) -> ReconstructedRows:
     """The rows of a batch of `processes`. All times on the clock of `traced`.
 
@@ -135,13 +134,12 @@ def reconstruct(
         made.append(_made(each, traced, undated, processes, limit))
     columns = _columns(made, renames)
     operations = next(each for each in made if each.counted.module == "POSIX")
-    wanted = _wanted_lanes(columns, posix, operations.operations, traced.lane[operations.rows])
+    wanted = _wanted_lanes(columns, posix, operations.operations)
     for process, found in renames.items():
         rows = slice(*np.searchsorted(columns["process"], [process, process + 1]))
         follow_renames(columns["record_id"][rows], wanted[rows], found, names)
     # Where one thread did all that was traced, what it did untraced stays in order with that.
-    single = np.bincount(traced.process, minlength=processes) > 0
-    single[traced.process[traced.lane > 0]] = False
+    single = traced.lanes_used(processes) == 1
     wanted[(wanted < 0) & single[columns["process"]]] = 0
     return ReconstructedRows(
         **columns,
@@ -152,14 +150,12 @@ def reconstruct(
     )
 
 
-def _made(
-    counted: CountedModule, traced: TracedRows, unknown_ns: np.ndarray, processes: int, limit: int
-) -> _MadeOfModule:
+def _made(counted: CountedModule, traced: Traced, unknown_ns: np.ndarray, processes: int, limit: int) -> _MadeOfModule:
     """The rows of one module. `unknown_ns` (files,): where what has no time at all is placed."""
     files = counted.files
-    operations, rows = operations_of(traced, files, counted.module)
-    streams = np.bincount(2 * operations.file + operations.is_write, minlength=2 * len(files))
-    known = {} if counted.data is None else counted.data(streams)
+    of_module = traced.of_module(files, counted.module)
+    known = {} if counted.data is None else counted.data(of_module.streams)
+    operations = of_module.whole() if known else of_module.needed()
     parts = []
     for some in _chunks(known):
         mine = np.isin(files.process, some)
@@ -182,9 +178,7 @@ def _made(
         for mine, batch, made in parts
         if len(made.rows)
     ]
-    return _MadeOfModule(
-        counted=counted, operations=operations, rows=rows, data=data, metadata=metadata, rebuilt=tuple(rebuilt)
-    )
+    return _MadeOfModule(counted=counted, operations=of_module, data=data, metadata=metadata, rebuilt=tuple(rebuilt))
 
 
 def _chunks(known: Mapping[int, CountedData]) -> Iterator[list[int]]:
@@ -202,18 +196,16 @@ def _chunks(known: Mapping[int, CountedData]) -> Iterator[list[int]]:
         yield some
 
 
-def _lanes(columns: Mapping[str, np.ndarray], wanted: np.ndarray, traced: TracedRows, processes: int) -> np.ndarray:
+def _lanes(columns: Mapping[str, np.ndarray], wanted: np.ndarray, traced: Traced, processes: int) -> np.ndarray:
     """int32 lane of each row. MPI-IO has lanes of its own: its calls last as long as the POSIX calls in them."""
     start, end, process = columns["start_ns"], columns["end_ns"], columns["process"]
     above = np.isin(columns["api"], (MPIIO, COLLECTIVE))
+    first = traced.lanes_used(processes)
+    rows = np.flatnonzero(~above & (wanted >= 0))
+    latest = traced.latest_on_lanes(process[rows], wanted[rows], end[rows])
     lane = np.empty(len(start), dtype=np.int32)
-    lane[~above] = lanes_beside(
-        wanted[~above], start[~above], end[~above], traced.lane, traced.start_ns, traced.end_ns,
-        (process[~above], traced.process),
-    )  # fmt: skip
-    first = np.zeros(processes, dtype=np.int32)
+    lane[~above] = lanes_where_clear(wanted[~above], start[~above], end[~above], latest, first, process[~above])
     np.maximum.at(first, process[~above], lane[~above] + np.int32(1))
-    np.maximum.at(first, traced.process, traced.lane + np.int32(1))
     lane[above] = lanes_from_overlap(start[above], end[above], process[above]) + first[process[above]]
     return lane
 
@@ -294,11 +286,10 @@ def _without(module: CountedModule, kept: np.ndarray) -> CountedModule:
     return replace(module, files=module.files.select(kept), data=data)
 
 
-def _first_times(traced: TracedRows, counted: Sequence[CountedFiles], processes: int) -> np.ndarray:
+def _first_times(traced: Traced, counted: Sequence[CountedFiles], processes: int) -> np.ndarray:
     """int64 (processes,): the first instant that anything is known of, 0 when nothing is."""
     never = np.iinfo(np.int64).max
-    first = np.full(processes, never)
-    np.minimum.at(first, traced.process, traced.start_ns)
+    first = traced.first_times(processes)
     for files in counted:
         for name in COUNTED_TIMES:
             times = getattr(files, name)
@@ -336,18 +327,16 @@ def _undated(
     return undated
 
 
-def _wanted_lanes(
-    rows: Mapping[str, np.ndarray], files: CountedFiles, operations: FileOperations, lane: np.ndarray
-) -> np.ndarray:
+def _wanted_lanes(rows: Mapping[str, np.ndarray], files: CountedFiles, operations: ModuleOperations) -> np.ndarray:
     """Lane of the traced operation of the same file that comes next, or came last for a close or a sync; else -1."""
     wanted = np.full(len(rows["op"]), -1, dtype=np.int32)
-    if not len(operations):
+    if not len(operations.start):
         return wanted
     file, known = FilePlaces(files).find(rows["process"], rows["record_id"])
-    first, last = (np.searchsorted(operations.file, np.arange(len(files)), side=side) for side in ("left", "right"))
+    first, last = operations.begin, operations.end
     used = known & (last[file] > first[file])
     begin, end = first[file[used]], last[file[used]]
     following = first_not_below(operations.start, begin, end, rows["start_ns"][used])
     after = np.isin(rows["op"][used], (CLOSE, SYNC))
-    wanted[used] = lane[np.clip(following - after, begin, end - 1)]
+    wanted[used] = operations.lane[np.clip(following - after, begin, end - 1)]
     return wanted

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from profiler_merge.darshan.lanes import Column, latest_on_lanes
 from profiler_merge.untraced.metadata_rows import FileOperations, no_operations
 from profiler_merge.untraced.rank_counters import CountedFiles
 from traces.schema import APIS
@@ -16,9 +19,49 @@ APIS_OF_MODULE = {"POSIX": (POSIX,), "STDIO": (APIS.index("STDIO"),), "MPI-IO": 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModuleOperations:
+    """The traced operations of counted files of a module, by file and start.
+
+    begin, end: int64 (files,), which of `start` (ns) and `lane` are of each file.
+    streams: int64 (2 files,), how many were read, and written.
+    needed: the operations on which metadata operations of the files depend, at least; `whole`: all of them.
+    """
+
+    begin: np.ndarray
+    end: np.ndarray
+    start: Column
+    lane: Column
+    streams: np.ndarray
+    needed: Callable[[], FileOperations]
+    whole: Callable[[], FileOperations]
+
+
+class Traced(Protocol):
+    """Traced operations of a batch of processes, with their lanes."""
+
+    def first_times(self, processes: int) -> np.ndarray:
+        """int64 (processes,): the start of the first operation of each, the largest int64 where there is none."""
+        ...
+
+    def lanes_used(self, processes: int) -> np.ndarray:
+        """int32 (processes,): how many lanes each has."""
+        ...
+
+    def of_module(self, files: CountedFiles, module: str) -> ModuleOperations:
+        """The operations of counted files of a module."""
+        ...
+
+    def latest_on_lanes(self, process: np.ndarray, lane: np.ndarray, before_ns: np.ndarray) -> np.ndarray:
+        """int64 (n,), as `darshan.lanes.latest_on_lanes`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TracedRows:
-    """Traced operations of a batch of processes, by process and start; (n,), `record_id` uint64, `is_write` bool, else
-    integers. `process`: the place of the process in the batch, ascending."""
+    """`Traced` in memory, by process and start; (n,), `record_id` uint64, `is_write` bool, else integers.
+
+    process: the place of the process in the batch, ascending.
+    """
 
     process: np.ndarray
     record_id: np.ndarray
@@ -29,6 +72,36 @@ class TracedRows:
     start_ns: np.ndarray
     end_ns: np.ndarray
     lane: np.ndarray
+
+    def first_times(self, processes: int) -> np.ndarray:
+        """As `Traced.first_times`."""
+        first = np.full(processes, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.process, self.start_ns)
+        return first
+
+    def lanes_used(self, processes: int) -> np.ndarray:
+        """As `Traced.lanes_used`."""
+        used = np.zeros(processes, dtype=np.int32)
+        np.maximum.at(used, self.process, self.lane + np.int32(1))
+        return used
+
+    def of_module(self, files: CountedFiles, module: str) -> ModuleOperations:
+        """As `Traced.of_module`."""
+        operations, rows = operations_of(self, files, module)
+        begin, end = (np.searchsorted(operations.file, np.arange(len(files)), side=side) for side in ("left", "right"))
+        return ModuleOperations(
+            begin=begin,
+            end=end,
+            start=operations.start,
+            lane=self.lane[rows],
+            streams=np.bincount(2 * operations.file + operations.is_write, minlength=2 * len(files)),
+            needed=lambda: operations,
+            whole=lambda: operations,
+        )
+
+    def latest_on_lanes(self, process: np.ndarray, lane: np.ndarray, before_ns: np.ndarray) -> np.ndarray:
+        """As `Traced.latest_on_lanes`."""
+        return latest_on_lanes((process, lane), before_ns, (self.process, self.lane), self.start_ns, self.end_ns)
 
 
 class FilePlaces:

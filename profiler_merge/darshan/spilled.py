@@ -1,0 +1,91 @@
+"""Columns that are too long for memory, in files without a name, of which a process has only what it looks at."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from traces.errors import TargetError
+
+CHUNK_ROWS = 1 << 19
+"""Rows of a column that are looked at together."""
+
+
+class ColumnFile:
+    """A column that grows at its end and is read when it is whole. Raises: TargetError when the disk refuses."""
+
+    def __init__(self, folder: Path, dtype: np.dtype) -> None:
+        self._folder, self._dtype, self._rows = folder, dtype, 0
+        with _refusals(folder):
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+
+    def append(self, values: np.ndarray) -> None:
+        """Add values of the column's type."""
+        with _refusals(self._folder):
+            self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
+        self._rows += len(values)
+
+    def column(self) -> np.ndarray:
+        """The column, at least one row, which stays as long as somebody has it."""
+        with _refusals(self._folder), self._file as file:
+            file.flush()
+            return np.memmap(file, dtype=self._dtype, mode="r+", shape=(self._rows,))
+
+
+def empty_columns(folder: Path, dtypes: Mapping[str, type], rows: int) -> dict[str, np.ndarray]:
+    """Columns of zeros, at least one row, for which the disk has room. Raises: TargetError where it has not."""
+    columns: dict[str, np.ndarray] = {}
+    for name, dtype in dtypes.items():
+        with _refusals(folder), tempfile.TemporaryFile(dir=folder) as file:
+            _reserve(file.fileno(), rows * np.dtype(dtype).itemsize)
+            columns[name] = np.memmap(file, dtype=dtype, mode="r+", shape=(rows,))
+    return columns
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Room for a file: without it, writing to the pages of a full disk would end the process."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        block = bytes(1 << 20)
+        for _ in range(-(-size // len(block))):
+            os.write(descriptor, block)
+
+
+def is_spilled(column: np.ndarray) -> bool:
+    """Whether a column is in a file."""
+    return isinstance(column, np.memmap)
+
+
+def release(*columns: np.ndarray) -> None:
+    """Give back the memory of columns in files; what was written to them stays."""
+    for column in columns:
+        pages = getattr(column, "_mmap", None)
+        if isinstance(pages, mmap.mmap):
+            pages.madvise(mmap.MADV_DONTNEED)
+
+
+def chunks(rows: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
+    """The rows of a column in order, at most `size` at a time."""
+    return (slice(begin, min(begin + size, rows)) for begin in range(0, rows, size))
+
+
+@contextmanager
+def _refusals(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TargetError(
+            f"cannot keep the operations of a large rank in files under {folder}: {error.strerror or error}; free "
+            "space there (some 110 bytes an operation), or choose another place for the output"
+        ) from error

@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+
+from profiler_merge.darshan.spilled import ColumnFile, chunks, empty_columns, is_spilled, release
+from traces.errors import TargetError
+
+
+def test_a_column_grows_in_a_file_without_a_name_and_keeps_what_is_written_to_it(tmp_path):
+    file = ColumnFile(tmp_path, np.dtype(np.int64))
+    file.append(np.arange(5))
+    file.append(np.arange(5, 2_000, dtype=np.uint16))
+    column = file.column()
+    assert list(tmp_path.iterdir()) == []
+    assert is_spilled(column[3:9])
+    column[7:9] = -1
+    release(column)
+    assert column[:10].tolist() == [0, 1, 2, 3, 4, 5, 6, -1, -1, 9]
+    assert len(column) == 2_000
+
+
+def test_empty_columns_are_zeros(tmp_path):
+    columns = empty_columns(tmp_path, {"offset": np.int64, "lane": np.int32}, 3_000)
+    assert {name: (column.dtype, len(column)) for name, column in columns.items()} == {
+        "offset": (np.int64, 3_000),
+        "lane": (np.int32, 3_000),
+    }
+    assert not any(column.any() for column in columns.values())
+
+
+def test_a_disk_that_refuses_is_reported_with_its_place(tmp_path):
+    for attempt in (
+        lambda: empty_columns(tmp_path / "absent", {"offset": np.int64}, 10),
+        lambda: empty_columns(tmp_path, {"offset": np.int64}, 1 << 58),
+        lambda: ColumnFile(tmp_path / "absent", np.dtype(np.int64)),
+    ):
+        with pytest.raises(TargetError, match=f"cannot keep the operations of a large rank in files under {tmp_path}"):
+            attempt()
+
+
+def test_chunks_are_all_rows_in_order():
+    assert list(chunks(7, 3)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
