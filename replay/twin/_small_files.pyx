@@ -1,13 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled core of `replay.twin.small_files`: the same calls for each file, without the interpreter lock."""
 
-from libc.errno cimport EINTR, EIO, errno
-from libc.stdint cimport int64_t, uint64_t
+from libc.errno cimport EINTR, EIO, ENOENT, errno
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 cdef extern from "<fcntl.h>" nogil:
     int openat(int directory, const char *name, int flags, int mode)
-    int O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_CLOEXEC
+    int O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_CLOEXEC, AT_SYMLINK_NOFOLLOW
+
+cdef extern from "<sys/stat.h>" nogil:
+    ctypedef struct status_t "struct stat":
+        unsigned int st_mode
+        unsigned long st_nlink
+        long st_size
+        long st_blocks
+    int fstatat(int directory, const char *name, status_t *found, int flags)
+    int S_ISREG(unsigned int mode)
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t write(int fd, const void *data, size_t count)
@@ -59,42 +69,127 @@ cdef int write_one(
     return error
 
 
+cdef char *name_buffer(const uint8_t[::1] text, const int64_t[::1] begins, const int64_t[::1] ends) except NULL:
+    """Memory for the longest of the names text[begins[i]:ends[i]] and a NUL."""
+    cdef int64_t number
+    cdef int64_t room = 0
+    cdef char *buffer
+    if begins.shape[0] != ends.shape[0]:
+        raise ValueError("each name needs a begin and an end")
+    for number in range(begins.shape[0]):
+        if not 0 <= begins[number] <= ends[number] <= text.shape[0]:
+            raise ValueError("a name is not within the text")
+        room = max(room, ends[number] - begins[number])
+    buffer = <char *>malloc(room + 1)
+    if buffer == NULL:
+        raise MemoryError
+    return buffer
+
+
+cdef void copy_name(char *name, const uint8_t *text, int64_t begin, int64_t end) noexcept nogil:
+    if end > begin:
+        memcpy(name, text + begin, end - begin)
+    name[end - begin] = 0
+
+
 def write_small_files(
     int directory,
-    list names,
+    const uint8_t[::1] text,
+    const int64_t[::1] begins,
+    const int64_t[::1] ends,
     const int64_t[::1] sizes,
     const uint64_t[::1] record_ids,
     const uint64_t[::1] noise,
     int64_t[::1] done,
 ):
-    cdef int64_t count = len(names)
+    cdef int64_t count = begins.shape[0]
     cdef int64_t number
     cdef int64_t room = 0
     cdef int error = 0
-    cdef const char **texts
-    cdef uint64_t *words
+    cdef char *name
+    cdef uint64_t *words = NULL
     if sizes.shape[0] != count or record_ids.shape[0] != count:
         raise ValueError("a size and a record id are needed for each name")
     for number in range(count):
         room = max(room, sizes[number])
     if room > noise.shape[0] * 8:
         raise ValueError(f"a small file has at most {noise.shape[0] * 8} bytes, not {room}")
-    texts = <const char **>malloc(max(count, 1) * sizeof(char *))
-    words = <uint64_t *>malloc(room + 8)
+    if count == 0:
+        return 0
+    name = name_buffer(text, begins, ends)
     try:
-        if texts == NULL or words == NULL:
+        words = <uint64_t *>malloc(room + 8)
+        if words == NULL:
             raise MemoryError
-        for number in range(count):
-            texts[number] = names[number]
         with nogil:
             for number in range(count):
-                error = write_one(
-                    directory, texts[number], sizes[number], mix(record_ids[number] ^ mix(0)), &noise[0], words
-                )
+                copy_name(name, &text[0], begins[number], ends[number])
+                error = write_one(directory, name, sizes[number], mix(record_ids[number] ^ mix(0)), &noise[0], words)
                 if error:
                     break
                 done[0] = number + 1
     finally:
-        free(texts)
+        free(name)
         free(words)
+    return error
+
+
+def look_at_files(
+    int directory,
+    const uint8_t[::1] text,
+    const int64_t[::1] begins,
+    const int64_t[::1] ends,
+    int64_t[:, ::1] found,
+    int64_t[::1] done,
+):
+    cdef int64_t number
+    cdef int error = 0
+    cdef status_t status
+    cdef char *name
+    if found.shape[0] != begins.shape[0] or found.shape[1] != 3:
+        raise ValueError("three numbers are needed for each name")
+    if begins.shape[0] == 0:
+        return 0
+    name = name_buffer(text, begins, ends)
+    with nogil:
+        for number in range(begins.shape[0]):
+            copy_name(name, &text[0], begins[number], ends[number])
+            found[number, 0] = found[number, 1] = found[number, 2] = 0
+            if fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0:
+                found[number, 0] = status.st_mode
+                found[number, 1] = status.st_size
+                found[number, 2] = <int64_t>status.st_nlink
+            elif errno != ENOENT:
+                error = errno
+                break
+            done[0] = number + 1
+    free(name)
+    return error
+
+
+def remove_files(
+    int directory, const uint8_t[::1] text, const int64_t[::1] begins, const int64_t[::1] ends, int64_t[::1] done
+):
+    cdef int64_t number
+    cdef int error = 0
+    cdef status_t status
+    cdef char *name
+    if begins.shape[0] == 0:
+        return 0
+    name = name_buffer(text, begins, ends)
+    with nogil:
+        for number in range(begins.shape[0]):
+            copy_name(name, &text[0], begins[number], ends[number])
+            if fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0:
+                if S_ISREG(status.st_mode):
+                    if unlinkat(directory, name, 0) == 0:
+                        done[1] += 1
+                    elif errno != ENOENT:
+                        error = errno
+                        break
+            elif errno != ENOENT:
+                error = errno
+                break
+            done[0] = number + 1
+    free(name)
     return error

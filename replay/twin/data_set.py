@@ -8,51 +8,35 @@ operations are not part of it.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.hdf5.files import Hdf5Files
-from replay.twin.content import Stager, stager_of
 from replay.twin.hdf5_twin import Hdf5Stager
-from replay.twin.manifest import CREATED_BY_RUN, Manifest, ManifestFile
-from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placement, place
+from replay.twin.manifest import Manifest
+from replay.twin.manifest_files import CREATED_BY_RUN, ManifestFiles
+from replay.twin.path_columns import (
+    TEXT,
+    ancestors,
+    ascending_order,
+    booleans,
+    pieces,
+    prefixed,
+    rows_in,
+    same_texts,
+    text_bytes,
+)
+from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
+from replay.twin.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
 from traces.schema import FORMATS, OPS, READ, WRITE, codes
 from traces.store.reader import Capture
 
-READ_ROLE = "read"
 RENAME = OPS.index("rename")
-LOOKED_AT_ROLE = "looked at"
-CREATED_ROLE = "created"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwinFile:
-    """One file of the twin data set.
-
-    `path`: text below the target. `size`: bytes. `role`: read, looked at or created. `stager`: makes the file.
-    `layout`: digest of a real HDF5 file's layout; such a file is larger than the `data_bytes` that its accesses need.
-    `exact`: False where neither `layout` nor `data_bytes` was determined.
-    `renamed`: the run gives it another name, under which its bytes count.
-    `written`: the run writes into it, or gives it another name.
-    """
-
-    file_id: int
-    record_id: int
-    path: str
-    size: int
-    format: str
-    role: str
-    data_bytes: int
-    stager: Stager = field(compare=False, repr=False)
-    layout: str | None = None
-    exact: bool = True
-    renamed: bool = False
-    written: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +57,9 @@ class TwinDataSet:
     """
 
     identity: str
-    files: tuple[TwinFile, ...]
+    files: TwinFiles
     mapped: tuple[MappedFile, ...]
-    placements: tuple[Placement, ...]
+    placements: Placements
     plain_hdf5: Mapping[int, str]
 
 
@@ -152,84 +136,101 @@ def twin_data_set(
     will do, as it does for requests past the library; to know the layouts costs a look at all requests.
     """
     use = file_use(capture)
-    written = set(np.flatnonzero(use.written).tolist())
-    placements = place(capture.files, target, maps, written=written)
-    used = [placement for placement in placements if use.touched[placement.file_id]]
+    placements = place(capture.files, target, maps, written=np.flatnonzero(use.written).tolist())
+    real = booleans(placements.below.is_null())
     mapped = tuple(
-        MappedFile(file_id=p.file_id, path=p.path, size=int(use.size_bytes[p.file_id])) for p in used if p.mapped
+        MappedFile(file_id=file_id, path=placements[file_id].path, size=int(use.size_bytes[file_id]))
+        for file_id in np.flatnonzero(use.touched & real).tolist()
     )
-    base = os.fsencode(target / TWIN_ROOT).removesuffix(TWIN_ROOT.encode())
-    ours = {p.file_id: p.path.removeprefix(base).decode("utf-8") for p in used if not p.mapped}
-    files = list(_twin_files(capture, use, ours, hdf5))
+    files = _twin_files(capture, use, placements.below, use.touched & ~real, hdf5)
     identity = _identity(files)
     settled = _settle(files, f"{TWIN_ROOT}-{identity[:OWN_ROOT_ID_CHARS]}", manifest)
-    for file in settled:
-        path = base + file.path.encode("utf-8")
-        placements[file.file_id] = Placement(file_id=file.file_id, path=path, mapped=False)
+    if settled is not files:
+        below = pc.replace_with_mask(placements.below, pa.array(use.touched & ~real), settled.path)
+        placements = replace(placements, below=below)
     reasons = {} if hdf5 is None else hdf5.plain
-    plain = {file.file_id: reasons[file.file_id] for file in settled if file.file_id in reasons}
-    return TwinDataSet(identity=identity, files=settled, mapped=mapped, placements=tuple(placements), plain_hdf5=plain)
+    plain = {
+        file_id: reasons[file_id] for file_id in (settled.file_id.tolist() if reasons else ()) if file_id in reasons
+    }
+    return TwinDataSet(identity=identity, files=settled, mapped=mapped, placements=placements, plain_hdf5=plain)
 
 
-def _twin_files(capture: Capture, use: FileUse, paths: Mapping[int, str], hdf5: Hdf5Files | None) -> Iterator[TwinFile]:
-    """The files of a twin; `paths`: below the target, by file id."""
-    record_ids = capture.files["record_id"].to_numpy()
-    formats = codes(capture.files, "format")
-    for file_id, path in paths.items():
-        size, name, role = int(use.size_bytes[file_id]), FORMATS[formats[file_id]], _role(use, file_id)
-        layout = None if hdf5 is None else hdf5.layouts.get(file_id)
-        chunks = None if layout is None else Hdf5Stager(layout=layout, data_bytes=size)
-        yield TwinFile(
-            file_id=file_id,
-            record_id=int(record_ids[file_id]),
-            path=path,
-            size=size if chunks is None else chunks.file_bytes,
-            format=name,
-            role=role,
-            data_bytes=size,
-            layout=None if layout is None else layout.digest,
-            exact=hdf5 is not None or name != "hdf5" or role != READ_ROLE,
-            renamed=bool(use.renamed[file_id]),
-            written=bool(use.written[file_id]),
-            stager=stager_of(name) if chunks is None else chunks,
-        )
+def _twin_files(
+    capture: Capture, use: FileUse, below: pa.LargeStringArray, mask: np.ndarray, hdf5: Hdf5Files | None
+) -> TwinFiles:
+    """The files of `mask` (bool by file id), which are those of the twin. `below`: paths below the target."""
+    file_id = np.flatnonzero(mask)
+    size, formats = use.size_bytes[mask], codes(capture.files, "format")[mask]
+    role = np.select([use.read[mask], use.written[mask]], [ROLES.index(READ_ROLE), ROLES.index(CREATED_ROLE)], 1)
+    layouts = {} if hdf5 is None else {file: hdf5.layouts[file] for file in file_id.tolist() if file in hdf5.layouts}
+    needed = use.size_bytes
+    chunks = {file: Hdf5Stager(layout=layout, data_bytes=int(needed[file])) for file, layout in layouts.items()}
+    whole = size
+    if chunks:
+        whole = size.copy()
+        whole[np.searchsorted(file_id, list(chunks))] = [stager.file_bytes for stager in chunks.values()]
+    exact = (formats != FORMATS.index("hdf5")) | (role != ROLES.index(READ_ROLE)) | (hdf5 is not None)
+    return TwinFiles(
+        file_id=file_id.astype(np.int32),
+        record_id=capture.files["record_id"].to_numpy()[mask],
+        path=below if mask.all() else below.filter(pa.array(mask)),
+        size=whole,
+        format=formats,
+        role=role.astype(np.int8),
+        data_bytes=size,
+        exact=exact,
+        renamed=use.renamed[mask],
+        written=use.written[mask],
+        hdf5=chunks,
+    )
 
 
-def _role(use: FileUse, file_id: int) -> str:
-    if use.read[file_id]:
-        return READ_ROLE
-    return CREATED_ROLE if use.written[file_id] else LOOKED_AT_ROLE
+def _identity(files: TwinFiles) -> str:
+    """SHA-256 of a line a file: path, NUL, bytes, NUL, role; in the order of the paths."""
+    digest = hashlib.sha256()
+    order, ends = ascending_order(files.path), np.array([f"\0{role}\n" for role in ROLES])
+    for rows in pieces(len(files)):
+        some = order[rows]
+        paths, sizes = files.path.take(pa.array(some)), pa.array(files.data_bytes[some]).cast(TEXT)
+        roles = pa.DictionaryArray.from_arrays(files.role[some], pa.array(ends.tolist(), TEXT)).cast(TEXT)
+        nothing = pa.scalar("", TEXT)
+        lines = pc.binary_join_element_wise(paths, pa.scalar("\0", TEXT), sizes, roles, nothing)
+        data, bounds = text_bytes(lines)
+        digest.update(data[bounds[0] : bounds[-1]].data)
+    return digest.hexdigest()
 
 
-def _identity(files: Iterable[TwinFile]) -> str:
-    lines = sorted(f"{file.path}\0{file.data_bytes}\0{file.role}\n" for file in files)
-    return hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
+def _settle(files: TwinFiles, own_root: str, manifest: Manifest) -> TwinFiles:
+    """The files, below `own_root` those that what the manifest lists is in the way of."""
+    listed = manifest.files
+    if not len(listed):
+        return files
+    rows = rows_in(files.path, listed.path)
+    absent = rows < 0
+    shared = fits(listed, rows, files)
+    if absent.any():
+        directories = ancestors(files.path.filter(pa.array(absent)))
+        below_files = directories.filter(pc.is_in(directories, value_set=listed.path)).to_pylist()
+        for row in np.flatnonzero(absent).tolist() if below_files else ():
+            shared[row] = not any(files.path[row].as_py().startswith(f"{each}/") for each in below_files)
+        shared &= ~(absent & booleans(pc.is_in(files.path, value_set=ancestors(listed.path))))
+    if shared.all():
+        return files
+    moved = pc.utf8_slice_codeunits(files.path.filter(pa.array(~shared)), len(TWIN_ROOT))
+    return replace(files, path=pc.replace_with_mask(files.path, pa.array(~shared), prefixed(own_root, moved)))
 
 
-def _settle(files: Sequence[TwinFile], own_root: str, manifest: Manifest) -> tuple[TwinFile, ...]:
-    directories = {above for path in manifest.files for above in _directories(path)}
-    settled = []
-    for file in files:
-        there = manifest.files.get(file.path)
-        if there is not None:
-            shared = fits(there, file)
-        else:
-            shared = file.path not in directories and not any(
-                above in manifest.files for above in _directories(file.path)
-            )
-        settled.append(file if shared else replace(file, path=own_root + file.path[len(TWIN_ROOT) :]))
-    return tuple(settled)
-
-
-def fits(there: ManifestFile, file: TwinFile) -> bool:
-    """Whether a file of the manifest can stand for `file`: made by the run, both or neither, and the same contents."""
-    if file.role == CREATED_ROLE or there.state == CREATED_BY_RUN:
-        return file.role == CREATED_ROLE and there.state == CREATED_BY_RUN
-    if file.exact:
-        return (there.size, there.layout) == (file.size, file.layout)
-    return (there.size if there.data_bytes is None else there.data_bytes) == file.data_bytes
-
-
-def _directories(path: str) -> list[str]:
-    names = path.split("/")
-    return ["/".join(names[:depth]) for depth in range(1, len(names))]
+def fits(listed: ManifestFiles, rows: np.ndarray, files: TwinFiles) -> np.ndarray:
+    """bool[files]: whether the entry of each file can stand for it: made by the run, both or neither, and the same
+    contents. `rows`: of the entries, -1 where there is none, which fits."""
+    absent, rows = rows < 0, np.maximum(rows, 0)
+    created, by_run = files.has_role(CREATED_ROLE), listed.in_state(CREATED_BY_RUN)[rows]
+    size, layout, data_bytes = (
+        listed.size[rows],
+        *(each.take(pa.array(rows)) for each in (listed.layout, listed.data_bytes)),
+    )
+    same_bytes = pc.equal(pc.coalesce(data_bytes, pa.array(size)), pa.array(files.data_bytes.astype(np.uint64)))
+    same = (size == files.size.astype(np.uint64)) & same_texts(layout, files.layouts())
+    same = np.where(files.exact, same, booleans(same_bytes))
+    found: np.ndarray = absent | np.where(created | by_run, created & by_run, same)
+    return found

@@ -9,20 +9,23 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import itertools
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread, get_ident
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from replay.twin.containment import Target, lstat, refusal, split, unlink
-from replay.twin.data_set import TwinFile
+from replay.twin.directory_batches import DirectoryBatch, FilesByDirectory
+from replay.twin.path_columns import by_directory
 from replay.twin.small_files import SMALL_BYTES, write_small_files
+from replay.twin.twin_files import TwinFile, TwinFiles, total
 from traces.errors import TargetError, UsageError
 from traces.units import MIB
 
@@ -33,7 +36,7 @@ BATCH_FILES = 1024
 BATCH_BYTES = 16 * MIB
 """Most files, and bytes of several files, that a thread takes at a time from one directory."""
 
-SMALL_FILES = 64
+SMALL_FILES = 256
 """Most small files that are made in one call, after which a thread looks whether it is to stop."""
 
 PATIENCE_S = 10.0
@@ -46,9 +49,17 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in total), from several threads but never by two at once."""
 
 
+_TEMPORARY = b".%~"
+
+
 def temporary_name(name: bytes) -> bytes:
     """The name of a file while it is written: no placement has this name, and it is never too long."""
-    return b".%~" + hashlib.blake2b(name, digest_size=8).hexdigest().encode() + b".part"
+    return _TEMPORARY + hashlib.blake2b(name, digest_size=8).hexdigest().encode() + b".part"
+
+
+def is_temporary(name: bytes) -> bool:
+    """Whether it may be a name that `temporary_name` makes."""
+    return name.startswith(_TEMPORARY)
 
 
 class Limit(Protocol):
@@ -97,97 +108,106 @@ class _Progress:
                 self._callback(self._done, self._total)
 
 
+class _Batches:
+    """Files of one directory each, given out one batch after the other; `bounds` of the batches in `files.order`."""
+
+    def __init__(self, files: FilesByDirectory, bounds: np.ndarray) -> None:
+        self._files, self._bounds = files, bounds
+        self._next = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def take(self) -> DirectoryBatch | None:
+        """The next batch; None after the last. Threads may call it at once."""
+        number = next(self._next)
+        return None if number >= len(self) else self._files.batch(*self._bounds[number : number + 2].tolist())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    """What the threads of one staging share. `batches`: files of one directory each, taken from the left."""
+    """What the threads of one staging share. `small`: bool by row of `files`, written in place and many in one call."""
 
     target: Target
-    sparse: frozenset[int]
-    replaced: frozenset[int]
-    placed: Callable[[TwinFile], None]
-    batches: deque[Sequence[TwinFile]]
+    files: TwinFiles
+    sparse: np.ndarray
+    replaced: np.ndarray
+    small: np.ndarray
+    placed: np.ndarray
+    batches: _Batches
     counter: _Progress
     stop: Event
-    current: dict[int, tuple[Sequence[TwinFile], np.ndarray, float]] = field(default_factory=dict)
-    """Thread -> the files that it writes, how many of them are whole, and since when (s of the monotonic clock)."""
+    current: dict[int, tuple[np.ndarray, np.ndarray, float]] = field(default_factory=dict)
+    """Thread -> rows of the files that it writes, how many are whole, and since when (s of the monotonic clock)."""
 
     def standing(self) -> str:
         """The file that has been written for longest."""
         writes = sorted(self.current.copy().values(), key=lambda write: write[2])
         if not writes:
             return "no file was being written"
-        files, whole, since = writes[0]
-        file = files[min(int(whole[0]), len(files) - 1)]
-        return f"{self.target.shown(file.path)} has been written for {time.monotonic() - since:.1f} s"
+        rows, whole, since = writes[0]
+        shown = self._shown(rows[min(int(whole[0]), len(rows) - 1)])
+        return f"{shown} has been written for {time.monotonic() - since:.1f} s"
+
+    def _shown(self, row: int) -> str:
+        return self.target.shown(self.files.path[int(row)].as_py())
 
     def write_batches(self) -> None:
         """Write batches until none is left. Raises: TargetError, _Stopped."""
-        while True:
-            try:
-                batch = self.batches.popleft()
-            except IndexError:
-                self.current.pop(get_ident(), None)
-                return
+        while (batch := self.batches.take()) is not None:
             self._write_batch(batch)
+        self.current.pop(get_ident(), None)
 
-    def _write_batch(self, batch: Sequence[TwinFile]) -> None:
+    def _write_batch(self, batch: DirectoryBatch) -> None:
         """Write files of one directory, which is looked up once and then held open."""
-        file = batch[0]
-        small = [each for each in batch if self._is_small(each)]
+        is_small = self.small[batch.rows]
+        small = batch.part(is_small)
         try:
-            with self.target.made_directory(split(file.path)[0]) as directory:
-                for begin in range(0, len(small), SMALL_FILES):
+            with self.target.made_directory(batch.directory) as directory:
+                for begin in range(0, len(small.rows), SMALL_FILES):
                     self._go_on()
-                    self._write_small(directory, small[begin : begin + SMALL_FILES])
-                for file in batch if len(small) < len(batch) else ():
-                    if not self._is_small(file):
-                        self._go_on()
-                        self._write_file(directory, file)
+                    self._write_small(directory, small.part(slice(begin, begin + SMALL_FILES)))
+                for row in batch.rows[~is_small].tolist():
+                    self._go_on()
+                    self._write_file(directory, row, self.files[row])
         except OSError as error:
-            raise refusal(error, f"write {self.target.shown(file.path)}") from error
+            raise refusal(error, f"write {self._shown(batch.rows[0])}") from error
 
     def _go_on(self) -> None:
         """Raises: _Stopped."""
         if self.stop.is_set():
             raise _Stopped
 
-    def _is_small(self, file: TwinFile) -> bool:
-        new = file.file_id not in self.sparse and file.file_id not in self.replaced
-        return new and file.stager.may_start_in_place and file.size <= SMALL_BYTES
-
-    def _write_small(self, directory: int, files: Sequence[TwinFile]) -> None:
-        """Make new small files in one call and report them to `placed`. Raises: TargetError."""
-        names = [split(file.path)[1] for file in files]
-        sizes = np.array([file.size for file in files], dtype=np.int64)
-        record_ids = np.array([file.record_id for file in files], dtype=np.uint64)
-        done = np.zeros(1, dtype=np.int64)
-        self.current[get_ident()] = files, done, time.monotonic()
-        code = write_small_files(directory, names, sizes, record_ids, done)
+    def _write_small(self, directory: int, batch: DirectoryBatch) -> None:
+        """Make new small files in one call. Raises: TargetError."""
+        rows, done = batch.rows, np.zeros(1, dtype=np.int64)
+        sizes, record_ids = self.files.size[rows], self.files.record_id[rows]
+        self.current[get_ident()] = rows, done, time.monotonic()
+        code = write_small_files(directory, batch.names, sizes, record_ids, done)
         whole = int(done[0])
-        for file in files[:whole]:
-            self.placed(file)
+        self.placed[rows[:whole]] = True
         self.counter.add(int(sizes[:whole].sum()))
         if code == errno.EEXIST:
-            raise foreign(self.target, files[whole].path)
+            raise foreign(self.target, self.files.path[int(rows[whole])].as_py())
         if code:
             error = OSError(code, os.strerror(code))
-            raise refusal(error, f"write {self.target.shown(files[whole].path)}") from error
+            raise refusal(error, f"write {self._shown(rows[whole])}") from error
 
-    def _write_file(self, directory: int, file: TwinFile) -> None:
-        """Write one whole file and report it to `placed`, or leave nothing. Raises: TargetError, OSError, _Stopped."""
+    def _write_file(self, directory: int, row: int, file: TwinFile) -> None:
+        """Write one whole file, or leave nothing. Raises: TargetError, OSError, _Stopped."""
         _, name = split(file.path)
-        self.current[get_ident()] = [file], np.zeros(1, dtype=np.int64), time.monotonic()
+        self.current[get_ident()] = np.array([row]), np.zeros(1, dtype=np.int64), time.monotonic()
         temporary = temporary_name(name)
         fd = _create(directory, temporary)
         try:
             try:
-                _fill(fd, file, sparse=file.file_id in self.sparse, wrote=self.counter.add, stop=self.stop)
+                _fill(fd, file, sparse=bool(self.sparse[row]), wrote=self.counter.add, stop=self.stop)
             finally:
                 os.close(fd)  # before it has its place: NFS reports a full disk here
-            if file.file_id not in self.replaced and lstat(directory, name) is not None:
+            if not self.replaced[row] and lstat(directory, name) is not None:
                 raise foreign(self.target, file.path)
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            self.placed(file)
+            self.placed[row] = True
         except BaseException:
             with suppress(OSError):
                 unlink(directory, temporary)
@@ -223,27 +243,22 @@ def foreign(target: Target, path: str) -> TargetError:
     )
 
 
-def _batches(files: Sequence[TwinFile], threads: int) -> deque[Sequence[TwinFile]]:
-    """Files of one directory and at most BATCH_BYTES together, or one file; a few files are spread over the threads.
+def _batches(files: TwinFiles, threads: int) -> _Batches:
+    """Files of one directory, some BATCH_BYTES together or one large file; few files are spread over the threads.
 
     One thread after the other: several that make files in one directory wait for its lock more than they work.
     """
-    by_directory: dict[str, list[TwinFile]] = {}
-    for file in files:
-        by_directory.setdefault(split(file.path)[0], []).append(file)
+    by_place = FilesByDirectory.of(files.path)
     most_files = max(1, min(BATCH_FILES, len(files) // threads))
-    batches: deque[Sequence[TwinFile]] = deque()
-    for members in by_directory.values():
-        batch: list[TwinFile] = []
-        batch_bytes = 0
-        for file in members:
-            if batch and (len(batch) == most_files or batch_bytes + file.size > BATCH_BYTES):
-                batches.append(batch)
-                batch, batch_bytes = [], 0
-            batch.append(file)
-            batch_bytes += file.size
-        batches.append(batch)
-    return batches
+    size, begins = files.size[by_place.order], by_place.begins()
+    firsts = np.flatnonzero(begins)
+    first = np.repeat(firsts, np.diff(np.append(firsts, len(size))))
+    counted = np.minimum(size, BATCH_BYTES + 1)
+    before = np.cumsum(counted) - counted
+    part = np.maximum((np.arange(len(size)) - first) // most_files, (before - before[first]) // BATCH_BYTES)
+    large = size > BATCH_BYTES
+    begins[1:] |= (part[1:] != part[:-1]) | large[1:] | large[:-1]
+    return _Batches(by_place, np.append(np.flatnonzero(begins), len(size)))
 
 
 def default_workers() -> int:
@@ -253,33 +268,33 @@ def default_workers() -> int:
 
 def write_files(
     target: Target,
-    files: Sequence[TwinFile],
+    files: TwinFiles,
     *,
-    sparse: frozenset[int],
-    replaced: frozenset[int],
-    placed: Callable[[TwinFile], None],
+    sparse: np.ndarray,
+    replaced: np.ndarray,
+    placed: np.ndarray,
     workers: int | None,
     progress: Progress | None,
     limit: Limit | None = None,
 ) -> None:
     """Write `files`; at the end all are on the disk.
 
-    `sparse` and `replaced` (file ids): to be a hole; to take the place of a file of ours. `placed` is called from the
-    writing threads with each file that has its place: however the writing ends, also by an interrupt, it was
-    called for every such file, and no temporary file is left, unless a call does not return. Raises: TargetError,
-    UsageError.
+    `sparse`, `replaced`: bool by row, to be a hole; to take the place of a file of ours. `placed`: bool by row, set for
+    each file that has its place: however the writing ends, also by an interrupt, it is set for every such file,
+    and no temporary file is left, unless a call does not return. Raises: TargetError, UsageError.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"workers {workers}: give at least 1")
-    total = sum(file.size for file in files if file.file_id not in sparse)
     threads = workers or default_workers()
     writing = _Writing(
         target=target,
+        files=files,
         sparse=sparse,
         replaced=replaced,
+        small=~sparse & ~replaced & files.made_by("may_start_in_place") & (files.size <= SMALL_BYTES),
         placed=placed,
         batches=_batches(files, threads),
-        counter=_Progress(total, progress),
+        counter=_Progress(total(files.size[~sparse]), progress),
         stop=Event(),
     )
     _write_in_threads(writing, min(threads, len(writing.batches)), limit or _NoLimit())
@@ -321,7 +336,7 @@ def _write_in_threads(writing: _Writing, count: int, limit: Limit) -> None:
         raise errors[0]
 
 
-def _join(writing: _Writing, threads: Sequence[Thread]) -> None:
+def _join(writing: _Writing, threads: list[Thread]) -> None:
     """Wait for threads that were stopped, or have nothing more to do. Raises: TargetError where one does not end."""
     until = time.monotonic() + PATIENCE_S
     for thread in threads:
@@ -340,8 +355,8 @@ def sync_file_system(fd: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def make_directories(target: Target, paths: Iterable[str]) -> None:
+def make_directories(target: Target, paths: pa.LargeStringArray) -> None:
     """Make the directories that hold `paths`. Raises: TargetError."""
-    for directory in sorted({split(path)[0] for path in paths}):
+    for directory in sorted(by_directory(paths)[1]):
         with target.made_directory(directory):
             pass

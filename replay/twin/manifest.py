@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from io import BufferedReader
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from replay.twin.containment import Target, is_contained, open_target, refusal
-from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT
+from replay.twin.containment import Target, open_target, refusal
+from replay.twin.manifest_files import OURS, ManifestFile, ManifestFiles, joined, no_files
+from replay.twin.manifest_lines import lines, parse
+from replay.twin.path_columns import column, is_ascending, pieces
+from replay.twin.placement import TWIN_ROOT
 from traces.errors import TargetError
 from traces.text import printable
 
@@ -32,52 +36,9 @@ MANIFEST_NAME = "dxt-replay-manifest.json"
 MANIFEST_VERSION = 3
 """History: 1 (0.1.0): first. 2: `data_bytes` and `layout` of HDF5 files. 3: `written` files."""
 
-PLANNED = "planned"
-"""State of a file that is to be written; it may exist already, or not."""
-WHOLE = "whole"
-"""State of a file that is written to its full size."""
-CREATED_BY_RUN = "created_by_run"
-"""State of a file that the captured job only writes: each run makes it anew."""
-STATES = (PLANNED, WHOLE, CREATED_BY_RUN)
-
-_OURS = re.compile(rf"{TWIN_ROOT}(-[0-9a-f]{{{OWN_ROOT_ID_CHARS}}})?/")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestFile:
-    """One file: `path` below the target, `size` in bytes; a `sparse` one is a hole of that size.
-
-    `data_bytes`: the bytes of a real HDF5 file that accesses need, without its metadata.
-    `layout`: digest of where its chunks lie. Both None for other files.
-    `written`: True for a staged file that replays write into, or give another name; else None.
-    """
-
-    path: str
-    size: int
-    record_id: int
-    sparse: bool
-    state: str
-    data_bytes: int | None = None
-    layout: str | None = None
-    written: bool | None = None
-
-    def __post_init__(self) -> None:
-        numbers = (self.size, self.record_id, self.size if self.data_bytes is None else self.data_bytes)
-        if not all(type(number) is int and 0 <= number < 1 << 64 for number in numbers):
-            raise ValueError(f"{self.path!r} has no valid size or record id")
-        if not isinstance(self.layout, (str, type(None))):
-            raise ValueError(f"{self.path!r} has no valid layout")
-        if self.written not in (True, None):
-            raise ValueError(f"{self.path!r} is not clearly written or not")
-        if self.state not in STATES or type(self.sparse) is not bool:
-            raise ValueError(f"{self.path!r} has no valid state")
-        if not _OURS.match(self.path) or not is_contained(self.path):
-            raise ValueError(f"{self.path!r} is not below {TWIN_ROOT}")
-        self.path.encode("utf-8")  # the names of files are bytes: half a surrogate pair has none
-
-
-_OPTIONAL_NAMES = tuple(column.name for column in fields(ManifestFile) if column.default is None)
-_as_json: Callable[[str], str] = json.encoder.encode_basestring_ascii
+_BLOCK_BYTES = 8 << 20
+"""Bytes of lines that are read at a time."""
+_BEFORE_LINES, _AFTER_LINES = b', "files": [\n', b"\n]}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +47,17 @@ class Manifest:
 
     target: Path
     data_sets: tuple[str, ...] = ()
-    files: Mapping[str, ManifestFile] = field(default_factory=dict)
+    files: ManifestFiles = field(default_factory=no_files)
 
-    def with_files(self, files: Iterable[ManifestFile], data_set: str) -> Manifest:
+    def with_files(self, files: ManifestFiles, data_set: str) -> Manifest:
         """This manifest with these files added or replaced."""
         data_sets = self.data_sets if data_set in self.data_sets else (*self.data_sets, data_set)
-        return Manifest(target=self.target, data_sets=data_sets, files={**self.files, **{f.path: f for f in files}})
+        return Manifest(target=self.target, data_sets=data_sets, files=self.files.with_entries(files))
 
 
 def is_twin_root(name: str) -> bool:
     """Whether a directory of this name in a target is the root of a twin data set."""
-    return _OURS.fullmatch(f"{name}/") is not None
+    return OURS.fullmatch(f"{name}/") is not None
 
 
 def load_manifest(target: Path) -> Manifest:
@@ -121,6 +82,10 @@ def read_manifest(target: Target) -> Manifest:
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise ValueError("not a plain file")  # a device may have no end
+            found = _read_lines(target.path, file)
+            if found is not None:
+                return found
+            file.seek(0)
             data = json.loads(file.read(), object_hook=_entry_or_object)
         version = data["schema_version"]
         if isinstance(version, int) and version > MANIFEST_VERSION:
@@ -138,7 +103,29 @@ def _manifest(target: Path, data: Mapping[str, Any]) -> Manifest:
     if data["made_by"] != "dxt-replay":
         raise ValueError("not made by dxt-replay")
     entries = (entry if isinstance(entry, ManifestFile) else ManifestFile(**entry) for entry in data["files"])
-    return Manifest(target=target, data_sets=tuple(map(str, data["data_sets"])), files={f.path: f for f in entries})
+    files = ManifestFiles.of(entries)
+    return Manifest(target=target, data_sets=tuple(map(str, data["data_sets"])), files=files)
+
+
+def _read_lines(target: Path, file: BufferedReader) -> Manifest | None:
+    """The manifest, block by block; None where it is not exactly as this release writes it, though it may be valid."""
+    try:
+        head = json.loads(file.readline(_BLOCK_BYTES).removesuffix(_BEFORE_LINES) + b"}")
+        if head != _head(data_sets := tuple(map(str, head["data_sets"]))):
+            return None
+        parts, rest, ended = [], b"", False
+        while block := file.read(_BLOCK_BYTES):
+            text = rest + block
+            if ended := text.endswith(_AFTER_LINES):
+                text = text.removesuffix(_AFTER_LINES) + b",\n"
+            whole, comma, rest = text.rpartition(b",\n")
+            if comma:
+                parts.append(parse(whole + comma))
+        files = joined(parts)
+        ordered = all(is_ascending(column([before.path[-1], after.path[0]])) for before, after in pairwise(parts))
+        return Manifest(target=target, data_sets=data_sets, files=files) if ended and not rest and ordered else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _entry_or_object(data: dict[str, Any]) -> ManifestFile | dict[str, Any]:
@@ -154,16 +141,18 @@ def _entry_or_object(data: dict[str, Any]) -> ManifestFile | dict[str, Any]:
 
 def write_manifest(target: Target, manifest: Manifest) -> None:
     """Replace the manifest as a whole. Raises: TargetError when the disk refuses; the old one is then kept."""
-    head = {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": list(manifest.data_sets)}
     temporary = f".{MANIFEST_NAME}.new"
     try:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=target.fd)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(temporary, flags, 0o666, dir_fd=target.fd), "w", encoding="utf-8") as file:
-            file.write(json.dumps(head)[:-1] + ', "files": [')
-            file.writelines(_lines(manifest))  # one at a time: together they are larger than the manifest
-            file.write("\n]}\n")
+        with open(os.open(temporary, flags, 0o666, dir_fd=target.fd), "wb") as file:
+            file.write(json.dumps(_head(manifest.data_sets)).encode()[:-1] + _BEFORE_LINES)
+            files = manifest.files
+            for rows in pieces(len(files)):  # some at a time: together they are larger than the manifest
+                text = lines(files.part(rows))
+                file.write(text if rows.stop < len(files) else text.removesuffix(b",\n"))
+            file.write(_AFTER_LINES if len(files) else _AFTER_LINES[1:])
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, MANIFEST_NAME, src_dir_fd=target.fd, dst_dir_fd=target.fd)
@@ -173,18 +162,8 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
         raise refusal(error, f"write {target.shown(MANIFEST_NAME)}") from error
 
 
-def _lines(manifest: Manifest) -> Iterator[str]:
-    """The entries as `json.dumps` would write them, several times as fast."""
-    between = "\n"
-    for path in sorted(manifest.files):
-        file = manifest.files[path]
-        rest = {name: value for name in _OPTIONAL_NAMES if (value := getattr(file, name)) is not None}
-        yield (
-            f'{between}{{"path": {_as_json(path)}, "size": {file.size}, "record_id": {file.record_id}, '
-            f'"sparse": {"true" if file.sparse else "false"}, "state": "{file.state}"'
-            f"{', ' + json.dumps(rest)[1:-1] if rest else ''}}}"
-        )
-        between = ",\n"
+def _head(data_sets: tuple[str, ...]) -> dict[str, Any]:
+    return {"schema_version": MANIFEST_VERSION, "made_by": "dxt-replay", "data_sets": list(data_sets)}
 
 
 def remove_manifest(target: Target) -> None:

@@ -4,20 +4,26 @@
 stand as it is (`..`, control characters, bytes that are not UTF-8, names that are too long or taken) is changed by
 fixed rules, and the marks of those rules (`%` and two hex digits, `%-`, `%~`) cannot occur in a name that was kept,
 because a `%` in a recorded name is itself escaped.
+
+Most files have a place of their own that is named as they are: columns decide that. Only the others are looked at one
+by one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import overload
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from replay.twin.path_columns import ancestors, booleans, column, prefixed, repeated
 from traces.errors import UsageError
 from traces.file_rows import exact_paths
 
@@ -36,6 +42,10 @@ _SHORTENED_MARK = "%-"
 _DEEP_FOLDER = "%~deep"
 _LONGEST_SUFFIX = len(_TAKEN_MARK) + 16 + len(".2147483647")
 
+_PLAIN = r"^(/[ -$&-.0-~]+)+$"
+"""A path without detours whose names are printable ASCII without `%`, but for names of dots."""
+_DOTS = r"/\.\.?(/|$)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -44,6 +54,33 @@ class Placement:
     file_id: int
     path: bytes
     mapped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Placements(Sequence[Placement]):
+    """A placement for each file, by file id, made when it is asked for.
+
+    `base`: the target and `/`. `below`: text below it, null where the file is mapped. `real`: then its whole path.
+    """
+
+    base: bytes
+    below: pa.LargeStringArray
+    real: pa.LargeBinaryArray
+
+    def __len__(self) -> int:
+        return len(self.below)
+
+    @overload
+    def __getitem__(self, index: int) -> Placement: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Placement]: ...
+    def __getitem__(self, index: int | slice) -> Placement | Sequence[Placement]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        below = self.below[number].as_py()
+        path = self.real[number].as_py() if below is None else self.base + below.encode("utf-8")
+        return Placement(file_id=number, path=path, mapped=below is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +99,11 @@ class _Candidate:
     record_id: int
     parts: tuple[str, ...]
     exact: bool
+
+    @property
+    def path(self) -> str:
+        """The path below the root."""
+        return "/".join(self.parts)
 
     def take_own_name(self, suffix: str) -> None:
         stem = _shorten(self.parts[-1], NAME_MAX - len(suffix)) if self.parts else ""
@@ -94,32 +136,95 @@ def lexical_parts(path: bytes) -> tuple[bytes, ...]:
 
 def place(
     files: pa.Table, target: Path, maps: Sequence[PathMap] = (), *, written: Collection[int] = frozenset()
-) -> list[Placement]:
+) -> Placements:
     """A placement for each row of `files` (`FILES_SCHEMA`), in row order; `target` is absolute and free of links.
 
     Placements that are not mapped lie strictly below `target`, are distinct, and none is a directory of another; they
     depend on the recorded paths and record ids, not on the order of the rows (but for a record id that comes twice).
     The longest prefix of `maps` that fits wins; files of `written` (file ids) are never mapped.
     """
-    by_length = sorted(maps, key=lambda m: len(m.prefix), reverse=True)
-    root = os.fsencode(target / TWIN_ROOT)
-    placements: list[Placement | None] = []
-    candidates: list[_Candidate] = []
-    record_ids = files["record_id"].to_pylist()
-    for file_id, path in enumerate(exact_paths(files)):
+    base = os.fsencode(target / "x")[:-1]
+    budget = PATH_MAX - len(base) - len(TWIN_ROOT) - OWN_ROOT_ID_CHARS - len("-/")
+    recorded = column(files["path"])
+    kept = _plain(files, recorded, min(NAME_MAX, budget - _LONGEST_SUFFIX))
+    real = _mapped(files, recorded, kept, maps, written)
+    twins = booleans(real.is_null())
+    kept &= twins & ~repeated(recorded)
+    candidates = _candidates(files, twins & ~kept)
+    suffix = _suffix_rule(files["record_id"].to_numpy()[twins])
+    _move_deep(candidates, budget, suffix)
+
+    above = ancestors(recorded.filter(pa.array(kept)) if not kept.all() else recorded)
+    above = pa.concat_arrays([above, column(["/" + path for path in _directories(candidates) if path])])
+    blocked = kept & booleans(pc.is_in(recorded, value_set=above))
+    kept &= ~blocked
+    candidates += _candidates(files, blocked)
+    _separate(candidates, _in_the_way(candidates, [above, recorded.filter(pa.array(kept))]), suffix)
+
+    below = prefixed(TWIN_ROOT, recorded)
+    if not kept.all():
+        places = {candidate.file_id: candidate.path for candidate in candidates}
+        others = [f"{TWIN_ROOT}/{places[i]}" if i in places else None for i in np.flatnonzero(~kept).tolist()]
+        below = pc.replace_with_mask(below, pa.array(~kept), column(others))
+    return Placements(base=base, below=below, real=real)
+
+
+def _plain(files: pa.Table, recorded: pa.LargeStringArray, most_bytes: int) -> np.ndarray:
+    """bool[files]: whose path stays as it is, unless another file is in its way."""
+    plain = pc.and_(pc.match_substring_regex(recorded, _PLAIN), pc.invert(pc.match_substring_regex(recorded, _DOTS)))
+    # No name is longer than the path; long ones are looked at one by one.
+    short = booleans(pc.less_equal(pc.binary_length(recorded), max(most_bytes, 0)))
+    found: np.ndarray = booleans(plain) & short & booleans(files["path_bytes"].is_null())
+    return found
+
+
+def _mapped(
+    files: pa.Table,
+    recorded: pa.LargeStringArray,
+    plain: np.ndarray,
+    maps: Sequence[PathMap],
+    written: Collection[int],
+) -> pa.LargeBinaryArray:
+    """The paths of real data, null for files that are not mapped."""
+    real, texts = pa.nulls(len(recorded), pa.large_binary()), recorded.cast(pa.large_binary())
+    open_to_maps = np.ones(len(recorded), dtype=bool)
+    open_to_maps[list(written)] = False
+    by_length = sorted(maps, key=lambda rule: len(rule.prefix), reverse=True)
+    for rule in by_length:
+        prefix = b"/".join((b"", *rule.prefix))
+        fits = pc.or_(pc.equal(texts, pa.scalar(prefix, texts.type)), pc.starts_with(texts, prefix + b"/"))
+        rows = plain & open_to_maps & booleans(fits)
+        open_to_maps &= ~rows
+        rest = pc.utf8_slice_codeunits(recorded.filter(pa.array(rows)), len(prefix)).cast(texts.type)
+        directory, nothing = (pa.scalar(text, rest.type) for text in (rule.directory.rstrip(b"/"), b""))
+        there = pc.binary_join_element_wise(directory, rest, nothing)
+        real = pc.replace_with_mask(real, pa.array(rows), there)
+    odd = np.flatnonzero(open_to_maps & ~plain) if maps else np.zeros(0, dtype=np.int64)
+    found = [_mapped_path(lexical_parts(path), by_length) for path in exact_paths(files.take(pa.array(odd)))]
+    mask = np.zeros(len(recorded), dtype=bool)
+    mask[odd] = True
+    return pc.replace_with_mask(real, pa.array(mask), pa.array(found, pa.large_binary()))
+
+
+def _candidates(files: pa.Table, mask: np.ndarray) -> list[_Candidate]:
+    """The files of `mask`, bool[files], with their escaped names."""
+    rows = np.flatnonzero(mask)
+    some = files.take(pa.array(rows))
+    candidates = []
+    for file_id, record_id, path in zip(rows.tolist(), some["record_id"].to_pylist(), exact_paths(some), strict=True):
         parts = lexical_parts(path)
-        real = None if file_id in written else _mapped_path(parts, by_length)
-        placements.append(None if real is None else Placement(file_id=file_id, path=real, mapped=True))
-        if real is None:
-            # of two names for one place, the one written without detours keeps it
-            exact = path == b"/" + b"/".join(parts)
-            names = tuple(_escape(part) for part in parts)
-            candidates.append(_Candidate(file_id=file_id, record_id=record_ids[file_id], parts=names, exact=exact))
-    _separate(candidates, PATH_MAX - len(root) - OWN_ROOT_ID_CHARS - len("-/"))
-    for candidate in candidates:
-        path = root + b"/" + "/".join(candidate.parts).encode("utf-8")
-        placements[candidate.file_id] = Placement(file_id=candidate.file_id, path=path, mapped=False)
-    return [placement for placement in placements if placement is not None]
+        # of two names for one place, the one written without detours keeps it
+        exact = path == b"/" + b"/".join(parts)
+        names = tuple(_escape(part) for part in parts)
+        candidates.append(_Candidate(file_id=file_id, record_id=record_id, parts=names, exact=exact))
+    return candidates
+
+
+def _in_the_way(candidates: Sequence[_Candidate], kept: Sequence[pa.LargeStringArray]) -> frozenset[str]:
+    """The paths of candidates that are paths of other files, or directories of theirs."""
+    paths = column(["/" + candidate.path for candidate in candidates])
+    found = [paths.filter(pc.is_in(paths, value_set=listed)).to_pylist() for listed in kept if len(paths)]
+    return frozenset(path[1:] for each in found for path in each)
 
 
 def locate(path: str, maps: Sequence[PathMap]) -> Path:
@@ -137,28 +242,38 @@ def _mapped_path(parts: tuple[bytes, ...], maps: Sequence[PathMap]) -> bytes | N
     return None
 
 
-def _separate(candidates: list[_Candidate], budget: int) -> None:
-    """Give files without a usable place of their own one that carries the record id. `budget`: bytes below the root."""
-    suffix = _suffix_rule(candidates)
+def _move_deep(candidates: Iterable[_Candidate], budget: int, suffix: Callable[[_Candidate], str]) -> None:
+    """Give files whose paths are too long a place in a directory of their own. `budget`: bytes below the root."""
     for candidate in candidates:
-        if len("/".join(candidate.parts).encode("utf-8")) > budget - _LONGEST_SUFFIX:
+        if len(candidate.path.encode("utf-8")) > budget - _LONGEST_SUFFIX:
             room = min(NAME_MAX, budget - len(_DEEP_FOLDER) - 1) - _LONGEST_SUFFIX
             tail = _shorten(candidate.parts[-1], max(0, room))
             candidate.parts = (_DEEP_FOLDER, tail + suffix(candidate))
-    directories = {candidate.parts[:depth] for candidate in candidates for depth in range(len(candidate.parts))}
-    taken: set[tuple[str, ...]] = set()
+
+
+def _directories(candidates: Iterable[_Candidate]) -> set[str]:
+    return {"/".join(each.parts[:depth]) for each in candidates for depth in range(len(each.parts))}
+
+
+def _separate(candidates: list[_Candidate], taken: Collection[str], suffix: Callable[[_Candidate], str]) -> None:
+    """Give files without a usable place of their own one that carries the record id. `taken`: by other files."""
+    taken = {"", *taken, *_directories(candidates)}
     for candidate in sorted(candidates, key=lambda c: (not c.exact, c.record_id, c.file_id)):
-        if not candidate.parts or candidate.parts in directories or candidate.parts in taken:
+        if candidate.path in taken:
             candidate.take_own_name(suffix(candidate))
-        taken.add(candidate.parts)
+        taken.add(candidate.path)
 
 
-def _suffix_rule(candidates: list[_Candidate]) -> Callable[[_Candidate], str]:
-    """A suffix that no other file has: of the record id, and of the row where a damaged capture has an id twice."""
-    times = Counter(candidate.record_id for candidate in candidates)
+def _suffix_rule(record_ids: np.ndarray) -> Callable[[_Candidate], str]:
+    """A suffix that no other file has: of the record id, and of the row where a damaged capture has an id twice.
+
+    `record_ids`: of all files that are to have a place.
+    """
+    found, times = np.unique(record_ids, return_counts=True)
+    repeated_ids = frozenset(found[times > 1].tolist())
 
     def suffix(candidate: _Candidate) -> str:
-        row = f".{candidate.file_id}" if times[candidate.record_id] > 1 else ""
+        row = f".{candidate.file_id}" if candidate.record_id in repeated_ids else ""
         return f"{_TAKEN_MARK}{candidate.record_id:016x}{row}"
 
     return suffix

@@ -7,29 +7,32 @@ keeps everything outside of the target untouched.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from replay.hdf5.files import Hdf5Files
-from replay.twin.containment import Target, make_target, open_target, printable, refusal, resolve_target, split, unlink
-from replay.twin.data_set import CREATED_ROLE, TwinFile, fits, twin_data_set
-from replay.twin.file_writer import Limit, Progress, make_directories, temporary_name, write_files
-from replay.twin.manifest import (
-    CREATED_BY_RUN,
-    PLANNED,
-    WHOLE,
-    Manifest,
-    ManifestFile,
-    read_manifest,
-    remove_manifest,
-    write_manifest,
-)
-from replay.twin.placement import PathMap, Placement
+from replay.twin.containment import Target, make_target, open_target, printable, refusal, resolve_target, unlink
+from replay.twin.data_set import fits, twin_data_set
+from replay.twin.directory_batches import DirectoryBatch, FilesByDirectory
+from replay.twin.file_writer import Limit, Progress, is_temporary, make_directories, temporary_name, write_files
+from replay.twin.manifest import Manifest, read_manifest, remove_manifest, write_manifest
+from replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, STATES, WHOLE, ManifestFiles, joined
+from replay.twin.path_columns import rows_in
+from replay.twin.placement import PathMap, Placements
+from replay.twin.small_files import remove_files
 from replay.twin.stage_plan import StagePlan, check_mapped, found_at
+from replay.twin.twin_files import CREATED_ROLE, TwinFiles
 from traces.errors import TargetError
 from traces.store.reader import Capture
+
+REMOVED_FILES = 1 << 14
+"""Most files of one directory that are removed in one call."""
 
 _ROOM = "choose another --target, free space there, or stage with --sparse"
 
@@ -53,23 +56,23 @@ def stage(
     with make_target(plan.target) as target, target.locked():
         if read_manifest(target).files != plan.manifest.files:
             raise TargetError(f"{target.shown('')} changed after the plan was made: plan again")
-        planned = [_entry(plan, file, PLANNED) for file in plan.to_write if file.file_id not in plan.replaced]
+        new = plan.to_write.chosen(~plan.replaced)
+        planned = _entries(plan, new, PLANNED, sparse=plan.sparse[~plan.replaced])
         # a file of ours stays listed as it is until the new one has its place
-        replaced = [_kept_entry(plan, file) for file in plan.to_write if file.file_id in plan.replaced]
-        kept = [_kept_entry(plan, file) for file in plan.already_staged] + replaced
-        created = [_entry(plan, file, CREATED_BY_RUN) for file in plan.created_by_run]
-        manifest = plan.manifest.with_files([*planned, *kept, *created], plan.identity)
+        kept = [_kept_entries(plan, files) for files in (plan.already_staged, plan.to_write.chosen(plan.replaced))]
+        created = _entries(plan, plan.created_by_run, CREATED_BY_RUN)
+        manifest = plan.manifest.with_files(joined([planned, *kept, created]), plan.identity)
         if manifest != plan.manifest:
             write_manifest(target, manifest)
-        make_directories(target, (file.path for file in plan.created_by_run))
-        whole: list[TwinFile] = []
+        make_directories(target, plan.created_by_run.path)
+        whole = np.zeros(len(plan.to_write), dtype=bool)
         try:
             write_files(
                 target,
                 plan.to_write,
                 sparse=plan.sparse,
                 replaced=plan.replaced,
-                placed=whole.append,
+                placed=whole,
                 workers=workers,
                 progress=progress,
                 limit=limit,
@@ -78,7 +81,7 @@ def stage(
             with suppress(TargetError):
                 write_manifest(target, _with_whole(manifest, plan, whole))
             raise
-        if whole:
+        if whole.any():
             manifest = _with_whole(manifest, plan, whole)
             write_manifest(target, manifest)
         return manifest
@@ -86,7 +89,7 @@ def stage(
 
 def check_staged(
     capture: Capture, target: Path, maps: Sequence[PathMap] = (), hdf5: Hdf5Files | None = None
-) -> list[Placement]:
+) -> Placements:
     """Where each file of the capture is for a run, by file id; files without operations have a place but no file.
 
     `hdf5`: given where the run uses that library, which must find the chunks where they are expected.
@@ -98,35 +101,42 @@ def check_staged(
             raise TargetError(f"the target {printable(path)} does not exist: run `dxt-replay stage` first")
         manifest = read_manifest(opened)
         data = twin_data_set(capture, path, maps, manifest, hdf5)
-        for file, found in found_at(opened, data.files):
-            entry = manifest.files.get(file.path)
-            absent = entry is None or (found is None and file.role != CREATED_ROLE)
-            if absent or (entry is not None and not fits(entry, file)):
-                raise TargetError(f"{opened.shown(file.path)} is not staged: run `dxt-replay stage` first")
-            if found is not None and found.st_size < file.size and file.role != CREATED_ROLE:
-                raise TargetError(
-                    f"{opened.shown(file.path)} has {found.st_size} of {file.size} bytes: run `dxt-replay stage` first"
-                )
+        _check_files(opened, manifest, data.files)
     check_mapped(data.mapped)
-    return list(data.placements)
+    return data.placements
 
 
-def prepare_run(target: Path, placements: Iterable[Placement]) -> int:
+def _check_files(target: Target, manifest: Manifest, files: TwinFiles) -> None:
+    """Raises: TargetError for the first file that is not staged, or too small."""
+    sizes, rows = found_at(target, files), rows_in(files.path, manifest.files.path)
+    staged = ~files.has_role(CREATED_ROLE)
+    absent = (rows < 0) | ((sizes < 0) & staged)
+    if len(manifest.files):
+        absent |= ~fits(manifest.files, rows, files)
+    short = (sizes >= 0) & (sizes < files.size) & staged
+    if not (absent | short).any():
+        return
+    row = int(np.argmax(absent | short))
+    shown = target.shown(files.path[row].as_py())
+    if absent[row]:
+        raise TargetError(f"{shown} is not staged: run `dxt-replay stage` first")
+    raise TargetError(f"{shown} has {sizes[row]} of {files.size[row]} bytes: run `dxt-replay stage` first")
+
+
+def prepare_run(target: Path, placements: Placements) -> int:
     """Remove what earlier runs created, so that this one creates it anew; returns how many files.
 
     Only files that the manifest lists as created by the run; their directories are made where they are absent. The
     caller holds the target's lock (`containment.locked_target`) until the run is over.
     """
     with open_target(target) as opened:
-        if opened is None:
+        if opened is None or placements.base != os.fsencode(opened.path / "x")[:-1]:
             return 0
         files = read_manifest(opened).files
-        base = os.fsencode(opened.path / "x")[:-1]
-        twins = [p.path for p in placements if not p.mapped and p.path.startswith(base)]
-        paths = [path.removeprefix(base).decode("utf-8", "replace") for path in twins]
-        ours = [path for path in paths if path in files and files[path].state == CREATED_BY_RUN]
+        created = files.path.filter(pa.array(files.in_state(CREATED_BY_RUN)))
+        ours = created.filter(pc.is_in(created, value_set=placements.below))
         make_directories(opened, ours)
-        return _remove(opened, ours)
+        return _remove(opened, FilesByDirectory.of(ours))
 
 
 def unstage(target: Path) -> int:
@@ -138,54 +148,73 @@ def unstage(target: Path) -> int:
         if opened is None:
             return 0
         with opened.locked():
-            paths = list(read_manifest(opened).files)
-            removed = _remove(opened, paths)
-            opened.remove_empty_directories({split(path)[0] for path in paths})
+            files = FilesByDirectory.of(read_manifest(opened).files.path)
+            removed = _remove(opened, files)
+            opened.remove_empty_directories(files.directories)
             remove_manifest(opened)
             return removed
 
 
-def _with_whole(manifest: Manifest, plan: StagePlan, whole: Iterable[TwinFile]) -> Manifest:
-    return manifest.with_files([_entry(plan, file, WHOLE) for file in whole], plan.identity)
+def _with_whole(manifest: Manifest, plan: StagePlan, whole: np.ndarray) -> Manifest:
+    entries = _entries(plan, plan.to_write.chosen(whole), WHOLE, sparse=plan.sparse[whole])
+    return manifest.with_files(joined([entries]), plan.identity)
 
 
-def _entry(plan: StagePlan, file: TwinFile, state: str) -> ManifestFile:
-    return ManifestFile(
-        path=file.path,
-        size=file.size,
-        record_id=file.record_id,
-        sparse=file.file_id in plan.sparse,
-        state=state,
-        data_bytes=None if file.layout is None else file.data_bytes,
-        layout=file.layout,
-        written=_is_written(plan, file),
+def _entries(plan: StagePlan, files: TwinFiles, state: str, *, sparse: np.ndarray | None = None) -> ManifestFiles:
+    layout = files.layouts()
+    return ManifestFiles(
+        path=files.path,
+        size=files.size.astype(np.uint64),
+        record_id=files.record_id,
+        sparse=np.zeros(len(files), dtype=bool) if sparse is None else sparse,
+        state=np.full(len(files), STATES.index(state), dtype=np.int8),
+        written=_is_written(plan, files),
+        data_bytes=pc.if_else(layout.is_valid(), pa.array(files.data_bytes.astype(np.uint64)), None),
+        layout=layout,
     )
 
 
-def _kept_entry(plan: StagePlan, file: TwinFile) -> ManifestFile:
-    """The entry of a file that is there: another data set may have made it."""
-    old = plan.manifest.files[file.path]
-    return replace(old, state=WHOLE, written=_is_written(plan, file))
+def _kept_entries(plan: StagePlan, files: TwinFiles) -> ManifestFiles:
+    """The entries of files that are there: another data set may have made them."""
+    old = plan.manifest.files.taken(rows_in(files.path, plan.manifest.files.path))
+    return replace(old, state=np.full(len(files), STATES.index(WHOLE), dtype=np.int8), written=_is_written(plan, files))
 
 
-def _is_written(plan: StagePlan, file: TwinFile) -> bool | None:
-    """Whether a replay of this or an earlier data set writes into a staged file, as the manifest has it."""
-    old = plan.manifest.files.get(file.path)
-    earlier = old is not None and old.written is True
-    return True if (file.written and file.role != CREATED_ROLE) or earlier else None
+def _is_written(plan: StagePlan, files: TwinFiles) -> np.ndarray:
+    """bool[files]: whether a replay of this or an earlier data set writes into a staged file."""
+    written: np.ndarray = files.written & ~files.has_role(CREATED_ROLE)
+    old = plan.manifest.files
+    if old.written.any():
+        rows = rows_in(files.path, old.path)
+        written |= (rows >= 0) & old.written[rows]
+    return written
 
 
-def _remove(target: Target, paths: Iterable[str]) -> int:
+def _remove(target: Target, files: FilesByDirectory) -> int:
     """Remove plain files, also half-written ones; anything else stays."""
     removed = 0
-    for path in paths:
-        directory, name = split(path)
-        with target.directory(directory) as fd:
+    for batch in files.batches(REMOVED_FILES):
+        with target.directory(batch.directory) as fd:
             if fd is None:
                 continue
-            try:
-                removed += unlink(fd, name)
-                unlink(fd, temporary_name(name))
-            except OSError as error:
-                raise refusal(error, f"remove {target.shown(path)}") from error
+            done = np.zeros(2, dtype=np.int64)
+            code = remove_files(fd, batch.names, done)
+            removed += int(done[1])
+            if code:
+                name = list(batch.names)[int(done[0])].decode("utf-8")
+                error = OSError(code, os.strerror(code))
+                raise refusal(error, f"remove {target.shown(f'{batch.directory}/{name}')}") from error
+            _remove_begun(target, fd, batch)
     return removed
+
+
+def _remove_begun(target: Target, directory: int, batch: DirectoryBatch) -> None:
+    """Remove what a staging that was killed left under temporary names."""
+    try:
+        with os.scandir(directory) as entries:
+            there = {name for entry in entries if is_temporary(name := os.fsencode(entry.name))}
+        for name in batch.names if there else ():
+            if (temporary := temporary_name(name)) in there:
+                unlink(directory, temporary)
+    except OSError as error:
+        raise refusal(error, f"remove {target.shown(batch.directory)}/*.part") from error

@@ -7,54 +7,64 @@ from __future__ import annotations
 
 import os
 import stat as stat_modes
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from replay.hdf5.files import hdf5_files
 from replay.twin.containment import (
     Target,
     close_unwritten,
-    lstat,
     open_target,
     printable,
     refusal,
     resolve_target,
     split,
 )
-from replay.twin.data_set import CREATED_ROLE, LOOKED_AT_ROLE, MappedFile, TwinFile, twin_data_set
+from replay.twin.data_set import MappedFile, twin_data_set
+from replay.twin.directory_batches import FilesByDirectory
 from replay.twin.file_writer import foreign
-from replay.twin.manifest import CREATED_BY_RUN, PLANNED, Manifest, ManifestFile, read_manifest
+from replay.twin.manifest import Manifest, read_manifest
+from replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
+from replay.twin.path_columns import rows_in, same_texts
 from replay.twin.placement import PathMap
-from replay.twin.small_files import SMALL_BYTES
+from replay.twin.small_files import SMALL_BYTES, look_at_files
+from replay.twin.twin_files import CREATED_ROLE, LOOKED_AT_ROLE, TwinFile, TwinFiles, total
 from traces.errors import TargetError
 from traces.store.reader import Capture
 from traces.units import format_bytes, format_count
+
+LOOKED_AT_FILES = 1 << 16
+"""Most files of one directory that are looked at in one call."""
+
+_KIND_BITS = 0o170000
+"""What S_IFMT gives (inode(7))."""
 
 LEAST_BEGUN_BYTES = 8
 """Fewer bytes do not show that a file was begun by a staging: a stranger's may be the same by chance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagePlan:
     """What staging would do.
 
     `target`: resolved path.
     `bytes_to_write`: without holes; `bytes_on_disk`: the same in whole blocks.
     `free_bytes`, `free_files`: for this user; None where the file system does not report them.
-    `sparse`, `replaced`: file ids of `to_write` that become holes, or replace a file of ours.
+    `sparse`, `replaced`: bool by row of `to_write`: files that become holes, or replace a file of ours.
     `plain_hdf5`: paths of HDF5 files that are made as plain bytes, with the reason.
     """
 
     target: Path
     identity: str
-    to_write: tuple[TwinFile, ...]
-    already_staged: tuple[TwinFile, ...]
-    created_by_run: tuple[TwinFile, ...]
+    to_write: TwinFiles
+    already_staged: TwinFiles
+    created_by_run: TwinFiles
     mapped: tuple[MappedFile, ...]
-    sparse: frozenset[int]
-    replaced: frozenset[int]
+    sparse: np.ndarray
+    replaced: np.ndarray
     plain_hdf5: tuple[tuple[str, str], ...]
     bytes_to_write: int
     bytes_on_disk: int
@@ -65,7 +75,7 @@ class StagePlan:
     @property
     def bytes_created_by_run(self) -> int:
         """Paths of the files that a run makes and leaves, under their last names."""
-        return sum(file.size for file in self.created_by_run if not file.renamed)
+        return total(self.created_by_run.size[~self.created_by_run.renamed])
 
     @property
     def shortage(self) -> str | None:
@@ -91,89 +101,108 @@ def plan_stage(capture: Capture, target: Path, *, maps: Sequence[PathMap] = (), 
     with open_target(path) as opened:
         manifest = Manifest(target=path) if opened is None else read_manifest(opened)
         data = twin_data_set(capture, path, maps, manifest, hdf5_files(capture))
-        created = tuple(file for file in data.files if file.role == CREATED_ROLE)
-        staged = [file for file in data.files if file.role != CREATED_ROLE]
-        holes = {f.file_id for f in staged if f.stager.may_be_sparse and (sparse or f.role == LOOKED_AT_ROLE)}
+        is_created = data.files.has_role(CREATED_ROLE)
+        created, staged = data.files.chosen(is_created), data.files.chosen(~is_created)
+        holes = staged.made_by("may_be_sparse") & (staged.has_role(LOOKED_AT_ROLE) | sparse)
         there, replaced = _there(opened, staged, holes, manifest)
         _check_created(opened, created, manifest)
     check_mapped(data.mapped)
-    to_write = tuple(file for file in staged if file.file_id not in there)
-    written = [file.size for file in to_write if file.file_id not in holes]
+    to_write = staged.chosen(~there)
+    written = to_write.size[~holes[~there]]
     space = _file_system(path)
     block = space.f_frsize or 1
     return StagePlan(
         target=path,
         identity=data.identity,
         to_write=to_write,
-        already_staged=tuple(file for file in staged if file.file_id in there),
+        already_staged=staged.chosen(there),
         created_by_run=created,
         mapped=data.mapped,
-        sparse=frozenset(holes & {file.file_id for file in to_write}),
-        replaced=frozenset(replaced),
-        plain_hdf5=tuple((f.path, data.plain_hdf5[f.file_id]) for f in to_write if f.file_id in data.plain_hdf5),
-        bytes_to_write=sum(written),
-        bytes_on_disk=sum(-(-size // block) * block for size in written),
+        sparse=holes[~there],
+        replaced=replaced[~there],
+        plain_hdf5=_plain_hdf5(to_write, data.plain_hdf5),
+        bytes_to_write=total(written),
+        bytes_on_disk=total(-(-written // block)) * block,
         free_bytes=space.f_bavail * space.f_frsize if space.f_blocks else None,
         free_files=space.f_favail if space.f_files else None,
         manifest=manifest,
     )
 
 
-def found_at(target: Target | None, files: Iterable[TwinFile]) -> Iterator[tuple[TwinFile, os.stat_result | None]]:
-    """Each file with what is at its place, directory by directory.
+def _plain_hdf5(files: TwinFiles, reasons: Mapping[int, str]) -> tuple[tuple[str, str], ...]:
+    rows = np.flatnonzero(np.isin(files.file_id, list(reasons))).tolist() if reasons else ()
+    return tuple((files.path[row].as_py(), reasons[int(files.file_id[row])]) for row in rows)
+
+
+def found_at(target: Target | None, files: TwinFiles) -> np.ndarray:
+    """int64[files]: bytes of what is at the place of each file, -1 where there is nothing.
 
     Raises: TargetError for a link of either kind, a directory and anything else that is not a plain file.
     """
-    by_directory: dict[str, list[TwinFile]] = defaultdict(list)
-    for file in files:
-        by_directory[split(file.path)[0]].append(file)
+    sizes = np.full(len(files), -1, dtype=np.int64)
     if target is None:
-        yield from ((file, None) for file in files)
+        return sizes
+    for some in FilesByDirectory.of(files.path).batches(LOOKED_AT_FILES):
+        with target.directory(some.directory) as fd:
+            if fd is None:
+                continue
+            found, done = np.zeros((len(some.rows), 3), dtype=np.int64), np.zeros(1, dtype=np.int64)
+            code = look_at_files(fd, some.names, found, done)
+            looked = slice(0, int(done[0]))
+            _check_plain(target, files, some.rows[looked], found[looked])
+            if code:
+                path = files.path[int(some.rows[int(done[0])])].as_py()
+                raise refusal(OSError(code, os.strerror(code)), f"look at {target.shown(path)}")
+            sizes[some.rows] = np.where(found[:, 0] != 0, found[:, 1], -1)
+    return sizes
+
+
+def _check_plain(target: Target, files: TwinFiles, rows: np.ndarray, found: np.ndarray) -> None:
+    """Raises: TargetError for the first that is not a plain file with one name. `found`: as `FileCalls.look`."""
+    mode, links = found[:, 0], found[:, 2]
+    plain = (mode == 0) | (((mode & _KIND_BITS) == stat_modes.S_IFREG) & (links <= 1))
+    if plain.all():
         return
-    for directory, members in by_directory.items():
-        with target.directory(directory) as fd:
-            for file in members:
-                try:
-                    found = None if fd is None else lstat(fd, split(file.path)[1])
-                except OSError as error:
-                    raise refusal(error, f"look at {target.shown(file.path)}") from error
-                if found is not None and not stat_modes.S_ISREG(found.st_mode):
-                    link = stat_modes.S_ISLNK(found.st_mode)
-                    what = "a symbolic link" if link else "no plain file"
-                    raise TargetError(f"{target.shown(file.path)} is {what}: remove it or choose another --target")
-                if found is not None and found.st_nlink > 1:
-                    raise TargetError(
-                        f"{target.shown(file.path)} is one of {found.st_nlink} names (hard links) of a file, which a "
-                        "replay could overwrite: remove this name and stage again, or choose another --target"
-                    )
-                yield file, found
+    first = int(np.argmin(plain))
+    shown, one_mode = target.shown(files.path[int(rows[first])].as_py()), int(mode[first])
+    if not stat_modes.S_ISREG(one_mode):
+        what = "a symbolic link" if stat_modes.S_ISLNK(one_mode) else "no plain file"
+        raise TargetError(f"{shown} is {what}: remove it or choose another --target")
+    raise TargetError(
+        f"{shown} is one of {links[first]} names (hard links) of a file, which a "
+        "replay could overwrite: remove this name and stage again, or choose another --target"
+    )
 
 
 def _there(
-    target: Target | None, files: Sequence[TwinFile], holes: set[int], manifest: Manifest
-) -> tuple[set[int], set[int]]:
-    """File ids that are staged and good as they are; and those at whose place is a file of ours to replace."""
-    good: set[int] = set()
-    replaced: set[int] = set()
-    for file, found in found_at(target, files):
-        if found is None or target is None:
-            continue
-        entry = manifest.files.get(file.path)
-        if entry is None or entry.state == CREATED_BY_RUN:
-            raise foreign(target, file.path)
-        right = found.st_size == file.size and entry.layout == file.layout
-        if entry.state == PLANNED and not _made_by_us(target, file, entry, found):
-            raise foreign(target, file.path)
-        if right and (not entry.sparse or file.file_id in holes):
-            good.add(file.file_id)
-        else:
-            replaced.add(file.file_id)
+    target: Target | None, files: TwinFiles, holes: np.ndarray, manifest: Manifest
+) -> tuple[np.ndarray, np.ndarray]:
+    """bool[files] twice: staged and good as they are; and a file of ours to replace is at their place."""
+    sizes, listed = found_at(target, files), manifest.files
+    found = sizes >= 0
+    if target is None or not found.any():
+        return found, found
+    rows = rows_in(files.path, listed.path)
+    ours = rows >= 0
+    if len(listed):
+        ours &= ~listed.in_state(CREATED_BY_RUN)[rows]
+    strange = found & ~ours
+    if strange.any():
+        raise foreign(target, files.path[int(np.argmax(strange))].as_py())
+    mine = np.flatnonzero(found)
+    entries = rows[mine]
+    for row in mine[listed.in_state(PLANNED)[entries]].tolist():
+        if not _made_by_us(target, files[row], listed.entry(int(rows[row])), int(sizes[row])):
+            raise foreign(target, files.path[row].as_py())
+    right = (sizes == files.size)[mine] & same_texts(listed.layout.take(entries), files.layouts().take(mine))
+    good, replaced = np.zeros((2, len(files)), dtype=bool)
+    good[mine] = right & (~listed.sparse[entries] | holes[mine])
+    replaced[mine] = ~good[mine]
     return good, replaced
 
 
-def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile, found: os.stat_result) -> bool:
-    """Whether an interrupted staging had finished a planned file, or begun a small one."""
-    size = found.st_size
+def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile, size: int) -> bool:
+    """Whether an interrupted staging had finished a planned file of so many bytes, or begun a small one."""
     begun = size < file.size <= SMALL_BYTES and file.stager.may_start_in_place and not entry.sparse
     if begun and size == 0:  # what a file system may keep of a file at a loss of power
         return True
@@ -195,10 +224,10 @@ def _made_by_us(target: Target, file: TwinFile, entry: ManifestFile, found: os.s
             raise refusal(error, f"read {target.shown(file.path)}") from error
 
 
-def _check_created(target: Target | None, created: Sequence[TwinFile], manifest: Manifest) -> None:
-    for file, found in found_at(target, created):
-        if found is not None and target is not None and file.path not in manifest.files:
-            raise foreign(target, file.path)
+def _check_created(target: Target | None, created: TwinFiles, manifest: Manifest) -> None:
+    strange = (found_at(target, created) >= 0) & (rows_in(created.path, manifest.files.path) < 0)
+    if target is not None and strange.any():
+        raise foreign(target, created.path[int(np.argmax(strange))].as_py())
 
 
 def check_mapped(files: Iterable[MappedFile]) -> None:

@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 from replay.hdf5.files import hdf5_files
 from replay.hdf5.layout import Hdf5Layout
 from replay.twin.containment import Target, open_target
 from replay.twin.manifest import MANIFEST_NAME, Manifest, is_twin_root, read_manifest
+from replay.twin.path_columns import ancestors
 from replay.verifying.capture_parts import capture_parts
 from replay.verifying.checked import CheckedPart, Verified, VerifiedPlace
 from replay.verifying.twin_bytes import Layouts
@@ -75,7 +78,7 @@ def _twin(path: Path, captures: Sequence[Path], sizes_only: bool) -> list[Checke
         if not os.path.lexists(path / MANIFEST_NAME):
             listed.differs(MANIFEST_NAME, "file", "a file", "not there")
         _check_manifest(manifest, listed)
-        needed = {file.layout for file in manifest.files.values()} - {None}
+        needed = set(manifest.files.layout.unique().drop_null().to_pylist())
         layouts = _layouts(captures) if needed and not sizes_only else {}
         return [listed, *_parts(target, manifest, layouts, sizes_only=sizes_only)]
 
@@ -92,12 +95,12 @@ def _parts(target: Target, manifest: Manifest, layouts: Layouts, *, sizes_only: 
 def _check_manifest(manifest: Manifest, part: CheckedPart) -> None:
     """What a manifest must hold whatever the files are."""
     part.checked = len(manifest.files)
-    for path in sorted(manifest.files):
-        names = path.split("/")
-        above = next((name for d in range(1, len(names)) if (name := "/".join(names[:d])) in manifest.files), None)
-        if above is not None:
-            part.differs(printable(path), "entry", "below a directory", f"below the file {printable(above)}")
-    if manifest.files and not manifest.data_sets:
+    paths = manifest.files.path
+    above = ancestors(paths)
+    for file in above.filter(pc.is_in(above, value_set=paths)).to_pylist():
+        for path in paths.filter(pc.starts_with(paths, f"{file}/")).to_pylist():
+            part.differs(printable(path), "entry", "below a directory", f"below the file {printable(file)}")
+    if len(manifest.files) and not manifest.data_sets:
         part.differs(MANIFEST_NAME, "data_sets", "the data set of its files", "none")
 
 

@@ -10,7 +10,9 @@ from itertools import groupby
 
 from replay.twin.containment import LOCK_NAME, Target, lstat, split
 from replay.twin.content import BLOCK_BYTES
-from replay.twin.manifest import CREATED_BY_RUN, PLANNED, Manifest, ManifestFile, is_twin_root
+from replay.twin.manifest import Manifest, is_twin_root
+from replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
+from replay.twin.path_columns import ancestors
 from replay.verifying.checked import CheckedPart, Difference, in_threads
 from replay.verifying.twin_bytes import Layouts, first_difference, unknown_layout
 from traces.errors import TargetError
@@ -96,7 +98,7 @@ def twin_parts(target: Target, manifest: Manifest, layouts: Layouts, *, sizes_on
     """The rows of a twin. Memory: the manifest, and a few MiB a thread."""
     check = _TwinCheck(target=target, layouts=layouts)
     files = CheckedPart(part="files", unit="file")
-    entries = [manifest.files[path] for path in sorted(manifest.files, key=lambda path: (split(path)[0], path))]
+    entries = sorted(manifest.files.entries(), key=lambda entry: (split(entry.path)[0], entry.path))
     for looked in in_threads(check.look, _batches(entries)):
         files.checked += looked.files
         files.count(looked.differences)
@@ -169,11 +171,10 @@ def _differs(path: str, what: str, expected: object, found: object) -> Differenc
 def _extra(target: Target, manifest: Manifest) -> CheckedPart:
     """What lies below the twin's roots and is not in the manifest; other things in the target are the user's."""
     part = CheckedPart(part="nothing else", unit="name")
-    directories = {"/".join(names[:depth]) for path in manifest.files for names in [path.split("/")]
-                   for depth in range(1, len(names))}  # fmt: skip
+    directories, files = frozenset(ancestors(manifest.files.path).to_pylist()), frozenset(manifest.files)
     for relative, is_directory in _names_below(target):
         part.checked += 1
-        known = relative in directories if is_directory else relative in manifest.files
+        known = relative in directories if is_directory else relative in files
         if not known:
             what = "directory" if is_directory else "name"
             part.differs(printable(relative), what, "nothing that the manifest does not list", "there")

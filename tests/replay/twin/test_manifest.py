@@ -13,15 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.twin.containment import make_target
-from replay.twin.manifest import (
-    MANIFEST_NAME,
-    MANIFEST_VERSION,
-    STATES,
-    Manifest,
-    ManifestFile,
-    load_manifest,
-    write_manifest,
-)
+from replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION, Manifest, load_manifest, write_manifest
+from replay.twin.manifest_files import STATES, ManifestFile, ManifestFiles
+from replay.twin.manifest_lines import lines, parse
 from replay.twin.placement import TWIN_ROOT, place
 from tests.capture_builder import files_table
 from traces.errors import TargetError
@@ -32,7 +26,7 @@ def entry(name: str, *, size: int = 7) -> ManifestFile:
 
 
 def written(target: Path, *files: ManifestFile) -> Manifest:
-    manifest = Manifest(target=target).with_files(files, "identity")
+    manifest = Manifest(target=target).with_files(ManifestFiles.of(files), "identity")
     with make_target(target) as opened:
         write_manifest(opened, manifest)
     return manifest
@@ -90,10 +84,9 @@ def test_every_placement_can_be_listed(paths: list[bytes]) -> None:
 
 
 def test_adding_files_keeps_the_others_and_names_a_data_set_once() -> None:
-    manifest = (
-        Manifest(target=Path("/t")).with_files([entry("a"), entry("b")], "1").with_files([entry("b", size=9)], "2")
-    )
-    again = manifest.with_files([], "1")
+    first, second = ManifestFiles.of([entry("a"), entry("b")]), ManifestFiles.of([entry("b", size=9)])
+    manifest = Manifest(target=Path("/t")).with_files(first, "1").with_files(second, "2")
+    again = manifest.with_files(ManifestFiles.of([]), "1")
     assert again.data_sets == ("1", "2")
     assert {path.rpartition("/")[2]: file.size for path, file in again.files.items()} == {"a": 7, "b": 9}
 
@@ -117,3 +110,42 @@ def test_a_half_written_one_of_a_killed_process_is_replaced(tmp_path: Path) -> N
     (tmp_path / f".{MANIFEST_NAME}.new").write_text("{")
     manifest = written(tmp_path, entry("a"))
     assert load_manifest(tmp_path) == manifest
+
+
+MORE = {"data_bytes": 5, "layout": "x", "written": True}
+
+
+@given(
+    place=st.integers(0, 700),
+    cut=st.integers(0, 3),
+    new=st.sampled_from([b"", b" ", b"\n", b",", b"0", b"-", b".5", b"e1", b"/..", b"}", b'"', b"\\u0000", b"null"])
+    | st.binary(max_size=2),
+)
+def test_a_changed_one_is_read_or_refused_whether_or_not_it_is_as_we_write_it(
+    place: int, cut: int, new: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A space after the end means nothing to JSON, and keeps the columns from being read as we write them."""
+    target = tmp_path_factory.mktemp("target")
+    written(target, entry("a/größe"), entry("a/b"), replace(entry("b"), **MORE), replace(entry("c"), sparse=True))
+    file = target / MANIFEST_NAME
+    whole = file.read_bytes()
+    changed = whole[:place] + new + whole[place + cut :]
+    outcomes = []
+    for text in (changed, changed + b" "):
+        file.write_bytes(text)
+        try:
+            outcomes.append(load_manifest(target))
+        except TargetError:
+            outcomes.append(None)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_many_files_come_back_as_they_were_also_in_blocks(tmp_path: Path) -> None:
+    files = [entry(f"{number:06}/{'x' * 200}", size=number) for number in range(70_000)]
+    assert parse(lines(ManifestFiles.of(files))) == ManifestFiles.of(files)
+    written(tmp_path, *files)
+    manifest = load_manifest(tmp_path)
+    assert len(manifest.files) == len(files)
+    assert manifest.files[files[-1].path] == files[-1]
+    assert manifest == Manifest(target=tmp_path, data_sets=("identity",), files=ManifestFiles.of(files))
+    assert (tmp_path / MANIFEST_NAME).stat().st_size > 2 * (8 << 20)

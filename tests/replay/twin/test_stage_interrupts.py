@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from replay.twin.file_writer import temporary_name
-from replay.twin.manifest import MANIFEST_NAME, PLANNED, WHOLE, load_manifest
+from replay.twin.manifest import MANIFEST_NAME, load_manifest
+from replay.twin.manifest_files import PLANNED, WHOLE
 from replay.twin.placement import TWIN_ROOT
 from replay.twin.small_files import SMALL_BYTES
 from replay.twin.stage import stage, unstage

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from replay.twin.containment import LOCK_NAME
-from replay.twin.manifest import WHOLE, load_manifest
+from replay.twin.manifest import load_manifest
+from replay.twin.manifest_files import WHOLE
 from replay.twin.placement import TWIN_ROOT
 from replay.twin.stage import stage, unstage
 from replay.twin.stage_lines import describe

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from replay.twin.placement import TWIN_ROOT, parse_map
+from replay.twin.placement import TWIN_ROOT, parse_map, place
 from replay.twin.stage import check_staged, prepare_run, unstage
 from replay.twin.stage_plan import plan_stage
-from tests.capture_builder import build_capture, read, write
+from tests.capture_builder import build_capture, files_table, read, write
 from tests.replay.twin.staging import capture_fixture, sizes, staged, target_fixture, tree, twin  # noqa: F401
 from traces.errors import TargetError
 from traces.store.reader import Capture
@@ -31,7 +31,7 @@ class TestSharedTarget:
         assert sizes(check_staged(first, target)) == [5, 5]
         assert sizes(check_staged(second, target)) == [5, 6, 7]
         assert twin(target) == {"same": 5, "larger": 5, "only": 7}
-        assert plan_stage(second, target).to_write == ()
+        assert not len(plan_stage(second, target).to_write)
 
     def test_what_one_creates_is_not_what_the_other_reads(self, tmp_path: Path, target: Path) -> None:
         reader = build_capture(tmp_path, name="r", files=["/a", "/b"], ops=[read(0, length=5), write(1, length=5)])
@@ -150,8 +150,8 @@ class TestPrepareRun:
         stranger.write_bytes(b"mine")
         with pytest.raises(TargetError, match=r"model\.ckpt exists and was not made by dxt-replay"):
             plan_stage(capture, target)
-        assert prepare_run(target, []) == 0
+        assert prepare_run(target, place(files_table([]), target)) == 0
         assert stranger.read_bytes() == b"mine"
 
     def test_without_a_target(self, target: Path) -> None:
-        assert prepare_run(target, []) == 0
+        assert prepare_run(target, place(files_table([]), target)) == 0
