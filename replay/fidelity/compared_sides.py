@@ -10,7 +10,7 @@ from typing import Any
 from replay.fidelity.exactness import ExactnessCollector, FileNumbers
 from replay.fidelity.replayed_rows import ReplayedCapture, first_start_ns
 from replay.fidelity.side_measures import Measures
-from traces.store.rank_pieces import pieces_of_both
+from traces.store.rank_pieces import pieces_of_both, work_of
 from traces.store.reader import Capture
 from traces.sums import Sums
 from traces.workers.workers import Workers
@@ -66,7 +66,7 @@ def compared_sides(
         whole.add(pieces[0], on_rows)
         return whole
     work = _ComparedRanks(source=source, replay=replay, numbers=numbers, origins_ns=origins_ns)
-    operations = sum(capture.stored_rows() for capture in captures)
+    operations = sum(map(work_of, captures))
     with workers.results(work, pieces, operations=operations, named=_named) as results:
         for ranks, part in zip(pieces, results, strict=True):
             whole.merge(part)
