@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from replay.fidelity.exactness import ExactnessCollector, FileNumbers
-from replay.fidelity.replayed_rows import ReplayedCapture, first_start_ns
-from replay.fidelity.side_measures import Measures
+from replay.fidelity.replayed_rows import ReplayedCapture
+from replay.fidelity.side_measures import Measures, Start
 from traces.store.rank_pieces import pieces_of_both, work_of
 from traces.store.reader import Capture
 from traces.sums import Sums
@@ -20,19 +20,16 @@ ROWS_TOGETHER = 1 << 17
 
 
 class ComparedSides(Sums):
-    """What is measured on both captures: `recorded`, `replayed` and their `equality`.
-
-    `origins_ns`: where the curves of both begin.
-    """
+    """What is measured on both captures: `recorded`, `replayed` and their `equality`. `starts`: of both."""
 
     STAY = ("_captures", "_files")
 
     def __init__(
-        self, source: ReplayedCapture, replay: ReplayedCapture, numbers: FileNumbers, origins_ns: tuple[int, int]
+        self, source: ReplayedCapture, replay: ReplayedCapture, numbers: FileNumbers, starts: tuple[Start, Start]
     ) -> None:
         files = len(numbers.paths)
-        self.recorded = Measures(source, numbers.source, files, origins_ns[0])
-        self.replayed = Measures(replay, numbers.replay, files, origins_ns[1])
+        self.recorded = Measures(source, numbers.source, files, starts[0])
+        self.replayed = Measures(replay, numbers.replay, files, starts[1])
         self.equality = ExactnessCollector(source, replay, numbers)
         self._captures, self._files = (source.capture, replay.capture), files
 
@@ -59,13 +56,13 @@ def compared_sides(
     """
     captures = (source.capture, replay.capture)
     numbers = FileNumbers.of(*captures)
-    origins_ns = (first_start_ns(captures[0]), first_start_ns(captures[1]))
-    whole = ComparedSides(source, replay, numbers, origins_ns)
+    starts = (Start.of(source), Start.of(replay))
+    whole = ComparedSides(source, replay, numbers, starts)
     pieces = pieces_of_both(captures, len(captures) * workers.piece_operations)
     if len(pieces) == 1:
         whole.add(pieces[0], on_rows)
         return whole
-    work = _ComparedRanks(source=source, replay=replay, numbers=numbers, origins_ns=origins_ns)
+    work = _ComparedRanks(source=source, replay=replay, numbers=numbers, starts=starts)
     operations = sum(map(work_of, captures))
     with workers.results(work, pieces, operations=operations, named=_named) as results:
         for ranks, part in zip(pieces, results, strict=True):
@@ -80,12 +77,12 @@ class _ComparedRanks:
 
     source: ReplayedCapture
     replay: ReplayedCapture
-    origins_ns: tuple[int, int]
+    starts: tuple[Start, Start]
     numbers: FileNumbers | None = None
 
     def __call__(self, ranks: Sequence[int]) -> ComparedSides:
         numbers = self.numbers or _numbers_of(self.source.capture.whole, self.replay.capture.whole)
-        sides = ComparedSides(self.source.of_ranks(ranks), self.replay.of_ranks(ranks), numbers, self.origins_ns)
+        sides = ComparedSides(self.source.of_ranks(ranks), self.replay.of_ranks(ranks), numbers, self.starts)
         sides.add(ranks)
         return sides
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.plan.chosen_layers import choose_layers
+from traces.measures.lane_times import least_stride
 from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
 from traces.results import is_refused
 from traces.schema import OPS_SCHEMA, READ, WRITE, codes
@@ -57,6 +58,18 @@ class ReplayedCapture:
         part = copy(self)
         part.capture = only_ranks(self.capture, ranks)
         return part
+
+    def least_stride(self) -> int:
+        """The stride that samples of the starts of the reads and writes have at least, by the stored counts; 1 where
+        these do not say it. Raises: CaptureError when a part is damaged."""
+        if self.capture.whole is not self.capture or self._layers.chunks.layouts:
+            return 1
+        transfers = rows = 0
+        for table in self.capture.usages():
+            data = self._layers.replayed(table) & np.isin(codes(table, "op"), (READ, WRITE))
+            transfers += int(table["operations"].to_numpy()[data].sum())
+            rows += len(data)
+        return least_stride(transfers, most_lanes=rows)
 
     def rows(self, rank: int) -> Iterator[ReplayedRows]:
         """The replayed rows of a rank, a batch at a time; the next one is read meanwhile.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from replay.fidelity.curves import CurveCollector
-from replay.fidelity.replayed_rows import ReplayedCapture, ReplayedRows
+from replay.fidelity.replayed_rows import ReplayedCapture, ReplayedRows, first_start_ns
 from replay.fidelity.replayer_share import LatenessCollector
 from replay.fidelity.sequences import RankSequences, SequenceCollector
 from replay.fidelity.similarity import factors
@@ -22,9 +23,22 @@ from traces.schema import RECONSTRUCTED
 from traces.sums import Sums
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What is known of a capture before it is measured: where its curves begin, and `ReplayedCapture.least_stride`."""
+
+    origin_ns: int
+    stride: int
+
+    @classmethod
+    def of(cls, replayed: ReplayedCapture) -> Start:
+        """Raises: CaptureError when a part is damaged."""
+        return cls(origin_ns=first_start_ns(replayed.capture), stride=replayed.least_stride())
+
+
 class Measures(Sums):
     """Collects the measures of one capture, rank by rank. `numbers`: by file_id, the file numbers that both captures
-    share, below `files`; `origin_ns`: where its curves begin, as of `first_start_ns`.
+    share, below `files`.
 
     `operations`: of any kind; `failed`: those that returned an error.
     `transfers`: reads and writes; `reconstructed`, `reconstructed_bytes`: those of them that no trace holds.
@@ -32,7 +46,7 @@ class Measures(Sums):
 
     STAY = ("_replayed", "_numbers", "_compute", "_mine")
 
-    def __init__(self, replayed: ReplayedCapture, numbers: np.ndarray, files: int, origin_ns: int) -> None:
+    def __init__(self, replayed: ReplayedCapture, numbers: np.ndarray, files: int, start: Start) -> None:
         capture = replayed.capture
         self._replayed = replayed
         self._mine = frozenset(capture.ranks)
@@ -42,9 +56,9 @@ class Measures(Sums):
         self._pattern = AccessPattern(capture.files.num_rows)
         self._latency = DistributionCollector()
         self._limits_ns: tuple[int, int] | None = None
-        self.lanes = LaneTimeCollector()
+        self.lanes = LaneTimeCollector(stride=start.stride)
         self.lateness = LatenessCollector()
-        self.curves = CurveCollector(origin_ns)
+        self.curves = CurveCollector(start.origin_ns)
         self.failed = 0
         self.operations = 0
         self.transfers = 0

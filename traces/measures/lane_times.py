@@ -84,17 +84,18 @@ class _Lane:
 class LaneTimeCollector(Sums):
     """Collects gaps between starts, and samples of the starts, from rows of one rank after another, or of several.
 
-    Every operation is a sample while they fit; then every second, every fourth and so on, alike on all lanes.
+    Every operation is a sample while they fit; then every second, every fourth and so on, alike on all lanes. `stride`:
+    one that is surely not too wide, as of `least_stride`, so that no more samples are kept meanwhile.
     """
 
     STAY = ("_open", "_rank")
 
-    def __init__(self, max_samples: int = MAX_SAMPLES) -> None:
+    def __init__(self, max_samples: int = MAX_SAMPLES, stride: int = 1) -> None:
         self._gaps = DistributionCollector()
         self._rank: int | None = None
         self._open: dict[int, _Lane] = {}
         self._done: list[LaneStarts] = []
-        self._stride = 1
+        self._stride = stride
         self._samples = self._lanes = 0
         self._max_samples = max_samples
 
@@ -199,6 +200,14 @@ class LaneTimeCollector(Sums):
         """The sampled starts; call it after the last rank."""
         self._end_rank()
         return LaneStarts.joined([_no_lanes(self._stride), *self._done])
+
+
+def least_stride(operations: int, most_lanes: int, max_samples: int = MAX_SAMPLES) -> int:
+    """A stride that so many operations need at least, whatever lanes they are on; `most_lanes`: at most so many."""
+    stride = 1
+    while operations > stride * max(max_samples, most_lanes):
+        stride *= 2
+    return stride
 
 
 def _by_lane(rows: OperationRows) -> Iterator[tuple[int, np.ndarray]]:

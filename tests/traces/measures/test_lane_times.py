@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.measures.lane_times import LaneStarts, LaneTimeCollector, matched_starts
+from traces.measures.lane_times import LaneStarts, LaneTimeCollector, least_stride, matched_starts
 from traces.measures.operation_rows import OperationRows
 
 EVENT = st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 1000))
@@ -92,3 +92,9 @@ def test_ranks_that_are_joined_are_as_one_after_the_other(events: list[tuple[int
     whole = collected(events, 3, room)
     assert samples_of(parts[0].starts()) == samples_of(whole.starts())
     assert parts[0].gaps_ns().total == whole.gaps_ns().total
+
+
+@given(st.lists(EVENT, min_size=1, max_size=80), st.integers(1, 20), st.integers(0, 6))
+def test_a_stride_that_is_needed_can_be_given_before(events: list[tuple[int, int, int]], room: int, more: int) -> None:
+    needed = collected(events, 3, room).starts().stride
+    assert least_stride(len(events), len(by_lane(events)) + more, room) <= needed
