@@ -5,6 +5,7 @@ A message says what is wrong, where, and what to do. `replay.commands.main` prin
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -68,3 +69,20 @@ class MissingDependencyError(DxtReplayError):
 
     def __init__(self, package: str, feature: str, install: str) -> None:
         super().__init__(f"{feature} needs {package}, which is not installed: {install}")
+
+
+def exhausted(error: BaseException) -> str | None:
+    """What to do where this process or machine may have no more of something, which says nothing about the file that it
+    worked on; None for any other error."""
+    if _NO_THREAD in str(error):
+        return "raise the limit of this user's threads (ulimit -u)"
+    return _NO_DESCRIPTOR.get(getattr(error, "errno", None) or 0)
+
+
+_NO_THREAD = "Failed to launch worker thread"
+"""Arrow's words, which it raises as an error of no kind of its own."""
+
+_NO_DESCRIPTOR = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "this machine can open no more files (fs.file-max): end other programs, or raise it",
+}

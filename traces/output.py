@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from traces.errors import TargetError
+from traces.errors import TargetError, exhausted
 
 _WORKING_SUFFIX = ".dxt-replay"
 _MAX_NAME_BYTES = 200
@@ -154,7 +154,9 @@ def discard_directory(working: Path) -> None:
 
 def refusal(error: OSError, path: Path) -> TargetError:
     """The error for a refusal of the operating system while `path` was written."""
-    if error.errno in _FULL:
+    if (limit := exhausted(error)) is not None:
+        remedy = limit
+    elif error.errno in _FULL:
         remedy = "free space there, or choose another place for the output"
     elif error.errno == errno.ENOENT:  # its directory was there before
         return TargetError(f"cannot write {path}: no new file can be made there; choose another place for the output")

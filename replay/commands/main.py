@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from replay.commands.session import Session, add_common_options
-from traces.errors import DxtReplayError
+from traces.errors import DxtReplayError, exhausted
 from traces.version import VERSION
 
 PROGRAM = "dxt-replay"
@@ -166,6 +166,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return EXIT_OUTPUT_CLOSED
     except OSError as error:
+        if (remedy := exhausted(error)) is not None:
+            _complain(session, "OSError", f"{error.strerror} ({error.filename or 'no file'}): {remedy}")
+            return DxtReplayError.exit_status
         # of an open stream: errors of opening name the file, and outputs other than standard output are TargetErrors
         if error.filename is not None or error.errno not in _OUTPUT_REFUSED:
             raise

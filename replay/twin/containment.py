@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.errors import TargetError
+from traces.errors import TargetError, exhausted
 from traces.text import printable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,7 +47,7 @@ _REMEDIES = {
 
 def refusal(error: OSError, doing: str) -> TargetError:
     """The error for something that the operating system refused, with what to do next. `doing`: "write /a/b"."""
-    remedy = _REMEDIES.get(error.errno or 0, "choose another --target")
+    remedy = exhausted(error) or _REMEDIES.get(error.errno or 0, "choose another --target")
     return TargetError(f"cannot {doing}: {os.strerror(error.errno) if error.errno else error}; {remedy}")
 
 

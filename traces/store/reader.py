@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from traces.errors import CaptureError
+from traces.errors import CaptureError, exhausted
 from traces.part import Part
 from traces.schema import APIS, HDF5_SCHEMA, CaptureInfo
 from traces.store.checks import files_table, hdf5_table, spans_table
@@ -288,9 +288,8 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
             raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
         groups = index_row_groups(path / OPS_FOLDER, info)
     except OSError as error:
-        raise CaptureError(
-            f"cannot read {path}: {error.strerror or error}; check who may read it and the directories above it"
-        ) from error
+        remedy = exhausted(error) or "check who may read it and the directories above it"
+        raise CaptureError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
     return Capture(path, info, files, groups, named)
 
 
@@ -325,6 +324,8 @@ def _read_table(path: Path) -> pa.Table:
             columns[name] = nulls.setdefault(stored_type, column) if column.null_count == rows else column
         return pa.table(columns)
     except (pa.ArrowException, OSError, ValueError) as error:
+        if (remedy := exhausted(error)) is not None:
+            raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
         raise CaptureError(f"{path} is damaged: {error}") from error
 
 

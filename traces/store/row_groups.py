@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from traces.errors import CaptureError
+from traces.errors import CaptureError, exhausted
 from traces.schema import OPS_SCHEMA, CaptureInfo
 from traces.store.checks import MOST_ROWS, check_columns, conforming
 
@@ -100,6 +100,8 @@ def open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.Parque
         # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
         return pq.ParquetFile(path, memory_map=False, metadata=footer, page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
+        if (remedy := exhausted(error)) is not None:
+            raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
         raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from traces.errors import CaptureError, TargetError
+from traces.errors import CaptureError, TargetError, exhausted
 from traces.output import DirectoryKind, begin_directory, check_output, discard_directory, place_directory
 from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SPANS_SCHEMA, CaptureInfo
 from traces.store.digests import DOCUMENT, DigestedParquet, gathered_digests, is_digest_name, remove_digest, sealed
@@ -168,9 +168,8 @@ class OpsWriter:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            raise TargetError(
-                f"cannot write the operations under {self._folder}: {error}; free space or choose another --output"
-            ) from error
+            remedy = exhausted(error) or "free space or choose another --output"
+            raise TargetError(f"cannot write the operations under {self._folder}: {error}; {remedy}") from error
 
     def __enter__(self) -> OpsWriter:
         return self

@@ -28,7 +28,11 @@ def run(case: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, value in case["limits"].items():
         number = getattr(resource, name)
-        resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
+        resource.setrlimit(number, (value, value))  # the hard limit too: a replay raises the soft one
+    if case["user"]:
+        os.setgroups([])
+        os.setgid(case["user"])
+        os.setuid(case["user"])
     ctypes.CDLL(None).inject_faults(case["rules"].encode())
     status = 70
     try:
@@ -65,6 +69,7 @@ WARM = (
     "pandas",  # which pyarrow imports at its first array
     "replay.commands.json_output",
     "replay.engine._issue",
+    "replay.run.repeat",
     "replay.run.runner",
     "replay.show.terminal",
     "replay.twin.stage",

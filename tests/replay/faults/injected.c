@@ -8,7 +8,8 @@
    CALL: a name below, such as write (for pwrite, writev and so on too), or clock (CLOCK_REALTIME alone); create and
    wclose are an open and a close of a descriptor for writing.
    ACTION: fail with errno NUMBER; short: move half of the bytes, NUMBER at most; stall: sleep NUMBER ms first;
-   jump: the clock shows NUMBER s more; cut: truncate the file to NUMBER bytes first.
+   jump: the clock shows NUMBER s more; cut: truncate the file to NUMBER bytes first;
+   gone: remove the file first.
    PATH: text that the file's path holds; empty for any. The first SKIP calls that match are left alone, and COUNT calls
    are met (0: all that follow).   Build: cc -shared -fPIC -O1 injected.c -o injected.so -ldl */
 
@@ -115,6 +116,8 @@ static Rule *met(const char *call, const char *path, int fd)
             syscall(SYS_close, cut);
         }
     }
+    if (found && strcmp(found->action, "gone") == 0)
+        syscall(SYS_unlinkat, AT_FDCWD, path ? path : name, 0);
     return found;
 }
 

@@ -96,8 +96,10 @@ class Commands:
         limits: Mapping[str, int] | None = None,
         killed_at: Sequence[float | str] | None = None,
         most_s: float = 60,
+        user: int = 0,
     ) -> Ended:
-        """Run `dxt-replay ARGUMENTS`. `limits`: RLIMIT -> value. `killed_at`: seconds, signal."""
+        """Run `dxt-replay ARGUMENTS`. `limits`: RLIMIT -> value, soft and hard. `killed_at`: seconds, signal.
+        `user`: id of a user to become, who reads what this process has loaded; for root."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         out, err = self._scratch / "out", self._scratch / "err"
@@ -109,6 +111,7 @@ class Commands:
             "err": str(err),
             "killed_at": killed_at,
             "most_s": most_s,
+            "user": user,
         }
         print(json.dumps(case), file=self._program.stdin, flush=True)
         answer = json.loads(self._program.stdout.readline())
