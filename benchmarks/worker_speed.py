@@ -36,6 +36,10 @@ COMMANDS = {
     "findings": ("summary", "{capture}", "--findings", "--json"),
     "report": ("report", "{capture}", "-o", "{folder}/page.html", "--force"),
     "compare": ("compare", "{capture}", "{capture}", "--different-runs", "--json"),
+    **{
+        name: ("export", "{capture}", "--to", name, "-o", "{folder}/exported" + suffix, "--force")
+        for name, suffix in (("csv", ".csv"), ("chrome", ".json.gz"), ("darshan", ".darshan"))
+    },
     "generate": ("generate", "resnet50_h100", "--ranks", "8", "-o", "{folder}/generated.capture", "--force"),
 }
 """Name -> arguments of `dxt-replay`."""

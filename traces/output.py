@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 from traces.errors import TargetError, exhausted
@@ -55,6 +56,9 @@ class DirectoryKind:
 
     name: str
     objection: Callable[[Path], str | None]
+
+
+_PIECES = DirectoryKind(name="pieces of an output", objection=lambda folder: "holds pieces of an output")
 
 
 def check_output(path: Path, *, force: bool = False, kind: DirectoryKind | None = None) -> None:
@@ -114,6 +118,27 @@ def new_directory(path: Path, kind: DirectoryKind, *, force: bool = False) -> It
         raise refusal(error, path) from error
     finally:
         discard_directory(working)
+
+
+@contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A directory for pieces of the output `path`, beside it; of a pipe or a device, where temporary files go. It is
+    removed when the context ends, or by the next writer of `path`.
+
+    Raises: TargetError when the disk refuses.
+    """
+    if _is_stream(path):
+        with TemporaryDirectory() as name:
+            yield Path(name)
+        return
+    try:
+        working = _begin(path, _PIECES)
+    except OSError as error:
+        raise refusal(error, path) from error
+    try:
+        yield working
+    finally:
+        _forget(working)
 
 
 def begin_directory(path: Path, kind: DirectoryKind, *, force: bool = False) -> Path:

@@ -6,11 +6,11 @@ instant, `M` names a process or a thread. Times have three decimals and so are e
 
 from __future__ import annotations
 
-import gzip
 import json
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -19,12 +19,15 @@ import pyarrow as pa
 
 from profiler_merge.export.decimals import MICROSECONDS, decimal_text, decimal_texts
 from profiler_merge.export.exported import Exported, ExportedFile
+from profiler_merge.export.gzip_pieces import GzipFile, Piece, PieceWriter
 from profiler_merge.export.time_parts import Weighted, time_cuts
 from profiler_merge.export.tracks import RankTracks
 from traces.errors import UsageError
-from traces.output import check_output, new_file, refusal
-from traces.schema import APIS, DEPENDENCY_COLUMNS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, codes
+from traces.output import check_output, folder_beside, new_file, refusal
+from traces.schema import APIS, DEPENDENCY_COLUMNS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, Job, codes
+from traces.store.rank_pieces import rank_pieces, work_of
 from traces.store.reader import Capture
+from traces.workers.workers import ALONE, Workers
 
 SUFFIX = ".json.gz"
 
@@ -34,19 +37,23 @@ EVENTS_PER_FILE = 1_000_000
 SLICE_ROWS = 1 << 13
 """Rows that are text at the same time."""
 
-_LEVEL = 5
 _LANES = len(SPAN_KINDS)
 _DUE = 1
 _RENAME = OPS.index("rename")
 
 
 def write_chrome(
-    capture: Capture, output: Path, *, events_per_file: int = EVENTS_PER_FILE, force: bool = False
+    capture: Capture,
+    output: Path,
+    *,
+    events_per_file: int = EVENTS_PER_FILE,
+    force: bool = False,
+    workers: Workers = ALONE,
 ) -> Exported:
     """Write `capture` to `output`, or to parts of it: pid is the rank, tid the lane, spans have lines of their own.
 
     In a replay a line beside each lane marks when its operations were due. An event is in the part in which it starts.
-    Memory: one row group, and the spans.
+    Memory: one row group, and the spans. Workers write pieces beside the output, which are then joined.
     Raises: UsageError for an `output` that is not named .json.gz; CaptureError when the capture is damaged; TargetError
     when a file exists and not `force`, or cannot be written.
     """
@@ -54,15 +61,14 @@ def write_chrome(
         raise UsageError(f"--output {output}: a Chrome trace is gzipped JSON, give a name that ends in {SUFFIX}")
     cuts = _cuts(capture, events_per_file)
     names = _part_names(output, len(cuts) + 1)
-    paths = [json.dumps(path) for path in capture.paths()]
     with ExitStack() as stack:
         for path in names:
             check_output(path, force=force)
-        parts = [
-            _Part(stack.enter_context(new_file(path, force=force)), stack, path, capture, place)
-            for place, path in enumerate(names)
-        ]
-        operations = sum(_write_rank(capture, rank, paths, parts, cuts) for rank in capture.ranks)
+        parts = [_Part(path, stack.enter_context(new_file(path, force=force))) for path in names]
+        pieces = list(enumerate(rank_pieces(capture, workers.piece_operations)))
+        write = _PieceWork(capture=capture, cuts=cuts, names=names)
+        alone = len(pieces) == 1
+        operations = write.into(pieces[0], parts) if alone else _join_pieces(write, pieces, parts, workers)
         for part in parts:
             part.finish()
     files = tuple(
@@ -77,23 +83,124 @@ def write_chrome(
     )
 
 
+def _join_pieces(write: _PieceWork, pieces: list[RankPiece], parts: list[_Part], workers: Workers) -> int:
+    """Have workers write the pieces, and append them to the parts; returns the operations."""
+    operations = 0
+    with folder_beside(parts[0].path) as folder:
+        work = replace(write, folder=folder)
+        with workers.results(work, pieces, operations=work_of(write.capture), named=_named) as results:
+            for done in results:
+                operations += done.operations
+                for part, path, events, piece in zip(parts, done.paths, done.events, done.pieces, strict=True):
+                    part.append(path, events, piece)
+    return operations
+
+
 class _Part:
     """One file being written."""
 
-    def __init__(self, file: IO[bytes], stack: ExitStack, path: Path, capture: Capture, place: int) -> None:
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self.events = 0
-        # without a time and a name the same capture gives the same bytes
-        self._text = gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=_LEVEL, mtime=0)
-        stack.callback(self._text.close)
-        head = {
-            "capture": capture.path.name,
-            "exe": capture.info.job.exe,
-            "nprocs": capture.info.job.nprocs,
-            "part": place + 1,
-        }
-        self._write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[')
-        self._separator = "\n"
+        with _refused(path):
+            self.text = GzipFile(file)
+
+    def append(self, path: Path, events: int, piece: Piece) -> None:
+        """Append a piece that lies at `path`, which goes."""
+        with _refused(self.path):
+            with open(path, "rb") as deflated:
+                self.text.add(piece, deflated)
+            path.unlink()
+        self.events += events
+
+    def finish(self) -> None:
+        """End the JSON and the gzip stream."""
+        with _refused(self.path):
+            self.text.finish(b"\n]}\n")
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise refusal(error, path) from error
+
+
+RankPiece = tuple[int, tuple[int, ...]]
+"""Number of a piece, and its ranks."""
+
+
+def _named(piece: RankPiece) -> str:
+    return f"ranks {piece[1][0]} to {piece[1][-1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """A piece of each part: where it lies, its events, and what gzip needs to know; and the operations in all."""
+
+    paths: list[Path]
+    events: list[int]
+    pieces: list[Piece]
+    operations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PieceWork:
+    """Writes the events of some ranks. `names`: of the parts; `folder`: for pieces."""
+
+    capture: Capture
+    cuts: list[int]
+    names: list[Path]
+    folder: Path = Path()
+
+    def __call__(self, piece: RankPiece) -> _Written:
+        paths = [self.folder / f"{piece[0]}-{place}" for place in range(len(self.names))]
+        with _refused(self.names[0]), ExitStack() as stack:
+            texts = self._texts(piece[0], [stack.enter_context(open(path, "wb")) for path in paths])
+            operations = self._write(piece[1], texts)
+            return _Written(
+                paths=paths,
+                events=[text.events for text in texts],
+                pieces=[text.finish() for text in texts],
+                operations=operations,
+            )
+
+    def into(self, piece: RankPiece, parts: list[_Part]) -> int:
+        """Write a piece to the parts themselves; returns the operations."""
+        texts = self._texts(piece[0], [part.text.file for part in parts])
+        operations = self._write(piece[1], texts)
+        for part, text in zip(parts, texts, strict=True):
+            part.events += text.events
+            part.text.add(text.finish())
+        return operations
+
+    def _texts(self, number: int, files: list[IO[bytes]]) -> list[_PartText]:
+        about = self.capture.path.name, self.capture.info.job
+        heads = [None if number else _head(*about, place + 1) for place in range(len(files))]
+        return [_PartText(path, file, head) for path, file, head in zip(self.names, files, heads, strict=True)]
+
+    def _write(self, ranks: tuple[int, ...], texts: list[_PartText]) -> int:
+        paths = [json.dumps(path) for path in self.capture.paths()]
+        return sum(_write_rank(self.capture, rank, paths, texts, self.cuts) for rank in ranks)
+
+
+def _head(name: str, job: Job, part: int) -> str:
+    about = {"capture": name, "exe": job.exe, "nprocs": job.nprocs, "part": part}
+    return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":['
+
+
+class _PartText:
+    """The text of a piece of one part. `head`: what it begins with, of the first piece alone."""
+
+    def __init__(self, path: Path, file: IO[bytes], head: str | None) -> None:
+        self._path = path
+        self.events = 0
+        self._text = PieceWriter(file)
+        self._separator = ",\n"
+        if head is not None:
+            self._write(head)
+            self._separator = "\n"
 
     def add(self, events: list[str]) -> None:
         """Append timed events."""
@@ -118,13 +225,10 @@ class _Part:
             ]
         )
 
-    def finish(self) -> None:
-        """End the JSON and the gzip stream."""
-        self._write("\n]}\n")
-        try:
-            self._text.close()
-        except OSError as error:
-            raise refusal(error, self.path) from error
+    def finish(self) -> Piece:
+        """End the piece."""
+        with _refused(self._path):
+            return self._text.finish()
 
     def _append(self, events: list[str]) -> None:
         if events:
@@ -132,13 +236,11 @@ class _Part:
             self._separator = ",\n"
 
     def _write(self, text: str) -> None:
-        try:
+        with _refused(self._path):
             self._text.write(text.encode("ascii"))
-        except OSError as error:
-            raise refusal(error, self.path) from error
 
 
-def _write_rank(capture: Capture, rank: int, paths: list[str], parts: list[_Part], cuts: list[int]) -> int:
+def _write_rank(capture: Capture, rank: int, paths: list[str], parts: list[_PartText], cuts: list[int]) -> int:
     """Returns the operations of the rank. `paths`: as JSON, by file_id."""
     tracks = RankTracks()
     for start_ns, event in _span_events(capture.spans, rank, tracks):

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import numpy as np
@@ -18,9 +17,9 @@ import pyarrow.compute as pc
 from profiler_merge.export.decimals import SECONDS, decimal_texts
 from profiler_merge.export.exported import Exported, ExportedFile
 from traces.csv_text import as_plain_text
-from traces.output import new_file, refusal
+from traces.output import folder_beside, new_file, refusal
 from traces.schema import NO_STEP, OPS, VOCABULARY, codes
-from traces.store.rank_pieces import only_ranks, rank_pieces
+from traces.store.rank_pieces import only_ranks, rank_pieces, work_of
 from traces.store.reader import Capture
 from traces.workers.workers import ALONE, Workers
 
@@ -58,9 +57,9 @@ def _join_pieces(capture: Capture, output: Path, stream: IO[bytes], workers: Wor
         return stream_csv(capture, stream)
     rows = 0
     stream.write(_lines([_column_names(capture)]))
-    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        work = _PieceWriter(capture=capture, folder=Path(folder))
-        with workers.results(work, pieces, operations=capture.stored_rows()) as results:
+    with folder_beside(output) as folder:
+        work = _PieceWriter(capture=capture, folder=folder, output=output)
+        with workers.results(work, pieces, operations=work_of(capture)) as results:
             for path, count in results:
                 with open(path, "rb") as piece:
                     shutil.copyfileobj(piece, stream, 1 << 20)
@@ -75,6 +74,7 @@ class _PieceWriter:
 
     capture: Capture
     folder: Path
+    output: Path
 
     def __call__(self, ranks: tuple[int, ...]) -> tuple[Path, int]:
         path = self.folder / f"{ranks[0]}.csv"
@@ -82,7 +82,7 @@ class _PieceWriter:
             with open(path, "wb") as stream:
                 return path, _stream_rows(only_ranks(self.capture, ranks), stream)
         except OSError as error:
-            raise refusal(error, path) from error
+            raise refusal(error, self.output) from error
 
 
 def stream_csv(capture: Capture, stream: IO[bytes]) -> int:

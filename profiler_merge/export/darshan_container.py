@@ -22,6 +22,8 @@ from profiler_merge.darshan.log import JOB_RECORD_BYTES
 
 LOG_VERSION = "3.41"
 
+_COPIED_BYTES = 1 << 20
+
 _MAGIC = 6567223
 _ZLIB = 0
 _SLOTS = CONTAINERS[LOG_VERSION].slots
@@ -32,13 +34,15 @@ COMMAND_BYTES = JOB_RECORD_BYTES - _JOB_NUMBERS.size - METADATA_BYTES - 1
 
 
 class LogRegions:
-    """The regions of a log, gathered in unnamed temporary files of `folder` until `write` puts them into one.
+    """The regions of a log, gathered in unnamed temporary files of `folder` until `write` puts them into one; with a
+    `name` in files that begin with it, for `add_piece` of other regions.
 
     A context manager.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str | None = None) -> None:
         self.folder = folder
+        self._name = name
         self._stack = ExitStack()
         self._files: dict[str, IO[bytes]] = {}
         self._streams: dict[str, Any] = {}
@@ -48,13 +52,34 @@ class LogRegions:
         """Add decompressed bytes to a module's current stream."""
         if not data:
             return
-        if module not in self._files:
-            file = TemporaryFile(dir=self.folder)  # noqa: SIM115 - the stack closes it
-            self._files[module] = self._stack.enter_context(file)
-            self._versions[module] = version
+        self._begin(module, version)
         if module not in self._streams:
             self._streams[module] = zlib.compressobj()
         self._files[module].write(self._streams[module].compress(data))
+
+    def _begin(self, module: str, version: int) -> None:
+        if module in self._files:
+            return
+        if self._name is None:
+            file: IO[bytes] = TemporaryFile(dir=self.folder)  # noqa: SIM115 - the stack closes it
+        else:
+            file = open(self._path(module), "wb")  # noqa: SIM115 - the stack closes it
+        self._files[module] = self._stack.enter_context(file)
+        self._versions[module] = version
+
+    def _path(self, module: str) -> Path:
+        return self.folder / f"{self._name}-{module}"
+
+    def pieces(self) -> dict[str, tuple[int, Path]]:
+        """By module, its version and the file that holds its region: whole once this context has ended."""
+        return {module: (version, self._path(module)) for module, version in self._versions.items()}
+
+    def add_piece(self, module: str, version: int, path: Path) -> None:
+        """Append the region at `path`, which `pieces` of other regions named, and remove it."""
+        self._begin(module, version)
+        with open(path, "rb") as piece:
+            shutil.copyfileobj(piece, self._files[module], _COPIED_BYTES)
+        path.unlink()
 
     def end_streams(self) -> None:
         """What is appended from now on belongs to the next rank."""

@@ -36,11 +36,13 @@ from profiler_merge.export.darshan_segments import DXT_VERSIONS, encode_segments
 from profiler_merge.export.exported import Exported, ExportedFile
 from traces.errors import CaptureError, UsageError
 from traces.file_rows import exact_paths
-from traces.output import new_file
+from traces.output import folder_beside, new_file, refusal
 from traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
+from traces.store.rank_pieces import rank_pieces, work_of
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, seconds_to_ns
 from traces.version import VERSION
+from traces.workers.workers import ALONE, Workers
 
 WRITER_KEY = "writer"
 """Key of job metadata that marks a log as written here, and not recorded by Darshan."""
@@ -62,12 +64,15 @@ _SUMMED_COUNTERS = {
 """Columns of the files table, without the module's prefix, that are counters of the same name."""
 
 
-def write_darshan(capture: Capture, output: Path, *, dxt_version: int = 1, force: bool = False) -> Exported:
+def write_darshan(
+    capture: Capture, output: Path, *, dxt_version: int = 1, force: bool = False, workers: Workers = ALONE
+) -> Exported:
     """Write `capture` to the log `output`.
 
     `dxt_version` 1: DXT_POSIX 1 and DXT_MPIIO 2, which released tools read. 2: DXT_POSIX 2 and DXT_MPIIO 3, with a
     pthread id per lane, so that lanes survive. Memory: a row group, or the operations of one rank on one file where
-    those are more. Disk beside `output`: 48 bytes per operation of the largest rank.
+    those are more. Disk beside `output`: 48 bytes per operation of the largest rank. Workers write there, too,
+    the regions of some ranks each, which are then joined.
     Raises: UsageError for an unknown version; CaptureError when the capture is damaged; TargetError when `output`
     exists and not `force`, or cannot be written.
     """
@@ -75,46 +80,100 @@ def write_darshan(capture: Capture, output: Path, *, dxt_version: int = 1, force
         raise UsageError(f"--dxt-version {dxt_version}: choose {' or '.join(map(str, DXT_VERSIONS))}")
     with new_file(output, force=force) as log, LogRegions(output.parent) as regions:
         writer = _Writer(capture, regions, dxt_version)
-        for rank in capture.ranks:
-            writer.write_rank(rank)
+        _write_ranks(writer, output, workers)
         writer.write_counted_only()
         writer.write_stripes()
         whole = writer.finish(log)
-    left_out = {reason: count for reason, count in sorted(writer.left_out.items()) if count}
+    left_out = {reason: count for reason, count in sorted(writer.tally.left_out.items()) if count}
     return Exported(
         format="darshan",
         output=str(output),
         operations=capture.operation_count() - sum(left_out.values()),
-        files=(ExportedFile(path=str(output), entries=writer.segments, bytes=output.stat().st_size),),
+        files=(ExportedFile(path=str(output), entries=writer.tally.segments, bytes=output.stat().st_size),),
         left_out=left_out,
         notes=tuple(_notes(capture, writer, dxt_version, whole)),
     )
 
 
-@dataclass(slots=True)
-class _Writer:
-    """One pass over the ranks. `counted[module]`: by file_id, whether a record of it was written."""
+def _write_ranks(writer: _Writer, output: Path, workers: Workers) -> None:
+    capture = writer.capture
+    pieces = rank_pieces(capture, workers.piece_operations)
+    if len(pieces) == 1:
+        for rank in capture.ranks:
+            writer.write_rank(rank)
+        return
+    with folder_beside(output) as folder:
+        work = _RankWork(capture=capture, folder=folder, dxt_version=writer.dxt_version, output=output)
+        with workers.results(work, pieces, operations=work_of(capture)) as results:
+            for tally, regions in results:
+                writer.tally.add(tally)
+                for module, (version, path) in regions.items():
+                    writer.regions.add_piece(module, version, path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankWork:
+    """Writes the regions of some ranks to files of `folder`; returns what was written, and the files by module."""
 
     capture: Capture
-    regions: LogRegions
+    folder: Path
     dxt_version: int
+    output: Path
+
+    def __call__(self, ranks: tuple[int, ...]) -> tuple[_Tally, dict[str, tuple[int, Path]]]:
+        try:
+            with LogRegions(self.folder, str(ranks[0])) as regions:
+                writer = _Writer(self.capture, regions, self.dxt_version)
+                for rank in ranks:
+                    writer.write_rank(rank)
+            return writer.tally, regions.pieces()
+        except OSError as error:
+            raise refusal(error, self.output) from error
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    """What was written of some ranks. `counted[module]`: by file_id, whether a record of it was written; `left_out`:
+    operations by reason; `heatmaps`: names of the records there."""
+
+    counted: dict[str, np.ndarray]
     segments: int = 0
     not_traced: int = 0
     early: int = 0
     collective: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     heatmaps: set[str] = field(default_factory=set)
+
+    def add(self, other: _Tally) -> None:
+        """Add what was written of other ranks."""
+        for module, mask in other.counted.items():
+            self.counted[module] |= mask
+        self.segments += other.segments
+        self.not_traced += other.not_traced
+        self.early += other.early
+        self.collective += other.collective
+        self.left_out += other.left_out
+        self.heatmaps |= other.heatmaps
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One pass over the ranks."""
+
+    capture: Capture
+    regions: LogRegions
+    dxt_version: int
+    tally: _Tally = field(init=False)
     record_ids: np.ndarray = field(init=False)
     block_sizes: np.ndarray = field(init=False)
     end_ns: int = field(init=False)
-    counted: dict[str, np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:
         files = self.capture.files
         self.record_ids = _record_ids(self.capture)
         self.block_sizes = np.array([_block_size(fs_type) for fs_type in files["fs_type"].to_pylist()], dtype=np.int64)
         self.end_ns = max(self.capture.time_span_ns[1], _job_end_ns(self.capture) - _job_start_ns(self.capture))
-        self.counted = {module: np.zeros(files.num_rows, dtype=bool) for module in VERSIONS}
+        self.tally = _Tally(counted={module: np.zeros(files.num_rows, dtype=bool) for module in VERSIONS})
 
     def write_rank(self, rank: int) -> None:
         """Append everything of one rank to the regions."""
@@ -132,7 +191,7 @@ class _Writer:
                     self._write_group(rank, module, group)
         for module, heatmap in heatmaps.items():
             if data := heatmap.encode(record_id(_HEATMAP_OF_MODULE[module]), rank):
-                self.heatmaps.add(_HEATMAP_OF_MODULE[module])
+                self.tally.heatmaps.add(_HEATMAP_OF_MODULE[module])
                 self.regions.append("HEATMAP", HEATMAP_VERSION, data)
         self.regions.end_streams()
 
@@ -149,13 +208,13 @@ class _Writer:
         rows["traced"] = is_data & dxt & (codes(batch, "origin") != RECONSTRUCTED) & ~(posix & (rows["offset"] < 0))
         failed = batch.column("result").fill_null(0).to_numpy() < 0
         hdf5 = ~failed & (rows["api"] == APIS.index("HDF5"))
-        self.left_out[FAILED] += int(failed.sum())
-        self.left_out[HDF5] += int(hdf5.sum())
+        self.tally.left_out[FAILED] += int(failed.sum())
+        self.tally.left_out[HDF5] += int(hdf5.sum())
         kept = rows[~failed & ~hdf5]
-        self.segments += int(kept["traced"].sum())
-        self.not_traced += int((~kept["traced"]).sum())
-        self.early += int((kept["start_ns"] < 0).sum())
-        self.collective += int((kept["traced"] & (kept["api"] == APIS.index("MPIIO_COLL"))).sum())
+        self.tally.segments += int(kept["traced"].sum())
+        self.tally.not_traced += int((~kept["traced"]).sum())
+        self.tally.early += int((kept["start_ns"] < 0).sum())
+        self.tally.collective += int((kept["traced"] & (kept["api"] == APIS.index("MPIIO_COLL"))).sum())
         return kept
 
     def _new_names(self, rows: np.ndarray, rank: int) -> np.ndarray:
@@ -171,7 +230,7 @@ class _Writer:
         mine = rows_of_module(group, module)
         if not mine.files:
             return
-        self.counted[module][mine.file_ids] = True
+        self.tally.counted[module][mine.file_ids] = True
         ids = self.record_ids[mine.file_ids]
         values = module_counters(module, mine, self.block_sizes[mine.file_ids])
         self.regions.append(module, VERSIONS[module], encode_counters(module, ids, rank, values))
@@ -198,7 +257,9 @@ class _Writer:
                 f"{module}_{name.upper()}": self.capture.files[f"{module.lower()}_{name}"].fill_null(0).to_numpy()
                 for name in sorted(names)
             }
-            mine = np.flatnonzero(~self.counted[module] & np.any([column > 0 for column in columns.values()], axis=0))
+            mine = np.flatnonzero(
+                ~self.tally.counted[module] & np.any([column > 0 for column in columns.values()], axis=0)
+            )
             values: Values = {name: column[mine] for name, column in columns.items()}
             for moved in ("READ", "WRITTEN"):
                 # the table has one size of a file, whichever way the bytes went
@@ -240,7 +301,7 @@ class _Writer:
             mounts=sorted(mounts),
         )
         names = [*zip(self.record_ids.tolist(), _log_names(self.capture), strict=True)]
-        names += [(record_id(name), name.encode()) for name in sorted(self.heatmaps)]
+        names += [(record_id(name), name.encode()) for name in sorted(self.tally.heatmaps)]
         partial = [*_DXT_OF_MODULE, *_DXT_OF_MODULE.values()] if _is_partial(self.capture) else []
         self.regions.write(log, job=job, names=encode_names(names), partial=partial)
         return whole
@@ -290,27 +351,27 @@ def _is_partial(capture: Capture) -> bool:
 
 def _notes(capture: Capture, writer: _Writer, dxt_version: int, whole: bool) -> list[str]:
     """Notes on the parts of this capture that a Darshan log cannot hold."""
-    notes = []
+    notes, tally = [], writer.tally
     if capture.spans.num_rows:
         notes.append(
             f"{capture.spans.num_rows:,} spans and the steps are not kept: a Darshan log has no place for them"
         )
-    if dxt_version == 1 and writer.segments:
+    if dxt_version == 1 and tally.segments:
         notes.append("lanes are not kept: --dxt-version 2 keeps them, as thread ids, but few tools read it yet")
-    if writer.not_traced:
+    if tally.not_traced:
         notes.append(
-            f"{writer.not_traced} operations are in the counters alone: DXT holds reads and writes of POSIX and MPI-IO"
+            f"{tally.not_traced} operations are in the counters alone: DXT holds reads and writes of POSIX and MPI-IO"
         )
-    if writer.left_out[FAILED]:
-        notes.append(f"{writer.left_out[FAILED]} operations that failed are left out: Darshan does not record them")
-    if writer.left_out[HDF5]:
-        notes.append(f"{writer.left_out[HDF5]} operations at HDF5 are left out: its datasets are not in a capture")
+    if tally.left_out[FAILED]:
+        notes.append(f"{tally.left_out[FAILED]} operations that failed are left out: Darshan does not record them")
+    if tally.left_out[HDF5]:
+        notes.append(f"{tally.left_out[HDF5]} operations at HDF5 are left out: its datasets are not in a capture")
     if capture.hdf5.num_rows:
         notes.append(f"{capture.hdf5.num_rows} HDF5 datasets are not kept: their counters are not those of operations")
-    if writer.collective:
-        notes.append(f"{writer.collective} collective operations are marked in the counters alone: DXT cannot")
-    if writer.early:
-        notes.append(f"{writer.early} operations begin before the job's start: their times are negative")
+    if tally.collective:
+        notes.append(f"{tally.collective} collective operations are marked in the counters alone: DXT cannot")
+    if tally.early:
+        notes.append(f"{tally.early} operations begin before the job's start: their times are negative")
     if not whole:
         notes.append("the command line, the mounts or the metadata are cut: a job record has 4096 bytes")
     return notes

@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from profiler_merge.export.exported import Exported, ExportedFile
 from traces.errors import CaptureError
 from traces.output import DirectoryKind, new_directory, refusal
 from traces.schema import OPS, READ, WRITE, codes
+from traces.store.rank_pieces import rank_pieces, work_of
 from traces.store.reader import Capture
 from traces.units import NS_PER_US
+from traces.workers.workers import ALONE, Workers
 
 JOB_FILE = "replay.fio"
 SCRIPT = "replay.sh"
@@ -79,7 +82,13 @@ class _Lane:
 
 
 def write_fio(
-    capture: Capture, folder: Path, *, paths: Sequence[bytes], replayed: Mask, force: bool = False
+    capture: Capture,
+    folder: Path,
+    *,
+    paths: Sequence[bytes],
+    replayed: Mask,
+    force: bool = False,
+    workers: Workers = ALONE,
 ) -> Exported:
     """Write the reads and writes of `capture` into `folder`; the capture's first start is at 1 us in fio's time.
 
@@ -92,19 +101,23 @@ def write_fio(
     """
     try:
         with new_directory(folder, FIO_EXPORT, force=force) as working:
-            names = _Names(working, paths)
-            left_out: Counter[str] = Counter()
             source = _Source(capture=capture, replayed=replayed, last_name=_last_names(capture))
-            zero_ns = capture.time_span_ns[0]
-            lanes = [
-                lane for rank in capture.ranks for lane in _write_rank(source, rank, working, names, zero_ns, left_out)
-            ]
+            work = _RankWork(source=source, folder=working, paths=paths, zero_ns=capture.time_span_ns[0])
+            lanes: list[_Written] = []
+            directories: set[bytes] = set()
+            left_out: Counter[str] = Counter()
+            pieces = rank_pieces(capture, workers.piece_operations)
+            with workers.results(work, pieces, operations=work_of(capture)) as results:
+                for more, written_to, left in results:
+                    lanes += more
+                    directories |= written_to
+                    left_out += left
             if not lanes:
                 raise CaptureError(
                     f"{capture.named} has no read or write that moved a byte, so fio has nothing to replay"
                 )
             jobs = (f"\n[{lane.path.stem}]\nread_iolog={lane.path.name}\n" for lane in lanes)
-            (working / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in sorted(names.written_directories)))
+            (working / DIRECTORIES).write_bytes(b"".join(name + b"\0" for name in sorted(directories)))
             (working / SCRIPT).write_text(_SCRIPT)
             (working / SCRIPT).chmod(0o755)
             (working / JOB_FILE).write_text(_JOB_HEAD + "".join(jobs))
@@ -122,6 +135,35 @@ def write_fio(
         left_out={reason: count for reason, count in sorted(left_out.items()) if count},
         notes=_notes(folder, lanes, left_out),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """An iolog, and the actions in it."""
+
+    path: Path
+    actions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankWork:
+    """Writes the iologs of some ranks into `folder`; returns them, the directories of the files that they write, and
+    the operations left out by reason."""
+
+    source: _Source
+    folder: Path
+    paths: Sequence[bytes]
+    zero_ns: int
+
+    def __call__(self, ranks: tuple[int, ...]) -> tuple[list[_Written], set[bytes], Counter[str]]:
+        names = _Names(self.folder, self.paths)
+        left_out: Counter[str] = Counter()
+        lanes = [
+            _Written(path=lane.path, actions=lane.actions)
+            for rank in ranks
+            for lane in _write_rank(self.source, rank, self.folder, names, self.zero_ns, left_out)
+        ]
+        return lanes, names.written_directories, left_out
 
 
 class _Names:
@@ -142,7 +184,8 @@ class _Names:
             else:
                 self._given[file_id] = f"{NAMES}/{file_id}"
                 (self._folder / NAMES).mkdir(exist_ok=True)
-                os.symlink(path, self._folder / NAMES / str(file_id))
+                with suppress(FileExistsError):  # another worker made it
+                    os.symlink(path, self._folder / NAMES / str(file_id))
         return self._given[file_id]
 
     def will_write(self, file_ids: Collection[int]) -> None:
@@ -275,7 +318,7 @@ FIO_EXPORT = DirectoryKind(name="an export for fio", objection=_objection)
 """Exports for fio as outputs: what --force may replace."""
 
 
-def _notes(folder: Path, lanes: Sequence[_Lane], left_out: Counter[str]) -> tuple[str, ...]:
+def _notes(folder: Path, lanes: Sequence[_Written], left_out: Counter[str]) -> tuple[str, ...]:
     notes = [f"replay it with {folder / SCRIPT}"]
     if left_out[ZERO_LENGTH]:
         notes.append(f"{left_out[ZERO_LENGTH]} operations that moved no byte are left out: fio has no such action")

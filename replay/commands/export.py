@@ -63,9 +63,11 @@ def command(
     chrome: a trace that ui.perfetto.dev opens, with operations, spans and, for a replay, when each operation was due;
     above 1,000,000 events it is split by time.
 
-    csv: one row per operation, times in seconds with nine digits. Large captures are shared among --workers.
+    csv: one row per operation, times in seconds with nine digits.
 
     fio: a directory with an iolog per lane, the job file and a script that replays them on the staged twin.
+
+    Large captures are shared among --workers; the files are the same bytes for any number of them.
     """
     from replay import interface
     from replay.commands.json_output import print_json

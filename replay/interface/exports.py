@@ -143,7 +143,7 @@ def export(
 
     `target`: directory of the staged twin (fio). `dxt_version`: of the segments (darshan), 1 unless given; 2
     keeps lanes as thread ids.
-    `force` replaces an earlier export. `executor`: who shares the work (csv).
+    `force` replaces an earlier export. `executor`: who shares the work.
 
         dxt_replay.export("run.capture", "chrome", "run.json.gz").notes
 
@@ -162,7 +162,7 @@ def export(
         if to == "chrome":
             from profiler_merge.export.chrome import write_chrome
 
-            return write_chrome(source, path, force=force)
+            return write_chrome(source, path, force=force, workers=workers_of(executor))
         if to == "csv":
             from profiler_merge.export.csv_rows import write_csv
 
@@ -170,12 +170,12 @@ def export(
         if to == "darshan":
             from profiler_merge.export.darshan_writer import write_darshan
 
-            return write_darshan(source, path, dxt_version=dxt_version or 1, force=force)
+            return write_darshan(source, path, dxt_version=dxt_version or 1, force=force, workers=workers_of(executor))
         assert target is not None
-        return _fio(source, path, target, force=force)
+        return _fio(source, path, target, force, workers_of(executor))
 
 
-def _fio(source: Capture, output: Path, target: PathLike, *, force: bool) -> Exported:
+def _fio(source: Capture, output: Path, target: PathLike, force: bool, workers: Workers) -> Exported:
     from profiler_merge.export.fio import write_fio
     from replay.plan.chosen_layers import choose_layers
     from replay.twin.containment import resolve_target
@@ -185,4 +185,5 @@ def _fio(source: Capture, output: Path, target: PathLike, *, force: bool) -> Exp
     resolved = resolve_target(Path(target))
     data = twin_data_set(source, resolved, (), load_manifest(resolved))
     paths = [placement.path for placement in data.placements]
-    return write_fio(source, output, paths=paths, replayed=choose_layers(source).replayed, force=force)
+    replayed = choose_layers(source).replayed
+    return write_fio(source, output, paths=paths, replayed=replayed, force=force, workers=workers)
