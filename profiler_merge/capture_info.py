@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,16 @@ def capture_info(
     warnings: Sequence[str],
     extended: Mapping[str, Any],
     options: Mapping[str, Any],
+    digest: Callable[[Path], str],
 ) -> CaptureInfo:
     """The contents of capture.json. `more_files`: with spans, and no profiles. `stored`: rows of the op stream;
-    `extended`, `options`: what `made_by` repeats.
+    `extended`, `options`: what `made_by` repeats. `digest`: of a source.
     """
     ranks = set(range(job.nprocs)) if job.nprocs <= MAX_RANKS else set()
     return CaptureInfo(
         job=_job(job),
         ranks=tuple(sorted(ranks.union(with_operations, profiles))),
-        sources=_sources(job, profiles, more_files),
+        sources=_sources(job, profiles, more_files, digest),
         clock=tuple(sorted(clock, key=lambda each: (each.rank, each.worker))),
         coverage=coverage,
         lanes="pthread_id" if rows.threads_known and all(rows.threads_known) else "overlap",
@@ -75,14 +76,26 @@ def _job(job: JobLogs) -> Job:
     )
 
 
-def _sources(job: JobLogs, profiles: Mapping[int, Sequence[Path]], more_files: Sequence[Path]) -> tuple[Source, ...]:
-    return tuple(
-        [source_of(process.log.path, "darshan") for process in job.processes]
-        + [source_of(path, profile_kind(path)) for _, files in sorted(profiles.items()) for path in files]
-        + [source_of(path, str(kind_of(path))) for path in more_files]
-    )
+def source_files(
+    job: JobLogs, profiles: Mapping[int, Sequence[Path]], more_files: Sequence[Path]
+) -> list[tuple[Path, str]]:
+    """All files that a capture is made from, and their kinds. `more_files`: with spans, and no profiles."""
+    return [
+        *((process.log.path, "darshan") for process in job.processes),
+        *((path, profile_kind(path)) for _, files in sorted(profiles.items()) for path in files),
+        *((path, str(kind_of(path))) for path in more_files),
+    ]
 
 
-def source_of(path: Path, kind: str) -> Source:
+def _sources(
+    job: JobLogs,
+    profiles: Mapping[int, Sequence[Path]],
+    more_files: Sequence[Path],
+    digest: Callable[[Path], str],
+) -> tuple[Source, ...]:
+    return tuple(source_of(path, kind, digest) for path, kind in source_files(job, profiles, more_files))
+
+
+def source_of(path: Path, kind: str, digest: Callable[[Path], str] = file_digest) -> Source:
     """A file that a capture is made from, with the hash of its bytes."""
-    return Source(name=path.name, sha256=file_digest(path), kind=kind)
+    return Source(name=path.name, sha256=digest(path), kind=kind)

@@ -104,6 +104,7 @@ class FileTable:
                 records = self._counters(log, module)
                 for record in dict.fromkeys(() if records is None else _file_records(records)):
                     self._number_one(record)
+            self._let_go(log)
         return KnownFiles.numbered(np.fromiter(self._ids, dtype=np.uint64, count=len(self._ids)))
 
     def add(self, notes: FileNotes) -> dict[int, int]:
@@ -127,6 +128,11 @@ class FileTable:
             for rank, file, count, size in zip(*(column.tolist() for column in columns), strict=True):
                 self._traced.setdefault((rank, changed.get(file, file)), _Traced()).add(_Traced(count, int(size)))
         return changed
+
+    def _let_go(self, log: DarshanLog) -> None:
+        """Drop the decoded counters of one of many logs: those of all together would fill the memory."""
+        if len(self.logs) > 1:
+            log.counters.clear()
 
     def _number_one(self, record_id: int) -> int:
         if record_id not in self._ids:
@@ -164,6 +170,7 @@ class FileTable:
         stripes: dict[int, tuple[int, int]] = {}
         for log, fixed_rank in zip(self.logs, ranks_of_logs, strict=True):
             self._add_counters(log, fixed_rank, sums, counted)
+            self._let_go(log)
             stripes |= {
                 self._number_one(record): stripe for record, stripe in _stripes(log).items() if record in self._ids
             }

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler_merge.capture_info import capture_info
+from profiler_merge.capture_info import capture_info, source_files
 from profiler_merge.clocks.alignment import parse_method
 from profiler_merge.clocks.profile_ranks import map_profiles
 from profiler_merge.darshan.job_logs import JobLogs, numbered, open_job, process_ids
@@ -30,16 +30,17 @@ from profiler_merge.file_table import FileTable, mapped_warnings
 from profiler_merge.gaps import gap_warnings, refuse_rubbish
 from profiler_merge.given_files import GivenFiles, given_files
 from profiler_merge.hdf5.datasets import hdf5_facts
+from profiler_merge.job_pieces import DividedJob, divided, whole_job
 from profiler_merge.job_spans import JobSpans
 from profiler_merge.merge_options import DEFAULTS, MergeOptions
 from profiler_merge.process_rows import MadeRows
 from profiler_merge.profiles.reading import profile_files
 from profiler_merge.rank_merge import JobSetting, MergedRanks, RankMerge, let_go, opened
-from profiler_merge.rank_pieces import DividedJob, divided, whole_job
 from profiler_merge.rank_sources import left_out
 from profiler_merge.recognise import DARSHAN
 from profiler_merge.span_sources import MoreSpans, more_spans
 from traces.schema import CaptureInfo, RankClock
+from traces.store.digests import digests_beside
 from traces.store.renumber import RenumberedParts, renumber
 from traces.store.writer import (
     begin_capture,
@@ -235,6 +236,7 @@ class _Merger:
             extend=options.extend,
             more=more,
         )
+        self._digest = digests_beside([path for path, _ in source_files(job, profiles, more.files)])
         self._made = MadeRows()
         self._clock: list[RankClock] = []
         self._ranks: set[int] = set()
@@ -314,6 +316,7 @@ class _Merger:
             warnings=self._warnings,
             extended=self._spans.extended_json(),
             options=self._options.repeated(),
+            digest=self._digest,
         )
         write_files(self._output, table)
         write_spans(self._output, spans)

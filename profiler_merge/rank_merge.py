@@ -21,9 +21,9 @@ from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch, Spill
 from profiler_merge.darshan.spilled import is_spilled
 from profiler_merge.file_notes import FileNotes, KnownFiles
+from profiler_merge.job_pieces import RankPiece
 from profiler_merge.process_rows import LogCounters, MadeRows, ProcessRows, in_start_order
 from profiler_merge.profiles.event_table import Profile
-from profiler_merge.rank_pieces import RankPiece
 from profiler_merge.rank_sources import RankSources
 from traces.schema import OPS_SCHEMA, RankClock, table_from_columns
 from traces.store.writer import ROW_GROUP_ROWS, OpsWriter

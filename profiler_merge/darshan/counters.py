@@ -29,6 +29,9 @@ _COUNT = re.compile(
 )
 """Counters that are added up over files and ranks."""
 
+_KEPT_BYTES = 1 << 26
+"""Most bytes of a module's counters that stay in memory with the log: those of some 100,000 records."""
+
 _MOST_COUNTED = 1 << 56
 """64 PiB: 128 such records still add up to a number of 64 bits."""
 
@@ -75,16 +78,20 @@ def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
 
     Raises: UsageError for another module; LogError for damage, or a version that neither this release nor pydarshan
     reads; MissingDependencyError when only pydarshan might. A log opened with `skip_damaged` keeps the records before
-    the damage.
+    the damage. Records of one log that are not too many are decoded once.
     """
     if module not in COUNTER_MODULES:
         raise UsageError(f"{module!r} is not a counter module: choose one of {', '.join(COUNTER_MODULES)}")
     if module not in log.modules:
         return None
+    if module in log.counters:
+        kept: CounterTable = log.counters[module]
+        return kept
     layout = LAYOUTS.get((module, log.modules[module].version))
-    if layout is None:
-        return _read_newer(log, module)
-    return _decode_table(log, module, layout)
+    table = _read_newer(log, module) if layout is None else _decode_table(log, module, layout)
+    if sum(values.nbytes for values in (*table.counters.values(), *table.fcounters.values())) <= _KEPT_BYTES:
+        log.counters[module] = table
+    return table
 
 
 def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:

@@ -39,6 +39,7 @@ class DarshanLog:
     job: the job record.
     modules: the modules with data, by name.
     skip_damaged: the readable rest of a damaged log is used, with a warning.
+    counters: decoded counters by module, kept by who decodes them.
     """
 
     def __init__(self, *, path: Path, header: Header, record: JobRecord, skip_damaged: bool) -> None:
@@ -53,6 +54,7 @@ class DarshanLog:
         self._mounts = record.mounts
         self._warnings = [*header.warnings, *record.warnings]
         self._whole = self
+        self.counters: dict[str, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its path: it is opened again where it goes."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,33 @@ def file_digest(path: Path) -> str:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def digests_beside(paths: Iterable[Path]) -> Callable[[Path], str]:
+    """The digests of these files, which a thread takes beside what else is done: it needs no interpreter lock.
+
+    The returned function waits for it, and raises OSError where a file cannot be read.
+    """
+    found: dict[Path, str | OSError] = {}
+
+    def take() -> None:
+        for path in paths:
+            try:
+                found[path] = file_digest(path)
+            except OSError as error:
+                found[path] = error
+
+    thread = threading.Thread(target=take, name="digests", daemon=True)
+    thread.start()
+
+    def digest(path: Path) -> str:
+        thread.join()
+        taken = found[path]
+        if isinstance(taken, OSError):
+            raise taken
+        return taken
+
+    return digest
 
 
 def gathered_digests(directory: Path) -> dict[str, str]:

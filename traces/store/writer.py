@@ -303,7 +303,7 @@ def write_capture_info(directory: Path, info: CaptureInfo) -> None:
     temporary = directory / f".{DOCUMENT}.new"
     try:
         whole = dataclasses.replace(info, digests=gathered_digests(directory))
-        text = json.dumps(_as_json(dataclasses.asdict(whole)), indent=1, sort_keys=True, allow_nan=False)
+        text = json.dumps(_as_json(whole), indent=1, sort_keys=True, allow_nan=False)
         temporary.write_text(sealed(text + "\n"), encoding="utf-8")
         os.replace(temporary, directory / DOCUMENT)
     except OSError as error:
@@ -327,7 +327,9 @@ def _make_directory(path: Path) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    """Plain JSON types: tuples become lists, NumPy scalars numbers, mapping keys text."""
+    """Plain JSON types: dataclasses become objects, tuples lists, NumPy scalars numbers, mapping keys text."""
+    if dataclasses.is_dataclass(value):
+        return {each.name: _as_json(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -13,6 +13,7 @@ from profiler_merge.darshan.dxt import DXT_MODULES
 from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
 from profiler_merge.darshan.stream_starts import cut_at, locatable
 from profiler_merge.process_rows import LogCounters
+from traces.store.rank_pieces import RANK_OPERATIONS
 
 _OPERATION_BYTES = 8
 """About what an operation is in a compressed log."""
@@ -41,7 +42,7 @@ class RankPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedJob:
-    """The pieces of a job, by rank, and about how many operations they hold together."""
+    """The pieces of a job, by rank, and about how many operations they are worth together."""
 
     pieces: tuple[RankPiece, ...]
     operations: int
@@ -57,7 +58,7 @@ def divided(job: JobLogs, known: LogCounters, own: Sequence[int], piece_operatio
     """The ranks in pieces, or as one where their places in a log cannot be known beforehand.
 
     `own`: ranks with spans of their own, which share no piece with others. `piece_operations`: counted operations of a
-    piece, or a few more, or those of one rank. Raises: LogError as `read_counters`.
+    piece, where a rank counts as some more, or those of one rank. Raises: LogError as `read_counters`.
     """
     whole = whole_job(job, own)
     first = job.processes[0]
@@ -67,6 +68,7 @@ def divided(job: JobLogs, known: LogCounters, own: Sequence[int], piece_operatio
     if dxt and not locatable(first.log):
         return whole
     operations = known.counters(first).operations(np.arange(job.nprocs)) if first.rank is None else _logged(job)
+    operations += RANK_OPERATIONS
     bounds = _bounds(operations, own, piece_operations)
     if len(bounds) == 2:
         return whole
