@@ -4,12 +4,15 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 
 from replay import interface as dxt_replay
 from replay.commands.main import main
 from tests.capture_builder import Op, build_capture
+from tests.log_of_ranks import rank_of_log, write_ranks
 from tests.places import ROOT
 from traces.errors import WorkerError
 from traces.store.reader import Capture
@@ -33,10 +36,26 @@ def sums(capture: Capture, workers: Workers) -> str:
     return repr(dxt_replay.tables(capture, ["files", "sizes"], by="rank", executor=workers).as_json())
 
 
+def merged(log: Path, workers: Workers) -> str:
+    """What `capture.json` says of the merged log, which has the digests of all other files."""
+    workers.piece_operations = 1
+    with TemporaryDirectory() as folder:
+        result = dxt_replay.merge(log, Path(folder, "job.capture"), executor=workers)
+        return (result.capture / "capture.json").read_text()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(3)
+    parts = [rank_of_log(rank, rng, threads=True) for rank in range(RANKS)]
+    return write_ranks(tmp_path / "job.darshan", parts, threads=True)
+
+
 SCRIPT = """
 import sys
 from replay.ranks.rank_workers import rank_workers
-from tests.replay.ranks.test_rank_workers import sums
+from pathlib import Path
+from tests.replay.ranks.test_rank_workers import merged, sums
 from traces.errors import UsageError
 from traces.store.reader import open_capture
 try:
@@ -49,6 +68,7 @@ else:
 with rank_workers(None) as workers:
     if workers is not None:
         sys.stdout.write(sums(open_capture(sys.argv[1]), workers))
+        sys.stdout.write(merged(Path(sys.argv[2]), workers))
 """
 
 
@@ -59,9 +79,10 @@ def under_mpi(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_mpi_job_comes_to_the_same_bits(capture: Capture) -> None:
-    done = under_mpi("-c", SCRIPT, str(capture.path))
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", sums(capture, Workers(1)))
+def test_an_mpi_job_comes_to_the_same_bits(capture: Capture, log: Path) -> None:
+    done = under_mpi("-c", SCRIPT, str(capture.path), str(log))
+    expected = sums(capture, Workers(1)) + merged(log, Workers(1))
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", expected)
 
 
 def test_the_first_process_of_an_mpi_job_prints(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +92,9 @@ def test_the_first_process_of_an_mpi_job_prints(capture: Capture, capsys: pytest
     assert (done.returncode, done.stderr, done.stdout) == (0, "", capsys.readouterr().out)
 
 
-def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dask_cluster_comes_to_the_same_bits(
+    capture: Capture, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
     with distributed.LocalCluster(
         n_workers=2,
@@ -83,6 +106,7 @@ def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, capsys: pytest.
     ) as cluster:
         with dask_workers(cluster.scheduler_address) as workers:
             assert sums(capture, workers) == sums(capture, Workers(1))
+            assert merged(log, workers) == merged(log, Workers(1))
         assert main(["summary", str(capture.path), "--dask", cluster.scheduler_address]) == 0
     assert "operations" in capsys.readouterr().out
 
