@@ -92,9 +92,7 @@ def test_the_first_process_of_an_mpi_job_prints(capture: Capture, capsys: pytest
     assert (done.returncode, done.stderr, done.stdout) == (0, "", capsys.readouterr().out)
 
 
-def test_a_dask_cluster_comes_to_the_same_bits(
-    capture: Capture, log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     distributed = pytest.importorskip("distributed", reason="the extra [dask] is not installed")
     with distributed.LocalCluster(
         n_workers=2,
