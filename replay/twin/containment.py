@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 LOCK_NAME = ".dxt-replay-lock"
 """File in a target that is there, and locked, while a process stages into the target or replays on it."""
+
+RELEASE_PATIENCE_S = 5.0
+"""Seconds that removing this file may take. Then the process goes on; the kernel releases the lock when it ends."""
 
 _NO_NAMES = frozenset(("", ".", ".."))
 
@@ -169,10 +173,15 @@ class Target:
         try:
             yield
         finally:
-            if fd is not None:
-                with suppress(OSError):
-                    os.unlink(LOCK_NAME, dir_fd=self.fd)
-                close_unwritten(fd)
+            if fd is not None:  # in a thread: on storage that hangs this would never return, nor the error be printed
+                releasing = threading.Thread(target=self._release_lock, args=(fd,), daemon=True)
+                releasing.start()
+                releasing.join(RELEASE_PATIENCE_S)
+
+    def _release_lock(self, fd: int) -> None:
+        with suppress(OSError):
+            os.unlink(LOCK_NAME, dir_fd=self.fd)
+        close_unwritten(fd)
 
     def _take_lock(self) -> int | None:
         """Descriptor of the lock file, which is locked; None where this user cannot make it."""
