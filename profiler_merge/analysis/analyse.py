@@ -62,13 +62,15 @@ class _Collectors(Collector):
         self.sizes = SizeCollector()
         self.overlap = OverlapCollector(capture, layers)
         self.patterns = PatternCollector(capture, layers)
+        self.takes_several_ranks = self.summary.takes_several_ranks
 
     def add(self, rows: OperationRows) -> None:
         """Hand rows to all collectors."""
         self.summary.add(rows)
         self.sizes.add(rows)
         self.overlap.add(rows)
-        self.patterns.add(rows)
+        for each in rows.each_rank():
+            self.patterns.add(each)
 
     def merge(self, later: _Collectors) -> None:
         """As `Sums.merge`."""

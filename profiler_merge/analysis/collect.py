@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from traces.layers import FileLayers, file_layers
-from traces.measures.operation_rows import OperationRows, operation_rows
+from traces.measures.operation_rows import OperationRows, operation_rows, rows_together
 from traces.store.rank_pieces import only_ranks, rank_pieces, work_of
 from traces.store.reader import Capture
 from traces.sums import Sums
@@ -15,7 +15,13 @@ from traces.workers.workers import ALONE, Workers
 
 
 class Collector(Sums):
-    """Takes the rows of a capture batch by batch, rank after rank, at all layers."""
+    """Takes the rows of a capture batch by batch, rank after rank, at all layers.
+
+    takes_several_ranks: whether it also takes all rows of several ranks at once (`OperationRows.ranks`), which of many
+    small ranks is much faster.
+    """
+
+    takes_several_ranks = False
 
     def add(self, rows: OperationRows) -> None:
         """Add rows of one rank, which continue its earlier ones."""
@@ -67,7 +73,8 @@ class _Collected(Generic[C]):
 
 
 def _fed(collector: C, capture: Capture, without: Collection[str], on_rows: Callable[[int], Any]) -> C:
-    for rows in operation_rows(capture, without=without):
+    stream = rows_together if collector.takes_several_ranks else operation_rows
+    for rows in stream(capture, without=without):
         collector.add(rows)
         on_rows(len(rows))
     return collector

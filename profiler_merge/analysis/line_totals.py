@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +16,6 @@ from traces.measures.intervals import StreamingUnion
 from traces.measures.operation_rows import OperationRows
 from traces.schema import WRITE
 from traces.store.reader import Capture
-
-_ROWS = 1 << 15
-"""Rows of several ranks that are worked on at once."""
 
 _INSIDE = ("compute", "wait", "collective", "checkpoint", "pipeline")
 
@@ -78,38 +74,22 @@ class LineTotals:
         self._in_loop = np.zeros(count, dtype=np.int64)
         self._first, self._last, self._steps_of = _loop_bounds(self._loops, line)
         self._steps = StepTotals(line, self._loops)
-        self._waiting: dict[bool, list[LineOperations]] = {True: [], False: []}
-        self._rows = 0
 
     def last_rank(self) -> int:
         """The largest of its ranks."""
         return int(self._line.ranks[-1])
 
     def add(self, rows: OperationRows, *, traced: bool) -> None:
-        """Reads and writes of a rank: traced ones, or those from counters."""
+        """Reads and writes of a rank, or of several: traced ones, or those from counters."""
         if not len(rows):
             return
-        place = self._line.places(np.int64(rows.rank))
-        self._waiting[traced].append(
-            LineOperations(
-                start_ns=self._line.put(rows.start_ns, place),
-                end_ns=self._line.put(rows.end_ns, place),
-                length=rows.length,
-                written=rows.op == WRITE,
-            )
+        place = self._line.places(rows.ranks if len(rows.ranks) else np.int64(rows.rank))
+        operations = LineOperations(
+            start_ns=self._line.put(rows.start_ns, place),
+            end_ns=self._line.put(rows.end_ns, place),
+            length=rows.length,
+            written=rows.op == WRITE,
         )
-        self._rows += len(rows)
-        if self._rows >= _ROWS:
-            self._add_waiting()
-
-    def _add_waiting(self) -> None:
-        for traced, waiting in self._waiting.items():
-            if waiting:
-                self._add(_joined(waiting), traced)
-                waiting.clear()
-        self._rows = 0
-
-    def _add(self, operations: LineOperations, traced: bool) -> None:
         starts, ends = self._union[traced].add(operations.start_ns, operations.end_ns)
         place = self._line.places_at(starts)
         add_at(self._io_ns[traced], place, ends - starts)
@@ -126,12 +106,10 @@ class LineTotals:
 
     def steps(self) -> pa.Table:
         """`STEPS_SCHEMA` of the ranks."""
-        self._add_waiting()
         return self._steps.table()
 
     def totals(self) -> list[RankOverlap]:
         """The sums of each rank."""
-        self._add_waiting()
         line, loops, inside, io_ns = self._line, self._loops, self._inside, self._io_ns[True]
         spans = {
             "compute": loops.compute,
@@ -183,14 +161,3 @@ def _loop_bounds(loops: RankLoop, line: RankLine) -> tuple[np.ndarray, np.ndarra
         first[some] = loops.start_ns[begins]
         last[some] = np.maximum.reduceat(loops.end_ns, begins)
     return first, last, steps
-
-
-def _joined(parts: Sequence[LineOperations]) -> LineOperations:
-    if len(parts) == 1:
-        return parts[0]
-    return LineOperations(
-        start_ns=np.concatenate([part.start_ns for part in parts]),
-        end_ns=np.concatenate([part.end_ns for part in parts]),
-        length=np.concatenate([part.length for part in parts]),
-        written=np.concatenate([part.written for part in parts]),
-    )

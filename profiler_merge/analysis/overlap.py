@@ -131,9 +131,10 @@ def overlap(capture: Capture) -> Overlap:
 
 
 class OverlapCollector(Collector):
-    """Collects an `Overlap` from rows of one rank after another; rows of many small ranks are worked on together."""
+    """Collects an `Overlap` from rows of one rank after another, or of all of several ranks."""
 
     STAY = ("_capture", "_layers")
+    takes_several_ranks = True
 
     def __init__(self, capture: Capture, layers: FileLayers) -> None:
         self._capture = capture
@@ -149,7 +150,14 @@ class OverlapCollector(Collector):
         data = rows.where(rows.data)
         if self._lines is None:
             self._lines = lines_of(self._capture)
-        line = self._lines[bisect_left(self._lines, rows.rank, key=LineTotals.last_rank)]
+        if len(self._lines) > 1 and len(data.ranks):
+            for each in data.each_rank():
+                self._add(self._lines, each)
+        else:
+            self._add(self._lines, data)
+
+    def _add(self, lines: list[LineTotals], data: OperationRows) -> None:
+        line = lines[bisect_left(lines, data.rank, key=LineTotals.last_rank)]
         traced = data.origin != RECONSTRUCTED
         if not traced.all():
             line.add(data.where(~traced), traced=False)

@@ -213,6 +213,7 @@ class _SummaryAndLoop(Collector):
     ) -> None:
         self.summary = SummaryCollector(capture, layers, by=by, durations=durations)
         self.overlap = OverlapCollector(capture, layers) if steps else None
+        self.takes_several_ranks = self.summary.takes_several_ranks
 
     def add(self, rows: OperationRows) -> None:
         """As `Collector.add`."""
@@ -251,6 +252,7 @@ class SummaryCollector(Collector):
         self._interfaces = InterfaceCollector()
         self._by = by
         self._breakdown = None if by is None else BreakdownCollector(by, capture.files)
+        self.takes_several_ranks = by is None and durations is recorded_durations
         self._other = 0
         self._reconstructed = np.zeros(5, dtype=np.int64)
 

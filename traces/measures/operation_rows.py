@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -64,6 +65,17 @@ class OperationRows:
         first = runs(self.ranks)
         return RankRuns(ranks=self.ranks[first], first=first, rows=len(self))
 
+    def each_rank(self) -> Iterator[OperationRows]:
+        """The rows of one rank after another, without a copy."""
+        if not len(self.ranks):
+            yield self
+            return
+        runs_ = self.by_rank()
+        for rank, first, count in zip(runs_.ranks.tolist(), runs_.first.tolist(), runs_.counts.tolist(), strict=True):
+            columns = {name: getattr(self, name) for name in ROW_COLUMNS}
+            own = {name: column[first : first + count] if len(column) else column for name, column in columns.items()}
+            yield OperationRows(rank=rank, **own)
+
     @property
     def duration_ns(self) -> np.ndarray:
         """end - start, int64."""
@@ -112,6 +124,39 @@ def operation_rows(
     """
     names = [name for name in ROW_COLUMNS if name not in without]
     return read_ahead(rows_of_batch(batch, rank, names) for rank, batch in capture.rank_operations(ranks, names))
+
+
+def rows_together(capture: Capture, *, without: Collection[str] = ()) -> Iterator[OperationRows]:
+    """As `operation_rows` of all ranks, but the rows of many small ranks at once, with `OperationRows.ranks`."""
+    names = [name for name in ROW_COLUMNS if name not in without]
+    return read_ahead(_joined(capture, names))
+
+
+def _joined(capture: Capture, names: list[str]) -> Iterator[OperationRows]:
+    waiting: list[tuple[int, pa.RecordBatch]] = []
+    rows = 0
+    for rank, batch in capture.rank_operations(columns=names):
+        whole = len(capture.row_groups(rank)) == 1
+        if waiting and (not whole or rows + len(batch) > FEW_ROWS):
+            yield _rows_of_ranks(waiting, names)
+            waiting, rows = [], 0
+        if whole:
+            waiting.append((rank, batch))
+            rows += len(batch)
+        else:
+            yield rows_of_batch(batch, rank, names)
+    if waiting:
+        yield _rows_of_ranks(waiting, names)
+
+
+def _rows_of_ranks(batches: list[tuple[int, pa.RecordBatch]], names: list[str]) -> OperationRows:
+    """All rows of some ranks, of each one batch."""
+    rank, batch = batches[0]
+    if len(batches) == 1:
+        return rows_of_batch(batch, rank, names)
+    table = pa.Table.from_batches([batch for _, batch in batches]).combine_chunks()
+    ranks = np.repeat([rank for rank, _ in batches], [len(batch) for _, batch in batches]).astype(np.int32)
+    return dataclasses.replace(rows_of_batch(table, rank, names), ranks=ranks)
 
 
 def rows_of_batch(batch: pa.RecordBatch | pa.Table, rank: int, names: Collection[str] = ROW_COLUMNS) -> OperationRows:

@@ -46,7 +46,7 @@ MOST_REPEATED_ROWS = 8 << 20
 KEPT_USAGE_ROWS = 1 << 20
 """Rows of `Capture.usage` kept in memory for the next call: 50 MB."""
 
-_COUNTED_TOGETHER = 1 << 20
+COUNTED_TOGETHER = 1 << 20
 """Operations of the ranks whose counts are read at once: there is at most one count for each."""
 
 
@@ -259,12 +259,12 @@ class Capture:
 
 
 def _few_operations(groups: Mapping[int, Sequence[RowGroup]]) -> Iterator[list[int]]:
-    """The ranks, ascending, with at most _COUNTED_TOGETHER operations at a time, or a single one."""
+    """The ranks, ascending, with at most COUNTED_TOGETHER operations at a time, or a single one."""
     few: list[int] = []
     total = 0
     for rank in sorted(groups):
         count = sum(group.rows for group in groups[rank])
-        if few and total + count > _COUNTED_TOGETHER:
+        if few and total + count > COUNTED_TOGETHER:
             yield few
             few, total = [], 0
         few.append(rank)

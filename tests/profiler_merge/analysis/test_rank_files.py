@@ -23,7 +23,7 @@ from traces.measures import operation_rows
 from traces.measures.intervals import BoundedUnion
 from traces.part import Part
 from traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
-from traces.store import operation_batches
+from traces.store import operation_batches, reader
 from traces.store.part_capture import part_of
 from traces.store.reader import Capture, open_capture
 from traces.store.writer import ROW_GROUP_ROWS, OpsWriter, create_capture, write_capture_info, write_files, write_spans
@@ -260,6 +260,7 @@ def test_memory_does_not_grow_with_pairs_of_rank_and_file(tmp_path: Path, monkey
     monkeypatch.setattr(reread, "BoundedUnion", partial(BoundedUnion, limit=2 * files))
     monkeypatch.setattr(operation_batches, "TOGETHER_ROWS", files)
     monkeypatch.setattr(operation_rows, "FEW_ROWS", files)
+    monkeypatch.setattr(reader, "COUNTED_TOGETHER", files)
     peak_bytes(wide_capture(tmp_path, 1, 10))
     growth = peak_bytes(wide_capture(tmp_path, many, files)) - peak_bytes(wide_capture(tmp_path, few, files))
     assert growth < 8 * files * (many - few), "more than one number is kept for each rank and file"
