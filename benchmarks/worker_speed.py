@@ -48,8 +48,10 @@ WRITTEN = {"merge": "merged.capture", "generate": "generated.capture"}
 """The capture that a command writes in the folder: `capture.json` has the digests of all its files."""
 
 
-def measure(names: Sequence[str], operations: int, workers: int, folder: Path | None = None) -> dict[str, float]:
-    """By command, the best times of ROUNDS rounds, their ratio, CPU time and peak memory.
+def measure(
+    names: Sequence[str], operations: int, workers: int, folder: Path | None = None, *, rounds: int = ROUNDS
+) -> dict[str, float]:
+    """By command, the best times of the rounds, their ratio, CPU time and peak memory.
 
     `folder`: where the temporary directory is made. Raises: RuntimeError for a command that fails, or whose output
     depends on the number of processes.
@@ -65,7 +67,7 @@ def measure(names: Sequence[str], operations: int, workers: int, folder: Path | 
             arguments = [word.format(**places) for word in COMMANDS[command]]
             runs: dict[int, list[Measured]] = {1: [], workers: []}
             outputs = set()
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 for count, found in runs.items():
                     found.append(measured_command([*arguments, "--workers", str(count)]))
                     written = WRITTEN.get(command)
@@ -110,9 +112,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--operations", type=int, default=OPERATIONS, help="rows of the generated capture")
     parser.add_argument("--workers", type=int, default=processors(), help="processes beside the run on one")
     parser.add_argument("--commands", default=",".join(COMMANDS), help="some of them, as in summary,compare")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of which the best times count")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args(argv)
-    result = measure(arguments.commands.split(","), arguments.operations, arguments.workers)
+    result = measure(arguments.commands.split(","), arguments.operations, arguments.workers, rounds=arguments.rounds)
     print(json.dumps(result, indent=2) if arguments.json else table(result))
     return 0 if all(value >= REQUIRED for name, value in result.items() if name.startswith("ratio_")) else 1
 
