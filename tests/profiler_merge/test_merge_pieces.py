@@ -2,12 +2,15 @@
 
 import re
 import shutil
+import subprocess
+import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from benchmarks.large_log import FILES_PER_RANK, write_large_log
 from profiler_merge.darshan.log import open_log
 from profiler_merge.darshan.record_id import record_id
 from profiler_merge.darshan.stream_starts import cut_at
@@ -15,7 +18,9 @@ from profiler_merge.merge import merge
 from profiler_merge.merge_options import MergeOptions
 from tests.darshan_writer import encode_dxt
 from tests.log_of_ranks import RANKS, rank_of_log, rows_by_rank, write_ranks
+from tests.places import ROOT
 from traces.errors import LogError
+from traces.store.rank_pieces import RANK_OPERATIONS
 from traces.store.reader import open_capture
 from traces.workers.workers import Workers
 
@@ -88,6 +93,41 @@ def test_any_number_of_processes_writes_the_same_bytes(tmp_path):
             found.append(all_bytes(merged(log, "out.capture", workers).capture))
         shutil.rmtree(tmp_path / "out.capture")
     assert found[0] == found[1] == found[2]
+
+
+class Twice(ThreadPoolExecutor):
+    """Does everything twice, as where a worker died after its work."""
+
+    def submit(self, work, piece):
+        def twice():
+            work(piece)
+            return work(piece)
+
+        return super().submit(twice)
+
+
+def test_a_piece_that_is_merged_again_overwrites(tmp_path):
+    log = write_ranks(tmp_path / "a.darshan", parts_of(), threads=True, shared=shared_records())
+    once = merged(log, "once.capture", Workers(1, piece_operations=PIECE))
+    with Twice(1) as executor:
+        twice = merged(log, "twice.capture", Workers(executor=executor, piece_operations=PIECE))
+    assert all_bytes(twice.capture) == all_bytes(once.capture)
+
+
+def test_a_disk_that_refuses_a_worker_is_one_error_and_leaves_nothing(tmp_path):
+    """With a limit on the size of files, which the processes that are started have too."""
+    ranks = 1 + 2 * Workers().piece_operations // RANK_OPERATIONS
+    log = tmp_path / "a.darshan"
+    write_large_log(log, ranks * FILES_PER_RANK, ranks)
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({1 << 18}, {1 << 18}))"
+    script = f"{limited}; import sys; from replay.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["merge", str(log), "-o", str(tmp_path / "out.capture"), "--workers", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"dxt-replay: error: cannot write the operations under {tmp_path}")
+    assert (done.returncode, [entry.name for entry in tmp_path.iterdir()]) == (2, ["a.darshan"])
 
 
 def test_streams_that_are_not_in_the_order_of_the_ranks(tmp_path):
