@@ -155,9 +155,9 @@ class FileTable:
 
     def _offset_states(self, files: int) -> np.ndarray:
         """int8 code of OFFSETS by file_id, masked where nothing was traced."""
+        traced = np.fromiter({file for _, file in self._traced}, dtype=np.int64)
         states = np.ma.masked_all(files, dtype=np.int8)
-        for _, file in self._traced:
-            states[file] = AS_RECORDED
+        states[traced] = AS_RECORDED
         for state, of_file in sorted(self._offsets.items()):
             for file in of_file:
                 states[file] = state
