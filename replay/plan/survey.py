@@ -33,7 +33,6 @@ class RankSurvey:
     """What one rank has to replay.
 
     `lane_operations`: lane -> operations to replay, ascending by lane.
-    `uses`: file id -> operations to replay.
     `reads`, `writes`: ids of the files that are read, or written. A rename writes the files of both names.
     `slots`: one for each file and back end.
     `lane_backends`: lane -> codes of the back ends that it needs.
@@ -45,7 +44,6 @@ class RankSurvey:
 
     rank: int
     lane_operations: Mapping[int, int]
-    uses: Mapping[int, int]
     reads: frozenset[int]
     writes: frozenset[int]
     slots: tuple[SlotUse, ...]
@@ -81,7 +79,6 @@ def survey_rank(capture: Capture, rank: int, layers: LayerChoice) -> RankSurvey:
     return RankSurvey(
         rank=rank,
         lane_operations=dict(zip(lanes, operations, strict=True)),
-        uses=dict(zip(*_sums(files, uses), strict=True)),
         reads=frozenset(file_id[op == READ].tolist()),
         writes=frozenset([*file_id[written].tolist(), *new_name[renames].tolist()]),
         slots=tuple(

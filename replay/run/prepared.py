@@ -44,7 +44,7 @@ def prepare(capture: Capture, output: Path, options: RunOptions, layers: LayerCh
     check_capture_output(output, force=options.force)
     chunks = layers.chunks if options.api == "hdf5" else None
     placements = check_staged(capture, options.target, options.maps, chunks)
-    check_io(options.io, options.target, [placement.path for placement in placements])
+    check_io(options.io, options.target, (placement.path for placement in placements))
     working = begin_capture(output, force=options.force)
     try:
         prepare_run(options.target, placements)

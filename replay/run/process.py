@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,8 +123,8 @@ class ReplayProcess:
         self.files.prepare_payload(int(sizes[written].max()) if written else 0)
         read = {file for survey in surveys for file in survey.reads}
         # Files that the run itself makes have no pages yet.
-        paths = (prepared.placements[file].path for file in sorted(read))
-        self._paths = [path for path in paths if os.path.exists(path)]
+        self._placements = prepared.placements
+        self._there = [file for file in sorted(read) if os.path.exists(prepared.placements[file].path)]
         self._total = sum(survey.operations for survey in self.surveys)
         self.expected_ns = options.pacing.recorded_ns(context.recorded_ns)
         self._threads: list[threading.Thread] = []
@@ -193,13 +193,17 @@ class ReplayProcess:
                 written[numbers.of[use.backend][use.file_id]] = collectives.written[use.file_id]
         self.files.open_together(written)
 
+    def _paths(self) -> Iterator[bytes]:
+        """Paths of the files that this process reads and that were there before the run."""
+        return (self._placements[file].path for file in self._there)
+
     def drop_pages(self) -> page_cache.DropResult:
         """Drop the pages of the files that this process reads, and return which could not be dropped."""
-        return page_cache.drop(self._paths)
+        return page_cache.drop(self._paths())
 
     def residency(self) -> page_cache.Residency:
         """How much of the files that this process reads lies in the page cache."""
-        return page_cache.resident(self._paths)
+        return page_cache.resident(self._paths())
 
     def start(self) -> None:
         """Fill the lanes and start their threads, which wait for the gate.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -198,11 +198,11 @@ def _hdf5() -> Backend:
     return Hdf5Backend()
 
 
-def check_io(io: IoOptions, target: Path, paths: Sequence[bytes]) -> None:
+def check_io(io: IoOptions, target: Path, paths: Iterable[bytes]) -> None:
     """Check before the run that the target takes direct I/O, if it is asked for. Raises: TargetError; UsageError."""
     io.posix()
     if io.direct:
-        check_direct(target, list(paths))
+        check_direct(target, paths)
 
 
 def per_operation_ns(core: str) -> float:

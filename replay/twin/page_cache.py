@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import stat
@@ -169,10 +170,8 @@ def _resident_pages(fd: int, begin: int, length: int) -> np.ndarray:
     pages = np.zeros(-(-length // mmap.PAGESIZE), dtype=np.uint8)
     with mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=begin) as window:
         view = np.frombuffer(window, dtype=np.uint8)  # gives the address; no byte of it is read
-        libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.mincore(
-            ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(length), ctypes.c_void_p(pages.ctypes.data)
-        )
+        address, into = (array.__array_interface__["data"][0] for array in (view, pages))
+        failed = _libc().mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(into))
         code = ctypes.get_errno()
         del view  # the mapping cannot be closed while an array shows it
     if failed:
@@ -180,11 +179,16 @@ def _resident_pages(fd: int, begin: int, length: int) -> np.ndarray:
     return (pages & 1).astype(bool)
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The C library, opened once: that takes longer than to look at a small file."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _file_system_magic(fd: int) -> int:
     """`f_type` of fstatfs(2), the first word of the structure on every Linux but s390, where it is 32 bits."""
-    libc = ctypes.CDLL(None, use_errno=True)
     buffer = (ctypes.c_long * 64)()
-    if libc.fstatfs(fd, buffer):
+    if _libc().fstatfs(fd, buffer):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return buffer[0] & 0xFFFFFFFF

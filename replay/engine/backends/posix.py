@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -183,7 +184,7 @@ class DirectPosixBackend(PosixBackend):
         os.lseek(handle.fd, offset, os.SEEK_SET)
 
 
-def check_direct(target: Path, paths: list[bytes]) -> None:
+def check_direct(target: Path, paths: Iterable[bytes]) -> None:
     """Try direct I/O on one file of each file system.
 
     `paths`: the files of the twin. Where none of them exists, an unnamed file in `target` is tried.

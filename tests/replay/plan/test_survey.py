@@ -24,7 +24,7 @@ def test_a_file_recorded_at_two_layers_is_replayed_at_one(tmp_path):
     ]
     capture = build_capture(tmp_path, ops=ops, files=["/both", "/mpi", "/out"])
     survey = surveyed(capture)
-    assert dict(survey.uses) == {0: 2, 1: 2, 2: 1}
+    assert {use.file_id: use.uses for use in survey.slots} == {0: 2, 1: 2, 2: 1}
     assert survey.lanes == (0, 1, 2)
     assert (survey.reads, survey.writes) == (frozenset({0, 1}), frozenset({2}))
     assert (survey.operations, survey.left_out) == (5, 2)
@@ -67,7 +67,7 @@ def test_lanes_and_slots_know_their_back_ends(tmp_path):
 def test_a_rename_uses_and_writes_both_names(tmp_path):
     ops = [write(0, length=8), Op("rename", 0, offset=1, start_ns=5)]
     survey = surveyed(build_capture(tmp_path, ops=ops, files=["/a.tmp", "/a"]))
-    assert dict(survey.uses) == {0: 2, 1: 1}
+    assert {use.file_id: use.uses for use in survey.slots} == {0: 2, 1: 1}
     assert survey.writes == frozenset({0, 1})
     assert survey.operations == 2
 
