@@ -151,7 +151,7 @@ class ManifestFiles(Mapping[str, ManifestFile]):
 
     def with_entries(self, entries: ManifestFiles) -> ManifestFiles:
         """These entries and `entries`, which replace those of the same paths."""
-        if not len(self):
+        if not len(self) or entries.path.equals(self.path):
             return entries
         old = self.taken(np.flatnonzero(~booleans(pc.is_in(self.path, value_set=entries.path))))
         return joined([old, entries])

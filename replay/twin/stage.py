@@ -164,7 +164,7 @@ def _entries(plan: StagePlan, files: TwinFiles, state: str, *, sparse: np.ndarra
     layout = files.layouts()
     return ManifestFiles(
         path=files.path,
-        size=files.size.astype(np.uint64),
+        size=files.size.view(np.uint64),  # the same memory: no size is negative
         record_id=files.record_id,
         sparse=np.zeros(len(files), dtype=bool) if sparse is None else sparse,
         state=np.full(len(files), STATES.index(state), dtype=np.int8),

@@ -322,6 +322,7 @@ def _read_table(path: Path) -> pa.Table:
             column = pa.chunked_array(chunks, stored_type).combine_chunks()
             # Columns without a value share their memory: most counters of most captures are among them.
             columns[name] = nulls.setdefault(stored_type, column) if column.null_count == rows else column
+        pa.default_memory_pool().release_unused()  # the allocator keeps what columns took on their way
         return pa.table(columns)
     except (pa.ArrowException, OSError, ValueError) as error:
         if (remedy := exhausted(error)) is not None:
