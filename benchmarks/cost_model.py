@@ -30,6 +30,9 @@ from traces.workers.workers import PIECE_OPERATIONS
 OPERATIONS, RANKS, WORKERS = (10**9, 10**11), 10_000, (1, 2, 64, 1024)
 """What is predicted: numbers of operations, on so many ranks, by so many workers."""
 
+CAPTURES_READ = {"compare": 2}
+"""How many captures a command reads, where it is not one."""
+
 BANDWIDTH_GB_PER_S = 10.0
 """Of a parallel file system, to all workers together."""
 
@@ -108,7 +111,7 @@ def fit(runs: Sequence[Mapping[str, Any]]) -> dict[str, Cost]:
                 rank_s=shared.rank_s,
             )
         last = own[-1]
-        size = last["log_bytes"] if command == "merge" else last["capture_bytes"]
+        size = last["log_bytes"] if command == "merge" else last["capture_bytes"] * CAPTURES_READ.get(command, 1)
         costs[command] = Cost(
             first=first,
             shared=shared,
