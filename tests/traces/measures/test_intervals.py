@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion
+from traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
 
 TIMES = st.integers(-40, 40)
 PAIRS = st.lists(st.tuples(TIMES, TIMES), max_size=25)
@@ -115,3 +115,17 @@ def test_an_empty_set_has_no_length_and_covers_nothing() -> None:
     assert empty.length_ns == 0
     assert empty.covered_before(np.array([3])).tolist() == [0]
     assert len(empty.union(empty)) == len(empty.minus(empty)) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 9)), max_size=30), st.booleans())
+def test_unions_of_groups_are_those_of_each_group(events: list[tuple[int, int, int]], far: bool) -> None:
+    """`far`: times so far apart that those of two groups do not fit into 64 bits one after the other."""
+    rows = sorted({(group, start, start + length) for group, start, length in events})
+    rows += [(4, 1 << 61, (1 << 61) + 1)] if far else []
+    group, starts, ends = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    union, found = group_unions(starts, ends, group)
+    for number in set(group.tolist()):
+        expected = Intervals.union_of(starts[group == number], ends[group == number])
+        assert union.starts[found == number].tolist() == expected.starts.tolist()
+        assert union.ends[found == number].tolist() == expected.ends.tolist()
+    assert len(found) == len(union)
