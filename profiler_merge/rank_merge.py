@@ -19,7 +19,7 @@ from profiler_merge.darshan.dxt import SegmentCounts
 from profiler_merge.darshan.job_logs import ProcessLog
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch, Spill
-from profiler_merge.darshan.spilled import is_spilled
+from profiler_merge.darshan.spilled import is_spilled, return_freed_memory
 from profiler_merge.file_notes import FileNotes, KnownFiles
 from profiler_merge.job_pieces import RankPiece
 from profiler_merge.process_rows import LogCounters, MadeRows, ProcessRows, in_start_order
@@ -27,6 +27,10 @@ from profiler_merge.profiles.event_table import Profile
 from profiler_merge.rank_sources import RankSources
 from traces.schema import OPS_SCHEMA, RankClock, table_from_columns
 from traces.store.writer import ROW_GROUP_ROWS, OpsWriter
+
+_KEPT_STRETCHES = 8
+"""Stretches of a rank after which freed memory goes back to the system: the C library would keep 7 bytes for each
+operation, in pieces between what is in use."""
 
 
 class RankSpans(Protocol):
@@ -202,13 +206,15 @@ class _Merging:
         align = partial(self._align, rank) if process.worker == 0 else self._align_worker
         alignment = align(process, batch.of_rank(0), None)
         self._result.clock.append(_rank_clock(rank, process.worker, alignment))
-        setting = self._setting
-        for columns in self._rows.columns_in_stretches(
-            process, batch, alignment, setting.working, setting.stretch_rows
-        ):
+        stretches = self._rows.columns_in_stretches(
+            process, batch, alignment, self._setting.working, self._setting.stretch_rows
+        )
+        for number, columns in enumerate(stretches, 1):
             found = in_start_order(columns)
             found["step"] = self._spans.step_of(rank, found["start_ns"])
             yield found
+            if number % _KEPT_STRETCHES == 0:
+                return_freed_memory()
 
     def _columns_of(self, rank: int, parts: list[tuple[ProcessLog, SegmentBatch]]) -> dict[str, np.ndarray]:
         """The rows of a rank, or of several alike from `rank` on, by rank and start; its spans, clock and file counts

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -73,6 +74,12 @@ def release(*columns: np.ndarray) -> None:
         pages = getattr(column, "_mmap", None)
         if isinstance(pages, mmap.mmap):
             pages.madvise(mmap.MADV_DONTNEED)
+
+
+def return_freed_memory() -> None:
+    """Give memory that was freed back to the system, where the C library keeps it (glibc)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def chunks(rows: int, size: int = CHUNK_ROWS) -> Iterator[slice]:
