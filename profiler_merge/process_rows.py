@@ -5,10 +5,9 @@ Columns are those of `traces.schema.OPS_SCHEMA` but for step, and `tie`, which o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from profiler_merge.darshan.job_logs import ProcessLog
 from profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.rank_segments import SegmentBatch
-from profiler_merge.darshan.spilled import chunks, release
 from profiler_merge.file_notes import REPAIRED, SUSPECT, FileNotes, FilesOfRows
-from profiler_merge.large_rank import STRETCH_ROWS, LargeRank
 from profiler_merge.untraced.access_times import Activity
 from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
 from profiler_merge.untraced.offset_repair import examine_offsets, opened_together
@@ -32,8 +29,8 @@ from profiler_merge.untraced.renamed_files import LogNames
 from profiler_merge.untraced.traced_operations import Traced, TracedRows, operations_of
 from traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
 
-_COUNTED_API = APIS.index("POSIX")
-_RENAME = OPS.index("rename")
+COUNTED_API = APIS.index("POSIX")
+RENAME = OPS.index("rename")
 _COLUMNS = {
     "rank": np.int32, "lane": np.int32, "op": np.int8, "api": np.int8, "file_id": np.int32, "offset": np.int64,
     "length": np.int64, "start_ns": np.int64, "end_ns": np.int64, "origin": np.int8, "tie": np.int64,
@@ -158,7 +155,7 @@ class ProcessRows:
         )
         rows, examined = self._examined(rows, files["POSIX"], batch.thread if batch.knows_threads else None)
         made = self._reconstructed(process, batch, rows, files, alignment)
-        numbers = self.files.number_by_rank([(place, in_log_order), *([] if made is None else _records(made))])
+        numbers = self.files.number_by_rank([(place, in_log_order), *([] if made is None else records_of(made))])
         of_traced, of_made = numbers[0].select(order), numbers[1:]
         self._note(batch, rows, of_traced, made, of_made)
         for state, (record_id, operations) in examined.items():
@@ -166,94 +163,7 @@ class ProcessRows:
         parts = [self._traced(batch.ranks, rows, of_traced)]
         if made is not None:
             parts.append(self._made(batch.ranks, made, of_made))
-        return _as_columns(parts)
-
-    def columns_in_stretches(
-        self,
-        process: ProcessLog,
-        batch: SegmentBatch,
-        alignment: Alignment,
-        folder: Path,
-        stretch_rows: int = STRETCH_ROWS,
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """As `columns`, for a batch of one rank whose columns are in files, some `stretch_rows` rows at a time: the
-        rows of each part start before those of the next. Raises: TargetError when the disk under `folder` refuses."""
-        log_start = process.log.job.start_ns
-        counted = self.known.counters(process)
-        files = {
-            module: self._on_capture_clock(counted.of_ranks(batch.ranks, module), log_start, alignment)
-            for module in MODULES
-        }
-        capture_ns = partial(self._capture_ns, log_start_ns=log_start, alignment=alignment)
-        examined = self._repair(batch, files["POSIX"], capture_ns)
-        self.made.threads_known.append(batch.knows_threads)
-        rank = LargeRank(batch, capture_ns, folder, stretch_rows)
-        made = self._reconstructed(process, batch, rank, files, alignment)
-        traced = self.files.number(rank.records)
-        of_made = [] if made is None else self.files.number_by_rank(_records(made))
-        self._note_in_stretches(batch, rank, traced, made, of_made)
-        for state, (record_id, operations) in examined.items():
-            self.files.note_offsets(state, self.files.number(record_id).file_id, operations)
-        rebuilt = None if made is None else self._made(batch.ranks, made, of_made)
-        for stretch in rank.stretches():
-            parts = [self._traced(batch.ranks, stretch.rows, traced.select(stretch.file))]
-            if rebuilt is not None:
-                own = slice(*np.searchsorted(rebuilt["start_ns"], [stretch.begin_ns, stretch.end_ns]))
-                parts.append({name: values[own] for name, values in rebuilt.items()})
-            yield _as_columns(parts)
-
-    def _repair(
-        self, batch: SegmentBatch, posix: CountedFiles, capture_ns: Callable[[np.ndarray], np.ndarray]
-    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """As `_examined`, in the columns of the batch. Memory: the operations of files that were opened together."""
-        together = posix.record_id[opened_together(posix)]
-        if not len(together):
-            return {}
-        found = []
-        for piece in chunks(len(batch)):
-            found.append(piece.start + np.flatnonzero(np.isin(batch.record_id[piece], together)))
-            release(batch.record_id)
-        places = np.concatenate(found)
-        start, end = capture_ns(batch.start_ns[places]), capture_ns(batch.end_ns[places])
-        order = np.lexsort((-end, start))
-        places = places[order]
-        thread = batch.thread[places] if batch.knows_threads else None
-        none = np.zeros(len(places), dtype=np.int64)
-        rows = TracedRows(
-            process=none,
-            record_id=batch.record_id[places],
-            api=batch.api[places],
-            is_write=batch.is_write[places],
-            offset=batch.offset[places],
-            length=batch.length[places],
-            start_ns=start[order],
-            end_ns=end[order],
-            lane=none,
-        )
-        rows, examined = self._examined(rows, posix, thread)
-        batch.offset[places] = rows.offset
-        return examined
-
-    def _note_in_stretches(
-        self,
-        batch: SegmentBatch,
-        rank: LargeRank,
-        files: FilesOfRows,
-        made: ReconstructedRows | None,
-        of_made: Sequence[FilesOfRows],
-    ) -> None:
-        """As `_note`, for one rank."""
-        for stretch in rank.stretches():
-            rows, of_row = stretch.rows, files.select(stretch.file)
-            counted = rows.api == _COUNTED_API
-            ranks = np.full(int(counted.sum()), batch.ranks[0])
-            self.files.note_traced(ranks, of_row.select(counted), rows.length[counted])
-            self.files.note_sizes(of_row, rows.offset, rows.length)
-        if made is not None:
-            self._note_sizes_made(made, of_made, slice(None))
-            renamed = made.op == _RENAME
-            for old, new in zip(of_made[0].file_id[renamed].tolist(), of_made[1].file_id.tolist(), strict=True):
-                self.files.note_renamed(old, new)
+        return as_columns(parts)
 
     def _reconstructed(
         self,
@@ -315,11 +225,11 @@ class ProcessRows:
         of_made: Sequence[FilesOfRows],
     ) -> None:
         """Note what the rows of a batch say of their files."""
-        at_counted = traced.api == _COUNTED_API
+        at_counted = traced.api == COUNTED_API
         self.files.note_traced(
             batch.ranks[traced.process[at_counted]], files.select(at_counted), batch.length[at_counted]
         )
-        if made is None or not (renamed := np.flatnonzero(made.op == _RENAME)).size:
+        if made is None or not (renamed := np.flatnonzero(made.op == RENAME)).size:
             self._note_sizes(traced, files, made, of_made, slice(None), slice(None))
             return
         # A new name is as large as the old one is by then: the ranks before count, those after do not.
@@ -395,7 +305,7 @@ class ProcessRows:
 
     def _made(self, ranks: np.ndarray, rows: ReconstructedRows, files: Sequence[FilesOfRows]) -> dict[str, np.ndarray]:
         offset = rows.offset.copy()
-        offset[rows.op == _RENAME] = files[1].file_id
+        offset[rows.op == RENAME] = files[1].file_id
         return {
             "rank": ranks[rows.process],
             "lane": rows.lane,
@@ -428,16 +338,17 @@ class ProcessRows:
         return lanes
 
 
-def _as_columns(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def as_columns(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The columns of parts one after the other, each of its type."""
     return {
         name: np.concatenate([part[name] for part in parts]).astype(dtype, copy=False)
         for name, dtype in _COLUMNS.items()
     }
 
 
-def _records(made: ReconstructedRows) -> list[tuple[np.ndarray, np.ndarray]]:
+def records_of(made: ReconstructedRows) -> list[tuple[np.ndarray, np.ndarray]]:
     """Process and record id of the files of reconstructed rows, and of the new names of renames."""
-    renamed = made.op == _RENAME
+    renamed = made.op == RENAME
     return [(made.process, made.record_id), (made.process[renamed], made.target_id[renamed])]
 
 

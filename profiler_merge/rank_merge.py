@@ -22,9 +22,10 @@ from profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch, Spi
 from profiler_merge.darshan.spilled import is_spilled, return_freed_memory
 from profiler_merge.file_notes import FileNotes, KnownFiles
 from profiler_merge.job_pieces import RankPiece
-from profiler_merge.process_rows import LogCounters, MadeRows, ProcessRows, in_start_order
+from profiler_merge.process_rows import LogCounters, MadeRows, in_start_order
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.rank_sources import RankSources
+from profiler_merge.stretch_rows import RowsInStretches
 from traces.schema import OPS_SCHEMA, RankClock, table_from_columns
 from traces.store.writer import ROW_GROUP_ROWS, OpsWriter
 
@@ -158,7 +159,7 @@ class _Merging:
         self._logs = [job.process(process) for process in piece.processes]
         processes = [replace(each, log=each.log.part(piece.regions)) if piece.regions else each for each in self._logs]
         self._result = MergedRanks(files=FileNotes(known=setting.files))
-        self._rows = ProcessRows(
+        self._rows = RowsInStretches(
             files=self._result.files, known=job.known, job_start_ns=setting.job_start_ns, made=self._result.made
         )
         self._sources = RankSources(
