@@ -115,3 +115,55 @@ def test_excluded_files_of_a_large_rank_are_left_out(tmp_path):
     whole, parts = merged(log, **options), merged(log, rank_segments=50, stretch_rows=40, **options)
     assert whole == parts
     assert 0 < len(whole[0]) < len(merged(log)[0])
+
+
+def log_of_a_file_opened_twice(path, *, threads):
+    """One rank reads a file whole through two descriptors, in turns or from two threads that drift apart, and another
+    file beside it. Darshan has one position for both. Returns the log and the true offsets, by start."""
+    name, other = b"/data/twice.bin", b"/data/other.bin"
+    sequence = [256] * 60 + [100, 0]
+    turns = np.tile([0, 1], len(sequence))
+    if threads:
+        turns = np.random.default_rng(5).permutation(turns)
+    taken = [iter(sequence), iter(sequence)]
+    lengths = np.array([next(taken[turn]) for turn in turns.tolist()])
+    true = np.zeros_like(lengths)
+    for descriptor in (0, 1):
+        mine = turns == descriptor
+        true[mine] = np.cumsum(lengths[mine]) - lengths[mine]
+
+    def reads(offset, length, first_s, thread):
+        start = first_s + 1e-3 * np.arange(len(length))
+        columns = [offset.tolist(), length.tolist(), start.tolist(), (start + 4e-4).tolist()]
+        return list(zip(*columns, *([thread.tolist()] if threads else []), strict=True))
+
+    of_other = np.full(100, 64)
+    records = [
+        DxtRecord(record_id=record_id(other), rank=0, reads=reads(64 * np.arange(100), of_other, 1.0005, of_other)),
+        DxtRecord(record_id=record_id(name), rank=0, reads=reads(np.cumsum(lengths) - lengths, lengths, 1, 70 + turns)),
+    ]
+    counters = [
+        {
+            "record_id": record_id(file), "rank": 0, "POSIX_OPENS": opens, "POSIX_READS": len(of_file),
+            "POSIX_BYTES_READ": int(of_file.sum()), "POSIX_F_OPEN_START_TIMESTAMP": 0.5,
+            "POSIX_F_OPEN_END_TIMESTAMP": 0.6, "POSIX_F_CLOSE_START_TIMESTAMP": 2, "POSIX_F_CLOSE_END_TIMESTAMP": 2.1,
+        }
+        for file, opens, of_file in ((other, 1, of_other), (name, 2, lengths))
+    ]  # fmt: skip
+    version = 2 if threads else 1
+    modules = {
+        "DXT_POSIX": ModuleSpec(version=version, streams=[encode_dxt(records, "DXT_POSIX", version)]),
+        "POSIX": ModuleSpec(version=4, streams=[encode_counters("POSIX", counters, 4)]),
+    }
+    names = {record_id(each): each for each in (name, other)}
+    return write_log(path, job=JobSpec(nprocs=1), names=names, modules=modules), true.tolist()
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_offsets_of_a_file_opened_twice_at_once_are_repaired(tmp_path, threads):
+    log, true = log_of_a_file_opened_twice(tmp_path / "a.darshan", threads=threads)
+    whole, parts = merged(log), merged(log, rank_segments=50, stretch_rows=40)
+    rows, files, _ = parts
+    twice = next(file["file_id"] for file in files if file["path"].endswith("twice.bin"))
+    assert [row["offset"] for row in rows if row["file_id"] == twice and row["op"] == "read"] == true
+    assert whole == parts
