@@ -77,7 +77,7 @@ class Capture:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its path: another process opens it there, once."""
-        return _opened_once, (self.path, self.named, (self.path / "capture.json").stat().st_mtime_ns)
+        return _opened_once, (self.path, self.named, _written_ns(self.path))
 
     def __repr__(self) -> str:
         return f"<Capture {str(self.path)!r}: {', '.join(f'{value} {name}' for name, value in self._facts()[:3])}>"
@@ -291,6 +291,14 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
         remedy = exhausted(error) or "check who may read it and the directories above it"
         raise CaptureError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
     return Capture(path, info, files, groups, named)
+
+
+def _written_ns(path: Path) -> int:
+    """When a capture was written; 0 where it cannot be seen any more, which whoever opens it explains."""
+    try:
+        return (path / "capture.json").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @lru_cache(maxsize=2)

@@ -18,6 +18,7 @@ How a pass uses it:
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -154,7 +155,7 @@ class Workers:
         if pool is None:
             yield self._counted(map(work, pieces), len(pieces))
             return
-        with closing(_in_order(pool, _Job(work=work), pieces, named)) as results:
+        with closing(_in_order(pool, work, pieces, named)) as results:
             yield self._counted(results, len(pieces))
 
     def _counted(self, results: Iterator[R], pieces: int) -> Iterator[R]:
@@ -214,19 +215,40 @@ def _worthwhile(operations: int | None) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job(Generic[P, R]):
-    """Work that refuses to be done by another version of the program, whose sums may be others."""
+class _Task(Generic[P, R]):
+    """Work at one piece, which travels as `_Sent`."""
 
     work: Callable[[P], R]
-    version: str = VERSION
+    piece: P
 
-    def __call__(self, piece: P) -> R:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Sent, (VERSION, pickle.dumps((self.work, self.piece)))
+
+    def result(self) -> R:
+        return self.work(self.piece)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A task where it arrives. It is unpickled when it is done, so that a capture that cannot be opened there is an
+    error of the piece and does not end the worker. Another version of the program refuses: its sums may be others."""
+
+    version: str
+    content: bytes
+
+    def result(self) -> Any:
         if self.version != VERSION:
             raise WorkerError(
                 f"a worker on {platform.node()} has dxt-replay {VERSION}, this is {self.version}: install the same "
                 "version for the workers"
             )
-        return self.work(piece)
+        work, piece = pickle.loads(self.content)
+        return work(piece)
+
+
+def _result(task: _Task[P, R]) -> R:
+    """What an executor is given to call; `task` has become `_Sent` where it is another process that calls."""
+    return task.result()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -264,7 +286,7 @@ _NONE: Any = object()
 
 def _submitted(pool: Pool, work: Callable[[P], R], piece: P) -> Future[R]:
     try:
-        return pool.submit(work, piece)
+        return pool.submit(_result, _Task(work=work, piece=piece))
     except pool.deaths as error:
         failed: Future[R] = Future()
         failed.set_exception(error)

@@ -1,6 +1,7 @@
 """Pieces on several processes: the results of one process, in order, whoever dies or is interrupted."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.capture_builder import build_capture, read
 from tests.places import ROOT
 from traces.errors import CaptureError, MissingDependencyError, UsageError, WorkerError
+from traces.store.reader import Capture, open_capture
 from traces.workers.workers import ALONE, OPERATIONS_PER_WORKER, Workers
 
 PIECES = tuple(range(12))
@@ -119,6 +122,32 @@ def write_for_ever(folder: Path, piece: int) -> None:
     while True:
         place.touch()
         time.sleep(0.001)
+
+
+def operations_of(capture: Capture, piece: int) -> int:
+    return capture.operation_count() + piece
+
+
+def gone(capture: Capture) -> None:
+    shutil.rmtree(capture.path)
+
+
+def cut_off(capture: Capture) -> None:
+    os.truncate(capture.path / "files.parquet", 20)
+
+
+@pytest.mark.parametrize("spoil", [gone, cut_off])
+def test_a_capture_that_workers_cannot_open_any_more_is_the_error(
+    tmp_path: Path, spoil: Callable[[Capture], None]
+) -> None:
+    capture = build_capture(tmp_path, files=["/d/a"], ops=[read(0)])
+    spoil(capture)
+    with pytest.raises(CaptureError) as opened:
+        open_capture(capture.path)
+    for work, pieces in ((partial(operations_of, capture), PIECES), (Capture.operation_count, [capture] * 2)):
+        with Workers(2) as workers, pytest.raises(CaptureError) as raised, workers.results(work, pieces) as results:
+            list(results)
+        assert str(raised.value) == str(opened.value)
 
 
 def test_when_a_pass_ends_early_nobody_works_any_more(tmp_path: Path) -> None:
