@@ -119,7 +119,8 @@ def test_excluded_files_of_a_large_rank_are_left_out(tmp_path):
 
 def log_of_a_file_opened_twice(path, *, threads):
     """One rank reads a file whole through two descriptors, in turns or from two threads that drift apart, and another
-    file beside it. Darshan has one position for both. Returns the log and the true offsets, by start."""
+    file beside it. Darshan has one position for both. The log is not in the order of the starts.
+    Returns it and the true offsets, by start."""
     name, other = b"/data/twice.bin", b"/data/other.bin"
     sequence = [256] * 60 + [100, 0]
     turns = np.tile([0, 1], len(sequence))
@@ -135,7 +136,7 @@ def log_of_a_file_opened_twice(path, *, threads):
     def reads(offset, length, first_s, thread):
         start = first_s + 1e-3 * np.arange(len(length))
         columns = [offset.tolist(), length.tolist(), start.tolist(), (start + 4e-4).tolist()]
-        return list(zip(*columns, *([thread.tolist()] if threads else []), strict=True))
+        return list(zip(*columns, *([thread.tolist()] if threads else []), strict=True))[::-1]
 
     of_other = np.full(100, 64)
     records = [
