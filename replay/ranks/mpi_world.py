@@ -23,8 +23,9 @@ _LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZ
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
-LAST_WORDS_S = 0.2
-"""How long a message that may be the last one is given to reach the launcher."""
+LAST_WORDS_S, OTHERS_WAIT_S = 0.2, 2.0
+"""How long a message that may be the last one is given to reach the launcher, and how long the processes that do not
+write it wait for the one that does: the first that dies in the start of MPI ends all."""
 
 SHARED_MEMORY = "/dev/shm"
 SHARED_BYTES, SHARED_BYTES_EACH = 16 << 20, 6 << 20
@@ -213,8 +214,12 @@ def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
     """
     if not any(variable in environment for variable in _LAUNCHER_VARIABLES):
         return Solo()
-    if environment.get("MPI_LOCALRANKID", environment.get("PMI_RANK", "0")) == "0":
-        _warn_of_shared_memory(environment)
+    first = environment.get("MPI_LOCALRANKID", environment.get("PMI_RANK", "0")) == "0"
+    if (words := _lack_of_shared_memory(environment)) is not None:
+        if first:
+            with suppress(OSError):
+                os.write(2, words.encode())
+        time.sleep(LAST_WORDS_S if first else OTHERS_WAIT_S)
     world = MpiWorld()
     launched = [int(environment[name]) for name in _SIZE_VARIABLES if environment.get(name, "").isdigit()]
     if launched and max(launched) != world.size:
@@ -225,26 +230,24 @@ def connect(environment: Mapping[str, str] = os.environ) -> Communicator:
     return world
 
 
-def _warn_of_shared_memory(environment: Mapping[str, str], folder: str = SHARED_MEMORY) -> None:
-    """Say before MPI begins that it may end with SIGBUS, which no process can report afterwards."""
+def _lack_of_shared_memory(environment: Mapping[str, str], folder: str = SHARED_MEMORY) -> str | None:
+    """The warning that MPI may end with SIGBUS, which no process can report afterwards; None where there is enough."""
     counts = [
         environment[name] for name in ("MPI_LOCALNRANKS", *_SIZE_VARIABLES) if environment.get(name, "").isdigit()
     ]
     try:
         found = os.statvfs(folder)
     except OSError:
-        return
+        return None
     needed = SHARED_BYTES + SHARED_BYTES_EACH * int(counts[0] if counts else 1)
     free = found.f_bavail * found.f_frsize
-    if free < needed:
-        words = (
-            f"dxt-replay: warning: {folder} has {format_bytes(free)} free, and MPI may need {format_bytes(needed)} of "
-            "it on this machine: if processes end with a bus error (SIGBUS, status 7 or 135), make it larger (docker "
-            "run --shm-size=1g) or start fewer of them\n"
-        )
-        with suppress(OSError):
-            os.write(2, words.encode())
-            time.sleep(LAST_WORDS_S)
+    if free >= needed:
+        return None
+    return (
+        f"dxt-replay: warning: {folder} has {format_bytes(free)} free, and MPI may need {format_bytes(needed)} of "
+        "it on this machine: if processes end with a bus error (SIGBUS, status 7 or 135), make it larger (docker "
+        "run --shm-size=1g) or start fewer of them\n"
+    )
 
 
 _NOT_RUNNING = {

@@ -29,14 +29,14 @@ print("ended", ended.status, list(ended.signals), flush=True)
 """
 
 HEEDING = """
-import signal, sys
+import signal, sys, time
 def heed(number, frame):
     print("heard", number, flush=True)
     sys.exit(7)
 signal.signal(int(sys.argv[1]), heed)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.1)  # not pause(): a signal just before it would be heeded after the next one
 """
 
 
@@ -88,7 +88,7 @@ def test_a_command_that_is_not_there_is_named() -> None:
 
 
 COUNTING = """
-import os, signal, sys
+import os, signal, sys, time
 def heed(number, frame):
     print("heard", number, flush=True)
     if number == signal.SIGUSR1:
@@ -97,7 +97,7 @@ for number in (signal.SIGINT, signal.SIGUSR1):
     signal.signal(number, heed)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.1)  # not pause(): a signal just before it would be heeded after the next one
 """
 
 
