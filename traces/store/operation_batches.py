@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from traces.errors import CaptureError
 from traces.store.checks import operations
-from traces.store.page_sizes import OpenParquet, check_page_sizes
 from traces.store.row_groups import RowGroup
 
 TOGETHER_ROWS = 1 << 16
@@ -47,7 +47,7 @@ def ranks_together(ranks: Iterable[Sequence[RowGroup]]) -> Iterator[list[RowGrou
 
 
 def read_row_groups(
-    file: OpenParquet, groups: Sequence[RowGroup], columns: list[str] | None, files: int
+    file: pq.ParquetFile, groups: Sequence[RowGroup], columns: list[str] | None, files: int
 ) -> list[RankBatch]:
     """The operations of some row groups of one part, a batch for each. `files`: rows of the files table.
 
@@ -62,10 +62,9 @@ def read_row_groups(
         return [(group.rank, _read_one(file, group, columns, files)) for group in groups]
 
 
-def _read_one(file: OpenParquet, group: RowGroup, columns: list[str] | None, files: int) -> pa.RecordBatch:
+def _read_one(file: pq.ParquetFile, group: RowGroup, columns: list[str] | None, files: int) -> pa.RecordBatch:
     try:
-        check_page_sizes(file, [group.index], columns)
-        table = file.reader.read_row_group(group.index, columns=columns, use_threads=False)
+        table = file.read_row_group(group.index, columns=columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise CaptureError(f"{group.part} is damaged (row group {group.index}): {error}") from error
     found = operations(table, f"{group.part} (row group {group.index})", rank=group.rank, files=files, columns=columns)
@@ -74,12 +73,10 @@ def _read_one(file: OpenParquet, group: RowGroup, columns: list[str] | None, fil
 
 
 def _read_several(
-    file: OpenParquet, groups: Sequence[RowGroup], columns: list[str] | None, files: int
+    file: pq.ParquetFile, groups: Sequence[RowGroup], columns: list[str] | None, files: int
 ) -> list[RankBatch]:
     _check_alike(groups)
-    numbers = [group.index for group in groups]
-    check_page_sizes(file, numbers, columns)
-    table = file.reader.read_row_groups(numbers, columns=columns, use_threads=False)
+    table = file.read_row_groups([group.index for group in groups], columns=columns, use_threads=False)
     ends = np.cumsum([group.rows for group in groups])
     begins = ends - [group.rows for group in groups]
     rank = np.repeat(np.array([group.rank for group in groups], dtype=np.int32), ends - begins)

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from traces.errors import CaptureError, exhausted
 from traces.part import Part
@@ -32,7 +33,6 @@ from traces.schema import APIS, HDF5_SCHEMA, CaptureInfo
 from traces.store.checks import files_table, hdf5_table, spans_table
 from traces.store.info import read_info
 from traces.store.operation_batches import ranks_together, read_row_groups, together
-from traces.store.page_sizes import OpenParquet, check_page_sizes, open_pages
 from traces.store.row_groups import RowGroup, index_row_groups, open_parquet
 from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, StoredUsage, UsageCounter
 from traces.units import format_bytes, format_count
@@ -170,7 +170,7 @@ class Capture:
         one."""
         wanted = self.ranks if ranks is None else (ranks,) if isinstance(ranks, int) else tuple(ranks)
         names = list(columns) if columns is not None else None
-        opened: dict[Path, OpenParquet] = {}
+        opened: dict[Path, pq.ParquetFile] = {}
         for groups in ranks_together(self._groups_of(wanted, starts_ns)):
             parts = {group.part: group.footer for group in groups}
             # A replay that has used up its descriptors can still read the next part.
@@ -309,20 +309,21 @@ def _opened_once(path: Path, named: Path, written_ns: int) -> Capture:
 
 def _read_table(path: Path) -> pa.Table:
     """All of a small table, as it lies in its file. Raises: CaptureError where it would fill the memory."""
-    file = open_parquet(path).reader
+    file = open_parquet(path)
     rows, stored = file.metadata.num_rows, path.stat().st_size
     if rows > max(stored, MOST_REPEATED_ROWS):
         raise CaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
     try:
-        whole = open_pages(path, file.metadata, _texts(file.schema_arrow))
-        check_page_sizes(whole, range(whole.reader.metadata.num_row_groups))
+        whole = pq.ParquetFile(
+            path, memory_map=False, read_dictionary=_texts(file.schema_arrow), page_checksum_verification=True
+        )
         columns: dict[str, pa.Array] = {}
         nulls: dict[pa.DataType, pa.Array] = {}
         texts = 0
         for name in file.schema_arrow.names:  # one by one: as dictionaries, paths take several times their memory
             stored_type, chunks = file.schema_arrow.field(name).type, []
             for group in range(file.metadata.num_row_groups):
-                chunk = whole.reader.read_row_group(group, columns=[name], use_threads=False)[name]
+                chunk = whole.read_row_group(group, columns=[name], use_threads=False)[name]
                 if (texts := texts + _text_bytes(chunk)) > MOST_TEXT_BYTES:
                     raise CaptureError(f"{path} is damaged: it claims {format_bytes(texts)} of text in {stored} bytes")
                 chunks += chunk.cast(stored_type).chunks

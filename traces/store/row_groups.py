@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from traces.errors import CaptureError, exhausted
 from traces.schema import OPS_SCHEMA, CaptureInfo
 from traces.store.checks import MOST_ROWS, check_columns, conforming
-from traces.store.page_sizes import OpenParquet, check_page_sizes, open_pages
 
 _WIDTHS = {"rank": 4, "start_ns": 8, "end_ns": 8}
 """Columns whose statistics are used -> bytes of a value."""
@@ -95,10 +94,11 @@ def index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[RowGrou
     return {rank: _in_order(found) for rank, found in groups.items()}
 
 
-def open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> OpenParquet:
+def open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """`footer`: its metadata where they are known. Raises: CaptureError where it is not a whole Parquet file."""
     try:
-        return open_pages(path, footer)
+        # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
+        return pq.ParquetFile(path, memory_map=False, metadata=footer, page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         if (remedy := exhausted(error)) is not None:
             raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
@@ -116,7 +116,7 @@ def claimed_ranks(path: Path, groups: int) -> list[Claim] | None:
 def _groups_of(part: Path) -> list[RowGroup]:
     """The row groups of a part. Raises: CaptureError where one is not of the op stream."""
     file = open_parquet(part)
-    footer = file.reader.metadata
+    footer = file.metadata
     try:
         names = footer.schema.names
     except UnicodeDecodeError as error:
@@ -188,13 +188,12 @@ def _field(*kinds: int) -> bytes:
 _PATTERNS: Mapping[str, re.Pattern[bytes]] = {column: _pattern(column) for column in _WIDTHS}
 
 
-def _measured(file: OpenParquet, column: str, part: Path) -> list[Claim]:
+def _measured(file: pq.ParquetFile, column: str, part: Path) -> list[Claim]:
     """Smallest and largest value of a column in each row group, by reading them all."""
     found = []
-    for index in range(file.reader.metadata.num_row_groups):
+    for index in range(file.metadata.num_row_groups):
         try:
-            check_page_sizes(file, [index], [column])
-            table = file.reader.read_row_group(index, columns=[column], use_threads=False)
+            table = file.read_row_group(index, columns=[column], use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CaptureError(f"{part} is damaged (row group {index}): {error}") from error
         values = conforming(table, OPS_SCHEMA, f"{part} (row group {index})", [column])[column].to_numpy()

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from traces.errors import CaptureError
 from traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
 from traces.store.checks import MOST_ROWS, conforming
-from traces.store.page_sizes import OpenParquet, check_page_sizes, open_pages
 from traces.store.row_groups import claimed_ranks
 
 OPS_FOLDER, USAGE_FOLDER = "ops", "usage"
@@ -171,7 +170,7 @@ class StoredUsage:
                 bounds.append((first, last))
         self._first, self._last = np.array(bounds, dtype=np.int64).reshape(-1, 2).T
         self._read: tuple[int, pa.Table] | None = None
-        self._opened: OpenParquet | None = None
+        self._opened: tuple[Path, pq.ParquetFile] | None = None
 
     def of(self, ranks: Sequence[int]) -> pa.Table | None:
         """The stored counts of `ranks` (`USAGE_SCHEMA`), which ascend; None where there are none, or a damaged one."""
@@ -190,17 +189,15 @@ class StoredUsage:
         """A row group; the last one is kept, as the next rank's counts are likely to be in it, too."""
         if self._read is None or self._read[0] != place:
             file, footer, group = self._places[place]
-            whole = self._open(file, footer)
-            check_page_sizes(whole, [group])
-            table = whole.reader.read_row_group(group, use_threads=False)
+            table = self._open(file, footer).read_row_group(group, use_threads=False)
             self._read = place, conforming(table, USAGE_SCHEMA, file)
         return self._read[1]
 
-    def _open(self, file: Path, footer: pq.FileMetaData) -> OpenParquet:
+    def _open(self, file: Path, footer: pq.FileMetaData) -> pq.ParquetFile:
         """The file, which stays open: the ranks after this one are most often in it, too."""
-        if self._opened is None or self._opened.path != file:
-            self._opened = open_pages(file, footer)
-        return self._opened
+        if self._opened is None or self._opened[0] != file:
+            self._opened = (file, pq.ParquetFile(file, metadata=footer, page_checksum_verification=True))
+        return self._opened[1]
 
     def _plausible(self, counts: pa.Table) -> bool:
         """Whether no number lies outside of what any count of an op stream can have."""

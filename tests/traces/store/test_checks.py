@@ -296,24 +296,3 @@ def test_a_flipped_bit_of_the_data_is_noticed(capture: Capture, part: str) -> No
         else:
             assert found == expected, f"byte {place}"
     assert noticed > 0.5 * len(range(4, end, 23))
-
-
-@pytest.mark.parametrize("part", ["ops/part-0000000-0000.parquet", "files.parquet"])
-def test_a_page_that_would_fill_the_memory_is_refused_before_it_is_unpacked(tmp_path: Path, part: str) -> None:
-    chance = np.random.default_rng(0)
-    lengths = chance.integers(1 << 30, size=20_000).tolist()
-    files = [File(path=f"/data/{chance.bytes(16).hex()}") for _ in range(2_000)]
-    ops = [read(file_id=at % 2_000, length=length, start_ns=at) for at, length in enumerate(lengths)]
-    directory = build_capture(tmp_path, ops=ops, files=files).path
-    column = {"files.parquet": "path"}.get(part, "length")
-    with pq.ParquetFile(directory / part) as file:
-        of_group = file.metadata.row_group(0)
-        chunk = of_group.column(file.metadata.schema.names.index(column))
-        last_page = chunk.data_page_offset
-    # A data page of 2^31 - 1 bytes, of which 100 are stored.
-    promised = b"\x15\x00\x15\xfe\xff\xff\xff\x0f\x15\xc8\x01\x00"
-    with open(directory / part, "r+b") as file:
-        file.seek(last_page)
-        file.write(promised)
-    with pytest.raises(CaptureError, match=f"page of {column} claims to unpack to 2147483647 bytes"):
-        list(open_capture(directory).operations())
