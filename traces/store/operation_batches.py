@@ -75,7 +75,6 @@ def _read_one(file: pq.ParquetFile, group: RowGroup, columns: list[str] | None, 
 def _read_several(
     file: pq.ParquetFile, groups: Sequence[RowGroup], columns: list[str] | None, files: int
 ) -> list[RankBatch]:
-    _check_alike(groups)
     table = file.read_row_groups([group.index for group in groups], columns=columns, use_threads=False)
     ends = np.cumsum([group.rows for group in groups])
     begins = ends - [group.rows for group in groups]
@@ -84,15 +83,6 @@ def _read_several(
     _check_claims(found, groups, begins, ends)
     whole = _one_batch(found)
     return [(group.rank, whole.slice(begin, group.rows)) for group, begin in zip(groups, begins.tolist(), strict=True)]
-
-
-def _check_alike(groups: Sequence[RowGroup]) -> None:
-    """pyarrow reads several row groups by what the footer says of the first."""
-    footer = groups[0].footer
-    columns = range(footer.num_columns)
-    stored = (footer.row_group(group.index) for group in groups)
-    if len({tuple(group.column(place).physical_type for place in columns) for group in stored}) > 1:
-        raise CaptureError(f"{groups[0].part} is damaged: its row groups have different types")
 
 
 def _check_claims(rows: pa.Table, groups: Sequence[RowGroup], begins: np.ndarray, ends: np.ndarray) -> None:
