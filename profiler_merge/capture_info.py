@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_merge.darshan.job_logs import JobLogs
-from profiler_merge.process_rows import MadeRows
+from profiler_merge.process_rows import RowTotals
 from profiler_merge.profiles.reading import profile_kind
 from profiler_merge.recognise import kind_of
 from traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
@@ -25,7 +25,7 @@ def capture_info(
     more_files: Sequence[Path],
     *,
     with_operations: Collection[int],
-    rows: MadeRows,
+    rows: RowTotals,
     stored: int,
     clock: Sequence[RankClock],
     coverage: Coverage,

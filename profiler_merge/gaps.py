@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler_merge.darshan.job_logs import JobLogs
-from profiler_merge.process_rows import MadeRows
+from profiler_merge.process_rows import RowTotals
 from traces.errors import LogError
 from traces.schema import Coverage
 
@@ -30,7 +30,7 @@ def refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
     )
 
 
-def gap_warnings(rows: MadeRows, coverage: Coverage, *, traced: int) -> list[str]:
+def gap_warnings(rows: RowTotals, coverage: Coverage, *, traced: int) -> list[str]:
     """Warnings about operations that are rebuilt or missing. `traced`: how many operations the trace holds."""
     warnings = []
     if rows.left_out:

@@ -33,7 +33,7 @@ from profiler_merge.hdf5.datasets import hdf5_facts
 from profiler_merge.job_pieces import DividedJob, divided, whole_job
 from profiler_merge.job_spans import JobSpans
 from profiler_merge.merge_options import DEFAULTS, MergeOptions
-from profiler_merge.process_rows import MadeRows
+from profiler_merge.process_rows import RowTotals
 from profiler_merge.profiles.reading import profile_files
 from profiler_merge.rank_merge import JobSetting, MergedRanks, RankMerge, let_go, opened
 from profiler_merge.rank_sources import left_out
@@ -237,7 +237,7 @@ class _Merger:
             more=more,
         )
         self._digest = digests_beside([path for path, _ in source_files(job, profiles, more.files)])
-        self._made = MadeRows()
+        self._made = RowTotals()
         self._clock: list[RankClock] = []
         self._ranks: set[int] = set()
         self._stored = 0

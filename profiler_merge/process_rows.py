@@ -38,7 +38,7 @@ _COLUMNS = {
 
 
 @dataclass(slots=True)
-class MadeRows:
+class RowTotals:
     """What the rows of some ranks came to, which can be added up.
 
     reconstructed: rows made. left_out: rows that were not made because they are too many. threads_known: for each batch
@@ -50,7 +50,7 @@ class MadeRows:
     threads_known: list[bool] = field(default_factory=list)
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
 
-    def add(self, other: MadeRows) -> None:
+    def add(self, other: RowTotals) -> None:
         """Add those of the next ranks."""
         self.reconstructed += other.reconstructed
         self.left_out += other.left_out
@@ -124,7 +124,7 @@ class ProcessRows:
     files: FileNotes
     known: LogCounters
     job_start_ns: int
-    made: MadeRows = field(default_factory=MadeRows)
+    made: RowTotals = field(default_factory=RowTotals)
 
     def columns(self, process: ProcessLog, batch: SegmentBatch, alignment: Alignment) -> dict[str, np.ndarray]:
         """The columns of the ranks of a batch, by traced and then by reconstructed rows, each by rank and start.

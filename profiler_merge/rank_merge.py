@@ -22,7 +22,7 @@ from profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch, Spi
 from profiler_merge.darshan.spilled import is_spilled, return_freed_memory
 from profiler_merge.file_notes import FileNotes, KnownFiles
 from profiler_merge.job_pieces import RankPiece
-from profiler_merge.process_rows import LogCounters, MadeRows, in_start_order
+from profiler_merge.process_rows import LogCounters, RowTotals, in_start_order
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.rank_sources import RankSources
 from profiler_merge.stretch_rows import RowsInStretches
@@ -66,7 +66,7 @@ class MergedRanks:
     ranks: set[int] = field(default_factory=set)
     stored: int = 0
     parts: tuple[str, ...] = ()
-    made: MadeRows = field(default_factory=MadeRows)
+    made: RowTotals = field(default_factory=RowTotals)
     files: FileNotes
     clock: list[RankClock] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

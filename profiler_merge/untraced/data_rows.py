@@ -11,7 +11,7 @@ import numpy as np
 from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
 from profiler_merge.untraced.access_times import Activity, access_times
 from profiler_merge.untraced.counted_order import Patterns, PlacedAccesses, place_accesses
-from profiler_merge.untraced.metadata_rows import FileOperations, MadeRows, concatenated, made_rows, no_rows
+from profiler_merge.untraced.file_operations import FileOperations, MadeRows, concatenated, made_rows, no_rows
 from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
 from profiler_merge.untraced.timeline_slots import numbered
 from profiler_merge.untraced.transfers import Transfers, counted_again, joined_transfers

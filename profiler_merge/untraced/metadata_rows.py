@@ -8,118 +8,31 @@ ended, or after an open; syncs after the writes, evenly. Durations share out the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import cache
-
 import numpy as np
 
+from profiler_merge.untraced.file_operations import (
+    NO_OFFSET,
+    FileOperations,
+    MadeRows,
+    concatenated,
+    made_rows,
+    no_rows,
+)
 from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
-from profiler_merge.untraced.timeline_slots import AT_BEGIN, AT_END, CLOSE_EVENT, OPEN_EVENT, Events, lay, numbered
+from profiler_merge.untraced.timeline_slots import (
+    AT_BEGIN,
+    AT_END,
+    CLOSE_EVENT,
+    OPEN_EVENT,
+    Events,
+    lay,
+    number_in_group,
+    numbered,
+)
 from traces.schema import OPS
 
 OPEN, CLOSE, STAT, SYNC, SEEK = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek"))
-NO_OFFSET = -1
 _AFTER_WRITE, _AFTER_OPEN, _AFTER_STAT, _LAST = range(4)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FileOperations:
-    """Reads and writes sorted by (file, start), int64 (n,) but for `is_write`; `file`: index into the counted files.
-
-    `held`: bool, the file is not opened anew before this one; None where nothing is known of that.
-    `ended`, `goes_on_at`: where the operation of the file before this one ended, in time and in the file; None where
-    all operations are here, so that the row before has it.
-    """
-
-    file: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    offset: np.ndarray
-    length: np.ndarray
-    is_write: np.ndarray
-    held: np.ndarray | None = None
-    ended: np.ndarray | None = None
-    goes_on_at: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        """Number of operations."""
-        return len(self.file)
-
-    def of_files(self, kept: np.ndarray) -> FileOperations:
-        """Those on the files of a bool mask; these files then count from 0."""
-        mine = kept[self.file]
-        columns = {each.name: getattr(self, each.name) for each in fields(FileOperations)}
-        columns = {name: None if values is None else values[mine] for name, values in columns.items()}
-        return FileOperations(**{**columns, "file": (np.cumsum(kept) - 1)[self.file[mine]]})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MadeRows:
-    """Reconstructed rows (n,), in no order: `op` int8, `file` index into the counted files, the rest int64.
-
-    `tie` orders the rows of one file that start together.
-    """
-
-    op: np.ndarray
-    file: np.ndarray
-    offset: np.ndarray
-    length: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    tie: np.ndarray
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.op)
-
-    def select(self, rows: np.ndarray) -> MadeRows:
-        """The rows of an index array."""
-        return MadeRows(**{each.name: getattr(self, each.name)[rows] for each in fields(MadeRows)})
-
-    def of_files(self, kept: np.ndarray) -> MadeRows:
-        """Those on the files of a bool mask; these files then count from 0."""
-        mine = self.select(kept[self.file])
-        return replace(mine, file=(np.cumsum(kept) - 1)[mine.file])
-
-
-def made_rows(
-    op: int | np.ndarray,
-    file: np.ndarray,
-    start: np.ndarray,
-    end: np.ndarray,
-    *,
-    offset: np.ndarray | int = NO_OFFSET,
-    length: np.ndarray | int = 0,
-    tie: np.ndarray | int = 0,
-) -> MadeRows:
-    """Rows (n,); scalars are repeated."""
-
-    def column(value: np.ndarray | int, dtype: type = np.int64) -> np.ndarray:
-        return np.broadcast_to(np.asarray(value, dtype=dtype), len(file))
-
-    return MadeRows(
-        op=column(op, np.int8), file=file, offset=column(offset), length=column(length), start=start, end=end,
-        tie=column(tie),
-    )  # fmt: skip
-
-
-@cache
-def no_operations() -> FileOperations:
-    """No operations at all."""
-    none = np.empty(0, dtype=np.int64)
-    return FileOperations(file=none, start=none, end=none, offset=none, length=none, is_write=none.astype(bool))
-
-
-@cache
-def no_rows() -> MadeRows:
-    """No rows at all."""
-    return made_rows(OPEN, *(np.empty(0, dtype=np.int64) for _ in range(3)))
-
-
-def concatenated(parts: list[MadeRows]) -> MadeRows:
-    """All rows of the parts."""
-    names = [each.name for each in fields(MadeRows)]
-    return MadeRows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def metadata_rows(files: CountedFiles, operations: FileOperations, unknown_ns: np.ndarray) -> MadeRows:
@@ -384,14 +297,6 @@ def _close_pins(placed: _Placement) -> list[tuple[np.ndarray, ...]]:
     first_start = files.close_start[several]
     first_end = np.maximum(np.minimum(first_start + each[several], start[several]), first_start)
     return [*pins, (several, first_start, first_end, np.full(len(several), CLOSE_EVENT))]
-
-
-def number_in_group(group: np.ndarray) -> np.ndarray:
-    """Number of each item within its run of equal values, from 0; `group` is sorted."""
-    if not len(group):
-        return np.empty(0, dtype=np.int64)
-    first = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
-    return np.arange(len(group)) - np.repeat(first, np.diff(np.append(first, len(group))))
 
 
 def _number_and_time(process: np.ndarray, unknown_ns: np.ndarray, duration_ns: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.untraced.metadata_rows import FileOperations
+from profiler_merge.untraced.file_operations import FileOperations
 from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
 
 

@@ -13,8 +13,10 @@ import numpy as np
 
 from profiler_merge.darshan.lanes import first_not_below
 from profiler_merge.darshan.spilled import chunks, release
-from profiler_merge.untraced.metadata_rows import FileOperations, dated_places, number_in_group
+from profiler_merge.untraced.file_operations import FileOperations
+from profiler_merge.untraced.metadata_rows import dated_places
 from profiler_merge.untraced.rank_counters import CountedFiles
+from profiler_merge.untraced.timeline_slots import number_in_group
 from profiler_merge.untraced.traced_operations import ModuleOperations
 
 

@@ -14,7 +14,7 @@ from profiler_merge.darshan.heatmap import read_heatmap
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.untraced.access_times import Activity
 from profiler_merge.untraced.data_rows import CountedData, untraced_part
-from profiler_merge.untraced.metadata_rows import FileOperations
+from profiler_merge.untraced.file_operations import FileOperations
 from profiler_merge.untraced.rank_counters import TRACES, CountedFiles, application_records
 from profiler_merge.untraced.shared_transfers import RankWeights, SharedTransfers
 from profiler_merge.untraced.timeline_slots import numbered

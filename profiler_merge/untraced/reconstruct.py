@@ -21,7 +21,8 @@ from profiler_merge.untraced.data_rows import (
     recounted,
     with_rebuilt,
 )
-from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, MadeRows, metadata_rows, no_rows
+from profiler_merge.untraced.file_operations import MadeRows, no_rows
+from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, metadata_rows
 from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from profiler_merge.untraced.renamed_files import LogNames, Renames, follow_renames, may_rename, renames_of
 from profiler_merge.untraced.traced_operations import (

@@ -133,3 +133,11 @@ def numbered(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     owner = np.repeat(np.arange(len(counts)), counts)
     first = np.cumsum(counts) - counts
     return owner, np.arange(len(owner)) - first[owner]
+
+
+def number_in_group(group: np.ndarray) -> np.ndarray:
+    """Number of each item within its run of equal values, from 0; `group` is sorted."""
+    if not len(group):
+        return np.empty(0, dtype=np.int64)
+    first = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
+    return np.arange(len(group)) - np.repeat(first, np.diff(np.append(first, len(group))))

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from profiler_merge.darshan.lanes import Column, latest_on_lanes
-from profiler_merge.untraced.metadata_rows import FileOperations, no_operations
+from profiler_merge.untraced.file_operations import FileOperations, no_operations
 from profiler_merge.untraced.rank_counters import CountedFiles
 from traces.schema import APIS
 

@@ -8,7 +8,8 @@ from profiler_merge.export.darshan_counters import module_counters, rows_of_modu
 from profiler_merge.export.darshan_rows import ROW
 from profiler_merge.merge import MergeOptions, merge
 from profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows, with_rebuilt
-from profiler_merge.untraced.metadata_rows import FileOperations, metadata_rows
+from profiler_merge.untraced.file_operations import FileOperations
+from profiler_merge.untraced.metadata_rows import metadata_rows
 from profiler_merge.untraced.rank_counters import NOT_SEEN, joined
 from profiler_merge.untraced.transfers import transfers_of
 from tests.places import SHARED

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.untraced.metadata_rows import CLOSE, OPEN, SEEK, STAT, SYNC, FileOperations, metadata_rows
+from profiler_merge.untraced.file_operations import FileOperations
+from profiler_merge.untraced.metadata_rows import CLOSE, OPEN, SEEK, STAT, SYNC, metadata_rows
 from profiler_merge.untraced.rank_counters import NOT_SEEN
 from tests.profiler_merge.untraced.counted import counted
 from traces.schema import OPS

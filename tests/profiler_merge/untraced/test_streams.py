@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from profiler_merge.darshan.counters import CounterTable
 from profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows
-from profiler_merge.untraced.metadata_rows import FileOperations
+from profiler_merge.untraced.file_operations import FileOperations
 from profiler_merge.untraced.transfers import transfers_of
 from tests.profiler_merge.untraced.counted import counted
 from traces.schema import READ, WRITE
