@@ -14,6 +14,7 @@ from profiler_merge.darshan.rank_segments import SegmentBatch
 from profiler_merge.darshan.spilled import chunks, empty_columns, release
 from profiler_merge.untraced.operations_by_file import ByFile, module_operations
 from profiler_merge.untraced.rank_counters import CountedFiles
+from profiler_merge.untraced.timeline_slots import number_in_group
 from profiler_merge.untraced.traced_operations import APIS_OF_MODULE, FilePlaces, ModuleOperations, TracedRows
 
 STRETCH_ROWS = 1 << 19
@@ -55,7 +56,7 @@ class LargeRank:
         folder: Path,
         rows: int = STRETCH_ROWS,
     ) -> None:
-        self._threads = _ThreadLanes() if batch.knows_threads else None
+        self._threads = _Codes() if batch.knows_threads else None
         self._overlap: dict[int, OverlapLanes] = {}
         self._lanes: dict[int, int] = {}
         dtypes: dict[str, type] = dict(_COLUMNS)
@@ -71,7 +72,7 @@ class LargeRank:
 
     def _scatter(self, batch: SegmentBatch, capture_ns: Callable[[np.ndarray], np.ndarray]) -> None:
         """Copy the segments to their stretches, in the order of the log, and count them."""
-        codes = _RecordCodes()
+        codes = _Codes()
         free = self._bounds[:-1].copy()
         streams = np.zeros(0, dtype=np.int64)
         for piece in chunks(len(batch)):
@@ -85,16 +86,11 @@ class LargeRank:
             if self._threads is not None:
                 values["thread"] = batch.thread[piece]
             stretch = np.searchsorted(self._limits, values["start_ns"], side="right")
-            order = np.argsort(stretch, kind="stable")
-            found, first = np.unique(stretch[order], return_index=True)
-            last = np.append(first[1:], len(order))
+            places = _places(free, stretch)
             for name, value in values.items():
-                value, column = value[order], self._columns[name]
-                for place, begin, end in zip(free[found].tolist(), first.tolist(), last.tolist(), strict=True):
-                    column[place : place + end - begin] = value[begin:end]
-            free[found] += last - first
+                self._columns[name][places] = value
             release(*self._columns.values(), batch.record_id, *(getattr(batch, name, batch.length) for name in values))
-        self.records = codes.records()
+        self.records = codes.values()
         of_file = np.pad(streams, (0, 4 * len(self.records) - len(streams))).reshape(-1, 2, 2)
         # By module, file and direction.
         self._streams = of_file.transpose(1, 0, 2).reshape(-1, 2)
@@ -106,13 +102,7 @@ class LargeRank:
         free = self._first.copy()
         for rows in self._stretches():
             self._sort(rows)
-            key = self._file_key(rows)
-            order = np.argsort(key, kind="stable")
-            found, first = np.unique(key[order], return_index=True)
-            last = np.append(first[1:], len(order))
-            for place, begin, end in zip(free[found].tolist(), first.tolist(), last.tolist(), strict=True):
-                self._index[place : place + end - begin] = order[begin:end] + rows.start
-            free[found] += last - first
+            self._index[_places(free, self._file_key(rows))] = np.arange(rows.start, rows.stop)
             release(self._index, *self._columns.values())
         self._columns.pop("thread", None)
         self._add_first_lanes()
@@ -133,7 +123,7 @@ class LargeRank:
                 column[rows] = column[rows][order]
         start, end, lane = (self._columns[name][rows] for name in ("start_ns", "end_ns", "lane"))
         if self._threads is not None:
-            lane[:] = self._threads.following(self._columns["thread"][rows])
+            lane[:] = self._threads.of(self._columns["thread"][rows])
             return
         # The layers nest in each other, so that overlap across them says nothing about threads.
         apis = self._columns["api"][rows]
@@ -209,38 +199,43 @@ class LargeRank:
         return latest
 
 
-class _RecordCodes:
-    """Numbers record ids in the order in which they come."""
+class _Codes:
+    """Numbers values (uint64) in the order in which they come: record ids, or threads, whose numbers are lanes."""
 
     def __init__(self) -> None:
         self._codes: dict[int, int] = {}
 
-    def of(self, record_id: np.ndarray) -> np.ndarray:
-        """int32 number of each row; equal ones mostly follow each other."""
-        begin = np.flatnonzero(np.append(True, record_id[1:] != record_id[:-1]))
-        distinct, first, inverse = np.unique(record_id[begin], return_index=True, return_inverse=True)
+    def __len__(self) -> int:
+        """How many there are so far."""
+        return len(self._codes)
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """int32 number of each value; equal ones mostly follow each other."""
+        begin = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+        distinct, first, inverse = np.unique(values[begin], return_index=True, return_inverse=True)
         numbers = np.empty(len(distinct), dtype=np.int32)
         for place in np.argsort(first).tolist():
             numbers[place] = self._codes.setdefault(int(distinct[place]), len(self._codes))
-        return np.repeat(numbers[inverse.reshape(-1)], np.diff(np.append(begin, len(record_id))))
+        return np.repeat(numbers[inverse.reshape(-1)], np.diff(np.append(begin, len(values))))
 
-    def records(self) -> np.ndarray:
-        """uint64 record ids by number."""
+    def values(self) -> np.ndarray:
+        """uint64 values by number."""
         return np.fromiter(self._codes, dtype=np.uint64, count=len(self._codes))
 
 
-class _ThreadLanes:
-    """Numbers threads in the order in which they come, a stretch after the other."""
+def _places(free: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """int64 (n,): where each row goes, the rows of a group one after the other from its `free` place on.
 
-    def __init__(self) -> None:
-        self._codes = _RecordCodes()
-
-    def __len__(self) -> int:
-        return len(self._codes.records())
-
-    def following(self, thread: np.ndarray) -> np.ndarray:
-        """int32 lane of each operation, which follow those of earlier calls."""
-        return self._codes.of(thread)
+    The places are taken: `free` is moved on.
+    """
+    order = np.argsort(group, kind="stable")
+    in_order = group[order]
+    found = free[in_order] + number_in_group(in_order)
+    last = np.append(in_order[1:] != in_order[:-1], True)
+    free[in_order[last]] = found[last] + 1
+    places = np.empty(len(group), dtype=np.int64)
+    places[order] = found
+    return places
 
 
 def _limits(

@@ -69,29 +69,6 @@ def _latest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     return latest if distinct is None else distinct[latest]
 
 
-def lanes_beside(
-    wanted: np.ndarray,
-    start_ns: np.ndarray,
-    end_ns: np.ndarray,
-    lane: np.ndarray,
-    lane_start_ns: np.ndarray,
-    lane_end_ns: np.ndarray,
-    ranks: tuple[np.ndarray, np.ndarray] | None = None,
-) -> np.ndarray:
-    """int32 lane of each row that is put beside operations with lanes; rows (n,) and operations (m,) in start order.
-
-    As `lanes_where_clear`. `ranks`: the rank of each row, and of each operation.
-    """
-    rank, lane_rank = ranks or (np.zeros(len(wanted), dtype=np.int64), np.zeros(len(lane), dtype=np.int64))
-    rows = np.flatnonzero(wanted >= 0)
-    latest = latest_on_lanes(
-        (rank[rows], wanted[rows]), end_ns[rows], (lane_rank, lane), lane_start_ns, lane_end_ns
-    )  # fmt: skip
-    used = np.zeros(1 + max(int(rank.max(initial=0)), int(lane_rank.max(initial=0))), dtype=np.int32)
-    np.maximum.at(used, lane_rank, lane.astype(np.int32) + np.int32(1))
-    return lanes_where_clear(wanted, start_ns, end_ns, latest, used, rank)
-
-
 def latest_on_lanes(
     rows: tuple[np.ndarray, np.ndarray],
     before_ns: np.ndarray,

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.lanes import lanes_beside, lanes_from_overlap, lanes_from_threads
+from profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads, lanes_where_clear, latest_on_lanes
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_size=60)
 
@@ -51,6 +51,16 @@ def test_threads_become_lanes_in_order_of_appearance(threads):
     lanes = lanes_from_threads(np.array(threads, dtype=np.uint64))
     seen = list(dict.fromkeys(threads))
     assert lanes.tolist() == [seen.index(thread) for thread in threads]
+
+
+def lanes_beside(wanted, start, end, lane, lane_start, lane_end, ranks=None):
+    """Lanes of rows that are put beside operations with lanes. `ranks`: of each row, and of each operation."""
+    rank, lane_rank = ranks or (np.zeros(len(wanted), dtype=np.int64), np.zeros(len(lane), dtype=np.int64))
+    rows = np.flatnonzero(wanted >= 0)
+    latest = latest_on_lanes((rank[rows], wanted[rows]), end[rows], (lane_rank, lane), lane_start, lane_end)
+    used = np.zeros(1 + max(int(rank.max(initial=0)), int(lane_rank.max(initial=0))), dtype=np.int32)
+    np.maximum.at(used, lane_rank, lane + np.int32(1))
+    return lanes_where_clear(wanted, start, end, latest, used, rank)
 
 
 @given(INTERVALS, INTERVALS, st.data())

@@ -144,13 +144,13 @@ def test_what_is_made_for_a_process_does_not_depend_on_those_beside_it():
         np.zeros(sum(part.files for part in data), dtype=np.int64),
         1 << 20,
     ).rows
-    first = np.cumsum([0, *(part.files for part in data)])
+    process = np.repeat(np.arange(len(parts)), [part.files for part in data])
     for number, (files, _) in enumerate(parts):
         undated = np.zeros(len(files), dtype=np.int64)
         alone = data_rows(files, CountedBatch.of(data[number : number + 1]), none_traced(), undated, 1 << 20).rows
-        beside = together.select(np.flatnonzero((together.file >= first[number]) & (together.file < first[number + 1])))
+        beside = together.of_files(process == number)
         assert len(alone) > 10
-        for name in ("op", "length", "start", "end"):
+        for name in ("op", "file", "length", "start", "end"):
             assert getattr(alone, name).tolist() == getattr(beside, name).tolist(), name
         # Sums of random numbers are rounded.
         assert np.abs(alone.offset - beside.offset).max() <= 1
