@@ -15,7 +15,7 @@ from replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
 from traces.errors import UsageError
 from traces.lateness import allowed_lag_us, kept_times_limit_us
 from traces.store.relation import Relation
-from traces.units import NS_PER_S, NS_PER_US, format_count, format_duration, format_slowdown
+from traces.units import NS_PER_S, NS_PER_US, format_count, format_counted, format_duration, format_slowdown
 
 PASS, FAIL, SKIPPED = "pass", "fail", "skipped"
 KEEPS_TIMES = "timed"
@@ -242,7 +242,7 @@ def headline(
         measured = measured.replace("Storage here", "Storage in the second")
         return f"Two different runs, neither a replay of the other: nothing is judged. {measured}"
     if verdict.exact == FAIL:
-        why = exact.differences[0] if exact.differences else f"{format_count(exact.failed)} operations failed"
+        why = exact.differences[0] if exact.differences else f"{format_counted(exact.failed, 'operation')} failed"
         unequal = [name for name in exact.unequal_names if name not in excused]
         cut = "was stopped before its end and so " if stopped else ""
         return f"FAILED: the replay {cut}did not do the same work ({', '.join(unequal)} differ): {why}."

@@ -128,7 +128,7 @@ class RunResult:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader of the result must know."""
-        failed = [f"{self.tally.failed} operations failed"] if self.tally.failed else []
+        failed = [f"{format_counted(self.tally.failed, 'operation')} failed"] if self.tally.failed else []
         return (*self.conditions, *failed)
 
     @property

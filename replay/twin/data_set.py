@@ -1,8 +1,9 @@
 """What the twin data set of a capture is: which files, how large, where. Reads the capture, looks at no target.
 
-A file is *read* (its contents are staged), *looked at* (opened, closed, stat'ed, but no byte read or written: a hole
-of its size will do) or *created* (only written, or given its name, before it is read: the run makes it). Files without
-operations are not part of it.
+A file is *read* (its contents are staged), *looked at* (opened, closed, stat'ed, but no byte read: a hole of its size
+will do) or *created* (only written, or given its name, before it is read: the run makes it). A file that is only
+written but was stat'ed before that, such as a log that is continued, was there before the job: it is looked at. Files
+without operations are not part of it.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from replay.twin.path_columns import (
 )
 from replay.twin.placement import OWN_ROOT_ID_CHARS, TWIN_ROOT, PathMap, Placements, place
 from replay.twin.twin_files import CREATED_ROLE, READ_ROLE, ROLES, TwinFiles
-from traces.schema import FORMATS, OPS, READ, WRITE, codes
+from traces.schema import FORMATS, OPS, READ, TRACED, WRITE, codes
 from traces.store.reader import Capture
 
-RENAME = OPS.index("rename")
+OPEN, RENAME, STAT = OPS.index("open"), OPS.index("rename"), OPS.index("stat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +66,13 @@ class TwinDataSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileUse:
-    """How the op stream uses each file: bool[files] `touched`, `read`, `written`, `renamed` (it gets another name);
-    int64[files] `size_bytes` needed."""
+    """How the op stream uses each file: bool[files] `touched`, `read`, `written`, `created` (the run makes it),
+    `renamed` (it gets another name); int64[files] `size_bytes` needed."""
 
     touched: np.ndarray
     read: np.ndarray
     written: np.ndarray
+    created: np.ndarray
     renamed: np.ndarray
     size_bytes: np.ndarray
 
@@ -84,12 +86,13 @@ def file_use(capture: Capture) -> FileUse:
     Raises: CaptureError when a part cannot be read.
     """
     count = capture.files.num_rows
-    touched, read, written, renamed, new = np.zeros((5, count), dtype=bool)
+    touched, read, written, renamed, new, looked_at = np.zeros((6, count), dtype=bool)
     end = np.zeros(count, dtype=np.int64)
     for rank in capture.whole.ranks:
         used = capture.whole.usage(rank)
         file_id, last = used["file_id"].to_numpy(), used["reach"].to_numpy()
         op = codes(used, "op")
+        looked_at[file_id[(op == STAT) & (codes(used, "origin") == TRACED)]] = True
         moves = (op == READ) | (op == WRITE)
         renames = op == RENAME
         new_name = used["other_file_id"].to_numpy()[renames]
@@ -98,32 +101,40 @@ def file_use(capture: Capture) -> FileUse:
         written[new_name] = True
         renamed[file_id[renames]] = new[new_name] = True
         np.maximum.at(end, file_id[moves], last[moves])
-    if np.any((renamed | new) & read):
-        # It must not be staged: a run takes it away, or puts another in its place, before it is read.
-        read &= ~_made_before_read(capture.whole, (renamed | new) & read)
+    # What a run takes away, or puts another in the place of, before it is read must not be staged.
+    replaced, looked_at = (renamed | new) & read, looked_at & written & ~(read | renamed | new)
+    if np.any(replaced | looked_at):
+        first = _first_times(capture.whole, count)
+        read &= ~(replaced & (np.minimum(first[WRITE], first[RENAME]) < first[READ]))
+        looked_at &= first[STAT] < np.minimum(first[WRITE], first[OPEN])
     for rank in capture.ranks:
         used = capture.usage(rank)
         touched[used["file_id"].to_numpy()] = True
         touched[used["other_file_id"].filter(pc.greater_equal(used["other_file_id"], 0)).to_numpy()] = True
     size = capture.files["size"].to_numpy()
-    return FileUse(touched=touched, read=read, written=written, renamed=renamed, size_bytes=np.maximum(size, end))
+    return FileUse(
+        touched=touched,
+        read=read,
+        written=written,
+        created=written & ~read & ~looked_at,
+        renamed=renamed,
+        size_bytes=np.maximum(size, end),
+    )
 
 
-def _made_before_read(capture: Capture, files: np.ndarray) -> np.ndarray:
-    """Those of `files` (bool by file_id) of which no rank reads before one writes them or renames a file to them."""
-    first_read, first_made = np.full((2, len(files)), np.iinfo(np.int64).max)
+def _first_times(capture: Capture, files: int) -> dict[int, np.ndarray]:
+    """int64[files] for READ, WRITE, OPEN, STAT and RENAME: when any rank first did so to each file.
+
+    In ns from the job's start; the largest int64 where no rank did. RENAME: when another file is first renamed to it.
+    """
+    first = {kind: np.full(files, np.iinfo(np.int64).max) for kind in (READ, WRITE, OPEN, STAT, RENAME)}
     for batch in capture.operations(columns=["op", "file_id", "offset", "start_ns"]):
         op, file_id = codes(batch, "op"), batch.column("file_id").to_numpy()
-        start_ns = batch.column("start_ns").to_numpy()
-        for kind, file, first in (
-            (READ, file_id, first_read),
-            (WRITE, file_id, first_made),
-            (RENAME, batch.column("offset").to_numpy(), first_made),
-        ):
+        start_ns, new_name = batch.column("start_ns").to_numpy(), batch.column("offset").to_numpy()
+        for kind, times in first.items():
             mine = op == kind
-            np.minimum.at(first, file[mine], start_ns[mine])
-    made: np.ndarray = files & (first_made < first_read)
-    return made
+            np.minimum.at(times, (new_name if kind == RENAME else file_id)[mine], start_ns[mine])
+    return first
 
 
 def twin_data_set(
@@ -161,7 +172,7 @@ def _twin_files(
     """The files of `mask` (bool by file id), which are those of the twin. `below`: paths below the target."""
     file_id = np.flatnonzero(mask)
     size, formats = use.size_bytes[mask], codes(capture.files, "format")[mask]
-    role = np.select([use.read[mask], use.written[mask]], [ROLES.index(READ_ROLE), ROLES.index(CREATED_ROLE)], 1)
+    role = np.select([use.read[mask], use.created[mask]], [ROLES.index(READ_ROLE), ROLES.index(CREATED_ROLE)], 1)
     layouts = {} if hdf5 is None else {file: hdf5.layouts[file] for file in file_id.tolist() if file in hdf5.layouts}
     needed = use.size_bytes
     chunks = {file: Hdf5Stager(layout=layout, data_bytes=int(needed[file])) for file, layout in layouts.items()}

@@ -35,6 +35,29 @@ class TestPlan:
         assert [file.file_id for file, hole in zip(plan.to_write, plan.sparse, strict=True) if hole] == [3]
         assert plan.bytes_to_write == 3_000_130
 
+    @pytest.mark.parametrize(
+        ("first", "origin", "role"),
+        [
+            ("stat", "traced", "looked at"),
+            ("open", "traced", "created"),
+            ("write", "traced", "created"),
+            ("stat", "reconstructed", "created"),
+        ],
+    )
+    def test_a_written_file_that_was_looked_at_before_is_there(
+        self, tmp_path: Path, target: Path, first: str, origin: str, role: str
+    ) -> None:
+        """A log that is continued, or the standard output of a job: its stat fails where nothing is there."""
+        times = {op: 1_000 if op == first else 2_000 for op in ("stat", "open", "write")}
+        ops = [
+            Op("stat", 0, start_ns=times["stat"], origin=origin),
+            Op("open", 0, start_ns=times["open"], lane=1),
+            Op("write", 0, start_ns=times["write"], lane=2, offset=49, length=3),
+        ]
+        plan = staged(build_capture(tmp_path, files=["/job/log"], ops=ops), target)
+        assert twin(target) == ({"job/log": 52} if role == "looked at" else {})
+        assert (len(plan.to_write), len(plan.created_by_run)) == ((1, 0) if role == "looked at" else (0, 1))
+
     def test_it_changes_nothing(self, capture: Capture, target: Path) -> None:
         describe(plan_stage(capture, target))
         assert not target.exists()
