@@ -67,7 +67,7 @@ def command(
 
     fio: a directory with an iolog per lane, the job file and a script that replays them on the staged twin.
 
-    Large captures are shared among --workers; the files are the same bytes for any number of them.
+    The work on a large capture is shared among --workers; the files do not depend on their number.
     """
     from replay import interface
     from replay.commands.json_output import print_json

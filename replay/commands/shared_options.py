@@ -127,7 +127,7 @@ _WORKER_OPTIONS = (
         "--workers",
         type=int,
         metavar="N",
-        help="Processes that share the work.  [default: the processors, for large captures]",
+        help="Processes that share the work.  [default: one for each processor, where the work is large]",
     ),
 )
 

@@ -166,7 +166,7 @@ def _check_plain(target: Target, files: TwinFiles, rows: np.ndarray, found: np.n
     first = int(np.argmin(plain))
     shown, one_mode = target.shown(files.path[int(rows[first])].as_py()), int(mode[first])
     if not stat_modes.S_ISREG(one_mode):
-        what = "a symbolic link" if stat_modes.S_ISLNK(one_mode) else "no plain file"
+        what = "a symbolic link" if stat_modes.S_ISLNK(one_mode) else "not a plain file"
         raise TargetError(f"{shown} is {what}: remove it or choose another --target")
     raise TargetError(
         f"{shown} is one of {links[first]} names (hard links) of a file, which a "

@@ -216,7 +216,7 @@ def test_what_is_no_file_is_refused(kind: str, place: Path, capture: Capture) ->
     there = place / "target" / TWIN_ROOT / "a/b/c"
     there.parent.mkdir(parents=True)
     there.mkdir() if kind == "directory" else os.mkfifo(there)
-    with pytest.raises(TargetError, match="is no plain file"):
+    with pytest.raises(TargetError, match="is not a plain file"):
         plan_stage(capture, place / "target")
 
 
