@@ -193,19 +193,25 @@ def _is_written(plan: StagePlan, files: TwinFiles) -> np.ndarray:
 def _remove(target: Target, files: FilesByDirectory) -> int:
     """Remove plain files, also half-written ones; anything else stays."""
     removed = 0
-    for batch in files.batches(REMOVED_FILES):
+    for batch in files.batches(len(files.order)):
         with target.directory(batch.directory) as fd:
             if fd is None:
                 continue
-            done = np.zeros(2, dtype=np.int64)
-            code = remove_files(fd, batch.names, done)
-            removed += int(done[1])
-            if code:
-                name = list(batch.names)[int(done[0])].decode("utf-8")
-                error = OSError(code, os.strerror(code))
-                raise refusal(error, f"remove {target.shown(f'{batch.directory}/{name}')}") from error
+            for begin in range(0, len(batch.rows), REMOVED_FILES):
+                removed += _remove_some(target, fd, batch.part(slice(begin, begin + REMOVED_FILES)))
             _remove_begun(target, fd, batch)
     return removed
+
+
+def _remove_some(target: Target, directory: int, batch: DirectoryBatch) -> int:
+    """Remove files in one call; returns how many. Raises: TargetError."""
+    done = np.zeros(2, dtype=np.int64)
+    code = remove_files(directory, batch.names, done)
+    if code:
+        name = list(batch.names)[int(done[0])].decode("utf-8")
+        error = OSError(code, os.strerror(code))
+        raise refusal(error, f"remove {target.shown(f'{batch.directory}/{name}')}") from error
+    return int(done[1])
 
 
 def _remove_begun(target: Target, directory: int, batch: DirectoryBatch) -> None:

@@ -67,6 +67,19 @@ class TestInterrupts:
         unstage(target)
         assert tree(target) == {}
 
+    def test_unstage_goes_through_a_directory_of_many_files(
+        self, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """More than are removed in one call; what a killed staging left is of the first and of the last of them."""
+        names = [f"{number}.npz" for number in range(5)]
+        ops = [read(number, length=9) for number in range(5)]
+        staged(build_capture(tmp_path, files=[f"/data/{name}" for name in names], ops=ops), target)
+        for name in (names[0], names[-1]):
+            (target / TWIN_ROOT / "data" / os.fsdecode(temporary_name(name.encode()))).write_bytes(b"half")
+        monkeypatch.setattr("replay.twin.stage.REMOVED_FILES", 2)
+        assert unstage(target) == 5
+        assert tree(target) == {}
+
     def test_a_staging_that_ends_while_it_replaces_a_file_of_ours_is_resumed(
         self, capture: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
