@@ -240,6 +240,7 @@ FOUNDATIONS = {
     "traces.store.row_groups": {"traces.errors", "traces.schema", "traces.store.checks"},
     "traces.store.usage": {"traces.errors", "traces.schema", "traces.store.checks", "traces.store.row_groups"},
     "traces.part": {"traces.errors", "traces.schema", "traces.units"},
+    "traces.few_together": set(),
     "traces.file_rows": set(),
     "traces.layers": {"traces.errors", "traces.schema"},
     "traces.steps": {"traces.schema"},
@@ -247,6 +248,7 @@ FOUNDATIONS = {
     "traces.text": set(),
     "traces.store.reader": {
         "traces.errors",
+        "traces.few_together",
         "traces.part",
         "traces.schema",
         "traces.store.checks",
@@ -256,7 +258,12 @@ FOUNDATIONS = {
         "traces.store.usage",
         "traces.units",
     },
-    "traces.store.operation_batches": {"traces.errors", "traces.store.checks", "traces.store.row_groups"},
+    "traces.store.operation_batches": {
+        "traces.errors",
+        "traces.few_together",
+        "traces.store.checks",
+        "traces.store.row_groups",
+    },
     "traces.store.digests": set(),
     "traces.store.writer": {
         "traces.errors",

@@ -6,7 +6,7 @@ are marked as reconstructed. All processes of a batch are worked on at once, a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +35,7 @@ from profiler_merge.untraced.traced_operations import (
     Traced,
 )
 from profiler_merge.untraced.transfers import Transfers
+from traces.few_together import few_together
 from traces.schema import OPS
 
 MOST_ROWS = 1 << 24
@@ -158,7 +159,7 @@ def _made(counted: CountedModule, traced: Traced, unknown_ns: np.ndarray, proces
     known = {} if counted.data is None else counted.data(of_module.streams)
     operations = of_module.whole() if known else of_module.needed()
     parts = []
-    for some in _chunks(known):
+    for some in few_together(known, lambda process: _size(known[process]), CHUNK_ROWS):
         mine = np.isin(files.process, some)
         batch = CountedBatch.of([known[process] for process in some])
         made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], limit)
@@ -182,19 +183,9 @@ def _made(counted: CountedModule, traced: Traced, unknown_ns: np.ndarray, proces
     return _MadeOfModule(counted=counted, operations=of_module, data=data, metadata=metadata, rebuilt=tuple(rebuilt))
 
 
-def _chunks(known: Mapping[int, CountedData]) -> Iterator[list[int]]:
-    """Processes whose reads and writes are made together: one at least, and about CHUNK_ROWS accesses or files."""
-    some: list[int] = []
-    size = 0
-    for process, of_process in known.items():
-        own = int(of_process.own.count.sum()) + of_process.dealt + of_process.files
-        if some and size + own > CHUNK_ROWS:
-            yield some
-            some, size = [], 0
-        some.append(process)
-        size += own
-    if some:
-        yield some
+def _size(process: CountedData) -> int:
+    """Accesses and files, in about as many rows as they are made with."""
+    return int(process.own.count.sum()) + process.dealt + process.files
 
 
 def _lanes(columns: Mapping[str, np.ndarray], wanted: np.ndarray, traced: Traced, processes: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traces.errors import CaptureError
+from traces.few_together import few_together
 from traces.store.checks import operations
 from traces.store.row_groups import RowGroup
 
@@ -19,31 +20,26 @@ RankBatch = tuple[int, pa.RecordBatch]
 """A rank, and operations of it."""
 
 
-def together(groups: Sequence[RowGroup]) -> list[list[RowGroup]]:
+def together(groups: Sequence[RowGroup]) -> Iterator[list[RowGroup]]:
     """The row groups as runs that are read at once: of one part, with at most TOGETHER_ROWS, or a single one."""
-    runs: list[list[RowGroup]] = []
-    rows = 0
-    for group in groups:
-        if not runs or group.footer is not runs[-1][-1].footer or rows + group.rows > TOGETHER_ROWS:
-            runs.append([])
-            rows = 0
-        runs[-1].append(group)
-        rows += group.rows
-    return runs
+    return few_together(groups, _rows, TOGETHER_ROWS, fit=_in_one_part)
 
 
 def ranks_together(ranks: Iterable[Sequence[RowGroup]]) -> Iterator[list[RowGroup]]:
     """The row groups of one rank after another, joined where those of several ranks are one run of `together`."""
-    waiting: list[RowGroup] = []
-    rows = 0
-    for groups in ranks:
-        more = sum(group.rows for group in groups)
-        if waiting and (rows + more > TOGETHER_ROWS or any(group.footer is not waiting[0].footer for group in groups)):
-            yield waiting
-            waiting, rows = [], 0
-        waiting.extend(groups)
-        rows += more
-    yield waiting
+    used = (groups for groups in ranks if groups)
+    for run in few_together(
+        used, lambda groups: sum(map(_rows, groups)), TOGETHER_ROWS, fit=lambda one, other: _in_one_part(*one, *other)
+    ):
+        yield [group for groups in run for group in groups]
+
+
+def _rows(group: RowGroup) -> int:
+    return group.rows
+
+
+def _in_one_part(*groups: RowGroup) -> bool:
+    return all(group.footer is groups[0].footer for group in groups)
 
 
 def read_row_groups(
@@ -77,6 +73,8 @@ def _read_several(
 ) -> list[RankBatch]:
     table = file.read_row_groups([group.index for group in groups], columns=columns, use_threads=False)
     ends = np.cumsum([group.rows for group in groups])
+    if table.num_rows != ends[-1]:
+        raise CaptureError(f"{groups[0].part} is damaged: it has {table.num_rows} rows, and not {ends[-1]}")
     begins = ends - [group.rows for group in groups]
     rank = np.repeat(np.array([group.rank for group in groups], dtype=np.int32), ends - begins)
     found = operations(table, groups[0].part, rank=rank, files=files, columns=columns, begins=begins[1:])
@@ -89,8 +87,8 @@ def _check_claims(rows: pa.Table, groups: Sequence[RowGroup], begins: np.ndarray
     """As `RowGroup.check`, of several at once."""
     claimed = [(group.first_ns, group.last_start_ns, group.last_end_ns) for group in groups]
     first, last_start, last_end = np.array(claimed, dtype=np.int64).T
-    agree = rows.num_rows == ends[-1]
-    if agree and "start_ns" in rows.column_names:
+    agree = True
+    if "start_ns" in rows.column_names:
         start = rows["start_ns"].to_numpy()
         agree = np.array_equal(start[begins], first) and np.array_equal(start[ends - 1], last_start)
     if agree and "end_ns" in rows.column_names:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from traces.errors import CaptureError, exhausted
+from traces.few_together import few_together
 from traces.part import Part
 from traces.schema import APIS, HDF5_SCHEMA, CaptureInfo
 from traces.store.checks import files_table, hdf5_table, spans_table
@@ -205,7 +206,7 @@ class Capture:
 
         Raises: CaptureError when a part cannot be read.
         """
-        for ranks in _few_operations(self._groups):
+        for ranks in few_together(sorted(self._groups), self.stored_rows, COUNTED_TOGETHER):
             used = self._stored_usage.of(ranks)
             if used is not None and self._adds_up(ranks, used):
                 yield used
@@ -256,21 +257,6 @@ class Capture:
     def paths(self) -> list[str]:
         """Path of each file as recorded, by file_id (escaped where it is not UTF-8)."""
         return self.files["path"].to_pylist()
-
-
-def _few_operations(groups: Mapping[int, Sequence[RowGroup]]) -> Iterator[list[int]]:
-    """The ranks, ascending, with at most COUNTED_TOGETHER operations at a time, or a single one."""
-    few: list[int] = []
-    total = 0
-    for rank in sorted(groups):
-        count = sum(group.rows for group in groups[rank])
-        if few and total + count > COUNTED_TOGETHER:
-            yield few
-            few, total = [], 0
-        few.append(rank)
-        total += count
-    if few:
-        yield few
 
 
 def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import ROOT, SHARED
 from traces.errors import CaptureError
+from traces.store.operation_batches import read_row_groups
 from traces.store.reader import Capture, open_capture
 
 CONTRADICTORY = SHARED / "trials" / "repro" / "captures" / "cap-15726.capture"
@@ -278,6 +280,18 @@ def test_statistics_are_held_against_the_rows(tmp_path: Path) -> None:
         list(opened.operations())
 
 
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_small_row_groups_have_as_many_rows_as_the_footer_says(tmp_path: Path, rows: int) -> None:
+    """Also where only columns are read that say nothing else of them."""
+    build_capture(tmp_path, files=["/a"], ops=[read(0, start_ns=place, rank=place // 2) for place in range(6)])
+    opened = open_capture(tmp_path / "test.capture")
+    groups = [opened.row_groups(rank)[0] for rank in opened.ranks]
+    groups[1] = replace(groups[1], rows=rows)
+    for columns in (["start_ns"], ["length"], ["rank", "start_ns"]):
+        with pytest.raises(CaptureError, match="its footer contradicts its rows"):
+            read_row_groups(pq.ParquetFile(groups[0].part), groups, columns, files=1)
+
+
 def test_the_name_of_a_column_that_is_not_text(capture: Capture) -> None:
     rewritten_footer(capture.path / OPS, lambda footer: footer.replace(b"follows", b"follow\xff", 1))
     with pytest.raises(CaptureError, match="decode"):
@@ -307,6 +321,7 @@ FLIPPING = """
 import random, struct, sys
 from pathlib import Path
 from traces.errors import CaptureError
+from traces.store.operation_batches import read_row_groups
 from traces.store.reader import open_capture
 
 part = next(Path(sys.argv[1], "ops").glob("part-*"))
