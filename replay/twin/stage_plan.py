@@ -74,7 +74,7 @@ class StagePlan:
 
     @property
     def bytes_created_by_run(self) -> int:
-        """Paths of the files that a run makes and leaves, under their last names."""
+        """Bytes of the files that a run makes and leaves, under their last names."""
         return total(self.created_by_run.size[~self.created_by_run.renamed])
 
     @property
