@@ -78,6 +78,8 @@ def _escaped(paths: pa.LargeStringArray) -> pa.LargeStringArray:
 
 def parse(text: bytes) -> ManifestFiles:
     """The entries of `text`, lines as `lines` writes them. Raises: ValueError where any line is not one of those."""
+    if not text.isascii():  # Arrow takes bytes that are not UTF-8 for text
+        raise ValueError("a line is not as it would be written")
     options = pj.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="error")
     # The comma between two entries is not part of either; whatever else was replaced is noticed below.
     table = pj.read_json(

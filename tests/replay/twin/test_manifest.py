@@ -140,6 +140,14 @@ def test_a_changed_one_is_read_or_refused_whether_or_not_it_is_as_we_write_it(
     assert outcomes[0] == outcomes[1]
 
 
+def test_a_path_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
+    written(tmp_path, entry("a"), entry("bXc"))
+    manifest = tmp_path / MANIFEST_NAME
+    manifest.write_bytes(manifest.read_bytes().replace(b"bXc", b"b\xffc"))
+    with pytest.raises(TargetError, match="is damaged or not ours"):
+        load_manifest(tmp_path)
+
+
 def test_many_files_come_back_as_they_were_also_in_blocks(tmp_path: Path) -> None:
     files = [entry(f"{number:06}/{'x' * 200}", size=number) for number in range(70_000)]
     assert parse(lines(ManifestFiles.of(files))) == ManifestFiles.of(files)
