@@ -159,8 +159,7 @@ class FileTable:
         states = np.ma.masked_all(files, dtype=np.int8)
         states[traced] = AS_RECORDED
         for state, of_file in sorted(self._offsets.items()):
-            for file in of_file:
-                states[file] = state
+            states[list(of_file)] = state
         return states
 
     def finish(self, ranks_of_logs: Sequence[int | None]) -> tuple[pa.Table, Coverage]:
