@@ -26,7 +26,7 @@ _MOST_RANKS = 1 << 12
 _MOST_SHARES = 1 << 17
 _MOST_OPERATIONS = 1 << 20
 """Ranks, shares of ranks in reduced records, and counted and traced operations of a batch: what is reconstructed of its
-ranks is in memory together."""
+ranks is in memory together. At most SPILLED_SEGMENTS operations, so that a rank in files is a batch by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
