@@ -40,7 +40,7 @@ from traces.output import folder_beside, new_file, refusal
 from traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
 from traces.store.rank_pieces import rank_pieces, work_of
 from traces.store.reader import Capture
-from traces.units import NS_PER_S, seconds_to_ns
+from traces.units import NS_PER_S, format_counted, seconds_to_ns
 from traces.version import VERSION
 from traces.workers.workers import ALONE, Workers
 
@@ -62,6 +62,9 @@ _SUMMED_COUNTERS = {
     "STDIO": {"opens", "reads", "writes", "seeks", "flushes", "bytes_read", "bytes_written"},
 }  # fmt: skip
 """Columns of the files table, without the module's prefix, that are counters of the same name."""
+
+_OPERATIONS = {"opens", "reads", "writes", "seeks", "stats", "fsyncs", "fdsyncs", "flushes"}
+"""The columns that count operations."""
 
 
 def write_darshan(
@@ -134,13 +137,15 @@ class _RankWork:
 @dataclass(slots=True, kw_only=True)
 class _Tally:
     """What was written of some ranks. `counted[module]`: by file_id, whether a record of it was written; `left_out`:
-    operations by reason; `heatmaps`: names of the records there."""
+    operations by reason; `heatmaps`: names of the records there; `rank_unknown`: records of unknown rank,
+    written for rank 0."""
 
     counted: dict[str, np.ndarray]
     segments: int = 0
     not_traced: int = 0
     early: int = 0
     collective: int = 0
+    rank_unknown: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     heatmaps: set[str] = field(default_factory=set)
 
@@ -152,6 +157,7 @@ class _Tally:
         self.not_traced += other.not_traced
         self.early += other.early
         self.collective += other.collective
+        self.rank_unknown += other.rank_unknown
         self.left_out += other.left_out
         self.heatmaps |= other.heatmaps
 
@@ -248,9 +254,16 @@ class _Writer:
             for piece in pieces:
                 self.regions.append(dxt, DXT_VERSIONS[self.dxt_version][dxt], piece)
 
+    @property
+    def nprocs(self) -> int:
+        """Processes that the job record of the log says."""
+        return max(self.capture.info.job.nprocs, 1, *(rank + 1 for rank in self.capture.ranks))
+
     def write_counted_only(self) -> None:
-        """Records of what the files table counts and no operation shows; which rank did it is not known there."""
-        rank = SHARED_RANK if self.capture.info.job.nprocs > 1 else 0
+        """Records of what the files table counts and no operation shows; which rank did it is not known there.
+
+        A shared record says that every rank used the file. One with fewer operations than ranks is rank 0's instead.
+        """
         sizes = np.maximum(self.capture.files["size"].to_numpy(), 1)
         for module, names in _SUMMED_COUNTERS.items():
             columns = {
@@ -265,8 +278,13 @@ class _Writer:
                 # the table has one size of a file, whichever way the bytes went
                 some = values[f"{module}_BYTES_{moved}"] > 0
                 values[f"{module}_MAX_BYTE_{moved}"] = np.where(some, sizes[mine] - 1, 0)
-            data = encode_counters(module, self.record_ids[mine], rank, values)
-            self.regions.append(module, VERSIONS[module], data)
+            operations = np.sum([values[f"{module}_{name.upper()}"] for name in sorted(names & _OPERATIONS)], axis=0)
+            shared: np.ndarray = (operations >= self.nprocs) & (self.nprocs > 1)
+            self.tally.rank_unknown += int((~shared).sum()) if self.nprocs > 1 else 0
+            for rank, of_rank in ((SHARED_RANK, shared), (0, ~shared)):
+                some_values = {name: column[of_rank] for name, column in values.items()}
+                data = encode_counters(module, self.record_ids[mine[of_rank]], rank, some_values)
+                self.regions.append(module, VERSIONS[module], data)
         self.regions.end_streams()
 
     def write_stripes(self) -> None:
@@ -294,7 +312,7 @@ class _Writer:
         job, whole = encode_job(
             start_ns=_job_start_ns(self.capture),
             end_ns=_job_end_ns(self.capture),
-            nprocs=max(info.job.nprocs, 1, *(rank + 1 for rank in self.capture.ranks)),
+            nprocs=self.nprocs,
             job_id=info.job.job_id,
             exe=info.job.exe,
             metadata=metadata,
@@ -372,6 +390,9 @@ def _notes(capture: Capture, writer: _Writer, dxt_version: int, whole: bool) -> 
         notes.append(f"{tally.collective} collective operations are marked in the counters alone: DXT cannot")
     if tally.early:
         notes.append(f"{tally.early} operations begin before the job's start: their times are negative")
+    if tally.rank_unknown:
+        files = format_counted(tally.rank_unknown, "file")
+        notes.append(f"counters of {files} are written for rank 0: the capture does not hold which rank used them")
     if not whole:
         notes.append("the command line, the mounts or the metadata are cut: a job record has 4096 bytes")
     return notes

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from profiler_merge.darshan.counters import SHARED_RANK, read_counters
 from profiler_merge.darshan.log import open_log
+from profiler_merge.darshan.process_count import process_count
 from profiler_merge.darshan.record_id import record_id
 from profiler_merge.export.darshan_writer import FAILED, HDF5, WRITER_KEY, write_darshan
 from profiler_merge.merge import MergeOptions, merge
@@ -149,6 +150,19 @@ def test_counters_without_rows_are_kept(tmp_path: Path) -> None:
     stdio = read_counters(log, "STDIO")
     assert stdio is not None
     assert stdio.ranks.tolist() == [SHARED_RANK]
+
+
+def test_counters_of_fewer_operations_than_ranks_are_not_shared(tmp_path: Path) -> None:
+    """A shared record says that every rank used the file, and the log would be refused as damaged."""
+    files = [File("/all", size=9, counters={"stdio_opens": 4}), File("/one", size=9, counters={"stdio_opens": 3})]
+    capture = build_capture(tmp_path, files=files, ops=[read(0, length=9)], info=info(4))
+    result = write_darshan(capture, tmp_path / "out.darshan")
+    log = open_log(tmp_path / "out.darshan")
+    stdio = read_counters(log, "STDIO")
+    assert process_count(log) == 4
+    assert stdio is not None
+    assert dict(zip(stdio.record_ids.tolist(), stdio.ranks.tolist(), strict=True)) == {1000: SHARED_RANK, 1001: 0}
+    assert "counters of 1 file are written for rank 0" in " ".join(result.notes)
 
 
 def test_stripes_are_kept(tmp_path: Path) -> None:
