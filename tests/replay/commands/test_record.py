@@ -105,6 +105,23 @@ def test_a_folder_that_is_not_a_recording_is_never_replaced(library, work, capfd
     assert (work / "mine" / "thesis.tex").exists()
 
 
+def test_a_job_that_crashed_is_not_told_to_put_what_it_may_have(library, work, capfd) -> None:
+    assert record("--", PYTHON, "-c", "raise SystemExit(3)", library=library) == 3
+    err = " ".join(capfd.readouterr().err.split())
+    assert f"{WITHOUT_COMPUTE}: the job ended with status 3" in err
+    assert "around the training loop" not in err
+
+
+@pytest.mark.parametrize(("ahead_s", "said"), [(3600, "set forward by 3600.000 s"), (-2, "set back by 2"), (0, None)])
+def test_a_clock_that_was_set_meanwhile_is_said(library, work, capfd, monkeypatch, ahead_s, said) -> None:
+    looks = iter([10**18, 10**18 + ahead_s * 10**9])
+    monkeypatch.setattr("profiler_merge.recorder.job._ahead_ns", lambda: next(looks))
+    assert record("--", PYTHON, "-c", "1", library=library) == 0
+    err = " ".join(capfd.readouterr().err.split())
+    assert ("the clock of this machine was" in err) is (said is not None)
+    assert said is None or said in err
+
+
 def test_an_incomplete_trace_says_what_to_do(library, work, capfd, monkeypatch, tmp_path) -> None:
     prepared = fake_darshan.prepared_log(tmp_path / "partial", counted=8)
     monkeypatch.setenv("FAKE_DARSHAN_LOG", str(prepared))
@@ -196,10 +213,10 @@ def test_nothing_with_threads_is_imported_before_the_signals_are_held() -> None:
 def test_ctrl_c_leaves_what_was_recorded(library, work) -> None:
     """Darshan's own end of a process is never reached: Python ends itself by the signal."""
     with subprocess.Popen(
-        [PYTHON, "-m", "replay.commands.main", "record", "--library", str(library), "-o", str(work / "c.capture"), "--",
-         PYTHON, "-c", "import signal; print('ready', flush=True); signal.pause()"],
+        ["env", "--default-signal=INT",
+         PYTHON, "-m", "replay.commands.main", "record", "--library", str(library), "-o", str(work / "c.capture"), "--",
+         PYTHON, "-c", "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)"],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -253,6 +270,22 @@ def test_a_library_that_writes_no_log_is_refused_before_the_job(work, tmp_path, 
     assert "wrote no log of a small test process" in err
     assert "cannot be preloaded" in err  # the loader's own words
     assert not (work / "ran").exists()
+
+
+def test_a_folder_for_logs_of_the_site_is_replaced_for_this_job(library, work, tmp_path, capfd, monkeypatch) -> None:
+    (tmp_path / "site").mkdir()
+    monkeypatch.setenv("SITE_LOGDIR", str(tmp_path / "site"))
+    assert record("--", PYTHON, "-c", "print('trained')", library=library) == 0
+    assert traced_reads(work / "run.capture") == 2
+    assert list((tmp_path / "site").iterdir()) == []
+
+
+def test_a_variable_that_may_be_for_more_than_logs_is_named_and_not_changed(
+    library, work, tmp_path, capfd, monkeypatch
+) -> None:
+    monkeypatch.setenv("SITE_SCRATCH", str(tmp_path))
+    assert record("--", PYTHON, "-c", "pass", library=library) == 2
+    assert f"the folder of SITE_SCRATCH ({tmp_path})" in " ".join(capfd.readouterr().err.split())
 
 
 def test_a_library_without_dxt_is_refused_before_the_job(library, work, tmp_path, capfd, monkeypatch) -> None:

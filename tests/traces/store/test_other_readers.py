@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -55,6 +58,18 @@ def test_duckdb_finds_exactly_the_operations(capture: Capture) -> None:
     duckdb = pytest.importorskip("duckdb")
     found = duckdb.sql(f"select count(*), sum(length) from read_parquet('{capture.path}/ops/*.parquet')").fetchall()
     assert found == [(21, 160)]
+
+
+def test_polars_finds_exactly_the_operations(capture: Capture) -> None:
+    """In a process of its own: Polars 2 takes over SIGINT, and Ctrl-C then ends no wait for a lock any more."""
+    if importlib.util.find_spec("polars") is None:
+        pytest.skip("Polars is not installed")
+    program = (
+        f"import json, polars\nfound = polars.scan_parquet({f'{capture.path}/ops/*.parquet'!r}).collect()\n"
+        "print(json.dumps([found.height, found['length'].sum(), found.columns]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [21, 160, OPS_SCHEMA.names]
 
 
 def test_a_capture_of_version_2_is_read(tmp_path: Path) -> None:
