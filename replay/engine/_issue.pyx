@@ -43,6 +43,9 @@ cdef enum:
     C_FEED_POLLS_NS = 32000000
     C_LONG_PIECE_NS = 250000000
     C_CROWDED_WAITS = 16
+    C_STOPPED = -1
+    C_OPENS = 1
+    C_AWAITS_OPEN = 2
     C_END_OF_FILE_READ_BYTES = 4096
     C_MAX_TRANSFER_BYTES = 0x7FFFF000
     C_CONSUMED_BYTES = 524288
@@ -52,6 +55,8 @@ cdef enum:
     C_SUB_BUCKET_BITS = 6
 
 CONSTANTS = {
+    "OPENS": C_OPENS,
+    "AWAITS_OPEN": C_AWAITS_OPEN,
     "RING_BATCHES": C_RING_BATCHES,
     "WINDOW_NS": C_WINDOW_NS,
     "PIECE_NS": C_PIECE_NS,
@@ -154,20 +159,21 @@ cdef class CompiledLane:
             item.length, item.due = length[i], due[i]
         self.batches[self.tail], self.records[self.tail] = batch, records
         store_release(&place.state, READY)
-        self._wake(place)
+        self._tell()
         self.tail = (self.tail + 1) % C_RING_BATCHES
         return True
 
     def finish(self):
         """See `Lane`."""
         store_release(&self.lane.no_more, 1)
-        self._wake(&self.lane.ring[self.tail])
+        self._tell()
 
-    cdef void _wake(self, Place *place):
-        """Wake the lane where it sleeps until `place` is filled."""
+    cdef void _tell(self):
+        """Wake the lane if it sleeps, or is about to: it does not fall asleep once `told` has changed."""
+        store_release(&self.lane.told, self.lane.told + 1)
         full_barrier()
         if load_relaxed(&self.lane.asleep):
-            wake_all(&place.state)
+            wake_all(&self.lane.told)
 
     def collect(self):
         """See `Lane`."""
@@ -205,6 +211,11 @@ cdef class CompiledLane:
     def items_done(self):
         """See `Lane`."""
         return load_relaxed(&self.lane.items_done)
+
+    @property
+    def opening(self):
+        """See `Lane`."""
+        return load_relaxed(&self.lane.opening)
 
     @property
     def last_end_ns(self):

@@ -81,15 +81,14 @@ static __attribute__((noinline)) void add_and_wake(int64_t *counter, int64_t amo
         wake_all(counter);
 }
 
-/* When a counter that is at least `least` became so; 0 when that is too long ago to be known. */
+/* When a counter that is at least `least` became so, or the oldest time that it still knows, which is later: see
+ * Counters.reached_ns. An addition that is in progress has its stamps before its sum, hence one place less. */
 static __attribute__((noinline)) int64_t reached_ns(const int64_t *counter, int64_t least, int64_t multiple)
 {
-    int64_t unit = least / multiple, stamp;
+    int64_t unit = least / multiple, oldest = load_acquire(counter) / multiple - (COUNTER_STAMPS - 2);
     if (unit <= 0)
         return 0;
-    stamp = load_relaxed(&counter[1 + unit % COUNTER_STAMPS]);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    return load_acquire(counter) / multiple - unit < COUNTER_STAMPS - 1 ? stamp : 0;
+    return load_relaxed(&counter[1 + (unit > oldest ? unit : oldest) % COUNTER_STAMPS]);
 }
 
 /* CLOCK_MONOTONIC in ns: the same clock as Python's time.monotonic_ns. */

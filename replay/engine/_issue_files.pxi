@@ -29,6 +29,9 @@ cdef struct File:
     int64_t size
     int64_t holders
     int64_t remaining
+    int64_t opens_begun # more than have ended: a lane that holds the file is opening it, without the lock
+    int64_t opens_ended # for which lanes wait that want the file meanwhile
+    int64_t awaiting    # those lanes
 
 cdef struct Payload:
     # Older and smaller ones stay until the table goes: a lane may be writing from them.
@@ -133,14 +136,16 @@ cdef bint lacks_descriptors(Handle opened) noexcept nogil:
     return opened == -EMFILE or opened == -ENFILE
 
 
-cdef void own_handle(File *file, Handle handle) noexcept nogil:
-    """Make a handle the file's own, or close it and note the error. The caller has its lock."""
+cdef int64_t size_of_handle(File *file, Handle handle) noexcept nogil:
+    """Bytes or -errno."""
     cdef stat status
-    cdef int64_t size
     if file.backend == STDIO:
-        size = size_of_stream(stream_of(handle))
-    else:
-        size = status.st_size if fstat(<int>handle, &status) == 0 else -errno
+        return size_of_stream(stream_of(handle))
+    return status.st_size if fstat(<int>handle, &status) == 0 else -errno
+
+
+cdef void own_handle(File *file, Handle handle, int64_t size) noexcept nogil:
+    """Make a handle the file's own, or close it and note the error where its size is one. The caller has its lock."""
     file.open_error = <int>-size if size < 0 else 0
     if size < 0:
         close_handle(file, handle)
@@ -148,18 +153,51 @@ cdef void own_handle(File *file, Handle handle) noexcept nogil:
     file.handle, file.size = handle, size
 
 
-cdef void open_file(Table *table, File *file) noexcept nogil:
-    """Open a closed file or note the error; where there are no descriptors left, idle files are closed. The caller has
-    its lock. It is tried once more where none was idle: other lanes that looked for one may have closed them all."""
-    cdef Handle handle = open_handle(file)
+cdef void keep_spare(File *file, Handle handle) noexcept nogil:
+    """Keep a handle beside the file's own. The caller has its lock."""
+    cdef int64_t room
+    cdef void *grown
+    if file.spare_count == file.spare_room:
+        room = 2 * file.spare_room + 4
+        grown = realloc(file.spares, room * sizeof(Handle))
+        if grown == NULL:
+            give_up(file, handle)
+            return
+        file.spares, file.spare_room = <Handle *>grown, room
+    file.spares[file.spare_count] = handle
+    file.spare_count += 1
+
+
+cdef int open_file(Table *table, File *file) noexcept nogil:
+    """Open a closed file that the caller holds and has the lock of, which is free meanwhile: the open may hang. Returns
+    errno or 0. Where there are no descriptors left, idle files are closed. It is tried once more where none was idle:
+    other lanes that looked for one may have closed them all."""
+    cdef Handle handle
+    cdef int64_t size = 0
+    cdef int error
     cdef bint more = True
+    file.opens_begun += 1
+    pthread_mutex_unlock(&file.lock)
+    handle = open_handle(file)
     while more and lacks_descriptors(handle):
         more = close_idle(table, file)
         handle = open_handle(file)
     if handle >= 0:
-        own_handle(file, handle)
-    else:
+        size = size_of_handle(file, handle)
+    pthread_mutex_lock(&file.lock)
+    if file.handle >= 0 and handle >= 0:  # an OPEN item was faster
+        keep_spare(file, handle)
+    elif file.handle < 0 and handle >= 0:
+        own_handle(file, handle, size)
+    elif file.handle < 0:
         file.open_error = <int>-handle
+    error = file.open_error
+    if file.detached:
+        file.open_error = 0  # of the name that the file had
+    store_release(&file.opens_ended, file.opens_begun)
+    if file.awaiting:
+        wake_all(&file.opens_ended)
+    return error
 
 
 cdef Payload *payload_of(Table *table, int64_t length) noexcept nogil:

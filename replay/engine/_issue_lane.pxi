@@ -45,10 +45,13 @@ cdef struct State:
     # Shared with the feeder.
     Place ring[C_RING_BATCHES]
     int64_t no_more
+    int64_t told        # how often the feeder has filled a place or said that no more comes
+    int64_t asleep      # whether the lane sleeps until it is told
     int64_t run_ended
     int64_t starved_ns
     int64_t items_done
     int64_t not_direct
+    int64_t opening     # see Lane.opening
     # The lane's own.
     Rare rare
     Table *table
@@ -60,7 +63,6 @@ cdef struct State:
     int64_t t0
     int64_t previous_end
     int64_t crowded     # waits that it will sleep to the end, since too many lanes were spinning at an earlier one
-    int64_t asleep      # whether it sleeps until the feeder has filled a place
     int64_t held        # slot, -1 for none
     int64_t left_before # uses of the held slot that were left when it was taken up
     int64_t left        # and now, as far as this lane knows; below 0 where the plan did not say
@@ -97,28 +99,51 @@ cdef void release_file(State *lane) noexcept nogil:
     lane.left_before = lane.left = 0
 
 
-cdef void hold_file(State *lane, int64_t slot) noexcept nogil:
-    """Change over to another file, opening it if it is not."""
+cdef bint await_open(State *lane, File *file) noexcept nogil:
+    """Wait until another lane has opened a file, or failed to, in an open that may hang. The caller has its lock, which
+    is free meanwhile. False when stopped."""
+    cdef int64_t begun = file.opens_begun, opened
+    file.awaiting += 1
+    pthread_mutex_unlock(&file.lock)
+    store_relaxed(&lane.opening, C_AWAITS_OPEN)
+    opened = await_counter(lane, &file.opens_ended, begun, now_ns())
+    store_relaxed(&lane.opening, 0)
+    pthread_mutex_lock(&file.lock)
+    file.awaiting -= 1
+    return opened >= 0
+
+
+cdef bint hold_file(State *lane, int64_t slot) noexcept nogil:
+    """Change over to another file, opening it if it is not. False when stopped while another lane was opening it."""
     cdef File *file
     release_file(lane)
     lane.held = slot
     lane.moves_data = lane.special = False
     if slot < 0 or slot >= lane.table.count:
-        return
+        return True
     file = &lane.table.files[slot]
     if file.backend == NULL_IO:
         lane.error = 0
-        return
-    lane.moves_data, lane.special = True, file.special
+        return True
     pthread_mutex_lock(&file.lock)
-    if file.handle < 0 and file.open_error == 0:
-        open_file(lane.table, file)
+    while file.opens_ended < file.opens_begun:
+        if not await_open(lane, file):
+            pthread_mutex_unlock(&file.lock)
+            lane.held = -1
+            return False
+    lane.moves_data, lane.special = True, file.special
     file.holders += 1
+    lane.error = file.open_error
+    if file.handle < 0 and file.open_error == 0:
+        store_relaxed(&lane.opening, C_OPENS)
+        lane.error = open_file(lane.table, file)
+        store_relaxed(&lane.opening, 0)
     lane.stream = stream_of(file.handle) if file.backend == STDIO else NULL
     lane.fd = <int>file.handle if file.backend == POSIX else -1
-    lane.buffered_fd, lane.size, lane.error = file.buffered_fd, file.size, file.open_error
+    lane.buffered_fd, lane.size = file.buffered_fd, file.size
     lane.left_before = lane.left = file.remaining
     pthread_mutex_unlock(&file.lock)
+    return True
 
 
 cdef int make_room(State *lane, int64_t asked, int64_t available) noexcept nogil:

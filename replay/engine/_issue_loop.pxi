@@ -1,7 +1,7 @@
 # The loop of a lane, and its items that are not operations: see replay.engine.issue.
 
 cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t now) noexcept nogil:
-    """The clock after a look that found a counter at `least` or more, -1 when stopped. Spins first, then sleeps."""
+    """The clock after a look that found a cell at `least` or more, -1 when stopped. Spins first, then sleeps."""
     cdef int64_t spun_until = now + C_WINDOW_NS
     cdef int64_t seen, found = -1
     cdef bint spins = may_spin()
@@ -54,6 +54,7 @@ cdef Call call_counter(
     """A WAIT or ADD item; its end is -1 when it was given up for a stop."""
     cdef Call call
     cdef int64_t *counter
+    cdef int64_t looked
     call.begin = call.end = begin
     call.result = 0
     if not 0 <= slot < lane.counter_count:
@@ -63,13 +64,13 @@ cdef Call call_counter(
     if kind == C_ADD:
         add_and_wake(counter, amount, multiple, begin)
         call.end = now_ns()
-    elif await_counter(lane, counter, amount, begin) < 0:
+        return call
+    looked = await_counter(lane, counter, amount, begin)
+    if looked < 0:
         call.end = -1
-    else:
-        # Not when this lane woke up: what follows is due after what it waited for.
-        call.end = reached_ns(counter, amount, multiple)
-        if call.end < begin:
-            call.end = begin
+        return call
+    # Not when this lane woke up: what follows is due after what it waited for.
+    call.end = max(begin, min(reached_ns(counter, amount, multiple), looked))
     return call
 
 
@@ -94,7 +95,9 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
         if kind <= C_WRITE:
             slot = record.item.slot
             if slot != lane.held:
-                hold_file(lane, slot)
+                if not hold_file(lane, slot):
+                    batch.done = i
+                    break
                 moves_data, special = lane.moves_data, lane.special
                 stale = True
             error = lane.error
@@ -117,6 +120,9 @@ cdef void issue(State *lane, Place *batch) noexcept nogil:
                     stale = True
         elif kind < C_SLEEP:
             error = lane.rare.prepare_other(lane, kind, record.item.slot, offset)
+            if error == C_STOPPED:
+                batch.done = i
+                break
             moves_data, special = lane.moves_data, lane.special
             stale = True
         due = due_time(lane, record.item.due)
@@ -191,7 +197,7 @@ cdef int64_t compute(State *lane, int kind, int64_t begin, int64_t length) noexc
 
 cdef Place *next_batch(State *lane, Place *place) noexcept nogil:
     """`place` once the feeder has filled it; NULL when nothing more comes or the lane is stopped."""
-    cdef int64_t waiting_since = -1, now, could_begin, no_more
+    cdef int64_t waiting_since = -1, now, could_begin, no_more, told
     while True:
         no_more = load_acquire(&lane.no_more)  # before the state: a batch is queued before finish()
         if load_acquire(&place.state) == READY:
@@ -205,9 +211,10 @@ cdef Place *next_batch(State *lane, Place *place) noexcept nogil:
             sleep_until_ns(now + max(C_FEED_POLL_NS, (now - waiting_since) >> 3))
             continue
         store_relaxed(&lane.asleep, 1)
-        full_barrier()  # the feeder fills the place, then looks whether somebody sleeps
+        full_barrier()  # the feeder tells, then looks whether somebody sleeps
+        told = load_acquire(&lane.told)  # before the look at what it tells: what comes after that ends the sleep
         if load_acquire(&place.state) != READY and not load_acquire(&lane.no_more):
-            sleep_while_cell_is(&place.state, load_relaxed(&place.state), C_LONG_PIECE_NS)
+            sleep_while_cell_is(&lane.told, told, C_LONG_PIECE_NS)
         store_relaxed(&lane.asleep, 0)
     if waiting_since >= 0:
         could_begin = due_time(lane, place.records[0].item.due)

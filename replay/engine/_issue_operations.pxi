@@ -27,7 +27,7 @@ cdef void detach(File *file) noexcept nogil:
 
 
 cdef int prepare_other(State *lane, int kind, int64_t slot, int64_t offset) noexcept nogil:
-    """All that is outside of the latency; errno that refuses the item, 0 for none."""
+    """All that is outside of the latency; errno that refuses the item, 0 for none, C_STOPPED where it is given up."""
     release_file(lane)
     if not has_slot(lane, slot):
         return EBADF
@@ -43,8 +43,7 @@ cdef int prepare_other(State *lane, int kind, int64_t slot, int64_t offset) noex
         return EINVAL
     if kind == C_STAT or kind == C_OPEN:
         return 0
-    hold_file(lane, slot)
-    return lane.error
+    return lane.error if hold_file(lane, slot) else C_STOPPED
 
 
 cdef Handle another(File *file) noexcept nogil:
@@ -85,22 +84,12 @@ cdef Handle take(State *lane, int64_t slot) noexcept nogil:
 
 cdef void keep_open(File *file, Handle handle) noexcept nogil:
     """Keep what an OPEN item made: as the file's own when it has none, else beside it."""
-    cdef int64_t room
-    cdef void *grown
     pthread_mutex_lock(&file.lock)
     file.open_error = 0
-    if file.spare_count == file.spare_room:
-        room = 2 * file.spare_room + 4
-        grown = realloc(file.spares, room * sizeof(Handle))
-        if grown != NULL:
-            file.spares, file.spare_room = <Handle *>grown, room
     if file.handle < 0:
-        own_handle(file, handle)
-    elif file.spare_count < file.spare_room:
-        file.spares[file.spare_count] = handle
-        file.spare_count += 1
+        own_handle(file, handle, size_of_handle(file, handle))
     else:
-        give_up(file, handle)  # no memory to keep it in
+        keep_spare(file, handle)
     pthread_mutex_unlock(&file.lock)
 
 

@@ -109,6 +109,10 @@ class Lane(Protocol):
         """Items done so far, to show progress."""
 
     @property
+    def opening(self) -> int:
+        """What the lane does before its next item: NO_OPEN, OPENS or AWAITS_OPEN (`replay.engine.backends.base`)."""
+
+    @property
     def last_end_ns(self) -> int:
         """When the last item ended, in ns of CLOCK_MONOTONIC; before the first one, the start of the run."""
 
@@ -143,7 +147,7 @@ class PythonLane:
         self._start = start
         self._stop = stop
         self._clock = clock or MonotonicClock()
-        self._files = LaneFiles(files, self._clock)
+        self._files = LaneFiles(files, self._clock, stop)
         self._queue: deque[Batch] = deque()
         self._finished: deque[Completed] = deque()
         self._uncollected = 0
@@ -192,6 +196,11 @@ class PythonLane:
         finally:
             self._files.release()
             self.done = True
+
+    @property
+    def opening(self) -> int:
+        """See `Lane`."""
+        return self._files.opening
 
     @property
     def last_end_ns(self) -> int:
@@ -245,6 +254,8 @@ class PythonLane:
                 if stop.is_set():
                     break
                 error = files.prepare(kind, slot, offset, length) if kind < SLEEP else 0
+                if error == STOPPED:
+                    break
                 due = self._due(due_ns)
                 begin = clock.now()
                 if due - begin > WINDOW_NS and kind == READ_AT and not error and files.moves_data:
@@ -265,10 +276,11 @@ class PythonLane:
                 elif kind >= WAIT and not 0 <= slot < len(self._counters):
                     result, end = -errno.EINVAL, begin
                 elif kind == WAIT:
-                    if self._await(slot, length, begin) == STOPPED:
+                    looked = self._await(slot, length, begin)
+                    if looked == STOPPED:
                         break
                     # Not the time at which this lane woke up: the next item is due from the end of the wait.
-                    result, end = 0, max(begin, self._counters.reached_ns(slot, length, offset))
+                    result, end = 0, max(begin, min(self._counters.reached_ns(slot, length, offset), looked))
                 elif kind == ADD:
                     self._counters.add(slot, length, offset, begin)
                     result, end = 0, clock.now()

@@ -15,6 +15,7 @@ Reads and writes go to explicit offsets of the held file. Other operations make 
 from __future__ import annotations
 
 import errno
+import threading
 
 import numpy as np
 
@@ -22,14 +23,16 @@ from replay.engine.backends.base import (
     MAX_TRANSFER_BYTES,
     NO_DESCRIPTORS,
     NO_FILE,
+    NO_OPEN,
     FileSlot,
     Handle,
     PythonFiles,
     page_aligned,
 )
 from replay.engine.backends.posix import BLOCK_BYTES, DirectPosixBackend
-from replay.engine.clock import Clock
+from replay.engine.clock import PIECE_NS, STOPPED, Clock, StopFlag
 from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT
+from traces.units import NS_PER_S
 
 CONSUMED_BYTES = 1 << 19
 """Most bytes of a read's buffer that are touched before the read is due: about the size of a core's own cache."""
@@ -43,12 +46,14 @@ END_OF_FILE_READ_BYTES = 4096
 class LaneFiles:
     """The files of a process as one lane uses them.
 
-    `not_direct`: writes of a direct back end that went through the page cache.
+    `not_direct`: writes of a direct back end that went through the page cache. `opening`: see `Lane`.
     """
 
-    def __init__(self, files: PythonFiles, clock: Clock) -> None:
+    def __init__(self, files: PythonFiles, clock: Clock, stop: StopFlag) -> None:
         self._files = files
         self._clock = clock
+        self._stop = stop
+        self.opening = NO_OPEN
         self._held = -1
         self._uses = 0
         self._file = NO_FILE
@@ -62,11 +67,12 @@ class LaneFiles:
         return self._file.backend.moves_data
 
     def prepare(self, kind: int, slot: int, offset: int, length: int) -> int:
-        """Prepare an item before its wait, outside of its latency. Returns the errno that refuses it, or 0."""
+        """Prepare an item before its wait, outside of its latency. Returns the errno that refuses it, or 0; STOPPED
+        where a stop ended the wait for another lane that was opening the file."""
         if kind > WRITE_AT:
             return self._prepare_other(kind, slot, offset)
-        if slot != self._held:
-            self._hold(slot)
+        if slot != self._held and not self._hold(slot):
+            return STOPPED
         if self._file.error:
             return self._file.error
         if offset < 0 or length < 0:
@@ -108,8 +114,7 @@ class LaneFiles:
         if kind == SEEK and offset < 0:
             return errno.EINVAL
         if kind in (CLOSE, SYNC, SEEK):
-            self._hold(slot)
-            return self._file.error
+            return self._file.error if self._hold(slot) else STOPPED
         return 0
 
     def _prepare_rename(self, slot: int, mine: FileSlot, new: int) -> int:
@@ -236,9 +241,20 @@ class LaneFiles:
         self._files.release(self._held, self._uses)
         self._held, self._uses, self._file = -1, 0, NO_FILE
 
-    def _hold(self, slot: int) -> None:
+    def _hold(self, slot: int) -> bool:
+        """Whether it now holds the file; False after a stop."""
         self.release()
-        self._held, self._file = slot, self._files.hold(slot)
+        file = self._files.hold(slot, self)
+        if file is not None:
+            self._held, self._file = slot, file
+        return file is not None
+
+    def await_open(self, opened: threading.Event) -> bool:
+        """Wait until another lane has opened the file that this one wants, or failed to. False when stopped."""
+        while not opened.wait(PIECE_NS / NS_PER_S):
+            if self._stop.is_set():
+                return False
+        return True
 
     def _make_room(self, asked: int, available: int) -> None:
         """Grow the read buffer, and touch the part that the read fills: page faults are not part of its latency."""

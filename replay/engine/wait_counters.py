@@ -4,7 +4,8 @@ A counter only grows. A lane adds to it with an ADD item and waits for it with a
 either core. The lanes may belong to different processes where `cells` lies in shared memory.
 
 A counter remembers when it reached the latest sums that lanes wait for. A lane that wakes up late counts from then on,
-as if it had been woken in time. Otherwise each wait would make the replay longer by a wake-up (50 us).
+as if it had been woken in time. Otherwise each wait would make the replay longer by a wake-up (50 us). No wait ends
+before the addition that it waited for; `Counters.reached_ns` says when it ends later.
 """
 
 from __future__ import annotations
@@ -86,12 +87,18 @@ class Counters:
             cells[0] += amount
 
     def reached_ns(self, index: int, least: int, multiple: int) -> int:
-        """When counter `index` reached `least`, which it has and which is a multiple; 0 when that is too long ago."""
+        """When counter `index` reached `least`, a multiple of `multiple` that it has reached. 0 for a `least` of 0.
+
+        Exact while at most COUNTER_STAMPS - 2 further multiples have been reached. After that it is when the oldest of
+        these was reached, which is later, but the same time where one addition jumped over all of them. While a lane is
+        adding, the answer may be the time of that addition. The answer is never too early; a lane that saw the sum
+        before the answer takes the time of its look.
+        """
         unit = least // multiple
         if unit <= 0:
             return 0
-        stamp = int(self.cells[index, 1 + unit % COUNTER_STAMPS])
-        return stamp if self.value(index) // multiple - unit < COUNTER_STAMPS - 1 else 0
+        oldest = self.value(index) // multiple - (COUNTER_STAMPS - 2)
+        return int(self.cells[index, 1 + max(unit, oldest) % COUNTER_STAMPS])
 
 
 def _compiled_add() -> Callable[[np.ndarray, int, int, int, int], None] | None:

@@ -28,6 +28,9 @@ PAGE_BYTES = 4096
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 """errno of an open when there are no descriptors left: an idle file is closed, and the open is repeated."""
 
+NO_OPEN, OPENS, AWAITS_OPEN = range(3)
+"""What a lane does for its next item: nothing, it opens the file, or it waits while another lane opens it."""
+
 Handle = Any
 """An open file of one back end. Only that back end knows what it is."""
 
@@ -127,16 +130,26 @@ class HeldFile(NamedTuple):
 NO_FILE = HeldFile(backend=NullBackend(), handle=None, size=0, error=errno.EBADF, left=-1)
 
 
+class OpeningLane(Protocol):
+    """A lane that wants to hold a file. `opening`: NO_OPEN, OPENS or AWAITS_OPEN."""
+
+    opening: int
+
+    def await_open(self, opened: threading.Event) -> bool:
+        """Wait until another lane has opened the file, or failed to. False when stopped."""
+
+
 class _SharedFile:
     """The state of one slot. The lock guards all attributes that are assigned after it.
 
     `spares`: handles from OPEN items that are not the file's own and that no lane uses.
     `detached`: whether the file was renamed while lanes held it. The last of these lanes closes it.
+    `opening`: set when the lane has ended that is opening the file, without the lock; None while no lane does.
     """
 
     __slots__ = (
-        "backend", "close_error", "detached", "handle", "holders", "lock", "open_error", "opened", "remaining", "size",
-        "slot", "spares",
+        "backend", "close_error", "detached", "handle", "holders", "lock", "open_error", "opened", "opening",
+        "remaining", "size", "slot", "spares",
     )  # fmt: skip
 
     def __init__(self, slot: FileSlot, backend: Backend) -> None:
@@ -147,11 +160,46 @@ class _SharedFile:
         self.spares: list[Handle] = []
         self.detached = False
         self.opened = False
+        self.opening: threading.Event | None = None
         self.size = 0
         self.open_error = 0
         self.close_error = 0
         self.holders = 0
         self.remaining = slot.uses
+
+    def take_opened(self, found: _Opened) -> int:
+        """Take what an open gave, and return the errno for the lane that made it. The caller has the lock."""
+        if found.opened and self.opened:  # an OPEN item was faster
+            self.spares.append(found.handle)
+        elif not self.opened:
+            self.handle, self.opened, self.size, self.open_error = found
+        error = self.open_error
+        if self.detached:
+            self.open_error = 0  # of the name that the file had
+        return error
+
+
+class _Opened(NamedTuple):
+    """What an open gave. `error`: errno of the open, or of the look at the size after it; or 0."""
+
+    handle: Handle = None
+    opened: bool = False
+    size: int = 0
+    error: int = 0
+
+
+def _try_open(file: _SharedFile) -> _Opened:
+    slot, handle, opened = file.slot, None, False
+    try:
+        handle = file.backend.open(slot.path, writable=slot.writable, create=slot.create)
+        opened = True
+        return _Opened(handle=handle, opened=True, size=file.backend.size(handle))
+    except OSError as error:
+        return _Opened(handle=handle, opened=opened, error=error.errno or errno.EIO)
+
+
+def _held(file: _SharedFile, error: int) -> HeldFile:
+    return HeldFile(backend=file.backend, handle=file.handle, size=file.size, error=error, left=file.remaining)
 
 
 class PythonFiles:
@@ -183,18 +231,31 @@ class PythonFiles:
         """The back end of an existing slot."""
         return self._files[index].backend
 
-    def hold(self, index: int) -> HeldFile:
-        """The file, opened if it was not open. Give it back with `release`, also when it has an error."""
+    def hold(self, index: int, lane: OpeningLane) -> HeldFile | None:
+        """The file, opened if it was not open; None when the lane was stopped while another one was opening it.
+
+        Give it back with `release`, also when it has an error.
+        """
         if not 0 <= index < len(self._files):
             return NO_FILE
         file = self._files[index]
-        with file.lock:
-            if not file.opened and not file.open_error:
-                self._open(file)
-            file.holders += 1
-            return HeldFile(
-                backend=file.backend, handle=file.handle, size=file.size, error=file.open_error, left=file.remaining
-            )
+        try:
+            while True:
+                with file.lock:
+                    opening = file.opening
+                    if opening is None:
+                        file.holders += 1
+                        if file.opened or file.open_error:
+                            return _held(file, file.open_error)
+                        file.opening = threading.Event()
+                        break
+                lane.opening = AWAITS_OPEN
+                if not lane.await_open(opening):
+                    return None
+            lane.opening = OPENS
+            return self._open(file)
+        finally:
+            lane.opening = NO_OPEN
 
     def release(self, index: int, uses: int) -> None:
         """Give back a held file after `uses` operations. The last operation of all lanes closes the file."""
@@ -301,27 +362,25 @@ class PythonFiles:
                     raise
             more = self._close_idle(file)
 
-    def _open(self, file: _SharedFile) -> None:
-        """Open a closed file or note the error. The caller has its lock.
+    def _open(self, file: _SharedFile) -> HeldFile:
+        """Open a closed file that the caller holds, without its lock: the open may hang.
 
         It is tried once more where no file was idle: other lanes that looked for one, too, may have closed them all.
         """
-        file.open_error = self._try_open(file)
-        more = True
-        while more and file.open_error in NO_DESCRIPTORS:
-            more = self._close_idle(file)
-            file.open_error = self._try_open(file)
-
-    def _try_open(self, file: _SharedFile) -> int:
-        """Open a file. Returns errno, or 0 when it is open."""
-        slot = file.slot
+        found, more = _Opened(error=errno.EIO), True  # the error of a back end that raised something else
         try:
-            file.handle = file.backend.open(slot.path, writable=slot.writable, create=slot.create)
-            file.opened = True
-            file.size = file.backend.size(file.handle)
-        except OSError as error:
-            return error.errno or errno.EIO
-        return 0
+            found = _try_open(file)
+            while more and found.error in NO_DESCRIPTORS:
+                more = self._close_idle(file)
+                found = _try_open(file)
+        finally:
+            with file.lock:
+                opening, file.opening = file.opening, None
+                error = file.take_opened(found)
+                held = _held(file, error)
+            if opening is not None:
+                opening.set()
+        return held
 
     def _close(self, file: _SharedFile) -> bool:
         """Close all handles of a file that no lane holds. The caller has its lock. Returns whether there were any."""

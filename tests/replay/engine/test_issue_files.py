@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from replay.engine.backends.base import FileSlot
+from replay.engine.backends.base import AWAITS_OPEN, NO_OPEN, OPENS, FileSlot
 from replay.engine.clock import StartGate, StopFlag
 from replay.engine.issue import make_files, make_lane
-from replay.engine.items import MARK, READ_AT, LoopPace
+from replay.engine.items import MARK, READ_AT, SEEK, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, open_paths, results  # noqa: F401
 from traces.errors import ReplayError
@@ -69,6 +69,55 @@ def test_the_time_of_an_open_is_lag_and_not_latency(core, tmp_path):
     assert completed.result.tolist() == [0, -errno.ESPIPE]
     assert completed.due_ns[1] == 0
     assert completed.begin_ns[1] >= opened_ns
+
+
+@pytest.mark.parametrize("kind", [READ_AT, SEEK])
+def test_an_open_that_hangs_holds_up_no_other_lane_after_a_stop(core, tmp_path, kind):
+    """A named pipe is open once it has a writer."""
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    files = make_files([FileSlot(path=bytes(fifo), uses=2)], core=core)
+    start, stop = StartGate(), StopFlag()
+    start.open(time.monotonic_ns())
+    lanes = [make_lane(files, pace=LoopPace.NONE, start=start, stop=stop) for _ in range(2)]
+    threads = [threading.Thread(target=lane.run, daemon=True) for lane in lanes]
+    for lane, thread, state in zip(lanes, threads, (OPENS, AWAITS_OPEN), strict=True):
+        lane.submit(make_batch((kind, 0, 0, 10, 0)))
+        lane.finish()
+        thread.start()
+        while lane.opening != state:
+            time.sleep(0.001)
+    assert files.failures() == []
+    files.close_all()
+    stop.set()
+    threads[1].join(60)
+    assert [lane.done for lane in lanes] == [False, True]
+    assert [done.count for done in collect_all(lanes[1])] == [0]
+    with open(fifo, "wb"):
+        threads[0].join(60)
+    assert [lane.opening for lane in lanes] == [NO_OPEN, NO_OPEN]
+    assert bytes(fifo) not in open_paths()
+
+
+def test_a_lane_that_waited_for_an_open_shares_what_it_gave(core, tmp_path):
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    files = make_files([FileSlot(path=bytes(fifo), uses=3)], core=core)
+    start = StartGate()
+    start.open(time.monotonic_ns())
+    lanes = [make_lane(files, pace=LoopPace.NONE, start=start, stop=StopFlag()) for _ in range(3)]
+    threads = [threading.Thread(target=lane.run) for lane in lanes]
+    for lane, thread, state in zip(lanes, threads, (OPENS, AWAITS_OPEN, AWAITS_OPEN), strict=True):
+        lane.submit(make_batch((READ_AT, 0, 0, 10, 0)))
+        lane.finish()
+        thread.start()
+        while lane.opening != state:
+            time.sleep(0.001)
+    with open(fifo, "wb"):
+        for thread in threads:
+            thread.join()
+    assert [done.result.tolist() for lane in lanes for done in collect_all(lane)] == [[-errno.ESPIPE]] * 3
+    assert bytes(fifo) not in open_paths(), "all three were counted as uses"
 
 
 def test_too_small_a_count_of_uses_costs_another_open_only(core, data):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replay.engine.wait_counters import COUNTER_STAMPS, COUNTER_WORDS, Counters
 
-amounts = st.lists(st.integers(1, 20), min_size=1, max_size=30)
+amounts = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 2_000)), min_size=1, max_size=30)
 
 
 @pytest.fixture(params=["python", "compiled"])
@@ -25,11 +25,27 @@ def counters(request: pytest.FixtureRequest) -> Counters:
 def test_a_counter_remembers_when_it_reached_its_latest_sums(counters: Counters) -> None:
     for number in range(1, 21):
         counters.add(1, 1, 1, 100 * number)
-    known = [counters.reached_ns(1, least, 1) for least in range(22)]
-    latest = 20 - (COUNTER_STAMPS - 2)
-    assert known[latest:21] == [100 * number for number in range(latest, 21)]
-    assert set(known[:latest]) == {0}
+    known = [counters.reached_ns(1, least, 1) for least in range(21)]
+    oldest = 20 - (COUNTER_STAMPS - 2)
+    assert known == [0] + [100 * oldest] * (oldest - 1) + [100 * number for number in range(oldest, 21)]
     assert counters.cells[0].tolist() == counters.cells[2].tolist() == [0] * COUNTER_WORDS
+
+
+@given(amounts=amounts, multiple=st.integers(1, 4), compiled=st.booleans())
+def test_a_time_is_never_too_early_and_exact_while_it_is_kept(
+    amounts: list[int], multiple: int, compiled: bool
+) -> None:
+    counters = Counters.of(1)
+    if not compiled:
+        counters._add = None
+    for now, amount in enumerate(amounts, 1):
+        counters.add(0, amount, multiple, now)
+    sums = np.cumsum(amounts)
+    last = int(sums[-1]) // multiple
+    exact = [1 + int(np.searchsorted(sums, unit * multiple)) for unit in range(1, last + 1)]
+    known = [counters.reached_ns(0, unit * multiple, multiple) for unit in range(1, last + 1)]
+    oldest = max(1, last - (COUNTER_STAMPS - 2))
+    assert known == [max(time, exact[oldest - 1]) for time in exact]
 
 
 def test_of_those_who_meet_the_last_one_counts(counters: Counters) -> None:

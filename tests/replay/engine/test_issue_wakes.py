@@ -1,0 +1,59 @@
+"""A compiled lane that falls asleep just as the feeder has something for it: no wake-up is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+
+SOURCE = Path(__file__).with_name("held_sleep.c")
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
+PROGRAM = """
+import ctypes, sys, threading, time
+from replay.engine.clock import StopFlag
+from replay.engine.issue import make_files, make_lane
+from replay.engine.items import MARK, LoopPace
+from tests.fakes import make_batch
+from tests.replay.engine.issue_lanes import started
+
+held = ctypes.CDLL(sys.argv[1])
+sleeps, let_go, timed_out = (ctypes.c_int.in_dll(held, name) for name in ("sleeps", "let_go", "timed_out"))
+lane = make_lane(make_files([], core="compiled"), pace=LoopPace.THINK, start=started(), stop=StopFlag())
+thread = threading.Thread(target=lane.run)
+thread.start()
+
+def as_it_falls_asleep(tell, number):
+    while sleeps.value < number:
+        time.sleep(0.001)
+    tell()
+    let_go.value = number
+
+as_it_falls_asleep(lambda: lane.submit(make_batch((MARK, -1, 0, 0, 0))), 1)
+as_it_falls_asleep(lane.finish, 2)
+thread.join()
+print(lane.items_done, sleeps.value, timed_out.value)
+"""
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+def test_what_the_feeder_says_as_a_lane_falls_asleep_is_heard(tmp_path: Path) -> None:
+    if os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
+        pytest.importorskip("replay.engine._issue")
+    library = tmp_path / "held_sleep.so"
+    subprocess.run([str(COMPILER), "-shared", "-fPIC", "-O1", str(SOURCE), "-o", str(library), "-ldl"], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(library)],
+        cwd=ROOT,
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["1", "2", "0"], done.stderr
