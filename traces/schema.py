@@ -136,12 +136,14 @@ SPANS_SCHEMA = pa.schema(
         pa.field("start_ns", pa.int64(), nullable=False),
         pa.field("end_ns", pa.int64(), nullable=False),
         pa.field("origin", _ENUM),
+        pa.field("fetched_ns", pa.int64()),
     ]
 )
 """One row per span, sorted by (rank, start_ns). `step` spans of one rank do not overlap. `compute` spans are a
 union over threads (thread UNION_THREAD) and disjoint. The others may nest. A `step` span without a number is a piece of
 a step, in a part of a capture whose window cuts it. `origin`: `reconstructed` for spans of steps that no profile
-shows; null or `traced` for all others."""
+shows; null or `traced` for all others. `fetched_ns`: the end of the batch fetch (`input_wait`) that first used what a
+`pipeline` span made; null where the profile does not say."""
 
 HDF5_SCHEMA = pa.schema(
     [

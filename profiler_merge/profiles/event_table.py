@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+
+from traces.errors import ProfileError
 
 NUMBER_STATS = (
     "step_num", "element_id", "input_element_id", "id", "parent_id", "iter_num", "element_size",
@@ -140,3 +142,45 @@ class Profile:
     def line_ids(self) -> np.ndarray:
         """int64 `id` per row of `lines`."""
         return np.array([line.id for line in self.lines], np.int64)
+
+
+def beside(first: Profile, second: Profile) -> Profile:
+    """The events of two profilers that ran in one process at the same time, such as JAX's and TensorFlow's.
+
+    The facts of the file (`path`, `hostnames`, `options`) are those of the first.
+    Raises: ProfileError where one of them has no date.
+    """
+    if first.epoch_start_ns is None or second.epoch_start_ns is None:
+        undated = first if first.epoch_start_ns is None else second
+        raise ProfileError(f"{undated.path} has no date, so its events cannot be put beside those of another profile")
+    shift = {
+        "line": len(first.lines),
+        "name": len(first.names),
+        "plane": len(first.planes),
+        "text": len(first.texts),
+        "row": len(first),
+    }
+    stats = dict(first.stats)
+    for key, (rows, values) in second.stats.items():
+        values = values + shift["text"] if key in TEXT_STATS else values
+        before = stats.get(key, (np.empty(0, np.int64), np.empty(0, values.dtype)))
+        stats[key] = np.concatenate((before[0], rows + shift["row"])), np.concatenate((before[1], values))
+    lines = tuple(replace(line, plane=line.plane + shift["plane"]) for line in second.lines)
+    return replace(
+        first,
+        planes=(*first.planes, *second.planes),
+        lines=(*first.lines, *lines),
+        names=(*first.names, *second.names),
+        display_names=(*first.display_names, *second.display_names),
+        line=np.concatenate((first.line, second.line + np.int32(shift["line"]))),
+        name=np.concatenate((first.name, second.name + np.int32(shift["name"]))),
+        start_ns=np.concatenate((first.start_ns, second.start_ns)),
+        duration_ns=np.concatenate((first.duration_ns, second.duration_ns)),
+        stats=stats,
+        texts=(*first.texts, *second.texts),
+        skipped_fields={
+            message: first.skipped_fields.get(message, 0) + second.skipped_fields.get(message, 0)
+            for message in (*first.skipped_fields, *second.skipped_fields)
+        },
+        warnings=(*first.warnings, *second.warnings),
+    )

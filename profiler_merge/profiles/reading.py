@@ -9,9 +9,12 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.event_table import Profile, beside
 from profiler_merge.profiles.kineto.names import cycles_of
 from profiler_merge.profiles.xplane import decode as xplane
+
+INPUT_FOLDER = "tf.data"
+"""As `profiler_merge.recording` names it; that module imports nothing of ours."""
 
 _JSON = re.compile(rb'\s*\{\s*"')
 _VIEWER = re.compile(rb'"/(host|device):[A-Z]')
@@ -20,6 +23,8 @@ _HEAD_BYTES = 64 << 10
 
 def profile_kind(path: Path) -> str:
     """What `recognise` calls a file that is a profile: `kineto`, `tensorflow trace`, or `xplane` for all else."""
+    if not path.is_file():
+        return "xplane"  # a FIFO would be waited for; the reader says what is wrong
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -34,9 +39,23 @@ def profile_kind(path: Path) -> str:
 
 
 def profile_files(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
-    """The files of each profile: PyTorch's profiler writes one a cycle of its schedule, TensorFlow's one in all."""
+    """The files of each profile: PyTorch's profiler writes one a cycle of its schedule, TensorFlow's one in all.
+
+    `recording()` of a JAX program lets TensorFlow's profiler write what tf.data does into a folder INPUT_FOLDER.
+    """
     kineto = [path for path in paths if profile_kind(path) == "kineto"]
-    return [*((path,) for path in paths if path not in kineto), *cycles_of(kineto)]
+    others = [path for path in paths if path not in kineto]
+    inputs = {_recorded_in(path): path for path in others if INPUT_FOLDER in path.parts}
+    loops = [path for path in others if path not in inputs.values()]
+    found = [(path, inputs.pop(_recorded_in(path))) if _recorded_in(path) in inputs else (path,) for path in loops]
+    return [*found, *((path,) for path in inputs.values()), *cycles_of(kineto)]
+
+
+def _recorded_in(path: Path) -> Path:
+    """The folder that `recording()` was given, above the ones of the profilers."""
+    parts = path.parts
+    end = min(parts.index(name) if name in parts else len(parts) - 1 for name in (INPUT_FOLDER, "plugins"))
+    return Path(*parts[:end])
 
 
 def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profile:
@@ -54,4 +73,5 @@ def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profil
         from profiler_merge.profiles.trace_viewer.viewer_events import read_profile as read_viewer
 
         return read_viewer(files[0], skip_damaged=skip_damaged)
-    return xplane.read_profile(files[0])
+    profiles = [xplane.read_profile(each) for each in files]
+    return profiles[0] if len(profiles) == 1 else beside(*profiles)

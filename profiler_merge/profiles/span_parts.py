@@ -17,6 +17,12 @@ STEP, COMPUTE, INPUT_WAIT, PIPELINE, CHECKPOINT, COLLECTIVE, OTHER = (
     for kind in ("step", "compute", "input_wait", "pipeline", "checkpoint", "collective", "other")
 )
 
+NOT_FETCHED = np.iinfo(np.int64).min
+"""`SpanColumns.fetched_ns` where no batch fetch is known to have used what the span made."""
+
+BETWEEN_STEPS = "between_steps"
+"""As `profiler_merge.recording` names what the loop does between two steps; that module imports nothing of ours."""
+
 MOST_PER_STEP = 4
 """Annotations that occur more often, and more than 64 times in all, are details of the code, not phases of a loop."""
 
@@ -27,7 +33,8 @@ class SpanColumns:
 
     `thread` (int64): the line's id, or UNION_THREAD where several threads take part. `kind` (int8): code of
     SPAN_KINDS. `name` (int32): row of `vocabulary`, whose texts are valid UTF-8. `step` (int32): the step that
-    the span starts in, or NO_STEP. `start_ns`, `end_ns` (int64): on the profile's clock.
+    the span starts in, or NO_STEP. `start_ns`, `end_ns` (int64): on the profile's clock. `fetched_ns` (int64): the end
+    of the batch fetch that first used what a `pipeline` span made, or NOT_FETCHED.
     """
 
     thread: np.ndarray
@@ -37,6 +44,7 @@ class SpanColumns:
     step: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
+    fetched_ns: np.ndarray
 
     def __len__(self) -> int:
         """Number of spans."""
@@ -52,7 +60,8 @@ class SpanColumns:
 class SpanPart:
     """Spans of one kind: one row each; `thread` as in SpanColumns, `name` texts by row of the profile's names.
 
-    `step` (int32): the step of each span, None for the one that it starts in.
+    `step` (int32): the step of each span, None for the one that it starts in. `fetched`: as `SpanColumns.fetched_ns`,
+    None where no span is known to have made what a batch fetch used.
     """
 
     kind: int
@@ -61,6 +70,7 @@ class SpanPart:
     thread: np.ndarray
     name: np.ndarray
     step: np.ndarray | None = None
+    fetched: np.ndarray | None = None
 
     @property
     def intervals(self) -> Intervals:
@@ -119,6 +129,9 @@ def span_columns(parts: Sequence[SpanPart], texts: Sequence[str], steps: SpanPar
     step = np.concatenate(
         [step_at(part.start, steps.start, steps.end, numbers) if part.step is None else part.step for part in parts]
     )
+    fetched = np.concatenate(
+        [np.full(len(part.start), NOT_FETCHED) if part.fetched is None else part.fetched for part in parts]
+    )
     order = np.lexsort((kind, -end, start))
     used, rows = np.unique(name, return_inverse=True)
     return SpanColumns(
@@ -129,6 +142,7 @@ def span_columns(parts: Sequence[SpanPart], texts: Sequence[str], steps: SpanPar
         step=step[order].astype(np.int32),
         start_ns=start[order],
         end_ns=end[order],
+        fetched_ns=fetched[order],
     )
 
 
@@ -187,6 +201,14 @@ def events_part(profile: Profile, kind: int, rows: np.ndarray) -> SpanPart:
         thread=profile.line_ids[profile.line[rows]],
         name=profile.name[rows],
     )
+
+
+def between_steps(profile: Profile, rows: np.ndarray, main: np.ndarray, steps: int) -> np.ndarray:
+    """`rows`, in which the loop waits for input as the framework shows it, or where there are none those of what
+    `recording()` marks between the steps. `steps`: how many there are."""
+    marked = rows_of(profile, BETWEEN_STEPS, main)
+    # A loop that does not use `step()` has the first mark alone, which lasts as long as its first step.
+    return rows if len(rows) or 2 * len(marked) < steps else marked
 
 
 def rows_of(profile: Profile, pattern: str, lines: np.ndarray, but: str = "(?!)") -> np.ndarray:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from profiler_merge.profiles.event_table import Profile
+from profiler_merge.profiles.input_chain import fetched_ns, outermost_on_lines
 from profiler_merge.profiles.span_parts import (
     CHECKPOINT,
     COLLECTIVE,
@@ -21,6 +22,7 @@ from profiler_merge.profiles.span_parts import (
     LoopParts,
     SpanColumns,
     SpanPart,
+    between_steps,
     cut,
     events_part,
     joined,
@@ -46,8 +48,9 @@ _SAVE_LABEL = r"checkpoint"
 _SAVE = rf"{_SAVE_LABEL}|(?:.*:|EagerLocalExecute: )(?:SaveV2|SaveSlices|MergeV2Checkpoints)"
 _RESTORE = r"(?:.*:|EagerLocalExecute: )(?:RestoreV2|RestoreSlice)"
 _PRODUCE = rf"Iterator::.*|\w+Produce|ParallelInterleaveInitializeInput|ExecutorState::Process|{_KERNEL}"
+_PIPELINE_LINES = r"tf_data_(?!iterator_get_next).*"
 _INTERNAL = (
-    r"\$.*|.*::.*|_send_.*|tf\..*|convert_to_tensor|Eager.*|TFE_.*|ValidateInputTypeAndPlacement|FunctionRun|SessionRun"
+    r"\$.*|.*::.*|between_steps|_send_.*|tf\..*|convert_to_tensor|Eager.*|TFE_.*|ValidateInputTypeAndPlacement|FunctionRun|SessionRun"
     rf"|ExecutorDoneCallback|\w+Allocation|\w+Deallocation|\w+Produce|\w+Consume|TfOpRun.*|RunGraph.*|{_KERNEL}"
 )
 
@@ -83,7 +86,7 @@ def profile_spans(profile: Profile) -> SpanColumns:
         loop.checkpoint,
         replace(loop.restore, name=np.full(len(loop.restore.name), restore_name)),
         union_part(COMPUTE, start, end, compute_name),
-        _pipeline(profile),
+        _pipeline(profile, loop.wait.intervals),
         _other(profile, loop),
     ]
     return span_columns(parts, texts, loop.steps, loop.numbers)
@@ -92,9 +95,10 @@ def profile_spans(profile: Profile) -> SpanColumns:
 def _loop(profile: Profile) -> LoopParts:
     main = main_line(profile)
     is_main = np.arange(len(profile.lines)) == main
-    is_pipeline = profile.lines_matching(r"tf_data_(?!iterator_get_next).*")
+    is_pipeline = profile.lines_matching(_PIPELINE_LINES)
     numbers, steps = _steps(profile, main)
     wait_rows = np.concatenate([rows_of(profile, _GET_NEXT, ~is_pipeline), rows_of(profile, _INPUT_LABEL, is_main)])
+    wait_rows = between_steps(profile, wait_rows, is_main, len(numbers))
     wait = joined(profile, INPUT_WAIT, wait_rows, name_from=_GET_NEXT)
     collective = joined(profile, COLLECTIVE, rows_of(profile, _COLLECTIVE, ~is_pipeline))
     checkpoint = joined(profile, CHECKPOINT, rows_of(profile, _SAVE, ~is_pipeline))
@@ -179,14 +183,16 @@ def _eigen_regions(profile: Profile, line: int) -> Intervals:
     return Intervals.union_of(profile.start_ns[marks[pairs]], profile.end_ns[marks[pairs + 1]])
 
 
-def _pipeline(profile: Profile) -> SpanPart:
-    """Outermost producer events of every tf.data thread: iterators, and the map functions of its private pool."""
-    rows = rows_of(profile, _PRODUCE, profile.lines_matching(r"tf_data_(?!iterator_get_next).*"))
-    rows = rows[profile.duration_ns[rows] > 0]
-    start, end, line = profile.start_ns, profile.end_ns, profile.line[rows]
-    bounds = np.flatnonzero(np.append(True, line[1:] != line[:-1])) if len(rows) else np.empty(0, np.int64)
-    outer = [outermost(start, end, group) for group in np.split(rows, bounds[1:])]
-    return events_part(profile, PIPELINE, np.concatenate(outer))
+def _pipeline(profile: Profile, waits: Intervals) -> SpanPart:
+    """Outermost producer events of every tf.data thread: iterators, and the map functions of its private pool.
+
+    waits: the batch fetches of the loop.
+    """
+    is_pipeline = profile.lines_matching(_PIPELINE_LINES)
+    rows = rows_of(profile, _PRODUCE, is_pipeline)
+    rows = outermost_on_lines(profile, rows[profile.duration_ns[rows] > 0])
+    fetched = fetched_ns(profile, rows, rows_of(profile, _GET_NEXT, ~is_pipeline), waits)
+    return replace(events_part(profile, PIPELINE, rows), fetched=fetched)
 
 
 def _other(profile: Profile, loop: LoopParts) -> SpanPart:

@@ -20,6 +20,7 @@ from profiler_merge.profiles.span_parts import (
     LoopParts,
     SpanColumns,
     SpanPart,
+    between_steps,
     cut,
     events_part,
     joined,
@@ -45,7 +46,7 @@ _ENQUEUE = rf"{_BACKEND}:.*|c10d::.*|record_param_comms"
 _SAVE = r"checkpoint|torch/serialization\.py\(\d+\): save"
 _RESTORE = r"torch/serialization\.py\(\d+\): load"
 _STEP_PARTS = rf"{_OPTIMIZER}|DistributedDataParallel\.forward|FullyShardedDataParallel\.forward"
-_INTERNAL = rf"{_STEP_PARTS}|detach_?|Optimizer\.zero_grad#.*|.*::.*|\[.*\]|torch/.*"
+_INTERNAL = rf"{_STEP_PARTS}|between_steps|detach_?|Optimizer\.zero_grad#.*|.*::.*|\[.*\]|torch/.*"
 _BLOCKED = r"(?:cuda|hip)(?:Stream|Device|Event)Synchronize"
 
 
@@ -112,11 +113,16 @@ def _loop(profile: Profile) -> LoopParts:
     return LoopParts(
         numbers=numbers,
         steps=steps,
-        wait=joined(profile, INPUT_WAIT, rows_of(profile, _WAIT, _is_main(profile))),
+        wait=joined(profile, INPUT_WAIT, _waits(profile, len(numbers))),
         collective=joined(profile, COLLECTIVE, collective),
         checkpoint=joined(profile, CHECKPOINT, rows_of(profile, _SAVE, on_cpu)),
         restore=joined(profile, CHECKPOINT, rows_of(profile, _RESTORE, on_cpu)),
     )
+
+
+def _waits(profile: Profile, steps: int) -> np.ndarray:
+    main = _is_main(profile)
+    return between_steps(profile, rows_of(profile, _WAIT, main), main, steps)
 
 
 def _steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
@@ -127,7 +133,7 @@ def _steps(profile: Profile) -> tuple[np.ndarray, SpanPart]:
     keep = main[profile.line[rows]] & (profile.duration_ns[rows] > 0)
     if keep.any():
         numbers, rows = numbers[keep], rows[keep]
-        if len(rows) > 1 and not _worked(profile, rows[-1]):
+        if len(rows) > 1 and (_stopped_in(profile, rows) or not _worked(profile, rows[-1])):
             numbers, rows = numbers[:-1], rows[:-1]
         if not (np.diff(numbers) > 0).all():
             numbers = np.arange(len(rows))
@@ -154,6 +160,18 @@ def _between(profile: Profile, main: np.ndarray) -> tuple[np.ndarray, SpanPart]:
         trained = np.diff(np.searchsorted(profile.start_ns[updates], np.append(start, end_of_all))) > 0
         part = replace(part, **{name: getattr(part, name)[trained] for name in ("start", "end", "thread", "name")})
     return np.arange(len(part.start), dtype=np.int32), part
+
+
+def _stopped_in(profile: Profile, marks: np.ndarray) -> bool:
+    """Whether anchors of the end lie in the last mark, and no others after the first: the profiler was stopped in it.
+
+    Such a mark began with the last `step()` and is no training, whatever ran before the profiler was stopped.
+    """
+    anchors, _ = profile.stat("i")
+    set_ns = profile.start_ns[anchors]
+    of_mark = np.searchsorted(profile.start_ns[marks], set_ns, side="right") - 1
+    in_last = (of_mark == len(marks) - 1) & (set_ns < profile.end_ns[marks[-1]])
+    return bool(in_last.any() and not ((of_mark > 0) & (of_mark < len(marks) - 1)).any())
 
 
 def _worked(profile: Profile, mark: int) -> bool:

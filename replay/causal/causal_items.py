@@ -14,9 +14,10 @@ from typing import TypedDict
 
 import numpy as np
 
-from replay.causal.dependencies import FETCHES, OPENINGS, Dependencies, DependencyReader
+from replay.causal.dependencies import FETCHES, MOMENTS, NO_GATE, OPENINGS, Dependencies, DependencyReader
 from replay.causal.feed import NO_EVENT
 from replay.causal.model import LoopModel, starts_batch
+from replay.causal.production import Production
 from replay.causal.training_loop import COLLECTIVE, ENTRY, FETCH
 from replay.engine.items import SLEEP
 from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
@@ -156,8 +157,9 @@ class _CausalLane:
         self._lead = model.lead
         self._fetch_number = np.where(model.loop.kind == FETCH, np.cumsum(model.loop.kind == FETCH) - 1, NO_FETCH)
         self._own = counters.lane(lane)
-        self._gates = {OPENINGS: counters.openings, FETCHES: counters.fetches}
-        self._awaited = {OPENINGS: 0, FETCHES: 0}
+        self._gates = np.array([0, counters.openings, counters.fetches, counters.ready])
+        self._awaited = {OPENINGS: 0, FETCHES: 0, MOMENTS: 0}
+        self._production = model.production
         self._left = operations
         self._is_worker = model.is_worker(lane)
         self._ready_ns = 0
@@ -188,7 +190,7 @@ class _CausalLane:
         durations[at] = end_ns - start_ns
         items[at[waits] - 1] = rows_of_arrays(
             Wait(
-                counter=self._gate_counters(dependencies.gate[waits]),
+                counter=self._gates[dependencies.gate[waits]],
                 until=dependencies.gate_count[waits],
                 due_ns=self._pacing.io_ns(gaps.before_ns)[waits],
             ),
@@ -218,6 +220,12 @@ class _CausalLane:
         # think time, as far as the capture shows it: a reader that was held back hides how long it thought.
         after = np.where(waits, np.clip(start_ns - np.maximum(previous, dependencies.gate_ns), 0, gap), gap)
         after[waits & free] = 0
+        if self._production is not None:
+            # A reader that waits for another one's data is not thinking.
+            after -= np.minimum(self._production.busy.covered_within(start_ns - after, start_ns), after)
+            fed = self._fed(dependencies)
+            share = np.where(fed == NO_FETCH, 1.0, self._production.alone[np.maximum(fed, 0)])
+            after = np.rint(after * share).astype(np.int64)
         within, between = self._think_ns
         typical = np.where(free, gap, np.where(first, between, within))
         thought = np.where(waits & (dependencies.gate == FETCHES), np.clip(typical, after, gap), after)
@@ -264,15 +272,12 @@ class _CausalLane:
     def _waits(self, dependencies: Dependencies) -> np.ndarray:
         """Which operations wait at their gate: those whose lane has not yet waited for as high a count."""
         waits = np.zeros(len(dependencies.gate), dtype=bool)
-        for gate in (OPENINGS, FETCHES):
+        for gate in self._awaited:
             wanted = np.where(dependencies.gate == gate, dependencies.gate_count, 0)
             awaited = np.maximum.accumulate(np.concatenate(([self._awaited[gate]], wanted)))
             waits |= wanted > awaited[:-1]
             self._awaited[gate] = int(awaited[-1])
         return waits
-
-    def _gate_counters(self, gate: np.ndarray) -> np.ndarray:
-        return np.where(gate == OPENINGS, self._gates[OPENINGS], self._gates[FETCHES])
 
 
 def script_rows(
@@ -288,21 +293,42 @@ def script_rows(
 
 def makes_ready(model: LoopModel) -> bool:
     """Whether batches are made ready in a lane of their own (`ready_rows`); else batch fetches wait for the reads."""
-    return bool(model.ready_ns.any())
+    return model.production is not None or bool(model.ready_ns.any())
 
 
 def ready_rows(model: LoopModel, counters: RankCounters, pacing: Pacing) -> np.ndarray:
     """The input pipeline between reads and batch fetches as items (`PLAN_ROW`): each batch waits for its reads, then is
     made ready. Empty where the capture does not show how long that takes."""
+    if model.production is not None:
+        return _production_rows(model, model.production, counters, pacing)
     if not makes_ready(model):
         return np.zeros(0, dtype=PLAN_ROW)
     fetches = model.loop.fetches
     durations = pacing.io_ns(model.ready_ns[fetches]).tolist()
     items: list[Item] = []
     for event, duration in zip(fetches.tolist(), durations, strict=True):
-        items += [Wait(counter=counter, until=event + 1) for counter in _lanes_needed(model, counters, event)]
+        items += _waits_for_reads(model, counters, event)
         items += [Gap(kind=SLEEP, duration_ns=duration), Add(counter=counters.ready)]
     return rows_of_each(items)
+
+
+def _production_rows(model: LoopModel, made: Production, counters: RankCounters, pacing: Pacing) -> np.ndarray:
+    """The entries of the production as items; each adds its begin and its end to the counter of batches ready."""
+    gates = {OPENINGS: counters.openings, FETCHES: counters.fetches}
+    columns = [made.gate, made.gate_count, *map(pacing.io_ns, (made.delay_ns, made.head_ns, made.tail_ns))]
+    rows = zip(model.loop.fetches.tolist(), *(column.tolist() for column in columns), strict=True)
+    items: list[Item] = []
+    for event, gate, count, delay, head, tail in rows:
+        if gate != NO_GATE:
+            items.append(Wait(counter=gates[gate], until=count))
+        items += [Gap(kind=SLEEP, duration_ns=delay), Add(counter=counters.ready), Gap(kind=SLEEP, duration_ns=head)]
+        items += _waits_for_reads(model, counters, event)
+        items += [Gap(kind=SLEEP, duration_ns=tail), Add(counter=counters.ready)]
+    return rows_of_each(items)
+
+
+def _waits_for_reads(model: LoopModel, counters: RankCounters, event: int) -> list[Item]:
+    return [Wait(counter=counter, until=event + 1) for counter in _lanes_needed(model, counters, event)]
 
 
 def _lanes_needed(model: LoopModel, counters: RankCounters, event: int) -> list[int]:
@@ -371,7 +397,7 @@ class _Script:
         if kind != ENTRY:
             self._items.append(Add(counter=self._counters.openings, **place))
         if kind == FETCH and makes_ready(self._model):
-            self._taken += 1
+            self._taken += 1 if self._model.production is None else 2
             self._items.append(Wait(counter=self._counters.ready, until=self._taken, **place))
         else:
             lanes = _lanes_needed(self._model, self._counters, event)

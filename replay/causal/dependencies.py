@@ -9,8 +9,9 @@ import numpy as np
 
 from replay.plan.plan_row import NO_EVENT, OperationBatch
 
-NO_GATE, OPENINGS, FETCHES = range(3)
-"""What an operation waits for: nothing, an opening of the training thread, or a batch fetch."""
+NO_GATE, OPENINGS, FETCHES, MOMENTS = range(4)
+"""What an operation waits for: nothing, an opening of the training thread, a batch fetch, or a moment of the production
+(`replay.causal.production`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -19,8 +20,8 @@ class Dependencies:
 
     need: the event that waits for the operation, NO_EVENT for none.
     floor: the first event that this operation or a later one can be needed by.
-    gate: what the operation waits for: NO_GATE, OPENINGS or FETCHES.
-    gate_count: how many openings or batch fetches.
+    gate: what the operation waits for: NO_GATE, OPENINGS, FETCHES or MOMENTS.
+    gate_count: how many openings, batch fetches or moments.
     gate_ns: when the last of these happened in the capture.
     ready_ns: how long after the operation its batch is ready, where a worker made it and this was its last operation.
     """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from replay.causal.held_out import held_out
 from replay.causal.model import LoopModel
 from replay.causal.paced_ranks import Steps, expected_elapsed_ns
 from replay.plan.pacing import Pacing
@@ -25,8 +26,8 @@ from traces.units import (
 
 MAX_RANKS_SHOWN = 16
 
-EXPLAINED_PCT = 5.0
-"""Largest difference, +- per cent, between model and recording with which the model explains the run."""
+PREDICTS_PCT = 10.0
+"""Largest error, +- per cent, of a part of the steps that the others predict with which the model predicts this run."""
 
 _FEED_NOTE = (
     "Steps ahead: how many batches are fetched between a read and the fetch of its own batch. Gap: how long a reader "
@@ -37,8 +38,11 @@ _FEED_NOTE = (
 def explanation(capture: Capture, steps: Steps, pacing: Pacing) -> dict[str, Any]:
     """The models of all ranks as the object that `dxt-replay run --explain --json` prints.
 
+    `held_out`: each quarter of the steps as the others predict it (`replay.causal.held_out`); empty where there are
+    too few steps or too many operations.
     `check`: how long the run lasts by the models, with the recorded duration of each operation, beside the recorded
-    time. `at_speed`: the same at the speeds of `pacing`; null at the recorded speeds. Both are null where there are
+    time. That these agree shows that the model is consistent, not that it predicts. `at_speed`: the same at the speeds
+    of `pacing`; null at the recorded speeds. Both are null where there are
     more than `replay.causal.paced_ranks.MAX_CHECKED_OPERATIONS` operations.
     """
     begin, end = capture.time_span_ns
@@ -54,6 +58,16 @@ def explanation(capture: Capture, steps: Steps, pacing: Pacing) -> dict[str, Any
             "count": len(cost),
             "cost_median_ms": float(np.median(cost)) / NS_PER_MS if len(cost) else None,
         },
+        "held_out": [
+            {
+                "first_step": part.first,
+                "last_step": part.last,
+                "recorded_s": ns_to_seconds(part.recorded_ns),
+                "predicted_s": ns_to_seconds(part.predicted_ns),
+                "error_pct": part.error_pct,
+            }
+            for part in held_out(capture, steps)
+        ],
         "check": None
         if modelled is None
         else {
@@ -95,6 +109,7 @@ def rank_model(model: LoopModel) -> dict[str, Any]:
             "loop_files": int(model.loop_files.sum()),
             "input_waits": loop.input_waits,
             "dependencies": "inferred" if model.known is None else "known",
+            "doubt": model.doubt or None,
         },
     }
 
@@ -104,6 +119,8 @@ def _feed_rule(model: LoopModel) -> str:
         return "the loop reads nothing"
     if model.known is not None:
         return "known: the capture names, for each operation, the batch fetch that waits for it and what it waits for"
+    if model.production is not None:
+        return "the profile's tf.data events say which batch used what was read"
     if model.dealing is not None:
         dealing = model.dealing
         workers = "1 worker" if dealing.workers == 1 else f"{dealing.workers} workers in turn"
@@ -127,6 +144,8 @@ def _ready_ns(model: LoopModel) -> float:
     """How long a batch usually is made ready after its reads."""
     if model.known is not None:
         return model.known.ready_ns.quantile(0.5) if model.known.ready_ns.count else 0.0
+    if model.production is not None:
+        return float(np.median(model.production.head_ns + model.production.tail_ns))
     if model.dealing is None:
         return float(np.median(model.ready_ns[model.loop.fetches]))
     return float(np.median(np.concatenate([deal.ready_ns for deal in model.dealing.lanes.values()])))
@@ -150,7 +169,7 @@ def _depth(model: LoopModel) -> dict[str, float] | None:
     """How many batches are fetched between a read and the fetch that it feeds."""
     if model.synchronous and model.dealing is None:
         return {"p50": 0.0, "p90": 0.0, "max": 0.0}
-    if not model.depth.count:
+    if model.production is not None or not model.depth.count:
         return None
     return {name: model.depth.quantile(share) for name, share in (("p50", 0.5), ("p90", 0.9), ("max", 1.0))}
 
@@ -162,7 +181,7 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     more = len(ranks) - len(shown)
     notes = (f"and {format_count(more)} more ranks (--json has all)",) if more else ()
     sections = [
-        *([prose("", [_check_sentence(explained["check"])])] if explained["check"] is not None else []),
+        prose("", [_held_out_sentence(explained["held_out"], explained["ranks"])]),
         Section(
             title="Training loop",
             columns=("rank", "steps", "mean step", "time before it", "batch fetches", "collectives", "checkpoints"),
@@ -198,15 +217,21 @@ def model_sections(explained: Mapping[str, Any]) -> list[Section]:
     return sections
 
 
-def _check_sentence(check: Mapping[str, Any]) -> str:
-    """Whether the model explains the run that it was made of."""
-    times = f"comes to {check['model_s']:.3f} s with the recorded durations; the recording took"
-    found = f"The model behind --pace steps {times} {check['recorded_s']:.3f} s"
-    error = check["error_pct"]
-    if error is None:
-        return f"{found}."
-    judged = "explains" if abs(error) <= EXPLAINED_PCT else "does NOT explain"
-    return f"{found} ({format_signed(error, 3)} %): it {judged} this run."
+def _held_out_sentence(parts: Sequence[Mapping[str, Any]], ranks: Mapping[str, Any]) -> str:
+    """How well the model predicts what it was not derived from."""
+    doubts = [rank["evidence"]["doubt"] for rank in ranks.values() if rank["evidence"]["doubt"]]
+    if doubts:
+        return f"How long this training takes on other storage is not known: {doubts[0]}."
+    if not parts:
+        return "How well the model behind --pace steps predicts this run is not known: it has too few steps or reads."
+    errors = [part["error_pct"] for part in parts]
+    found = (
+        "The model behind --pace steps predicts each quarter of the steps from its reads and from the other quarters: "
+        f"{format_signed(min(errors), 1)} to {format_signed(max(errors), 1)} % off."
+    )
+    if max(map(abs, errors)) <= PREDICTS_PCT:
+        return found
+    return f"{found} The input waits of this run do not follow from its reads, so a prediction may be as far off."
 
 
 def _loop_row(rank: str, model: Mapping[str, Any]) -> tuple[str, ...]:

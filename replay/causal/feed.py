@@ -147,7 +147,8 @@ def feed_of(loop: TrainingLoop, batches: Batches, loop_files: np.ndarray) -> Fee
     Where this leaves more than half of the bytes until the loop's end unused (a first batch that did not wait for its
     bytes, a pipeline that ends far ahead of the loop), it is the mean over the fetches.
     """
-    fetches = loop.fetch_ends_ns
+    # A fetch behind the last step met the end of the data: it takes no bytes.
+    fetches = loop.fetch_ends_ns[loop.begin_ns[loop.fetches] < loop.step_end_ns[-1]]
     ended = np.zeros(len(fetches) + 1, dtype=np.int64)
     early = late = 0
     for batch in batches():

@@ -15,12 +15,15 @@ The training thread fetches a batch for each step, and readers fill a bounded bu
   gaps between the batches of a reader show. Batches become ready one after the other, beside the training thread.
 * The workers of a PyTorch DataLoader make whole batches in turn, and a fetch lets its worker begin another one
   (`replay.causal.dealing`): their reads follow this rule, and those of the training thread itself the next one.
+* Where the profile of TensorFlow says which batch used what its threads made, no bytes are counted
+  (`replay.causal.production`).
 * Reads inside input waits are issued by the training thread itself (depth 0): they begin when it begins to wait.
 * What was read before the first step, from files that the loop does not read, is loaded before the first step.
 * The training thread waits for the operations inside its checkpoints and evaluations. An evaluation is a long pause
   between two steps, in whose second half, too, files are read that the loop does not read.
 
-With the recorded latencies the recorded times follow from the model; with other latencies, other times.
+With the recorded latencies the recorded times follow from the model; with other latencies, other times. What speaks
+against the rules is the model's doubt.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -48,15 +52,19 @@ from replay.causal.feed import (
     with_own_reads,
 )
 from replay.causal.known import KnownFeeds, KnownReader, known_feeds
+from replay.causal.produced_reader import ProducedReader
+from replay.causal.production import PREPARES_READ, PipelineSpans, Production, production
 from replay.causal.ready import ready_at, ready_times
 from replay.causal.training_loop import FETCH, OPENING, TrainingLoop
 from traces.measures.distribution import Distribution, DistributionCollector
-from traces.schema import OPS, READ
+from traces.measures.intervals import Intervals
+from traces.schema import READ
+
+DOUBTED_SHARE = 0.1
+"""Share of the loop by which storage may be involved in waits that an inferred model does not explain by reads."""
 
 SYNCHRONOUS_SHARE = 0.99
 """Share of the loop's reads inside input waits from which on the training thread itself issues them (depth 0)."""
-
-_PREPARES_READ = tuple(OPS.index(name) for name in ("open", "stat", "seek"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,6 +84,8 @@ class LoopModel:
     depth: fetches between a read that ran ahead and the fetch that it fed.
     reads, inside_share: reads of the loop, and the share of them inside input waits.
     known: what the capture says of its dependencies; None where they are inferred.
+    production: the making of the batches where the profile shows it; None elsewhere.
+    doubt: why the model must not be believed, a clause for a sentence after a colon; empty where nothing speaks so.
     """
 
     loop: TrainingLoop
@@ -96,6 +106,8 @@ class LoopModel:
     reads: int
     inside_share: float
     known: KnownFeeds | None = None
+    production: Production | None = None
+    doubt: str = ""
 
     @property
     def lead(self) -> int:
@@ -112,7 +124,14 @@ class LoopModel:
 
     def dependencies(self) -> DependencyReader:
         """A reader of the rank's operations from the beginning."""
-        return InferringReader(self) if self.known is None else KnownReader(self.loop)
+        if self.known is not None:
+            return KnownReader(self.loop)
+        inferring = InferringReader(self)
+        return (
+            inferring
+            if self.production is None
+            else ProducedReader(self.loop, self.production, self.loop_files, inferring)
+        )
 
 
 class InferringReader:
@@ -134,7 +153,7 @@ class InferringReader:
         start, end = batch.start_ns, batch.end_ns
         of_loop = model.loop_files[batch.file_id]
         reads = of_loop & (batch.op == READ)
-        feeds = reads | (of_loop & np.isin(batch.op, _PREPARES_READ))
+        feeds = reads | (of_loop & np.isin(batch.op, PREPARES_READ) & _same_file_next(batch))
         checkpoint = np.where(feeds, NO_EVENT, containing(loop, self._blocking, start))
         before = start < loop.entry_ns
         need = np.full(len(start), NO_EVENT, dtype=np.int64)
@@ -208,6 +227,19 @@ class InferringReader:
         )
 
 
+def _same_file_next(batch: OperationBatch) -> np.ndarray:
+    """bool (n,): the next operation of the lane is of the same file, or is not in this batch.
+
+    An open that was rebuilt from counters may overlap its thread's other operations by microseconds, and then has a
+    lane of its own: it prepares no read there, and the time since the lane's previous one is no think time.
+    """
+    order = np.argsort(batch.lane, kind="stable")
+    lane, file_id = batch.lane[order], batch.file_id[order]
+    found = np.ones(len(order), dtype=bool)
+    found[order[:-1]] = (lane[:-1] != lane[1:]) | (file_id[:-1] == file_id[1:])
+    return found
+
+
 def _fetch_fed(bytes_before: np.ndarray, step_bytes: float, fetches_before: float) -> np.ndarray:
     """int64: number of the batch fetch that each read feeds, by the bytes read before it; negative before the first."""
     fed: np.ndarray = np.floor(bytes_before / step_bytes - fetches_before).astype(np.int64)
@@ -221,13 +253,20 @@ def derive_model(
     *,
     threads_known: bool,
     workers_late_ns: Sequence[int] = (),
+    pipeline: PipelineSpans | None = None,
 ) -> LoopModel:
     """The model of one rank from its loop and operations, which are read eight times at most.
 
     files: how many there are. threads_known: whether lanes are true threads, not inferred from overlaps.
     workers_late_ns: by worker process, in the order of their lanes, how late its clock may be, ns.
+    pipeline: what the threads of tf.data made for which fetch, where the profile says it.
     Memory: some numbers per event, lane and read of a worker.
     """
+    if pipeline is not None:
+        loop_reads = look(loop, batches, np.zeros(files, dtype=bool))
+        made = production(loop, batches, pipeline, loop_reads.loop_files)
+        if made is not None:
+            return _measured(_draft(loop, loop_reads, Feed(loop_bytes=loop_reads.bytes), production=made), batches)
     loop, evaluated = with_evaluations(loop, batches, files)
     loop_reads = look(loop, batches, evaluated)
     own = with_own_reads(loop, batches, loop_reads)
@@ -238,26 +277,34 @@ def derive_model(
     # What workers do not read, the training thread reads by itself.
     synchronous = dealt is not None or (reads > 0 and inside >= SYNCHRONOUS_SHARE * reads)
     fed = Feed(loop_bytes=loop_reads.bytes) if synchronous else feed_of(loop, batches, loop_reads.loop_files)
-    draft = LoopModel(
-        loop=loop,
-        loop_files=loop_reads.loop_files,
-        synchronous=synchronous,
-        step_bytes=fed.step_bytes,
-        fetches_before=fed.fetches_before,
-        turns=turns_of(loop, batches, loop_reads, fed) if threads_known and fed.step_bytes else (),
-        dealing=dealt,
-        loop_bytes=fed.loop_bytes,
-        outside_bytes=fed.outside_bytes,
-        residual_ns=loop.end_ns - loop.begin_ns,
-        ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
-        needed={},
-        think_ns=(0, 0),
-        long_think_ns=(0, 0),
-        depth=Distribution.of(np.empty(0, dtype=np.int64)),
-        reads=reads,
-        inside_share=inside / reads if reads else 0.0,
+    turns = turns_of(loop, batches, loop_reads, fed) if threads_known and fed.step_bytes else ()
+    return _measured(_draft(loop, loop_reads, fed, synchronous=synchronous, turns=turns, dealing=dealt), batches)
+
+
+def _draft(loop: TrainingLoop, loop_reads: LoopReads, fed: Feed, **choices: Any) -> LoopModel:
+    """A model before its times are measured; `choices`: fields of `LoopModel`."""
+    return dataclasses.replace(
+        LoopModel(
+            loop=loop,
+            loop_files=loop_reads.loop_files,
+            synchronous=False,
+            step_bytes=fed.step_bytes,
+            fetches_before=fed.fetches_before,
+            turns=(),
+            dealing=None,
+            loop_bytes=fed.loop_bytes,
+            outside_bytes=fed.outside_bytes,
+            residual_ns=loop.end_ns - loop.begin_ns,
+            ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
+            needed={},
+            think_ns=(0, 0),
+            long_think_ns=(0, 0),
+            depth=Distribution.of(np.empty(0, dtype=np.int64)),
+            reads=loop_reads.reads,
+            inside_share=loop_reads.inside / loop_reads.reads if loop_reads.reads else 0.0,
+        ),
+        **choices,
     )
-    return _measured(draft, batches)
 
 
 def known_model(loop: TrainingLoop, batches: Batches, files: int) -> LoopModel:
@@ -267,26 +314,11 @@ def known_model(loop: TrainingLoop, batches: Batches, files: int) -> LoopModel:
     Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
     """
     known = known_feeds(loop, batches, files)
-    draft = LoopModel(
-        loop=loop,
-        loop_files=known.loop_files,
-        synchronous=known.reads > 0 and known.inside >= SYNCHRONOUS_SHARE * known.reads,
-        step_bytes=0.0,
-        fetches_before=0.0,
-        turns=(),
-        dealing=None,
-        loop_bytes=known.bytes,
-        outside_bytes=0,
-        residual_ns=loop.end_ns - loop.begin_ns,
-        ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
-        needed={},
-        think_ns=(0, 0),
-        long_think_ns=(0, 0),
-        depth=Distribution.of(np.empty(0, dtype=np.int64)),
-        reads=known.reads,
-        inside_share=known.inside / known.reads if known.reads else 0.0,
-        known=known,
+    loop_reads = LoopReads(
+        loop_files=known.loop_files, reads=known.reads, inside=known.inside, bytes=known.bytes, lanes=()
     )
+    synchronous = known.reads > 0 and known.inside >= SYNCHRONOUS_SHARE * known.reads
+    draft = _draft(loop, loop_reads, Feed(loop_bytes=known.bytes), synchronous=synchronous, known=known)
     return _measured(draft, batches)
 
 
@@ -319,20 +351,56 @@ def _measured(draft: LoopModel, batches: Batches) -> LoopModel:
             events[dependencies.need[mine][is_needed[mine]]] = True
             think.add(lane, batch, dependencies, mine, feeds[mine])
     think_ns, long_think_ns = think.typical()
-    lanes_make_ready = draft.synchronous or draft.known is not None
+    lanes_make_ready = draft.synchronous or draft.known is not None or draft.production is not None
     ready_ns = draft.ready_ns if lanes_make_ready else ready_times(loop, last_end, think_ns[1])
     from_ns = np.clip(last_end, loop.begin_ns, loop.end_ns)
     fetches = loop.fetches
-    was_ready = ready_at(last_end[fetches], ready_ns[fetches])
+    made = draft.production
+    was_ready = ready_at(last_end[fetches], ready_ns[fetches]) if made is None else made.end_ns
     from_ns[fetches] = np.clip(was_ready, loop.begin_ns[fetches], loop.end_ns[fetches])
     return dataclasses.replace(
         draft,
+        doubt=doubt(draft, batches, last_end),
         residual_ns=loop.end_ns - from_ns,
         ready_ns=ready_ns,
         needed=needed,
         think_ns=think_ns if think.between else (think_ns[0], int(ready_ns.max(initial=0))),
         long_think_ns=long_think_ns,
         depth=depth.distribution(),
+    )
+
+
+def doubt(model: LoopModel, batches: Batches, last_end_ns: np.ndarray) -> str:
+    """What the recording shows against a model whose feed rule is inferred from byte counts; empty for nothing.
+
+    last_end_ns: (e,), when the last operation that each event needs had ended, by the model.
+    """
+    loop = model.loop
+    if model.known is not None or model.production is not None or model.dealing is not None or not model.reads:
+        return ""
+    starts, ends = [], []
+    for batch in batches():
+        chosen = model.loop_files[batch.file_id] & ((batch.op == READ) | np.isin(batch.op, PREPARES_READ))
+        starts.append(batch.start_ns[chosen])
+        ends.append(batch.end_ns[chosen])
+    busy = Intervals.union_of(np.concatenate(starts), np.concatenate(ends))
+    loop_ns = max(loop.exit_ns - loop.entry_ns, 1)
+    if not loop.input_waits:
+        reading_ns = int(busy.covered_within(np.array([loop.entry_ns]), np.array([loop.exit_ns]))[0])
+        if reading_ns <= DOUBTED_SHARE * loop_ns:
+            return ""
+        return (
+            f"reads last {100 * reading_ns / loop_ns:.0f} % of the training loop, and the profile does not show when "
+            "the loop waits for them; record with recording() and r.step(), which mark it"
+        )
+    begin, end = loop.begin_ns[loop.fetches], loop.end_ns[loop.fetches]
+    waited_ns = int(busy.covered_within(begin, end).sum())
+    given_ns = int((np.clip(last_end_ns[loop.fetches], begin, end) - begin).sum())
+    if model.synchronous or waited_ns - given_ns <= DOUBTED_SHARE * loop_ns:
+        return ""
+    return (
+        f"the loop waits for input during {100 * waited_ns / loop_ns:.0f} % of its time while its files are read, and "
+        f"the model explains {100 * given_ns / loop_ns:.0f} % by reads: which reads a batch waits for is not known"
     )
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from replay.causal.check import schedule
 from replay.causal.model import LoopModel, derive_model, known_model
+from replay.causal.production import PipelineSpans
 from replay.causal.training_loop import TrainingLoop, known_loop, training_loop
 from replay.engine.clock import StopFlag
 from replay.engine.wait_counters import FIRST_RANK_COUNTER
@@ -137,18 +138,20 @@ def derive_steps(
     ranks = [survey.rank for survey in surveys]
     loops = together(comm, lambda: {rank: rank_loop(capture, rank, spans[rank], origin_ns) for rank in ranks})
 
-    models = together(comm, lambda: {each.rank: _model(capture, each, loops[each.rank]) for each in surveys})
+    models = together(
+        comm, lambda: {each.rank: _model(capture, each, loops[each.rank], spans[each.rank]) for each in surveys}
+    )
     meetings, warnings = _meetings([each.loop for each in models.values()], comm)
     return Steps(
         models=models,
         surveys={survey.rank: survey for survey in surveys},
         meetings=meetings,
         origin_ns=origin_ns,
-        warnings=(*warnings, *_outside(models)),
+        warnings=(*warnings, *_outside(models), *doubts(models)),
     )
 
 
-def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop) -> LoopModel:
+def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table) -> LoopModel:
     def batches() -> Iterator[OperationBatch]:
         return rank_batches(capture, survey.rank, survey.layers)
 
@@ -165,6 +168,7 @@ def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop) -> LoopMode
         capture.files.num_rows,
         threads_known=capture.info.lanes == "pthread_id",
         workers_late_ns=_workers_late_ns(capture, survey.rank),
+        pipeline=PipelineSpans.of(spans, loop),
     )
 
 
@@ -193,6 +197,16 @@ def _meetings(loops: Sequence[TrainingLoop], comm: Communicator) -> tuple[Meetin
         found = meetings, tuple(warnings)
     shared: tuple[Meetings, tuple[str, ...]] = comm.broadcast(found)
     return shared
+
+
+def doubts(models: Mapping[int, LoopModel]) -> list[str]:
+    """Warnings where the recording contradicts a model, of the first rank with each reason."""
+    first: dict[str, int] = {}
+    for rank, model in models.items():
+        if model.doubt:
+            first.setdefault(model.doubt, rank)
+    found = sorted(first.items(), key=lambda each: each[1])[:1]
+    return [f"rank {rank}: how long training takes on other storage is not known: {text}" for text, rank in found]
 
 
 def _outside(models: Mapping[int, LoopModel]) -> list[str]:

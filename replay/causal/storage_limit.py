@@ -137,6 +137,8 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
         )
     begin_ns, end_ns = capture.time_span_ns
     steps = _steps(capture, begin_ns)
+    if doubted := next((model.doubt for model in steps.models.values() if model.doubt), ""):
+        raise NoStorageLimitError(doubted)
     lanes = planned_lanes(capture, steps, Pacing(pace=Pace.STEPS))
     training = _Training(lanes, _compute_ns(capture))
     try:

@@ -74,7 +74,8 @@ class EventColumns:
         except (ValueError, TypeError, OverflowError):
             # Names instead of numbers: those of 2021, and of lines that are neither a thread nor a stream.
             threads = [
-                self._threads[key] for key in zip(on_gpu.tolist(), map(_PID, events), map(_TID, events), strict=True)
+                self._threads[gpu, _plain(event.pid), _plain(event.tid)]
+                for gpu, event in zip(on_gpu.tolist(), events, strict=True)
             ]
             return np.array(threads, np.int32)
         # Events of one thread mostly follow each other: the row is looked up once for each run of them.
@@ -87,7 +88,7 @@ class EventColumns:
     def _note_names(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.ph == "M" and event.name == "thread_name":
-                self._thread_names[event.pid, event.tid] = label_of(event)
+                self._thread_names[_plain(event.pid), _plain(event.tid)] = label_of(event)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The columns of all events, in the order of the files; afterwards this holds none."""
@@ -118,6 +119,14 @@ class _Rows(dict[_Key, int]):
     def __missing__(self, key: _Key) -> int:
         row = self[key] = len(self)
         return row
+
+
+def _plain(name: int | str) -> int | str:
+    """A number that is written as a text as that number, as NumPy reads it: both name one thread in files of 2021."""
+    try:
+        return int(name)
+    except ValueError:
+        return name
 
 
 def _number(name: int | str) -> int:

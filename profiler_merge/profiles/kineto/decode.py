@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def _profile(
     names = tuple(_without_numbers(text) for text in columns.names)
     return Profile(
         path=paths[0],
-        hostnames=_hosts(paths, around),
+        hostnames=_hosts(paths, around, columns.process_ids()),
         epoch_start_ns=int(data["start_ns"].min()) if dated else None,
         epoch_source="ts" if dated else "",
         options={},
@@ -186,10 +186,11 @@ def _rank(around: Sequence[bytes]) -> int | None:
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def _hosts(paths: Sequence[Path], around: Sequence[bytes]) -> tuple[str, ...]:
+def _hosts(paths: Sequence[Path], around: Sequence[bytes], pids: Collection[int]) -> tuple[str, ...]:
+    """As the file says, else as its name does: worker_3 and rank_3 are names of workers, whose number is no process."""
     hosts = {found.group(1).decode("utf-8", "replace") for text in around if (found := _HOST.search(text))}
     if not hosts:
-        hosts = {named[0] for path in paths if (named := host_and_pid(path)) is not None}
+        hosts = {named[0] for path in paths if (named := host_and_pid(path)) is not None and named[1] in pids}
     return tuple(sorted(hosts))
 
 

@@ -10,7 +10,10 @@ _FILE = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.\d{10,}\.pt\.trace\.json(?:\.gz)
 
 
 def host_and_pid(path: Path) -> tuple[str, int] | None:
-    """What `torch.profiler.tensorboard_trace_handler` put into the name of the file; None for any other name."""
+    """What `torch.profiler.tensorboard_trace_handler` put into the name of the file; None for any other name.
+
+    A `worker_name` of the user's own may look like it: only a number that is a process of the file's events is a pid.
+    """
     found = _FILE.fullmatch(path.name)
     return (found["host"], int(found["pid"])) if found else None
 

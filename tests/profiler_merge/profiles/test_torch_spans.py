@@ -82,6 +82,19 @@ def test_the_last_mark_without_work_is_not_a_step(spans):
     assert [row[3] for row in rows(spans(*steps, *asking), "step")] == [0]
 
 
+def test_the_mark_that_was_open_when_the_profiler_was_stopped_is_not_a_step(spans):
+    """As `recording` makes it: anchors of the begin in step 0, those of the end after a checkpoint and a validation."""
+    steps = [mark(i, 1000 * i, 1000 * i + 990) for i in range(3)]
+    work = [event("aten::linear", 1000 * i + 300, 1000 * i + 700) for i in range(3)]
+    ends = [writer.anchor(i, 10 + i) for i in range(3)], [writer.anchor(3 + i, 2900 + i) for i in range(3)]
+    found = spans(*steps, *work, *ends[0], *ends[1])
+    assert [row[3] for row in rows(found, "step")] == [0, 1]
+    assert [row[:2] for row in rows(found, "compute")] == [(300, 700), (1300, 1700), (2300, 2700)]
+    assert [row[3] for row in rows(spans(*steps, *work, *ends[0]), "step")] == [0, 1, 2]
+    each = [writer.anchor(i, 1000 * i + 10) for i in range(3)]  # an anchor in each step is the program's own
+    assert [row[3] for row in rows(spans(*steps, *work, *each), "step")] == [0, 1, 2]
+
+
 def test_a_mark_without_work_amid_others_is_a_step(spans):
     found = spans(mark(0, 0, 10), mark(1, 10, 20), event("aten::add", 12, 15))
     assert [row[3] for row in rows(found, "step")] == [0, 1]

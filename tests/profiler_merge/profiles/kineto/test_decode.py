@@ -12,13 +12,16 @@ from profiler_merge.profiles.kineto.chunks import EventChunks
 from profiler_merge.profiles.kineto.decode import read_profile
 from profiler_merge.profiles.kineto.names import cycles_of
 from profiler_merge.profiles.reading import read_profile as read_any
+from profiler_merge.profiles.spans import profile_spans
 from profiler_merge.recognise import find_profiles
 from tests import kineto_writer as writer
 from tests.kineto_writer import PID, START_NS, event
 from tests.places import CAPTURES, SHARED
 from traces.errors import ProfileError
+from traces.schema import SPAN_KINDS
 
 KINETO_FILES = sorted((SHARED / "other-sources" / "kineto").rglob("*.json.gz"))
+JANUARY_2021 = SHARED / "trials" / "repro3" / "sources" / "jan2021.worker0.pt.trace.json.gz"
 EVENTS = [event(f"aten::op{i % 7}", 1_000_000 * i, 1_000_000 * i + 750_001) for i in range(40)]
 
 
@@ -255,3 +258,20 @@ def test_real_files_are_read_as_the_standard_library_reads_them(path):
 def test_the_captures_name_the_file_that_the_profiler_wrote():
     for path in find_profiles(CAPTURES / "torch_images"):
         assert read_profile([path]).torch.exports[0].startswith("/tmp/tmp")
+
+
+def test_a_thread_is_one_whatever_else_is_in_its_chunk(tmp_path):
+    """Kineto of January 2021 writes thread ids as texts of digits, and streams of a GPU as "stream 7"."""
+    thread = {"pid": PID, "tid": "1890023232"}
+    events = [event(f"aten::op{i}", 10_000 * i, 10_000 * i + 5_000, **thread) for i in range(60)]
+    events.append(event("kernel", 610_000, 611_000, cat="kernel", pid=0, tid="stream 7"))
+    named = {"ph": "M", "name": "thread_name", "ts": 0, **thread, "args": {"name": "main"}}
+    path = writer.write(tmp_path / "t.json", [named, *events], generation=1)
+    lines = read_profile([path], chunk_bytes=2000).lines
+    assert [(line.id, line.name) for line in lines] == [(1890023232, "main"), (7, "Stream/7")]
+
+
+@pytest.mark.skipif(not JANUARY_2021.exists(), reason="the trials are not beside the checkout")
+def test_the_last_step_of_january_2021_is_there(tmp_path):
+    spans = profile_spans(read_any((JANUARY_2021,)))
+    assert spans.step[spans.kind == SPAN_KINDS.index("step")].tolist() == [5, 6, 7, 8, 9, 10]

@@ -1,0 +1,269 @@
+"""The input pipeline of a TensorFlow loop as its profile shows it: when batches were made, and from which reads. Pure.
+
+The profile says which batch fetch first used what a thread of tf.data made (`fetched_ns` of the `pipeline` spans). So
+nothing is inferred from byte counts: a read belongs to the batch of the span that it lies in, whatever the pipeline
+holds (parallel reads, interleave, shuffle, cache, repeat). A full shuffle buffer is no slack: the reads that refill it
+while batch k is made are reads that batch k waits for.
+
+The making of batch k is one entry of the *production*. It begins when the loop makes room for it, or asks for it, and
+when batch k - 1 is made. It ends when its reads have ended and its elements are processed:
+
+    begin(k) = max(end(k - 1), room for k) + a delay
+    end(k)   = max(begin(k) + head(k), its last read) + tail(k)
+
+head and tail are the processing in front of and behind the last read, without the time in which the reads lasted. Where
+no fetch waited for a batch, the loop computed meanwhile and took processors from the pipeline: on slower storage, where
+it waits, the processing is as quick as in the quickest quarter of these batches.
+Begins and ends of the entries are the *moments* of the production; reads begin behind the moment that they began behind
+in the recording.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from replay.causal.dependencies import FETCHES, MOMENTS, NO_GATE, OPENINGS, Dependencies
+from replay.causal.feed import Batches
+from replay.causal.training_loop import OPENING, PIPELINE, TrainingLoop
+from replay.plan.plan_row import NO_EVENT
+from traces.measures.intervals import Intervals
+from traces.schema import OPS, READ, codes
+
+CLOCK_SLACK_NS = 50_000
+"""By how much a read may seem to lie outside of the span that issued it: the clocks of log and profile agree to some
+microseconds."""
+
+LEAST_PLACED = 0.9
+"""Share of the loop's reads that must lie in spans of the pipeline for the production to be used."""
+
+AT_ONCE_NS = 200_000
+"""A batch whose making begins at most this long after that of the batch before ended was not held back by the loop."""
+
+LEAST_BESIDE = 20
+"""Batches that were made while the loop computed from which on the quickest of them tell how long it takes alone."""
+
+_BATCHES_A_SPAN = 1.2
+"""Spans a batch up to which a stage makes a batch in one span."""
+
+UNUSED = -1
+ELSEWHERE = -2
+_NEVER = np.iinfo(np.int64).max
+
+PREPARES_READ = tuple(OPS.index(name) for name in ("open", "stat", "seek"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PipelineSpans:
+    """Spans of the pipeline; arrays (n,), by thread and start, disjoint in a thread.
+
+    thread: number of the thread from 0. fetch: number of the batch fetch that used what the span made, UNUSED for none.
+    """
+
+    thread: np.ndarray
+    name: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    fetch: np.ndarray
+
+    @classmethod
+    def of(cls, spans: pa.Table, loop: TrainingLoop) -> PipelineSpans | None:
+        """From a rank's rows of `SPANS_SCHEMA`; None where the profile does not say what was used."""
+        if spans["fetched_ns"].null_count == len(spans) or not len(loop.fetches):
+            return None
+        kind = codes(spans, "kind")
+        mine = np.flatnonzero(kind == PIPELINE)
+        start, end = spans["start_ns"].to_numpy()[mine], spans["end_ns"].to_numpy()[mine]
+        _, thread = np.unique(spans["thread"].to_numpy()[mine], return_inverse=True)
+        names = spans["name"].combine_chunks().dictionary_encode().indices.to_numpy()[mine]
+        fetched = spans["fetched_ns"].fill_null(_NEVER).to_numpy()[mine]
+        fetch = np.searchsorted(loop.fetch_ends_ns, fetched, side="left")
+        fetch[fetch == len(loop.fetches)] = UNUSED
+        order = np.lexsort((start, thread))
+        return cls(
+            thread=thread[order], name=names[order], start_ns=start[order], end_ns=end[order], fetch=fetch[order]
+        )
+
+    def holding(self, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        """The span in which each operation lies, the shortest of those that may be it; -1 for none."""
+        found = np.full(len(start_ns), -1)
+        shortest = np.full(len(start_ns), np.iinfo(np.int64).max)
+        bounds = np.searchsorted(self.thread, np.arange(int(self.thread[-1]) + 2 if len(self.thread) else 1))
+        for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            place = first + np.searchsorted(self.start_ns[first:last], start_ns + CLOCK_SLACK_NS, side="right") - 1
+            at = np.maximum(place, first)
+            holds = (place >= first) & (self.start_ns[at] <= start_ns + CLOCK_SLACK_NS)
+            holds &= end_ns <= self.end_ns[at] + CLOCK_SLACK_NS
+            lasted = self.end_ns[at] - self.start_ns[at]
+            better = holds & (lasted < shortest)
+            found[better], shortest[better] = at[better], lasted[better]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Production:
+    """The making of the batch of each of p fetches, one after the other; times in ns, arrays (p,).
+
+    begin_ns, end_ns: when it was made; ascending, begin k is not before end k - 1.
+    gate: what lets it begin, FETCHES, OPENINGS or NO_GATE; gate_count: how many of these; delay_ns: how long after it.
+    head_ns, tail_ns: processing in front of and behind its last read.
+    alone: how long the processing lasts where the loop waits, as a share of the recorded one; at most 1.
+    placed: share of the loop's reads that lie in spans of the pipeline.
+    """
+
+    spans: PipelineSpans
+    begin_ns: np.ndarray
+    end_ns: np.ndarray
+    gate: np.ndarray
+    gate_count: np.ndarray
+    delay_ns: np.ndarray
+    head_ns: np.ndarray
+    tail_ns: np.ndarray
+    alone: np.ndarray
+    busy: Intervals
+    placed: float
+
+    def in_fetches(self, found: Dependencies) -> Dependencies:
+        """Dependencies in which what waits for a moment waits for what let that batch be made: a batch fetch or an
+        opening. A capture that says its own dependencies knows nothing else."""
+        waits = found.gate == MOMENTS
+        entry = (found.gate_count[waits] - 1) // 2
+        columns = {name: getattr(found, name).copy() for name in ("gate", "gate_count")}
+        columns["gate"][waits], columns["gate_count"][waits] = self.gate[entry], self.gate_count[entry]
+        return replace(found, **columns)
+
+    @property
+    def moments_ns(self) -> np.ndarray:
+        """(2 p,): the begin and the end of each entry."""
+        return np.stack((self.begin_ns, self.end_ns), axis=1).ravel()
+
+
+def production(loop: TrainingLoop, batches: Batches, spans: PipelineSpans, loop_files: np.ndarray) -> Production | None:
+    """The production of a loop; None where too few of its reads lie in spans of the pipeline.
+
+    Holds the times of all operations of the loop.
+    """
+    columns: list[tuple[np.ndarray, ...]] = []
+    for batch in batches():
+        chosen = (batch.op == READ) | np.isin(batch.op, PREPARES_READ)
+        chosen &= loop_files[batch.file_id] & (batch.start_ns < loop.exit_ns)
+        columns.append((batch.start_ns[chosen], batch.end_ns[chosen], batch.op[chosen] == READ))
+    start, end, is_read = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    held = spans.holding(start, end)
+    placed = float((held[is_read] >= 0).mean()) if is_read.any() else 0.0
+    if placed < LEAST_PLACED:
+        return None
+    fed = np.where(held >= 0, spans.fetch[held], UNUSED)
+    start, end, fed = start[fed != UNUSED], end[fed != UNUSED], fed[fed != UNUSED]
+    begin_ns, end_ns = _made(loop, spans)
+    gate, count, delay_ns = _gates(loop, begin_ns, end_ns)
+    head_ns, tail_ns = _processing(begin_ns, end_ns, start, end, fed)
+    alone = _alone(head_ns + tail_ns, end_ns > loop.begin_ns[loop.fetches])
+    return Production(
+        spans=spans,
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        gate=gate,
+        gate_count=count,
+        delay_ns=delay_ns,
+        head_ns=np.rint(head_ns * alone).astype(np.int64),
+        tail_ns=np.rint(tail_ns * alone).astype(np.int64),
+        alone=alone,
+        busy=Intervals.union_of(start, end),
+        placed=placed,
+    )
+
+
+def _made(loop: TrainingLoop, spans: PipelineSpans) -> tuple[np.ndarray, np.ndarray]:
+    """When the making of each batch began and ended. A batch that no thread made is made at once when it is fetched."""
+    fetches = loop.fetches
+    asked_ns, fetched_ns = loop.begin_ns[fetches], loop.end_ns[fetches]
+    count = len(fetches)
+    used = spans.fetch != UNUSED
+    last = np.full(count, -_NEVER)
+    np.maximum.at(last, spans.fetch[used], spans.end_ns[used])
+    is_made = last > -_NEVER
+    first = np.full(count, _NEVER)
+    stage = _last_stage(spans, last, is_made)
+    of_stage = used & (True if stage is None else spans.name == stage)
+    np.minimum.at(first, spans.fetch[of_stage], spans.start_ns[of_stage])
+    end = np.where(is_made, np.minimum(last, fetched_ns), asked_ns)
+    end = np.maximum.accumulate(end)
+    begin = np.where(is_made, np.minimum(first, end), end)
+    begin = np.maximum(begin, np.concatenate(([-_NEVER], end[:-1])))
+    return begin, end
+
+
+def _last_stage(spans: PipelineSpans, last_ns: np.ndarray, is_made: np.ndarray) -> int | None:
+    """The name of the spans that make a batch each and end last; None where several spans make each batch."""
+    ending = (spans.fetch != UNUSED) & (spans.end_ns == last_ns[spans.fetch])
+    if not ending.any():
+        return None
+    name = int(np.bincount(spans.name[ending]).argmax())
+    whole = np.count_nonzero(spans.name == name) <= _BATCHES_A_SPAN * np.count_nonzero(is_made)
+    return name if whole else None
+
+
+def _gates(loop: TrainingLoop, begin_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What let the making of each batch begin, and how long it began after that and after the batch before."""
+    count = len(begin_ns)
+    openings, fetched = loop.openings_ns, loop.fetch_ends_ns
+    opened_until = 1 + np.cumsum(np.isin(loop.kind, OPENING))
+    own_opening = opened_until[loop.fetches]
+    number = np.searchsorted(fetched, begin_ns, side="right")
+    before_ns = np.concatenate(([loop.begin_ns[0]], end_ns[:-1]))
+    asked = begin_ns >= loop.begin_ns[loop.fetches]
+    held = begin_ns - before_ns > AT_ONCE_NS
+    ahead = np.arange(count) - number
+    # What began at once could have begun earlier: it may run ahead as far as anything did.
+    number = np.where(held, number, np.clip(np.arange(count) - max(int(ahead.max(initial=0)), 0), 0, number))
+    by_opening = asked & held
+    gate = np.where(by_opening, OPENINGS, np.where(number > 0, FETCHES, OPENINGS)).astype(np.int8)
+    gate_count = np.where(by_opening, own_opening, np.where(number > 0, number, 1))
+    let_ns = np.empty(count, dtype=np.int64)
+    for code, times in ((OPENINGS, openings), (FETCHES, fetched)):
+        let_ns[gate == code] = times[gate_count[gate == code] - 1]
+    gate[begin_ns < loop.entry_ns] = NO_GATE
+    gate_count[gate == NO_GATE] = 0
+    let_ns = np.where(gate == NO_GATE, before_ns, let_ns)
+    return gate, gate_count, np.maximum(begin_ns - np.maximum(let_ns, before_ns), 0)
+
+
+def _processing(
+    begin_ns: np.ndarray, end_ns: np.ndarray, start: np.ndarray, end: np.ndarray, fed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """How long each batch was processed in front of and behind its last operation, without these."""
+    last = begin_ns.copy()
+    np.maximum.at(last, fed, np.minimum(end, end_ns[fed]))
+    has_read = last > begin_ns
+    tail = np.where(has_read, end_ns - last, 0)
+    # The operations of each batch within its making, those of different batches kept apart on one axis.
+    width = int(end_ns[-1] - begin_ns.min()) + 2
+    if len(begin_ns) * width >= 1 << 62:
+        return end_ns - begin_ns - tail, tail
+    shift = np.arange(len(begin_ns)) * width - int(begin_ns.min())
+    first, until = np.maximum(start, begin_ns[fed]), np.minimum(end, end_ns[fed])
+    inside = first < until
+    busy = Intervals.union_of((first + shift[fed])[inside], (until + shift[fed])[inside])
+    reading = busy.covered_within(begin_ns + shift, end_ns + shift)
+    return np.maximum(end_ns - begin_ns - tail - reading, 0), tail
+
+
+def _alone(processing_ns: np.ndarray, waited: np.ndarray) -> np.ndarray:
+    """`Production.alone`. waited: bool (p,), whether the loop waited for the batch."""
+    beside = processing_ns[~waited & (processing_ns > 0)]
+    found = np.ones(len(processing_ns))
+    if len(beside) >= LEAST_BESIDE:
+        quick, usual = np.quantile(beside, (0.25, 0.5))
+        found[~waited] = quick / usual
+    return found
+
+
+def needs(production: Production, loop: TrainingLoop, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """int64 (n,): the event of the batch fetch that needs each operation, NO_EVENT for none, ELSEWHERE where no span of
+    the pipeline holds it."""
+    held = production.spans.holding(start_ns, end_ns)
+    fetch = production.spans.fetch[held]
+    return np.where(held < 0, ELSEWHERE, np.where(fetch == UNUSED, NO_EVENT, loop.fetches[fetch]))
