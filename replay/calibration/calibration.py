@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from replay.calibration.caveats import caveats
+from replay.calibration.doubts import doubtful, without_disturbance
 from replay.calibration.estimates import Measured
 from replay.calibration.host import available_bytes, dirty_bytes, file_system_of
 from replay.calibration.issued import Issued
@@ -25,8 +26,9 @@ from replay.calibration.probe_plan import (
     plan_time,
     random_order,
     scouting_order,
+    with_cold_size,
 )
-from replay.calibration.read_ahead import measure_read_ahead
+from replay.calibration.read_ahead import ReadAhead, measure_read_ahead
 from replay.calibration.scratch import MOST_DATA_BYTES, Scratch, scratch_below, write_data, write_pool
 from replay.calibration.throttle import Passed, passed, throttles
 from replay.calibration.trials import Bench
@@ -42,6 +44,18 @@ CACHED_BYTES = 32 * MIB
 
 IDLE_S = 0.3
 """Pause before a trial that looks for a throttle, so that what it allows at once is there again."""
+
+DISTURBED = 0.25
+"""By which share times may be wrong at least where one of them was disturbed whenever it was measured."""
+
+LEAST_TRIALS = 3
+"""Trials of quick single cold reads, also when the time is over."""
+
+MOST_WINDOW_BYTES = MIB
+"""Cold reads are also measured in the size of the window of read-ahead, up to this one."""
+
+REPEATS = 3
+"""How often a figure that others contradict is measured again, also when the time is over."""
 
 RESERVE = 0.97
 """Share of the time after which no trial begins."""
@@ -66,7 +80,7 @@ class Calibration:
     """The result.
 
     model: what `simulate` takes. measured: each figure with its interval. burst: how reads passed after a pause.
-    read_ahead_bytes: None where it could not be seen. unseen: what the calibration could not see, as sentences.
+    read_ahead: what was seen of the page cache. unseen: what the calibration could not see, as sentences.
     trials: trials of each probe at most. left_out: probes that would have taken too long or did not fit.
     """
 
@@ -77,7 +91,7 @@ class Calibration:
     model: StorageModel
     measured: tuple[Measured, ...]
     burst: tuple[Passed, ...]
-    read_ahead_bytes: int | None
+    read_ahead: ReadAhead
     resident_after_drop_pct: float | None
     rounds: int
     left_out: tuple[Probe, ...]
@@ -96,10 +110,17 @@ class Calibration:
             "data_bytes": self.data_bytes,
             "rounds": self.rounds,
             "resident_after_drop_pct": self.resident_after_drop_pct,
-            "read_ahead_bytes": self.read_ahead_bytes,
+            "read_ahead_bytes": self.read_ahead.bytes,
+            "dropped_at_open": self.read_ahead.dropped_at_open,
             "throttled": bool(self.model.limits),
             "after_a_pause": [
-                {"size_bytes": each.size, "at_once": each.burst, "per_s": each.per_s, "throttled": each.throttled}
+                {
+                    "size_bytes": each.size,
+                    "at_once": each.burst,
+                    "per_s": each.per_s,
+                    "throttled": each.throttled,
+                    "step_s": each.step_s,
+                }
                 for each in self.burst
             ],
             "times": [each.as_json() for each in self.measured],
@@ -140,10 +161,13 @@ class _Run:
     def result(self) -> Calibration:
         bench = self._bench()
         read_ahead = self._read_ahead(bench)
+        if read_ahead.bytes and read_ahead.bytes <= MOST_WINDOW_BYTES:
+            self.plan = with_cold_size(self.plan, read_ahead.bytes)  # what large reads may be cut into
         burst = self._bursts(bench)
         limits = throttles(burst)
         self._measure(bench, limits)
-        measured = self._measured()
+        self._repeat(bench, limits)
+        measured, disturbed = self._undisturbed()
         self._check(measured)
         dropped = bench.dropped
         resident = 100.0 * dropped.stayed_bytes / dropped.total_bytes if dropped.total_bytes else None
@@ -155,6 +179,7 @@ class _Run:
             (*dropped.warnings, *([] if core is None else [core])),
             resident_pct=resident,
             read_ahead=read_ahead,
+            disturbed=disturbed,
             data_bytes=bench.data_bytes,
         )
         model = fit_model(
@@ -162,10 +187,12 @@ class _Run:
             f"Measured by dxt-replay calibrate in {time.monotonic() - self.begun:.0f} s.",
             measured,
             limits,
-            read_ahead=read_ahead or 0,
+            read_ahead=read_ahead.bytes or 0,
+            dropped_at_open=read_ahead.dropped_at_open,
             cache_bytes=available_bytes(),
             dirty_bytes=dirty_bytes(),
             drops_pages=not dropped.warnings,
+            least_uncertainty=DISTURBED if disturbed else 0.0,
         )
         return Calibration(
             target=self.target,
@@ -175,7 +202,7 @@ class _Run:
             model=model,
             measured=measured,
             burst=tuple(burst),
-            read_ahead_bytes=read_ahead,
+            read_ahead=read_ahead,
             resident_after_drop_pct=resident,
             rounds=self.rounds,
             left_out=tuple(self.left_out),
@@ -201,7 +228,7 @@ class _Run:
             random=self.random,
         )
 
-    def _read_ahead(self, bench: Bench) -> int | None:
+    def _read_ahead(self, bench: Bench) -> ReadAhead:
         self._report("read-ahead")
         bench.drop()
         return measure_read_ahead(bench.data, bench.data_bytes, 0.05 * self.plan.seconds)
@@ -255,6 +282,24 @@ class _Run:
     def _measured(self) -> tuple[Measured, ...]:
         return tuple(Measured.of(*place, trials) for place, trials in sorted(self.trials.items()))
 
+    def _repeat(self, bench: Bench, limits: Sequence[Limit]) -> None:
+        """More trials of what other figures contradict: the median of several is not that of the disturbed one. And of
+        single cold reads where storage is so slow that there was one: one trial does not show what trials differ by."""
+        lone = [each for each in self._measured() if each.state == "cold" and each.in_flight == 1]
+        if all(each.time_ns.trials == 1 for each in lone):
+            for each in lone * (LEAST_TRIALS - 1):
+                if each.time_ns.value < 1e9 * self.plan.slice_s:
+                    self._trial(bench, Probe(kind=Kind.COLD_READ, size=each.size, in_flight=1), limits)
+        for _ in range(REPEATS):
+            for each in doubtful(self._measured()):
+                self._trial(bench, Probe(kind=_kind_of(each), size=each.size, in_flight=each.in_flight), limits)
+
+    def _undisturbed(self) -> tuple[tuple[Measured, ...], list[Measured]]:
+        """The figures, and which of them are still contradicted: these stand with the median of their requests."""
+        measured = self._measured()
+        disturbed = doubtful(measured)
+        return tuple(without_disturbance(each) if each in disturbed else each for each in measured), disturbed
+
     def _has_the_least(self) -> bool:
         """Whether cold and cached reads were measured, without which there is no model."""
         return all(any(place[:2] == ("read", state) for place in self.trials) for state in ("cold", "cached"))
@@ -272,6 +317,11 @@ class _Run:
 
     def _report(self, what: str) -> None:
         self.on_progress(min(time.monotonic() - self.begun, self.plan.seconds), self.plan.seconds, what)
+
+
+def _kind_of(measured: Measured) -> Kind:
+    """The probe that gives a figure."""
+    return next(kind for kind, calls in _CALLS.items() if (measured.call, measured.state) in calls.values())
 
 
 def _pause_ns(probe: Probe, limits: Sequence[Limit]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from replay.calibration.estimates import Measured
+from replay.calibration.read_ahead import ReadAhead
 from replay.simulation.storage_model import Limit
 from traces.units import format_bytes
 
@@ -21,7 +22,8 @@ def caveats(
     warnings: Iterable[str],
     *,
     resident_pct: float | None,
-    read_ahead: int | None,
+    read_ahead: ReadAhead,
+    disturbed: Sequence[Measured],
     data_bytes: int,
 ) -> tuple[str, ...]:
     """What a reader of the model must know, the most important first. `warnings`: of the issue loop and of drops."""
@@ -33,7 +35,19 @@ def caveats(
         )
     if resident_pct is None:
         found.append("Which pages are in the cache cannot be seen here, so cold reads may have met cached data.")
-    if read_ahead is None:
+    if read_ahead.dropped_at_open:
+        found.append(
+            "An open drops what the page cache holds of a file; the model does so at the opens that the capture has."
+        )
+    if disturbed:
+        names = ", ".join(
+            dict.fromkeys(f"{each.state} {each.call}s of {format_bytes(each.size)}" for each in disturbed)
+        )
+        found.append(
+            f"Something else disturbed each trial of {names}: the model has the median of single requests there. "
+            "Calibrate again on a quiet machine."
+        )
+    if read_ahead.bytes is None:
         found.append("How far the kernel reads ahead could not be seen: the model reads nothing ahead.")
     wide = [each for each in measured if each.state == "cold" and each.time_ns.half_width > WIDE]
     cold = [each for each in measured if each.state == "cold"]

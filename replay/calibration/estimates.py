@@ -65,6 +65,8 @@ class Measured:
     time_ns: mean time of a request in a trial. p50_ns to p99_ns: quantiles of all requests.
     bytes_per_s: of all lanes together, 0 where no bytes are moved.
     spread: times of all requests over the mean of their trial, ascending, at most 256 of them.
+    between_trials: half of the range of 9 in 10 trials as a share of their median. A run meets conditions of its own,
+        as a trial does: unlike the interval of the median, this does not shrink with the number of trials.
     """
 
     call: str
@@ -77,6 +79,7 @@ class Measured:
     p95_ns: float
     p99_ns: float
     spread: tuple[float, ...]
+    between_trials: float = 0.0
 
     @classmethod
     def of(cls, call: str, state: str, size: int, in_flight: int, trials: Sequence[np.ndarray]) -> Measured:
@@ -85,17 +88,21 @@ class Measured:
         p50, p95, p99 = np.quantile(every, (0.5, 0.95, 0.99))
         relative = np.concatenate([trial / max(trial.mean(), 1.0) for trial in trials])
         places = (np.arange(min(len(relative), 256)) + 0.5) / min(len(relative), 256)
+        means = np.sort([float(trial.mean()) for trial in trials])
+        outside = len(means) // 20
+        between = (means[-1 - outside] - means[outside]) / 2 / max(float(np.median(means)), 1.0)
         return cls(
             call=call,
             state=state,
             size=size,
             in_flight=in_flight,
             requests=len(every),
-            time_ns=Estimate.of([float(trial.mean()) for trial in trials]),
+            time_ns=Estimate.of(means),
             p50_ns=float(p50),
             p95_ns=float(p95),
             p99_ns=float(p99),
             spread=tuple(np.quantile(relative, places).tolist()),
+            between_trials=float(between),
         )
 
     @property

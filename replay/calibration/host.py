@@ -28,6 +28,12 @@ def dirty_bytes(folder: Path = Path("/proc/sys/vm")) -> int:
     return limit or available_bytes() * percent // 100
 
 
+def read_ahead_setting(device: int, folder: Path = Path("/sys/class/bdi")) -> int | None:
+    """Bytes that the kernel reads ahead at most on the file system of this st_dev; None where it does not say."""
+    kib = _number(folder / f"{os.major(device)}:{os.minor(device)}" / "read_ahead_kb")
+    return None if kib is None else kib << 10
+
+
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import numpy as np
 
 from replay.calibration.estimates import Measured
+from replay.calibration.held_out import model_error, with_largest_fetch
 from replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, StorageModel
 
 LEAST_UNCERTAINTY, MOST_UNCERTAINTY = 0.01, 0.5
 """Bounds of the share by which all times of the model may be wrong."""
+
+UNCACHED = 0.8
+"""Where cached reads take this share of the time of cold ones, or more, nothing is cached."""
 
 QUANTILES = 64
 """Factors of the jitter."""
@@ -29,15 +35,18 @@ def fit_model(
     limits: Sequence[Limit],
     *,
     read_ahead: int,
+    dropped_at_open: bool = False,
     cache_bytes: int,
     dirty_bytes: int,
     drops_pages: bool,
+    least_uncertainty: float = 0.0,
 ) -> StorageModel:
     """The storage model of these measurements.
 
     limits: of a throttle, if there is one: times of reads are then those of one request at a time.
-    read_ahead, cache_bytes, dirty_bytes: of the page cache; `drops_pages`: whether cold reads were cold. If not, the
-    file system has no cache beside it in the model.
+    read_ahead, dropped_at_open, cache_bytes, dirty_bytes: of the page cache; `drops_pages`: whether cold reads were
+    cold. If not, or if cached reads are as slow as cold ones, the file system has no cache beside it in the model.
+    least_uncertainty: share by which the times may be wrong at least.
     """
     cold = _of(measured, "read", "cold")
     cached = _table([each for each in _of(measured, "read", "cached") if each.in_flight == 1])
@@ -48,16 +57,32 @@ def fit_model(
     dirty = dirty_bytes if _ends_in_the_cache(_of(measured, "write", "synced"), synced) else 0
     operations |= _written(writes, synced, in_cache=dirty > 0)
     into_cache = _table(writes) if dirty else None
-    cache = PageCache(size=cache_bytes, hit=cached, write=into_cache, read_ahead=read_ahead, dirty=dirty)
-    return StorageModel(
+    cache = PageCache(
+        size=cache_bytes,
+        hit=cached,
+        write=into_cache,
+        read_ahead=read_ahead,
+        dirty=dirty,
+        dropped_at_open=dropped_at_open,
+    )
+    model = StorageModel(
         name=name,
         about=about,
         operations=operations,
         limits=tuple(limits),
-        cache=cache if drops_pages else None,
+        cache=cache if drops_pages and _caches(measured) else None,
         jitter=_jitter(cold),
-        uncertainty=_uncertainty(cold),
     )
+    model = with_largest_fetch(model, measured)
+    uncertainty = max(math.hypot(_uncertainty(cold), model_error(model, measured)), least_uncertainty)
+    return dataclasses.replace(model, uncertainty=round(min(uncertainty, MOST_UNCERTAINTY), 4))
+
+
+def _caches(measured: Sequence[Measured]) -> bool:
+    """Whether any read of cached data is clearly quicker than the cold one of its size."""
+    cold = {each.size: each.time_ns.value for each in _of(measured, "read", "cold") if each.in_flight == 1}
+    cached = [each for each in _of(measured, "read", "cached") if each.in_flight == 1 and each.size in cold]
+    return not cached or any(each.time_ns.value < UNCACHED * cold[each.size] for each in cached)
 
 
 def _of(measured: Iterable[Measured], call: str, state: str = "") -> list[Measured]:
@@ -130,7 +155,7 @@ def _jitter(cold: Sequence[Measured]) -> Jitter | None:
 
 
 def _uncertainty(cold: Sequence[Measured]) -> float:
-    """By which share the times may be wrong: the half of a typical interval of those with one read in flight."""
-    widths = [each.time_ns.half_width for each in cold if each.in_flight == 1 and each.time_ns.trials > 1]
+    """By which share the times may differ in a run: what trials of a typical size with one read in flight differ by."""
+    widths = [each.between_trials for each in cold if each.in_flight == 1 and each.time_ns.trials > 1]
     found = median(widths) if widths else MOST_UNCERTAINTY
-    return round(min(max(found, LEAST_UNCERTAINTY), MOST_UNCERTAINTY), 4)
+    return max(found, LEAST_UNCERTAINTY)

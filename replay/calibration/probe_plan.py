@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -123,6 +123,13 @@ class TimePlan:
     burst_s: float
     fill_s: float
     slow_s: float
+
+
+def with_cold_size(plan: TimePlan, size: int) -> TimePlan:
+    """The plan with cold reads of one more size."""
+    counts = sorted({each.in_flight for each in plan.probes if each.kind is Kind.COLD_READ})
+    more = [Probe(kind=Kind.COLD_READ, size=size, in_flight=count) for count in counts]
+    return replace(plan, probes=tuple(dict.fromkeys([*plan.probes, *more])))
 
 
 def plan_time(seconds: float) -> TimePlan:

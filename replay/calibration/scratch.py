@@ -57,8 +57,8 @@ class Scratch:
 
 
 @contextmanager
-def scratch_below(target: Path) -> Iterator[Scratch]:
-    """A new directory below the target, which is removed with all in it.
+def scratch_below(target: Path, name: str = NAME, purpose: str = "a calibration") -> Iterator[Scratch]:
+    """A new directory below the target, which is removed with all in it. `name`: how its own name begins.
 
     Raises: TargetError when the target is not a directory, cannot be written, or has too little free space.
     """
@@ -67,7 +67,7 @@ def scratch_below(target: Path) -> Iterator[Scratch]:
         raise TargetError(
             f"the target {printable(target)} does not exist: give a directory on the file system to measure"
         )
-    path = resolved / f"{NAME}{secrets.token_hex(6)}"
+    path = resolved / f"{name}{secrets.token_hex(6)}"
     try:
         room = free_bytes(resolved)
         path.mkdir(mode=0o700)
@@ -76,7 +76,7 @@ def scratch_below(target: Path) -> Iterator[Scratch]:
     try:
         if room < LEAST_FREE_BYTES:
             raise TargetError(
-                f"{printable(target)} has {format_bytes(room)} free, and a calibration needs "
+                f"{printable(target)} has {format_bytes(room)} free, and {purpose} needs "
                 f"{format_bytes(LEAST_FREE_BYTES)}: free space there or choose another --target"
             )
         yield Scratch(path=path, room_bytes=int(FREE_SHARE * room))

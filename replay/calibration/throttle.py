@@ -18,6 +18,12 @@ SAME = 1.3
 STEADY = 1.15
 """So must the rates of two parts of a trial: storage that becomes slower and slower has no throttle."""
 
+LEAST_STEPS = 3
+"""Steps that must be seen."""
+
+EVEN = 0.7
+"""Share of them that must be about as long as the typical one."""
+
 SAMPLES = 128
 """How many times of each part of a trial the count of requests is looked at."""
 
@@ -27,19 +33,21 @@ class Passed:
     """How reads of one size passed after a pause: `burst` requests at once, then `per_s` requests a second.
 
     throttled: whether that is more than a queue.
+    step_s: time of the steps in which the rate is granted, as a control group does it; 0 where none were seen.
     """
 
     size: int
     burst: float
     per_s: float
     throttled: bool
+    step_s: float = 0.0
 
 
 def passed(size: int, in_flight: int, end_ns: np.ndarray) -> Passed | None:
     """From when the requests of a closed loop ended, ascending int64 ns from its start; None for fewer than 4.
 
     The second half of the time shows the rate; where its line meets the start is what passed at once. A throttle that
-    lets requests through in steps, as a control group does every 100 ms, has half a step there.
+    grants its rate in steps, as a control group does every 100 ms, has half a step there.
     """
     if len(end_ns) < 4 or end_ns[0] >= end_ns[-1]:
         return None
@@ -52,7 +60,21 @@ def passed(size: int, in_flight: int, end_ns: np.ndarray) -> Passed | None:
     at_once = float(np.max(ahead, initial=0.0))
     steady = min(rates) > 0 and max(rates) < STEADY * min(rates)
     throttled = steady and at_once > in_flight + 2 and at_once > LEAST_BURST_S * per_s
-    return Passed(size=size, burst=max(burst, 0.0), per_s=per_s, throttled=bool(throttled))
+    step_s = _step_s(ended, in_flight) if throttled else 0.0
+    return Passed(size=size, burst=max(burst, 0.0), per_s=per_s, throttled=bool(throttled), step_s=step_s)
+
+
+def _step_s(ended: np.ndarray, in_flight: int) -> float:
+    """The time from one rush of requests to the next, where they come at even times; else 0.
+
+    A rush begins after a pause that is at least half of the longest one.
+    """
+    pauses = np.diff(ended)
+    begins = ended[1:][pauses > pauses.max() / 2]
+    between = np.diff(begins)
+    rushes = len(between) >= LEAST_STEPS and len(ended) > 2 * in_flight * len(begins)
+    typical = float(np.median(between)) if rushes else 0.0
+    return typical if rushes and np.mean(np.abs(between - typical) < 0.2 * typical) > EVEN else 0.0
 
 
 def _line(ended: np.ndarray, begin: float, until: float) -> tuple[float, float]:
@@ -94,7 +116,21 @@ def _bandwidth(group: Sequence[Passed]) -> list[Limit]:
         return []
     per_s = float(np.median([each.per_s * each.size for each in group]))
     burst = max((each.burst * each.size for each in group if each.throttled), default=0.0)
-    return [Limit(name="throttle of bytes", each="server", operations=("read",), per_s=per_s, burst=round(burst))]
+    return [
+        Limit(
+            name="throttle of bytes",
+            each="server",
+            operations=("read",),
+            per_s=per_s,
+            burst=round(burst),
+            step_ns=_step_ns(group),
+        )
+    ]
+
+
+def _step_ns(group: Sequence[Passed]) -> float:
+    """That of the smallest requests: of larger ones few pass in a step."""
+    return round(1e9 * next((each.step_s for each in group if each.step_s), 0.0))
 
 
 def _request_rate(group: Sequence[Passed], found: Sequence[Passed], by_bytes: Sequence[Passed]) -> list[Limit]:
@@ -114,5 +150,6 @@ def _request_rate(group: Sequence[Passed], found: Sequence[Passed], by_bytes: Se
             counts_requests=True,
             burst=round(burst),
             request_bytes=largest.size // counts if counts > 1 else 0,
+            step_ns=_step_ns(group),
         )
     ]

@@ -25,6 +25,12 @@ MANY_USES = 1 << 40
 OFF_PAGE_BYTES = 57
 """Where written files begin, so that no request is of whole pages alone."""
 
+FILL_BYTES = MIB
+"""Bytes of the reads that fill the page cache."""
+
+FILL_SLICES = 4
+"""They take at most so many times the time of a trial: cached reads of a slow storage are of fewer pages then."""
+
 MOST_WRITTEN_BYTES = 256 * MIB
 """Most bytes that a trial writes."""
 
@@ -72,14 +78,12 @@ class Bench:
         self.dropped.stayed_bytes += residency.resident_bytes
         self.dropped.total_bytes += residency.total_bytes
 
-    def fill_cache(self) -> None:
-        """Have the whole cached file in the page cache: a file system may have given pages up. Raises: OSError."""
-        held = page_cache.resident([self.cached])
-        if held.total_bytes and held.resident_bytes == held.total_bytes:
-            return
-        with open(self.cached, "rb", buffering=0) as file:
-            while file.read(MIB):
-                pass
+    def fill_cache(self, files: FileTable, seconds: float) -> int:
+        """Read the cached file, the only one of `files`, from its begin for `seconds`, and leave it open: its pages may
+        not outlast a close. Returns how many bytes of it are in the page cache. Raises: TargetError."""
+        count = self.cached_bytes // FILL_BYTES
+        lane = LaneItems(kind=READ_AT, slot=0, offset=np.arange(count) * FILL_BYTES, length=FILL_BYTES, count=count)
+        return FILL_BYTES * len(issue(files, [lane], seconds=seconds, doing=f"measure {self.scratch.path.parent}"))
 
     def issue(self, files: FileTable, lanes: list[LaneItems], seconds: float) -> Issued:
         """As `issue`, on this directory; closes the files."""
@@ -99,12 +103,13 @@ def _cold_read(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Iss
 
 
 def _cached_read(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued | None:
-    places = bench.cached_bytes // probe.size
+    files = _reading(bench.cached)
+    places = bench.fill_cache(files, FILL_SLICES * seconds) // probe.size
     if places < 1:
+        files.close_all()
         return None
-    bench.fill_cache()
     offsets = [probe.size * bench.random.integers(0, places, MAX_ITEMS // 4) for _ in range(probe.in_flight)]
-    return bench.issue(_reading(bench.cached), _reads(offsets, probe.size, pause_ns), seconds)
+    return bench.issue(files, _reads(offsets, probe.size, pause_ns), seconds)
 
 
 def _sequential_read(bench: Bench, probe: Probe, seconds: float, pause_ns: int) -> Issued | None:

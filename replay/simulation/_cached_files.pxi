@@ -95,7 +95,8 @@ cdef int64_t _next_window(int64_t window, int64_t most) noexcept nogil:
 
 
 cdef class Caches:
-    cdef int64_t size, read_ahead, dirty, node_count, file_room, stream_room
+    cdef int64_t size, read_ahead, largest_fetch, dirty, node_count, file_room, stream_room
+    cdef bint bounded, dropped_at_open
     cdef Node *nodes
     cdef CachedFile *files
     cdef Stream *streams
@@ -110,6 +111,8 @@ cdef class Caches:
         if model is not None:
             self.size, self.dirty = model.size, model.dirty
             self.read_ahead = <int64_t>model.read_ahead // C_PAGE_BYTES * C_PAGE_BYTES
+            self.largest_fetch = max(<int64_t>model.largest_fetch // C_PAGE_BYTES * C_PAGE_BYTES, self.read_ahead)
+            self.bounded, self.dropped_at_open = model.largest_fetch > 0, model.dropped_at_open
 
     def __dealloc__(self):
         cdef int64_t at
@@ -312,7 +315,7 @@ cdef class Caches:
             stream.previous = until - C_PAGE_BYTES
             return False
         elif self.read_ahead and self._start(own, stream, begin[0], until):
-            stop[0], at[0] = max(until, min(stream.ahead, end)), min(stream.marker, until)
+            stop[0], at[0] = min(stream.ahead, max(until, end)), min(stream.marker, until)
         else:
             stop[0] = at[0] = until
             return True
@@ -366,9 +369,13 @@ cdef class Caches:
         self._forget_marks(file, page, page + 1)
         return page
 
+    cdef int64_t _most(self, int64_t request) noexcept nogil:
+        cdef int64_t most = max(self.read_ahead, request)
+        return min(most, self.largest_fetch) if self.bounded else most
+
     cdef bint _start(self, CachedFile *file, Stream *stream, int64_t begin, int64_t until) noexcept nogil:
-        cdef int64_t request = until - begin, most = max(self.read_ahead, until - begin), before, window, late
-        if not begin or 0 <= begin - stream.previous <= C_PAGE_BYTES:
+        cdef int64_t request = until - begin, most = self._most(until - begin), before, window, late
+        if not begin or request > most or 0 <= begin - stream.previous <= C_PAGE_BYTES:
             window = _first_window(request, most)
             late = window - request if window > request else window // 2 // C_PAGE_BYTES * C_PAGE_BYTES
         else:
@@ -382,7 +389,7 @@ cdef class Caches:
     cdef bint _follow(
         self, int64_t node, int64_t file, Stream *stream, int64_t marked, int64_t until
     ) noexcept nogil:
-        cdef int64_t request = until - marked, most = max(self.read_ahead, until - marked), begin, stop, window
+        cdef int64_t request = until - marked, most = self._most(until - marked), begin, stop, window
         if marked == stream.marker:
             begin, window = stream.ahead, stream.window
         elif self.missing(node, file, marked + C_PAGE_BYTES, marked + C_PAGE_BYTES + most, &begin, &stop):
@@ -415,6 +422,18 @@ cdef class Caches:
             self.streams[at].previous, self.streams[at].marker = -2 * C_PAGE_BYTES, -1
             self.streams[at].window = self.streams[at].ahead = self.streams[at].held = 0
         return &self.streams[at]
+
+    cdef void opened(self, int64_t node, int64_t file) noexcept nogil:
+        cdef CachedFile *own
+        cdef int64_t at
+        if not self.dropped_at_open:
+            return
+        own = self._file(node, file)
+        if own is NULL:
+            return
+        for at in range(own.count):
+            self.nodes[node].held -= own.extents[at].until - own.extents[at].first
+        own.count = own.mark_count = 0
 
     cdef bint takes(self, int64_t node, int64_t file, int64_t length) noexcept nogil:
         cdef CachedFile *own

@@ -15,6 +15,12 @@ cdef struct Bound:
     int64_t request_bytes
     double unit
     double burst
+    double step
+
+cdef struct Step:
+    double begin
+    double until
+    double used
 
 cdef struct Heap:
     double *values
@@ -72,6 +78,21 @@ cdef void _sift_down(Heap *heap, double value) noexcept nogil:
     heap.values[at] = value
 
 
+cdef double _pass_at(Step *own, double now, double cost, double step) noexcept nogil:
+    """When a request passes a limit that grants its rate in steps."""
+    cdef double turn = now, over
+    if now > own.until:
+        own.begin, own.used = now, 0.0
+    if own.used + cost > max(step, ceil((now - own.begin) / step) * step):
+        turn = own.begin + own.used + cost
+    own.used += cost
+    own.until = ceil(turn / step) * step + step
+    over = (floor((turn - own.begin) / step) - 1) * step
+    if over >= step:
+        own.begin, own.used = own.begin + over, max(own.used - over, 0.0)
+    return turn
+
+
 cdef void _drop_least(Heap *heap) noexcept nogil:
     heap.count -= 1
     if heap.count:
@@ -103,6 +124,7 @@ cdef class Queues:
     cdef Heap *in_flight   # of servers, then of metadata servers
     cdef Heap *free_slots
     cdef double[::1] available
+    cdef Step *steps
     cdef double[::1] busy_ns
     cdef double[::1] turn_ns
     cdef double[::1] pipe_ns
@@ -123,6 +145,11 @@ cdef class Queues:
         self.turn_ns, self.pipe_ns = self.counted.turn_ns, self.counted.pipe_ns
         self.requests, self.request_bytes = self.counted.requests, self.counted.request_bytes
         self.available = np.zeros(max(numbers.buckets, 1))
+        self.steps = <Step *>calloc(max(numbers.buckets, 1), sizeof(Step))
+        if self.steps is NULL:
+            raise MemoryError
+        for at in range(numbers.buckets):
+            self.steps[<int64_t>at].until = -1.0
         self.factors, self.factor_count = numbers.factors, len(numbers.factors)
         self.servers, self.slots = model.servers.count, model.servers.slots
         self.stripe_bytes, self.stripe_count = model.servers.stripe_bytes, model.servers.stripe_count
@@ -141,6 +168,7 @@ cdef class Queues:
         free(self.in_flight)
         free(self.free_slots)
         free(self.limits)
+        free(self.steps)
 
     cdef _place_tables(self, numbers):
         cdef const int64_t[::1] in_flight, sizes
@@ -173,6 +201,7 @@ cdef class Queues:
             own.counts_requests, own.request_bytes = limit.counts_requests, limit.request_bytes
             own.unit = 1e9 / limit.per_s * self.scale
             own.burst = limit.burst * own.unit
+            own.step = limit.step_ns * self.scale
             for kind in range(C_KINDS):
                 own.passes[kind] = KIND_NAMES[kind] in limit.operations
 
@@ -198,22 +227,23 @@ cdef class Queues:
         return time if share == 0.0 else _between(time, _row_time(table, row + 1, size), share)
 
     cdef double request(
-        self, int64_t now, int64_t node, int kind, int64_t file, int64_t offset, int64_t length
+        self, int64_t now, int64_t node, int kind, int64_t file, int64_t offset, int64_t length, double start
     ) noexcept nogil:
-        """When a request that reaches the servers ends."""
+        """When a request that reaches the servers ends that is sent at `start`."""
         cdef Turn passed
-        cdef double end = now
-        cdef int64_t width = self.stripe_bytes, count = self.stripe_count, first, last, stripe, size
+        cdef double end = start
+        cdef int64_t width = self.stripe_bytes, count = self.stripe_count, first, last, stripe, size, server
         self.requests[kind] += 1
         self.request_bytes[kind] += length
-        passed.turn = passed.through = now
+        passed.turn = passed.through = start
         passed.slow = passed.narrow = -1
         self._pass(now, kind, length, C_NODE, node, &passed)
         if kind > C_WRITE:
-            return max(end, self._server(now, kind, 0, C_METADATA, file % self.metadata, passed))
+            return max(end, self._server(now, kind, 0, C_METADATA, file % self.metadata, passed, start))
         if not width or not length:
             stripe = offset // width % count if width else 0
-            return max(end, self._server(now, kind, length, C_SERVER, (file * count + stripe) % self.servers, passed))
+            stripe = (file * count + stripe) % self.servers
+            return max(end, self._server(now, kind, length, C_SERVER, stripe, passed, start))
         first, last = offset // width, (offset + length - 1) // width
         for stripe in range(first, min(last, first + count - 1) + 1):
             size = ((last - stripe) // count + 1) * width
@@ -221,9 +251,8 @@ cdef class Queues:
                 size -= offset - first * width
             if (last - stripe) % count == 0:
                 size -= (last + 1) * width - offset - length
-            end = max(
-                end, self._server(now, kind, size, C_SERVER, (file * count + stripe % count) % self.servers, passed)
-            )
+            server = (file * count + stripe % count) % self.servers
+            end = max(end, self._server(now, kind, size, C_SERVER, server, passed, start))
         return end
 
     cdef void _pass(
@@ -249,18 +278,23 @@ cdef class Queues:
             cost = amount * limit.unit
             burst = limit.burst if cost <= limit.burst else 0.0
             level = max(self.available[bucket], <double>now)
-            self.available[bucket] = level + cost
             self.busy_ns[bucket] += cost
+            if limit.step:
+                level = _pass_at(&self.steps[bucket], level, cost, limit.step)
+                self.available[bucket] = level
+                cost = burst = 0.0  # it has its turn and is through at once
+            else:
+                self.available[bucket] = level + cost
             if level - burst > passed.turn:
                 passed.turn, passed.slow = level - burst, <int>number
             if level + cost - burst > passed.through:
                 passed.through, passed.narrow = level + cost - burst, <int>number
 
     cdef double _server(
-        self, int64_t now, int kind, int64_t size, int scope, int64_t instance, Turn passed
+        self, int64_t now, int kind, int64_t size, int scope, int64_t instance, Turn passed, double start
     ) noexcept nogil:
         """When a server has done its piece of a request."""
-        cdef int64_t number = instance if scope == C_SERVER else self.servers + instance, count = 1
+        cdef int64_t number = instance if scope == C_SERVER else self.servers + instance, count = 1, at
         cdef Heap *in_flight = &self.in_flight[number]
         cdef Heap *slots = &self.free_slots[number]
         cdef double begin, own, end
@@ -270,6 +304,9 @@ cdef class Queues:
             while in_flight.count and in_flight.values[0] <= now:
                 _drop_least(in_flight)
             count = in_flight.count + 1
+            if start > now:
+                for at in range(in_flight.count):
+                    count -= in_flight.values[at] <= start
         if slots.count:
             count, begin = min(count, slots.count), max(passed.turn, slots.values[0])
         own = self.scale * self._drawn() * self.time_of(kind, size, count)
@@ -279,7 +316,7 @@ cdef class Queues:
         if slots.count:
             _sift_down(slots, end)
         if passed.slow >= 0:
-            self.turn_ns[passed.slow] += passed.turn - now
+            self.turn_ns[passed.slow] += passed.turn - start
         if passed.narrow >= 0 and passed.through > begin + own:
             self.pipe_ns[passed.narrow] += passed.through - (begin + own)
         self.slot_ns += begin - passed.turn

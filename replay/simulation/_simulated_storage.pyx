@@ -7,7 +7,7 @@ One module in parts that are included here, each after what it uses: `_cached_fi
 
 import numpy as np
 
-from libc.math cimport ceil
+from libc.math cimport ceil, floor
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memmove, memset
@@ -25,6 +25,7 @@ cdef enum:
     C_KINDS = 8
     C_HIT = 8
     C_HELD_WRITE = 9
+    C_OPEN = 2
     C_CLOSE = 3
     C_STDIO = 3
     C_STREAM_BYTES = 4096
@@ -37,7 +38,7 @@ cdef enum:
     C_METADATA = 3
 
 CONSTANTS = {
-    "STDIO": C_STDIO, "STREAM_BYTES": C_STREAM_BYTES, "CLOSE": C_CLOSE,
+    "STDIO": C_STDIO, "STREAM_BYTES": C_STREAM_BYTES, "OPEN": C_OPEN, "CLOSE": C_CLOSE,
     "HIT": C_HIT, "HELD_WRITE": C_HELD_WRITE, "PAGE_BYTES": C_PAGE_BYTES, "LEAST_ENTRIES": C_LEAST_ENTRIES, "SERVER": C_SERVER, "NODE": C_NODE,
     "SYSTEM": C_SYSTEM, "METADATA": C_METADATA, "READ": C_READ, "WRITE": C_WRITE, "SYNC": C_SYNC, "SEEK": C_SEEK,
 }
@@ -103,10 +104,12 @@ cdef class CompiledStorage(Service):
             if kind == C_SYNC and self.has_cache:
                 dirty = self.caches.synced(node, file)
             if dirty:
-                written = self.queues.request(now, node, C_WRITE, file, 0, dirty)
-                end = self.queues.request(now, node, kind, file, 0, 0) + (written - now)
+                written = self.queues.request(now, node, C_WRITE, file, 0, dirty, now)
+                end = self.queues.request(now, node, kind, file, 0, 0, now) + (written - now)
             else:
-                end = self.queues.request(now, node, kind, file, offset, length)
+                end = self.queues.request(now, node, kind, file, offset, length, now)
+        if kind == C_OPEN and self.has_cache:
+            self.caches.opened(node, file)
         if kind == C_SYNC or kind == C_CLOSE:
             held = self._let_go(lane.rank, file)
             if held:
@@ -122,20 +125,21 @@ cdef class CompiledStorage(Service):
     cdef double _read(
         self, int64_t now, int64_t node, int64_t rank, int64_t file, int64_t offset, int64_t length, int64_t size
     ) noexcept nogil:
-        cdef double end = now + self.queues.scale * self.queues.time_of(C_HIT, length, 1), ready = now, got
+        cdef double end = now + self.queues.scale * self.queues.time_of(C_HIT, length, 1), ready = now, got, reached
         cdef int64_t first, until, largest, at, part, begin, stop, fetch, last
         cdef bint whole = True
         if not length:
             return end
         first = offset - offset % C_PAGE_BYTES
         until = (offset + length + C_PAGE_BYTES - 1) // C_PAGE_BYTES * C_PAGE_BYTES
-        largest = self.caches.read_ahead if self.caches.read_ahead else until - first
+        largest = self.caches.largest_fetch if self.caches.largest_fetch else until - first
         ready = max(ready, self.caches.ready(node, file, first, until))
         at = first
         while self.caches.wanted(node, rank, file, &at, until, size, &fetch, &last):
+            reached = max(<double>now, self.caches.ready(node, file, first, min(fetch, at - C_PAGE_BYTES)))
             while not self.caches.failed and self.caches.missing(node, file, fetch, last, &begin, &stop):
                 part = min(begin + largest, stop)
-                got = self.queues.request(now, node, C_READ, file, begin, part - begin)
+                got = self.queues.request(now, node, C_READ, file, begin, part - begin, reached)
                 self.caches.insert(node, file, begin, part, got, now)
                 if begin < until:
                     whole, ready = False, max(ready, got)
@@ -172,10 +176,10 @@ cdef class CompiledStorage(Service):
     cdef double _write(self, int64_t now, int64_t node, int64_t file, int64_t offset, int64_t length) noexcept nogil:
         cdef double end
         if not self.has_cache:
-            return self.queues.request(now, node, C_WRITE, file, offset, length)
+            return self.queues.request(now, node, C_WRITE, file, offset, length, now)
         end = now + self.queues.scale * self.queues.time_of(C_HELD_WRITE, length, 1)
         if not self.caches.takes(node, file, length):
-            end = max(end, self.queues.request(now, node, C_WRITE, file, offset, length))
+            end = max(end, self.queues.request(now, node, C_WRITE, file, offset, length, now))
         if length:
             self.caches.insert(
                 node, file, offset - offset % C_PAGE_BYTES,

@@ -68,6 +68,7 @@ class CachedFiles:
     def __init__(self, model: PageCache, nodes: int) -> None:
         self.model = model
         self.read_ahead = model.read_ahead // PAGE_BYTES * PAGE_BYTES
+        self.largest_fetch = max(model.largest_fetch // PAGE_BYTES * PAGE_BYTES, self.read_ahead)
         self._nodes = [_Node() for _ in range(nodes)]
         self._files: dict[tuple[int, int], list[_Extent]] = {}
         self._dirty: dict[tuple[int, int], int] = {}
@@ -127,7 +128,7 @@ class CachedFiles:
         if marks := self._marks.get((node, file)):
             del marks[bisect.bisect_left(marks, first) : bisect.bisect_left(marks, until)]
         kept = []
-        for extent in self._files[node, file]:
+        for extent in self._files.get((node, file), []):
             begin, end = max(extent.first, first), min(extent.until, until)
             if begin >= end:
                 kept.append(extent)
@@ -157,7 +158,7 @@ class CachedFiles:
             stream.previous = until - PAGE_BYTES
             return None
         elif self.read_ahead and self._start(node, file, stream, gap[0], until):
-            begin, stop, after = gap[0], max(until, min(stream.ahead, end)), min(stream.marker, until)
+            begin, stop, after = gap[0], min(stream.ahead, max(until, end)), min(stream.marker, until)
         else:
             return gap[0], until, until
         if stream.marker < stop and self.missing(node, file, stream.marker, stream.marker + PAGE_BYTES) is not None:
@@ -170,11 +171,16 @@ class CachedFiles:
         at = bisect.bisect_left(marks, first)
         return marks.pop(at) if at < len(marks) and marks[at] < until else None
 
+    def _most(self, request: int) -> int:
+        """The largest window for a request of so many bytes (ractl_max_pages)."""
+        most = max(self.read_ahead, request)
+        return min(most, self.largest_fetch) if self.model.largest_fetch else most
+
     def _start(self, node: int, file: int, stream: _Stream, begin: int, until: int) -> bool:
         """Give a stream a first window, where a page is missing (page_cache_sync_ra). False: it reads at random."""
         request = until - begin
-        most = max(self.read_ahead, request)
-        if not begin or 0 <= begin - stream.previous <= PAGE_BYTES:
+        most = self._most(request)
+        if not begin or request > most or 0 <= begin - stream.previous <= PAGE_BYTES:
             window = first_window(request, most)
             late = window - request if window > request else window // 2 // PAGE_BYTES * PAGE_BYTES
         else:
@@ -188,7 +194,7 @@ class CachedFiles:
     def _follow(self, node: int, file: int, stream: _Stream, marked: int, until: int) -> bool:
         """Give a stream its next window behind a marked page (page_cache_async_ra), its own or another one's."""
         request = until - marked
-        most = max(self.read_ahead, request)
+        most = self._most(request)
         if marked == stream.marker:
             begin, window = stream.ahead, stream.window
         else:
@@ -207,6 +213,12 @@ class CachedFiles:
             if extent.until == begin and at - begin < most:
                 begin = extent.first
         return min(at - begin, most)
+
+    def opened(self, node: int, file: int) -> None:
+        """Drop what is held of a file, where an open does that."""
+        if self.model.dropped_at_open:
+            self._nodes[node].held -= sum(each.until - each.first for each in self._files.pop((node, file), []))
+            self._marks.pop((node, file), None)
 
     def takes(self, node: int, file: int, length: int) -> bool:
         """Whether the cache takes a write as dirty bytes; it then holds them until the file is synced."""

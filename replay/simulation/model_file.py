@@ -118,6 +118,8 @@ def document_of(model: StorageModel) -> dict[str, Any]:
             "hit": _table(model.cache.hit),
             "read_ahead": f"{model.cache.read_ahead}B",
             "dirty": f"{model.cache.dirty}B",
+            "largest_fetch": f"{model.cache.largest_fetch}B",
+            "dropped_at_open": model.cache.dropped_at_open,
         }
         if model.cache.write is not None:
             document["cache"]["write"] = _table(model.cache.write)
@@ -218,6 +220,7 @@ def _limit(value: object, where: str) -> Limit:
         "counts_requests": counts,
         "burst": section.take("burst", _real if counts else _size, default=0.0),
         "request_bytes": section.take("request_size", _size, default=0),
+        "step_ns": section.take("step", _time, default=0.0),
     }
     section.end()
     return _made(where, lambda: Limit(**chosen))
@@ -231,6 +234,8 @@ def _cache(value: object, where: str) -> PageCache:
         "write": section.take("write", request_time, default=None),
         "read_ahead": section.take("read_ahead", _size, default=0),
         "dirty": section.take("dirty", _size, default=0),
+        "largest_fetch": section.take("largest_fetch", _size, default=0),
+        "dropped_at_open": section.take("dropped_at_open", _truth, default=False),
     }
     section.end()
     return _made(where, lambda: PageCache(**chosen))
@@ -279,6 +284,12 @@ def _whole(value: object, where: str) -> int:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
         raise UsageError(f"{where} {value!r} is not a whole number of 0 or more")
+    return value
+
+
+def _truth(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{where} {value!r} is neither true nor false")
     return value
 
 
@@ -352,4 +363,6 @@ def _limit_document(limit: Limit) -> dict[str, Any]:
     }
     if limit.request_bytes:
         document["request_size"] = f"{limit.request_bytes}B"
+    if limit.step_ns:
+        document["step"] = f"{limit.step_ns!r}ns"
     return document

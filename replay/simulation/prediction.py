@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from replay.causal.lane_events import Watch, run_lanes
+from replay.simulation.agreement import Agreement
 from replay.simulation.model_numbers import KIND_NAMES, ModelNumbers, StorageUse
 from replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob
 from replay.simulation.simulated_storage import simulated_storage
@@ -41,12 +42,20 @@ class Run:
     seconds: float
 
 
+MODEL_ERROR = 0.1
+"""By how much a recorded job is taken to differ from its causal model. It is a goal, not a bound: on a busy machine of
+two processors half of the jobs of `benchmarks.pipelines` differed by more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prediction:
     """What comes of a job with so many ranks on a storage.
 
     runs: with different seeds, then with all times of the storage shorter and longer by the model's uncertainty.
     free: with storage that takes no time. seeds: how many of `runs` differ in their seed alone.
+    checked: a window of the job beside its replay, where it was checked.
+    model_error: by how much of its time the job itself may differ, as a share: MODEL_ERROR for a recorded job, 0 for
+    one whose dependencies are known.
     """
 
     job: SimulatedJob
@@ -55,6 +64,8 @@ class Prediction:
     runs: Sequence[Run]
     seeds: int
     free: Run
+    checked: Agreement | None = None
+    model_error: float = 0.0
 
     @property
     def elapsed_ns(self) -> int:
@@ -63,8 +74,11 @@ class Prediction:
 
     @property
     def interval_ns(self) -> tuple[int, int]:
-        """The shortest and the longest run."""
-        return min(run.elapsed_ns for run in self.runs), max(run.elapsed_ns for run in self.runs)
+        """From the shortest to the longest run, with the error of the causal model; wider where a replayed window
+        differs."""
+        shortest, longest = min(run.elapsed_ns for run in self.runs), max(run.elapsed_ns for run in self.runs)
+        found = round(shortest * (1.0 - self.model_error)), round(longest * (1.0 + self.model_error))
+        return found if self.checked is None else self.checked.widened(found, self.free.elapsed_ns)
 
     @property
     def storage_pct(self) -> float:
@@ -84,7 +98,9 @@ class Prediction:
             "operations": self.job.operations_of(self.ranks),
             "elapsed_s": ns_to_seconds(self.elapsed_ns),
             "interval_s": [ns_to_seconds(limit) for limit in self.interval_ns],
+            "check": None if self.checked is None else self.checked.as_json(),
             "runs": len(self.runs),
+            "model_error_pct": 100.0 * self.model_error,
             "free_storage_s": ns_to_seconds(self.free.elapsed_ns),
             "storage_limits_pct": self.storage_pct,
             "accelerator_utilisation_pct": self.utilisation_pct,
@@ -226,4 +242,13 @@ def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         started = [pool.submit(each) for each in (free, *(run(seed, scale) for seed, scale in chosen + limits))]
         without, *runs = [each.result() for each in started]
-    return Prediction(job=job, numbers=numbers, ranks=ranks, runs=runs, seeds=len(chosen), free=without)
+    inferred = any(each.known is None for each in job.steps.models.values())
+    return Prediction(
+        job=job,
+        numbers=numbers,
+        ranks=ranks,
+        runs=runs,
+        seeds=len(chosen),
+        free=without,
+        model_error=MODEL_ERROR if inferred else 0.0,
+    )

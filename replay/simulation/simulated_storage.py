@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from replay.causal.lane_events import EventLane, compiled_core
-from replay.engine.items import CLOSE, READ_AT, SEEK, SYNC, WRITE_AT
+from replay.engine.items import CLOSE, OPEN, READ_AT, SEEK, SYNC, WRITE_AT
 from replay.simulation.cached_files import PAGE_BYTES, CachedFiles
 from replay.simulation.model_numbers import (
     HELD_WRITE,
@@ -59,6 +59,31 @@ class _Server:
     free: list[float] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Step:
+    """A limit that grants its rate in steps, as a slice of the kernel's throttle (block/blk-throttle.c); ns.
+
+    begin: of the slice. until: when it ends if nothing passes. used: the cost of what has passed in it.
+    """
+
+    begin: float = 0.0
+    until: float = -1.0
+    used: float = 0.0
+
+    def pass_at(self, now: float, cost: float, step: float) -> float:
+        """When a request passes that comes to the head of the queue at `now` (tg_within_bps_limit)."""
+        if now > self.until:
+            self.begin, self.used = now, 0.0
+        granted = max(step, math.ceil((now - self.begin) / step) * step)
+        turn = now if self.used + cost <= granted else self.begin + self.used + cost
+        self.used += cost
+        self.until = math.ceil(turn / step) * step + step
+        over = (math.floor((turn - self.begin) / step) - 1) * step  # throtl_trim_slice keeps one step
+        if over >= step:
+            self.begin, self.used = self.begin + over, max(self.used - over, 0.0)
+        return turn
+
+
 class PythonStorage:
     """The specification of a simulated storage, a `replay.causal.lane_events.Service`."""
 
@@ -67,6 +92,7 @@ class PythonStorage:
         self._numbers, self._scale = numbers, scale
         self._state = seed & _MASK
         self._available = [0.0] * numbers.buckets
+        self._steps = [_Step() for _ in range(numbers.buckets)]
         self._servers = [
             [_Server(free=[0.0] * kind.slots) for _ in range(kind.count)] for kind in (model.servers, model.metadata)
         ]
@@ -101,6 +127,8 @@ class PythonStorage:
             end = self._request(now, node, kind, file, 0, 0) + (written - now)
         else:
             end = self._request(now, node, kind, file, offset, length)
+        if kind == OPEN and self._cache is not None:
+            self._cache.opened(node, file)
         if kind in (SYNC, CLOSE) and (held := self._streams.pop((lane.rank, file), 0)):
             end += self._write(now, node, file, 0, held) - now
         ends = math.ceil(end)
@@ -117,14 +145,16 @@ class PythonStorage:
         if not length:
             return end
         first, until = offset - offset % PAGE_BYTES, -(-(offset + length) // PAGE_BYTES) * PAGE_BYTES
-        largest = cache.read_ahead or until - first
+        largest = cache.largest_fetch or until - first
         ready = max(float(now), cache.ready(node, file, first, until))
         at, whole = first, True
         while (wanted := cache.wanted(node, rank, file, at, until, size)) is not None:
             begin, stop, at = wanted
+            # The reader meets a mark or a gap when it has what lies before it.
+            reached = max(float(now), cache.ready(node, file, first, min(begin, at - PAGE_BYTES)))
             while (gap := cache.missing(node, file, begin, stop)) is not None:
                 begin, ends = gap[0], min(gap[0] + largest, gap[1])
-                got = self._request(now, node, READ_AT, file, begin, ends - begin)
+                got = self._request(now, node, READ_AT, file, begin, ends - begin, reached)
                 cache.insert(node, file, begin, ends, got, now)
                 if begin < until:
                     whole, ready = False, max(ready, got)
@@ -157,18 +187,22 @@ class PythonStorage:
             cache.insert(node, file, offset - offset % PAGE_BYTES, until, end, now)
         return end
 
-    def _request(self, now: int, node: int, kind: int, file: int, offset: int, length: int) -> float:
-        """When a request that reaches the servers ends."""
+    def _request(
+        self, now: int, node: int, kind: int, file: int, offset: int, length: int, start: float = 0.0
+    ) -> float:
+        """When a request that reaches the servers ends. `start`: when it is sent, if that is later than now: it has its
+        place in the limits from now on, so that they never idle for it."""
+        start = max(start, float(now))
         self._use.requests[kind] += 1
         self._use.request_bytes[kind] += length
-        turn, through, slow, narrow = self._passed(now, kind, length, {NODE: node}, (float(now), float(now), -1, -1))
-        end = float(now)
+        turn, through, slow, narrow = self._passed(now, kind, length, {NODE: node}, (start, start, -1, -1))
+        end = start
         model, data = self._numbers.model, kind <= WRITE_AT
         group = 0 if data else 1
         for server, size in self._pieces(file, offset, length) if data else [(file % model.metadata.count, 0)]:
             place = {SERVER: server} if data else {METADATA: server}
             piece = self._passed(now, kind, size, place, (turn, through, slow, narrow))
-            end = max(end, self._served(now, kind, size, group, server, piece))
+            end = max(end, self._served(now, start, kind, size, (group, server), piece))
         return end
 
     def _passed(
@@ -188,11 +222,18 @@ class PythonStorage:
             unit = 1e9 / limit.per_s * self._scale
             cost, burst = amount * unit, limit.burst * unit
             bucket = self._numbers.first[number] + instance
+            self._use.busy_ns[bucket] += cost
+            if limit.step_ns:
+                level = max(self._available[bucket], float(now))
+                self._available[bucket] = level = self._steps[bucket].pass_at(level, cost, limit.step_ns * self._scale)
+                if level > turn:
+                    turn, slow = level, number
+                through, narrow = (level, number) if level > through else (through, narrow)
+                continue
             if cost > burst:  # as in the kernel: what does not fit into the bucket passes as in a pipe
                 burst = 0.0
             level = max(self._available[bucket], float(now))
             self._available[bucket] = level + cost
-            self._use.busy_ns[bucket] += cost
             if level - burst > turn:
                 turn, slow = level - burst, number
             if level + cost - burst > through:
@@ -200,14 +241,14 @@ class PythonStorage:
         return turn, through, slow, narrow
 
     def _served(
-        self, now: int, kind: int, size: int, group: int, number: int, piece: tuple[float, float, int, int]
+        self, now: int, start: float, kind: int, size: int, place: tuple[int, int], piece: tuple[float, float, int, int]
     ) -> float:
-        """When a server has done its piece of a request."""
-        turn, through, slow, narrow = piece
+        """When a server has done its piece of a request. place: group and number of the server."""
+        (group, number), (turn, through, slow, narrow) = place, piece
         server, use = self._servers[group][number], self._use
         while server.in_flight and server.in_flight[0] <= now:
             heapq.heappop(server.in_flight)
-        count, begin = len(server.in_flight) + 1, turn
+        count, begin = sum(each > start for each in server.in_flight) + 1, turn
         if server.free:
             count, begin = min(count, len(server.free)), max(turn, server.free[0])
         own = self._scale * self._drawn() * self._time(kind, size, count)
@@ -216,7 +257,7 @@ class PythonStorage:
         if server.free:
             heapq.heapreplace(server.free, end)
         if slow >= 0:
-            use.turn_ns[slow] += turn - now
+            use.turn_ns[slow] += turn - start
         if narrow >= 0 and through > begin + own:
             use.pipe_ns[narrow] += through - (begin + own)
         self._slot_ns += begin - turn

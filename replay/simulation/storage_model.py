@@ -99,6 +99,8 @@ class Limit:
     burst: bytes or requests that pass at once after a pause. 0: a pipe, in which each request takes its own time, as
         does one that is larger than the burst.
     request_bytes: where requests count, one counts for each so many bytes; 0: one, however large.
+    step_ns: the rate is granted in steps of this time, as a control group of Linux does it (block/blk-throttle.c): all
+        of a step may pass at its begin, and `burst` means nothing. 0: the rate is granted continuously.
     Raises: UsageError for a rate that is not positive, or an unknown operation or scope.
     """
 
@@ -109,6 +111,7 @@ class Limit:
     counts_requests: bool = False
     burst: float = 0.0
     request_bytes: int = 0
+    step_ns: float = 0.0
 
     def __post_init__(self) -> None:
         if self.each not in SCOPES:
@@ -118,8 +121,8 @@ class Limit:
         wrong = [operation for operation in self.operations if operation not in allowed]
         if wrong or not self.operations:
             raise UsageError(f"operations {list(self.operations)} of limit {self.name!r}: choose {', '.join(allowed)}")
-        if not 0 < self.per_s < 1e18 or not 0 <= self.burst < 1e18 or self.request_bytes < 0:
-            raise UsageError(f"limit {self.name!r} needs a rate above 0, and a burst that is not negative")
+        if not 0 < self.per_s < 1e18 or not 0 <= self.burst < 1e18 or min(self.request_bytes, self.step_ns) < 0:
+            raise UsageError(f"limit {self.name!r} needs a rate above 0, and a burst and a step that are not negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +156,10 @@ class PageCache:
     size: bytes. hit: how long a read of cached bytes takes. write: a write into the cache; None: as long as a hit.
     read_ahead: bytes that are fetched ahead at most, as Linux does it, of a rank that reads a file from its begin, goes
         on where it stopped or reads behind a run of cached pages; and largest request for what is missing; 0: none.
+    largest_fetch: a read of more than `read_ahead` fetches so many bytes at a time, or `read_ahead` if that is more,
+        and waits for them before it goes on; 0: it fetches all at once.
     dirty: bytes of writes that the cache holds until they are synced; what exceeds them is written at once.
+    dropped_at_open: whether each open of a file drops what the cache holds of it, as FUSE does by default.
     Raises: UsageError for negative sizes.
     """
 
@@ -162,10 +168,12 @@ class PageCache:
     write: RequestTime | None = None
     read_ahead: int = 0
     dirty: int = 0
+    largest_fetch: int = 0
+    dropped_at_open: bool = False
 
     def __post_init__(self) -> None:
-        if self.size <= 0 or self.read_ahead < 0 or self.dirty < 0:
-            raise UsageError("a cache needs a size above 0, and read_ahead and dirty that are not negative")
+        if self.size <= 0 or min(self.read_ahead, self.dirty, self.largest_fetch) < 0:
+            raise UsageError("a cache needs a size above 0, and other sizes that are not negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,3 +39,14 @@ def test_a_measured_call_has_the_median_of_its_trials_means() -> None:
         "high": pytest.approx(1.0),
         "trials": 3,
     }
+
+
+def test_what_trials_differ_by_does_not_shrink_with_their_number() -> None:
+    """The interval of the median does: it says how well that is known, and not what a run may meet."""
+    few, many = (
+        Measured.of("read", "cold", 4096, 1, [np.full(10, each) for each in np.linspace(0.8, 1.2, count) * 1e6])
+        for count in (10, 200)
+    )
+    assert few.between_trials == pytest.approx(0.2)
+    assert many.between_trials == pytest.approx(0.18, abs=0.005)
+    assert many.time_ns.half_width < 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from replay.calibration.host import available_bytes, dirty_bytes, file_system_of
+from replay.calibration.host import available_bytes, dirty_bytes, file_system_of, read_ahead_setting
 
 
 def test_available_memory(tmp_path: Path) -> None:
@@ -34,3 +34,10 @@ def test_the_type_of_a_file_system_is_that_of_its_device(tmp_path: Path) -> None
     assert file_system_of(tmp_path, mounts) == "lustre"
     mounts.write_text("nothing\n")
     assert file_system_of(tmp_path, mounts) == file_system_of(tmp_path, tmp_path / "absent") == "file system"
+
+
+def test_how_far_the_kernel_reads_ahead(tmp_path: Path) -> None:
+    (tmp_path / "0:40").mkdir()
+    (tmp_path / "0:40" / "read_ahead_kb").write_text("128\n")
+    assert read_ahead_setting(os.makedev(0, 40), tmp_path) == 131_072
+    assert read_ahead_setting(os.makedev(0, 41), tmp_path) is None

@@ -72,6 +72,20 @@ def test_behind_a_throttle_only_single_reads_count() -> None:
     assert model.operations["read"].in_flight == (1,)
 
 
+def test_where_a_cached_read_is_as_slow_as_a_cold_one_nothing_is_cached() -> None:
+    slow = [measured("read", "cached", size, 1, time) for size, time in ((4096, 95), (1 << 20, 980))]
+    reads_alone = [each for each in reads() if each.state == "cold"]
+    model = fit_model("x", "", [*reads_alone, *slow], (), read_ahead=0, cache_bytes=1, dirty_bytes=1, drops_pages=True)
+    assert model.cache is None
+
+
+def test_figures_that_were_disturbed_widen_the_uncertainty() -> None:
+    model = fit_model(
+        "x", "", reads(), (), read_ahead=0, cache_bytes=1, dirty_bytes=1, drops_pages=True, least_uncertainty=0.25
+    )
+    assert model.uncertainty == 0.25
+
+
 SMALL, LARGE = 4096, 1 << 20
 
 

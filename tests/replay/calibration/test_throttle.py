@@ -34,6 +34,16 @@ def test_a_throttle_of_bytes() -> None:
     assert limit.per_s == pytest.approx(10e6, rel=0.03)
     assert limit.burst == pytest.approx(10e6 * STEP_S / 2, rel=0.3), "half a step, on the average"
     assert (limit.operations, limit.counts_requests) == (("read",), False)
+    assert limit.step_ns == pytest.approx(STEP_S * 1e9, rel=0.03)
+
+
+def test_a_throttle_without_steps_has_none() -> None:
+    """What a token bucket lets through comes at even times."""
+    count = np.arange(1, 20_000)
+    ended = np.maximum((count * 4096 - 1e6) / 10e6, count * 20e-6)
+    seen = passed(4096, IN_FLIGHT, (ended[ended < 2.0] * 1e9).astype(np.int64))
+    assert seen is not None
+    assert (seen.throttled, seen.step_s) == (True, 0.0)
 
 
 def test_a_throttle_of_requests() -> None:

@@ -90,9 +90,24 @@ def test_all_keys() -> None:
         metadata={"count": 2, "slots": 3},
         limits=[
             {"name": "link", "each": "node", "rate": "1.5GB/s", "burst": "1MiB"},
-            {"each": "server", "of": ["read"], "rate": "1000/s", "burst": 10, "request_size": "128KiB"},
+            {
+                "each": "server",
+                "of": ["read"],
+                "rate": "1000/s",
+                "burst": 10,
+                "request_size": "128KiB",
+                "step": "100ms",
+            },
         ],
-        cache={"size": "1GiB", "hit": "1us", "write": "2us", "read_ahead": "128KiB", "dirty": "16MiB"},
+        cache={
+            "size": "1GiB",
+            "hit": "1us",
+            "write": "2us",
+            "read_ahead": "128KiB",
+            "dirty": "16MiB",
+            "largest_fetch": "1MiB",
+            "dropped_at_open": True,
+        },
         jitter={"quantiles": [0.5, 1, 1.5], "seed": 7},
     )
     assert read == StorageModel(
@@ -112,6 +127,7 @@ def test_all_keys() -> None:
                 counts_requests=True,
                 burst=10.0,
                 request_bytes=128 << 10,
+                step_ns=1e8,
             ),
         ),
         cache=PageCache(
@@ -120,6 +136,8 @@ def test_all_keys() -> None:
             write=RequestTime.affine(2000),
             read_ahead=128 << 10,
             dirty=16 << 20,
+            largest_fetch=1 << 20,
+            dropped_at_open=True,
         ),
         jitter=Jitter(quantiles=(0.5, 1.0, 1.5), seed=7),
     )

@@ -59,6 +59,7 @@ def models(draw):
                 counts_requests=draw(st.booleans()),
                 burst=draw(st.sampled_from([0.0, 1.0, 1e5])),
                 request_bytes=draw(st.sampled_from([0, 1000])),
+                step_ns=draw(st.sampled_from([0.0, 2e4, 3e6])),
             )
         )
     cache = None
@@ -69,6 +70,8 @@ def models(draw):
             write=draw(st.none() | times()),
             read_ahead=draw(st.sampled_from([0, 4096, 20_000])),
             dirty=draw(st.sampled_from([0, 30_000])),
+            largest_fetch=draw(st.sampled_from([0, 8192, 100_000])),
+            dropped_at_open=draw(st.booleans()),
         )
     return model(
         operations={name: draw(times()) for name in ("read", "write", "open", "sync", "seek")},
@@ -134,15 +137,17 @@ def test_the_compiled_core_does_what_the_specification_does(storage, lanes, seed
 @pytest.mark.parametrize("span", [8, 30, 300])
 @pytest.mark.parametrize("read_ahead", [20_000, 128 * KIB, MIB])
 @pytest.mark.parametrize("size", [200_000, 1 << 30])
-def test_the_cores_read_ahead_alike(span, read_ahead, size) -> None:
-    """Random reads and some writes of three ranks of a file, within so many pages: context, marks, pages that leave."""
+@pytest.mark.parametrize("more", [{}, {"largest_fetch": 28 * KIB}, {"dropped_at_open": True}])
+def test_the_cores_read_ahead_alike(span, read_ahead, size, more) -> None:
+    """Reads at random, some writes and opens of three ranks of a file, within so many pages: context, marks, pages
+    that leave."""
     random = np.random.default_rng(span)
     lanes = [
         operations(
             *(
                 (str(name), 0, int(page) * 4096, int(length), int(due))
                 for name, page, length, due in zip(
-                    random.choice(["read"] * 9 + ["write"], 150),
+                    random.choice(["read"] * 9 + ["write", "open"], 150),
                     random.integers(0, span, 150),
                     random.choice([1, 4096, 9000, 40_000], 150),
                     random.choice([0, 20_000], 150),
@@ -152,7 +157,7 @@ def test_the_cores_read_ahead_alike(span, read_ahead, size) -> None:
         )
         for _ in range(3)
     ]
-    cache = dataclasses.replace(CACHE, size=size, read_ahead=read_ahead)
+    cache = dataclasses.replace(CACHE, size=size, read_ahead=read_ahead, **more)
     _assert_cores_agree(model(**DEVICE, cache=cache, ranks_per_node=2), lanes, 1, 1.0)
 
 
@@ -166,6 +171,7 @@ def test_the_compiled_core_knows_the_numbers() -> None:
         **{name: getattr(model_numbers, name) for name in ("SERVER", "NODE", "SYSTEM", "METADATA")},
         "STDIO": APIS.index("STDIO"),
         "STREAM_BYTES": model_numbers.STREAM_BYTES,
+        "OPEN": items.OPEN,
         "CLOSE": items.CLOSE,
         "READ": items.READ_AT,
         "WRITE": items.WRITE_AT,

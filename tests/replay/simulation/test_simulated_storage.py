@@ -229,6 +229,43 @@ def test_random_reads_of_a_small_file_grow() -> None:
     assert all_read.requests[0] == pytest.approx(1912, rel=0.03)
 
 
+@pytest.mark.parametrize(("kib", "turns"), [(128, 1), (256, 2), (1024, 5), (4096, 17)])
+def test_a_large_read_waits_for_the_windows_that_it_is_cut_into(kib, turns) -> None:
+    """Turns of the server, as counted through libfuse (Linux 6.18): each turn but the first has two windows."""
+    cache = dataclasses.replace(CACHE, size=1 << 30, read_ahead=128 * KIB, largest_fetch=128 * KIB)
+    (found,), use = ends(model(**DEVICE, cache=cache), read(kib * KIB, offset=4 * MIB))
+    assert found[0] == turns * 10 * US
+    assert use.request_bytes[0] >= kib * KIB
+
+
+def test_an_open_drops_what_is_held_of_a_file() -> None:
+    rows = operations(*[("open", 1, 0, 0, 0), *(("read", 1, 4096 * page, 4096, 0) for page in range(2))] * 2)
+    for dropped, expected in ((False, [10_000, 10_000, 100, 100]), (True, [10_000, 10_000, 10_000, 10_000])):
+        cache = dataclasses.replace(CACHE, dropped_at_open=dropped)
+        (found,), _ = ends(model(**DEVICE, cache=cache), rows)
+        assert [time for time in np.diff([0, *found]).tolist() if time] == expected
+
+
+@pytest.mark.parametrize(
+    ("kib", "pause_ms", "groups", "of", "measured_s"),
+    [
+        (256, 0, 100, 1, 1.525),
+        (256, 16, 100, 1, 1.677),
+        (256, 100, 20, 4, 1.951),
+        (256, 200, 10, 8, 2.851),
+        (256, 400, 8, 12, 3.665),
+        (1024, 30, 30, 1, 1.843),
+    ],
+)
+def test_a_throttle_in_steps_is_that_of_linux(kib, pause_ms, groups, of, measured_s) -> None:
+    """O_DIRECT reads with pauses between groups of them, at 16 MB/s of a control group (Linux 6.18, ext4)."""
+    throttle = Limit(name="throttle", each="server", operations=("read",), per_s=16e6, step_ns=100 * MS)
+    storage = model(operations={"read": RequestTime.affine(350 * US, 1e9)}, limits=(throttle,))
+    begins = [pause_ms * MS if place % of == 0 and place else 0 for place in range(groups * of)]
+    (found,), _ = ends(storage, operations(*(("read", 0, 0, kib * KIB, due) for due in begins)))
+    assert found[-1] / 1e9 == pytest.approx(measured_s, rel=0.06)
+
+
 def test_a_write_into_the_cache_has_a_time_of_its_own() -> None:
     cache = dataclasses.replace(CACHE, dirty=10_000, write=RequestTime.affine(700))
     rows = operations(("write", 0, 0, 6000, 0), ("read", 0, 0, 6000, 0))

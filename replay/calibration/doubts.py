@@ -1,0 +1,42 @@
+"""Which figures others contradict: a trial that something else disturbed must not become part of a model. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from replay.calibration.estimates import Estimate, Measured
+
+FACTOR = 2.0
+"""A figure is in doubt from so many times of what it should at most be."""
+
+
+def doubtful(measured: Sequence[Measured]) -> list[Measured]:
+    """Figures above what they can be: a larger request takes no less time, a cached read no more than a cold one or
+    than most cached reads of its size, and a request no more than its share of the next smaller one.
+
+    Only where most of its own requests were far quicker than its mean: what is always slow is so by itself.
+    """
+    uneven = [each for each in measured if FACTOR * each.p50_ns < each.time_ns.value]
+    return [each for each in uneven if each.time_ns.value > _bound(each, measured)]
+
+
+def _bound(one: Measured, measured: Sequence[Measured]) -> float:
+    alike = [each for each in measured if each.call == one.call and each.in_flight == one.in_flight]
+    same = [each for each in alike if each.state == one.state]
+    bounds = [each.time_ns.value for each in same if each.size > one.size]
+    if one.state == "cached":
+        bounds.append(FACTOR * one.p50_ns)  # memory has no slow requests of its own
+        bounds += [each.time_ns.value for each in alike if each.state == "cold" and each.size == one.size]
+    below = max((each for each in same if 0 < each.size < one.size), key=lambda each: each.size, default=None)
+    if not bounds and below is not None:
+        bounds.append(below.time_ns.value * one.size / below.size)
+    return FACTOR * min(bounds, default=float("inf"))
+
+
+def without_disturbance(one: Measured) -> Measured:
+    """The figure at the median of its requests, with the whole range as its interval."""
+    time = one.time_ns
+    return dataclasses.replace(
+        one, time_ns=Estimate(value=one.p50_ns, low=min(one.p50_ns, time.low), high=time.high, trials=time.trials)
+    )

@@ -1,0 +1,46 @@
+"""Seconds of a capture replayed on a real storage, to be compared with their simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replay.interface.replays import RunChoices, run, stage
+from traces.errors import ReplayError, TargetError
+
+if TYPE_CHECKING:
+    from traces.store.reader import Capture
+
+NAME = ".dxt-replay-check-"
+"""How the name of the directory of a check begins; a random number follows."""
+
+
+def replayed_ns(part: Capture, target: Path, choices: RunChoices) -> int:
+    """How long a cold replay of `part` takes below `target`: on the twin that is staged there, if it has all files, or
+    in a directory of its own, which is removed however that ends.
+
+    Raises: TargetError where its files do not fit; ReplayError where operations fail.
+    """
+    from replay.calibration.scratch import scratch_below
+    from replay.ranks.stopping import unwind_on_signals
+
+    with unwind_on_signals(), scratch_below(target, NAME, "a check") as scratch:
+        twin = target
+        if not _is_staged(part, target):
+            twin = scratch.path / "twin"
+            twin.mkdir()
+            stage(part, twin)
+        result = run(part, twin, scratch.path / "replay.capture", cold=True, **choices)
+    if not result.succeeded:
+        raise ReplayError(
+            f"the window that was replayed below {target} did not do its work: {'; '.join(result.warnings)}"
+        )
+    return result.tally.last_end_ns
+
+
+def _is_staged(part: Capture, target: Path) -> bool:
+    try:
+        planned = stage(part, target, dry_run=True).plan
+    except TargetError:
+        return False
+    return bool(len(planned.already_staged)) and not len(planned.to_write)

@@ -1,0 +1,34 @@
+"""What one reader of one file would measure on a described storage: to hold a model against measurements."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from replay.causal.lane_events import EventLane, LaneTimes, run_lanes
+from replay.plan.plan_row import operation_rows
+from replay.simulation.model_numbers import ModelNumbers
+from replay.simulation.simulated_storage import simulated_storage
+from replay.simulation.storage_model import StorageModel
+from traces.schema import OPS
+
+
+def read_times_ns(model: StorageModel, offsets: np.ndarray, size: int, file_bytes: int) -> np.ndarray:
+    """int64 (n,): how long each read of `size` bytes takes where it begins when the one before has ended, without
+    jitter. offsets: int64 (n,)."""
+    rows = operation_rows(
+        op=np.full(len(offsets), OPS.index("read")),
+        api=0,
+        origin=0,
+        slot=np.zeros(len(offsets), dtype=np.int64),
+        file_id=np.zeros(len(offsets), dtype=np.int64),
+        step=0,
+        offset=offsets,
+        length=size,
+    )
+    times = LaneTimes.room(len(rows))
+    lane = EventLane(items=rows, times=times, rank=0)
+    numbers = ModelNumbers.of(dataclasses.replace(model, jitter=None), 1, np.array([file_bytes]))
+    run_lanes([lane], simulated_storage(numbers))
+    return np.diff(times.end_ns, prepend=0)
