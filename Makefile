@@ -37,6 +37,9 @@ bench-prediction:  ## pace steps against a real application on throttled storage
 bench-agreement:  ## simulate against run on calibrated targets; needs root and libfuse3, 45 minutes
 	$(PYTHON) -m benchmarks.simulation_agreement
 
+bench-pipelines:  ## Keras, JAX and PyTorch jobs predicted between fast and slow storage; root, libfuse3, Darshan (LIBRARY=), 2 hours
+	$(PYTHON) -m benchmarks.pipelines --simulate $(if $(LIBRARY),--library $(LIBRARY))
+
 bench-noise:  ## how much of a replay's distance is noise; DARSHAN=/path/to/libdarshan.so: and what Darshan counts in replays
 	$(PYTHON) -m benchmarks.replay_noise $(if $(DARSHAN),--library $(DARSHAN)) $(if $(RECORDINGS),--recordings $(RECORDINGS))
 
@@ -68,4 +71,4 @@ demo:  ## the main job on the bundled captures
 clean:  ## remove what building left
 	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/twin/_small_files*.so replay/twin/_small_files.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/darshan/_overlap_lanes*.so profiler_merge/darshan/_overlap_lanes.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
 
-.PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-noise bench-scale bench-file-systems bench-history figures survey-logs fuzz demo clean
+.PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures survey-logs fuzz demo clean

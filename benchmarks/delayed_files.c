@@ -3,8 +3,10 @@
    delayed_files DELAY_US MOUNTPOINT [FUSE options]     shows the directory DXT_REPLAY_DELAYED_SOURCE
 
    Each read, write, sync, open, create and look-up that reaches it waits DELAY_US first; with DXT_REPLAY_DELAYED_CALLS
-   set to `metadata`, reads, writes and syncs do not. Calls wait at the same time, so it bounds latency and not
-   bandwidth. The kernel's page cache and read-ahead lie above it, as with a network's file system.
+   set to `metadata`, reads, writes and syncs do not, and set to `files`, look-ups do not. Calls wait at the same time, so
+   it bounds latency and not bandwidth. The kernel's page cache and read-ahead lie above it, as with a network's file
+   system. Pages stay after a close; with DXT_REPLAY_DELAYED_PAGES set to `dropped` the kernel drops them at each open,
+   which is libfuse's default.
    Build: cc -O2 delayed_files.c -o delayed_files $(pkg-config --cflags --libs fuse3) */
 
 #define FUSE_USE_VERSION 31
@@ -24,6 +26,7 @@
 static long delay_ns;
 static int source;
 static int metadata_only;
+static int files_only;
 
 static void wait_first(void)
 {
@@ -49,14 +52,16 @@ static int answer(long result) { return result < 0 ? -errno : (int)result; }
 static void *begin(struct fuse_conn_info *connection, struct fuse_config *config)
 {
     (void)connection;
-    config->kernel_cache = 1; /* pages stay after a close, as on a local disk */
+    const char *pages = getenv("DXT_REPLAY_DELAYED_PAGES");
+    config->kernel_cache = !(pages && !strcmp(pages, "dropped"));
     config->use_ino = 1;
     return NULL;
 }
 
 static int get_attributes(const char *path, struct stat *status, struct fuse_file_info *file)
 {
-    wait_first();
+    if (!files_only)
+        wait_first();
     return answer(file ? fstat(file->fh, status) : fstatat(source, below(path), status, AT_SYMLINK_NOFOLLOW));
 }
 
@@ -177,6 +182,7 @@ int main(int count, char **arguments)
     delay_ns = 1000 * atol(arguments[1]);
     const char *calls = getenv("DXT_REPLAY_DELAYED_CALLS");
     metadata_only = calls && !strcmp(calls, "metadata");
+    files_only = calls && !strcmp(calls, "files");
     source = open(shown, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (source < 0) {
         perror(shown);

@@ -19,6 +19,9 @@ LIMITS = {
 }
 """Limits of a device by their names in `io.max` (control groups of version 2), and their files in version 1."""
 
+LASTING_NAMES = ("-o", "entry_timeout=86400,attr_timeout=86400")
+"""Mount options of a FUSE file system whose names and attributes the kernel need not look up again."""
+
 WITHIN_S = 10.0
 """Longest time in which a file system is mounted or the processes of a control group end."""
 
@@ -114,14 +117,19 @@ def device_of(folder: Path) -> str:
 
 
 @contextmanager
-def delayed(folder: Path, delay_us: int, calls: str = "all") -> Iterator[Path]:
+def delayed(folder: Path, delay_us: int, calls: str = "all", pages: str = "kept") -> Iterator[Path]:
     """`folder` through a file system of its own, each of whose calls takes `delay_us`.
 
-    `calls`: "all", or "metadata" where reads, writes and syncs are not delayed. Raises: CannotThrottleError.
+    `calls`: "all", "metadata" where reads, writes and syncs are not delayed, or "files" where look-ups are not.
+    `pages`: "kept" after a close, or "dropped" at each open. The latter leaves names to libfuse's own timeouts, so that
+    all of it is libfuse's default.
+    Raises: CannotThrottleError.
     """
     source = Path(__file__).with_name("delayed_files.c")
-    environment = {"DXT_REPLAY_DELAYED_SOURCE": str(folder), "DXT_REPLAY_DELAYED_CALLS": calls}
-    with fuse_mounted(source, ("fuse3",), str(delay_us), ("-o", "max_threads=128"), environment) as mount:
+    environment = {f"DXT_REPLAY_DELAYED_{name}": value for name, value in (("CALLS", calls), ("PAGES", pages))}
+    environment["DXT_REPLAY_DELAYED_SOURCE"] = str(folder)
+    options = ("-o", "max_threads=128", *(LASTING_NAMES if pages == "kept" else ()))
+    with fuse_mounted(source, ("fuse3",), str(delay_us), options, environment) as mount:
         yield mount
 
 
@@ -135,7 +143,6 @@ def fuse_mounted(
         program, mount = Path(own, source.stem), Path(own, "mount")
         mount.mkdir()
         _build(source, program, packages)
-        options = (*options, "-o", "entry_timeout=86400,attr_timeout=86400")
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "TERM", str(program), shown, str(mount), "-f", *options],
             env=os.environ | environment,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.slowed_storage import WITHIN_S, CannotThrottleError, fuse_mounted
+from benchmarks.slowed_storage import LASTING_NAMES, WITHIN_S, CannotThrottleError, fuse_mounted
 
 SERVER = "ganesha.nfsd"
 
@@ -59,7 +59,7 @@ def shown_by_nfs(folder: Path) -> Iterator[tuple[Path, int]]:
             _wait_for(server, port)
             source = Path(__file__).with_name("nfs_files.c")
             url = f"nfs://127.0.0.1/exported?version=4&nfsport={port}"
-            with fuse_mounted(source, ("fuse3", "libnfs"), url, ("-s",), {}) as mount:
+            with fuse_mounted(source, ("fuse3", "libnfs"), url, ("-s", *LASTING_NAMES), {}) as mount:
                 yield mount, server.pid
         finally:
             server.terminate()
