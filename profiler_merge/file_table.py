@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,13 @@ import pyarrow as pa
 
 from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from profiler_merge.darshan.log import DarshanLog
+from profiler_merge.darshan.record_id import record_id
 from profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT, FileNotes, KnownFiles, Renamed
 from traces.errors import LogError
-from traces.file_rows import probably_mapped
+from traces.file_rows import STANDARD_STREAMS, probably_mapped, without_dots
 from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
 from traces.text import listed
-from traces.units import format_counted
+from traces.units import format_bytes, format_counted
 
 _FORMAT_RULES = {
     "checkpoint": r"\.ckpt|ckpt[-_/]|checkpoint|\.tempstate|\.data-\d+-of-\d+|-of-\d+\.(data|index)|\.index$",
@@ -61,6 +63,11 @@ _LAST_BYTE = {
 }
 
 
+_STREAMS = [name.encode() for name in STANDARD_STREAMS]
+_MANY_OPERATIONS, _MANY_BYTES = 10_000, 1 << 20
+"""From here on what standard streams moved is worth a warning: nearly every program prints something."""
+
+
 def classify(path: str) -> int:
     """Code in `traces.schema.FORMATS` from a file's name; a TFRecord set without an ending is `other`."""
     lowered = path.lower()
@@ -68,6 +75,12 @@ def classify(path: str) -> int:
         if re.search(rule, lowered):
             return FORMATS.index(name)
     return FORMATS.index("other")
+
+
+def _plain(path: bytes) -> bytes:
+    """The path without `.` and `..`, but as it is where a folder before `..` is a link: that leads elsewhere."""
+    folders = [path[: found.start()] for found in re.finditer(rb"/\.\.(?=/|\Z)", path)]
+    return path if any(map(os.path.islink, folders)) else without_dots(path)
 
 
 @dataclass(slots=True)
@@ -86,7 +99,8 @@ class _Traced:
 class FileTable:
     """Numbers the files of a job and gathers what is known of them, but for `excluded` record ids.
 
-    The files that counters know come first, then those that only the rows know, in order of appearance.
+    Names that differ in `..` are of one file. The files that counters know come first, then those that only the rows
+    know, in order of appearance.
     """
 
     logs: Sequence[DarshanLog]
@@ -95,6 +109,8 @@ class FileTable:
     _sizes: list[int] = field(default_factory=list)
     _traced: dict[tuple[int, int], _Traced] = field(default_factory=dict)
     _new_names: dict[int, bytes] = field(default_factory=dict)
+    _same: dict[int, int] = field(default_factory=dict)
+    _streams: _Traced = field(default_factory=_Traced)
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
 
     def known(self) -> KnownFiles:
@@ -102,10 +118,33 @@ class FileTable:
         for log in self.logs:
             for module in _SUMMED:
                 records = self._counters(log, module)
+                self._note_streams(log, module)
                 for record in dict.fromkeys(() if records is None else _file_records(records)):
                     self._number_one(record)
             self._let_go(log)
         return KnownFiles.numbered(np.fromiter(self._ids, dtype=np.uint64, count=len(self._ids)))
+
+    def _note_streams(self, log: DarshanLog, module: str) -> None:
+        """Add what a module counted of the standard streams, which are left out."""
+        records = read_counters(log, module) if module in _LAST_BYTE else None
+        if records is None:
+            return
+        streams = [record for record in self.excluded if log.names.get(record) in _STREAMS]
+        mine = np.isin(records.record_ids, np.array(streams, dtype=np.uint64))
+        for names, attribute in ((("READS", "WRITES"), "operations"), (("BYTES_READ", "BYTES_WRITTEN"), "bytes")):
+            found = sum(int(np.maximum(records.counters[f"{module}_{name}"][mine], 0).sum()) for name in names)
+            setattr(self._streams, attribute, getattr(self._streams, attribute) + found)
+
+    def stream_warnings(self) -> list[str]:
+        """A warning where standard streams moved much: it is in no figure of the capture."""
+        found = self._streams
+        if found.operations < _MANY_OPERATIONS and found.bytes < _MANY_BYTES:
+            return []
+        return [
+            f"left out, as a pipe or a terminal is no storage: {format_counted(found.operations, 'operation')} on "
+            f"standard input, output and error ({format_bytes(found.bytes)}). Where a file was redirected to them, its "
+            "I/O is not in the capture: let the program open it"
+        ]
 
     def add(self, notes: FileNotes) -> dict[int, int]:
         """Add what was noted of the next ranks' files. Returns the number of each that has one of the notes' own."""
@@ -134,11 +173,21 @@ class FileTable:
         if len(self.logs) > 1:
             log.counters.clear()
 
-    def _number_one(self, record_id: int) -> int:
-        if record_id not in self._ids:
-            self._ids[record_id] = len(self._ids)
+    def __post_init__(self) -> None:
+        for log in self.logs:
+            dotted = {record: path for record, path in log.names.items() if b"/.." in path}
+            known = {path: record for record, path in log.names.items()} if dotted else {}
+            for record, path in dotted.items():
+                if (plain := _plain(path)) != path:
+                    self._same[record] = known.get(plain, record_id(plain))
+                    self._new_names[self._same[record]] = plain
+
+    def _number_one(self, record: int) -> int:
+        record = self._same.get(record, record)
+        if record not in self._ids:
+            self._ids[record] = len(self._ids)
             self._sizes.append(0)
-        return self._ids[record_id]
+        return self._ids[record]
 
     def offset_warnings(self, paths: Sequence[str]) -> list[str]:
         """Warnings about repaired and suspect offsets, with some names; `paths` by file_id."""
@@ -171,7 +220,9 @@ class FileTable:
             self._add_counters(log, fixed_rank, sums, counted)
             self._let_go(log)
             stripes |= {
-                self._number_one(record): stripe for record, stripe in _stripes(log).items() if record in self._ids
+                self._number_one(record): stripe
+                for record, stripe in _stripes(log).items()
+                if self._same.get(record, record) in self._ids
             }
         table = self._table(sums, stripes, self._file_coverage(counted))
         return table, self._coverage(counted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler_merge.darshan.job_logs import JobLogs
+from profiler_merge.darshan.job_logs import UNREAD_MODULES, JobLogs
 from profiler_merge.process_rows import RowTotals
 from traces.errors import LogError
 from traces.schema import Coverage
@@ -30,13 +30,26 @@ def refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
     )
 
 
-def gap_warnings(rows: RowTotals, coverage: Coverage, *, traced: int) -> list[str]:
+def gap_warnings(job: JobLogs, rows: RowTotals, coverage: Coverage, *, traced: int) -> list[str]:
     """Warnings about operations that are rebuilt or missing. `traced`: how many operations the trace holds."""
     warnings = []
     if rows.left_out:
-        warnings.append(f"{rows.left_out} operations of the counters are too many to reconstruct: a replay omits them")
+        ((path, most),) = rows.left_out.most_common(1)
+        others = f" and {len(rows.left_out) - 1} more files" if len(rows.left_out) > 1 else ""
+        warnings.append(
+            f"{rows.left_out.total():,} opens, closes, seeks, stats and syncs of {path}{others} are too many to "
+            "rebuild: the capture has the reads and writes, and a replay omits the rest; merge with "
+            f"--reconstruct-limit {most} or more to rebuild them (each takes some 400 bytes of memory)"
+        )
     warnings += rows.rebuilt.warnings()
     if not traced:
+        unread = sorted({name for each in job.processes for name in UNREAD_MODULES if name in each.log.modules})
+        if unread:
+            warnings.append(
+                f"this job did its I/O through {', '.join(unread)}: Darshan counts it there and does not trace it, and "
+                "this release does not read the counters: what is in the capture is the rest"
+            )
+            return warnings
         rest = "rests on counters alone" if rows.rebuilt.operations else "has no reads and writes at POSIX"
         warnings.append(
             f"no DXT in this log: a replay {rest}; record with DXT_ENABLE_IO_TRACE=1 in the environment of every "

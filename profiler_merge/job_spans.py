@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import read_profile
+from profiler_merge.profiles.span_parts import NOT_FETCHED
 from profiler_merge.profiles.spans import SpanColumns, profile_spans
 from profiler_merge.span_sources import MoreSpans
 from profiler_merge.unprofiled.extend import Extended, extended_spans, text_of
@@ -235,5 +236,6 @@ def _spans_table(rank: int, spans: SpanColumns, shift_ns: int) -> pa.Table:
         "step": spans.step,
         "start_ns": spans.start_ns + shift_ns,
         "end_ns": spans.end_ns + shift_ns,
+        "fetched_ns": np.ma.masked_array(spans.fetched_ns + shift_ns, spans.fetched_ns == NOT_FETCHED),
     }
     return table_from_columns(columns, SPANS_SCHEMA)

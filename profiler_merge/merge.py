@@ -298,8 +298,9 @@ class _Merger:
         if self._options.skip_damaged:
             refuse_rubbish(self._job, coverage, table)
         self._warnings += self._files.offset_warnings(table["path"].to_pylist())
+        self._warnings += self._files.stream_warnings()
         self._warnings += mapped_warnings(table)
-        self._warnings += gap_warnings(self._made, coverage, traced=self._stored - self._made.reconstructed)
+        self._warnings += gap_warnings(self._job, self._made, coverage, traced=self._stored - self._made.reconstructed)
         hdf5 = hdf5_facts(logs, table, inspect=self._options.inspect, maps=self._options.inspect_maps)
         self._warnings += hdf5.warnings
         self._warnings[:0] = self._job.log_warnings()

@@ -5,6 +5,7 @@ Columns are those of `traces.schema.OPS_SCHEMA` but for step, and `tie`, which o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,12 +42,13 @@ _COLUMNS = {
 class RowTotals:
     """What the rows of some ranks came to, which can be added up.
 
-    reconstructed: rows made. left_out: rows that were not made because they are too many. threads_known: for each batch
-    with operations, whether its log has thread ids. rebuilt: how the made ones meet the counters.
+    reconstructed: rows made. left_out: opens, seeks, stats and syncs that were not made because they are too many, by
+    path. threads_known: for each batch with operations, whether its log has thread ids. rebuilt: how the made ones meet
+    the counters.
     """
 
     reconstructed: int = 0
-    left_out: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
     threads_known: list[bool] = field(default_factory=list)
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
 
@@ -189,7 +191,8 @@ class ProcessRows:
         for each in found.rebuilt:
             self.made.rebuilt.note(str(log.path), batch.ranks, each, log.names)
         self.made.reconstructed += len(found)
-        self.made.left_out += found.left_out
+        for record, count in found.left_out.items():
+            self.made.left_out[log.names.get(record, b"%d" % record).decode("utf-8", "backslashreplace")] += count
         self.files.note_names(found.names)
         return found
 

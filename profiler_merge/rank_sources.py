@@ -21,6 +21,7 @@ from profiler_merge.darshan.rank_segments import (
 from profiler_merge.darshan.regions import DamagedLogError
 from profiler_merge.process_rows import LogCounters
 from profiler_merge.untraced.rank_counters import RankCounters
+from traces.file_rows import STANDARD_STREAMS
 
 _MOST_RANKS = 1 << 12
 _MOST_SHARES = 1 << 17
@@ -47,10 +48,13 @@ class LeftOut:
 
 
 def left_out(job: JobLogs, globs: Sequence[str], exports: Collection[str]) -> LeftOut:
-    """The files that one of `globs` matches, and those that the profiler wrote under the names `exports`."""
+    """The files that one of `globs` matches, those that the profiler wrote under the names `exports`, and the standard
+    streams: a pipe or a terminal is no storage, and no log says what a stream is."""
     named = [(record, shown(path)) for process in job.processes for record, path in process.log.names.items()]
     exported = {record: path for record, path in named if is_export(path, exports)}
-    matched = (record for record, path in named if any(fnmatchcase(path, glob) for glob in globs))
+    matched = (
+        record for record, path in named if path in STANDARD_STREAMS or any(fnmatchcase(path, glob) for glob in globs)
+    )
     return LeftOut(records=frozenset((*exported, *matched)), exports=tuple(sorted(exported.values())))
 
 

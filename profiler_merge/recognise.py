@@ -29,6 +29,7 @@ _WITHOUT = (
     "dxt-replay does not read it yet. Merge the Darshan logs without --profile: the paces timed and think then work, "
     "steps needs a profile of TensorFlow or PyTorch"
 )
+_NOT_READ = "dxt-replay does not read it: record the job with `dxt-replay record`"
 _GZIP = b"\x1f\x8b"
 
 
@@ -122,9 +123,29 @@ SOURCES = (
     _source("perf", rb"\A\s*\d+\.\d+ \(\s*\d+\.\d+ ms\): ", "the output of perf trace",
             "its times have no date. Record with strace (-f -ttt -T -y) instead"),
     _source("recorder", rb'\A\s*\{"file_id":\[.*"proc_id":\[.*"tmid":\[', "an index of Recorder data", _NO_OFFSETS),
+    _source("tar", rb"\A[^\0]{1,100}.{156,256}ustar[\0 ]", "an archive (tar)",
+            "unpack it into an empty folder, as in `tar -xf FILE -C FOLDER`, and give that folder"),
+    _source("zip", rb"\APK\x03\x04", "an archive (zip)",
+            "unpack it into an empty folder, as in `unzip FILE -d FOLDER`, and give that folder"),
+    _source("otf2", rb"\AOTF2|\A[BL#$]\0?OTF2", "a trace of Score-P (OTF2)", _NOT_READ),
+    _source("ctf", rb"\A(\xc1\x1f\xfc\xc1|\xc1\xfc\x1f\xc1|\x57\x1d\xd1\x75|\x75\xd1\x1d\x57|/\* CTF )",
+            "a trace of LTTng or babeltrace (CTF)", _NOT_READ),
+    _source("nsys", rb"\ASQLite format 3\0.*(CUPTI_ACTIVITY|NVTX_EVENTS|TARGET_INFO_)", "an export of Nsight Systems",
+            _WITHOUT),
+    _source("rocprof", rb"\ASQLite format 3\0.*(rocpd_|hsa_api)|\A\"?(Index\"?,\"?KernelName|Kind\"?,\"?Agent_Id|"
+            rb"Name\"?,\"?Calls\"?,\"?TotalDurationNs)", "output of rocprof", _WITHOUT),
+    _source("chakra", rb"\A.\n.[01]\.\d\.\d", "an execution trace in Chakra's format",
+            "it has no times of the training loop. Give the .pt.trace.json of torch.profiler instead"),
+    _source("memory snapshot", rb"\A\x80[\x02-\x05].*(device_traces|segments)", "a memory snapshot of PyTorch",
+            "it holds allocations and no events. Give the .pt.trace.json of torch.profiler instead"),
     _source("parquet", rb"\APAR1", "a Parquet file", "give the whole capture folder that it is a part of"),
 )  # fmt: skip
 """Kinds in order: the first whose pattern is found names the file."""
+_BY_SUFFIX = {
+    suffix: next(source for source in SOURCES if source.kind == kind)
+    for suffix, kind in ((".otf2", "otf2"), (".nsys-rep", "nsys"), (".qdrep", "nsys"), (".rpd", "rocprof"))
+}
+"""Formats whose first bytes say nothing that could be relied on."""
 RECORDER = _source("recorder", rb"(?!)", "Recorder data as WisIO stores it", _NO_OFFSETS)
 """Its columns stand at the end of a Parquet file."""
 
@@ -132,7 +153,7 @@ RECORDER = _source("recorder", rb"(?!)", "Recorder data as WisIO stores it", _NO
 def recognise(path: Path) -> Source | None:
     """The kind of a file; None where no pattern fits, or it cannot be read."""
     head = _head(path).removeprefix(codecs.BOM_UTF8)
-    found = next((source for source in SOURCES if source.pattern.search(head)), None)
+    found = next((source for source in SOURCES if source.pattern.search(head)), _BY_SUFFIX.get(path.suffix))
     return RECORDER if found is not None and found.kind == "parquet" and _is_wisio(path) else found
 
 

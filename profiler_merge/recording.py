@@ -12,11 +12,13 @@ Needs the standard library alone: an application that lacks the rest gets copies
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -37,12 +39,22 @@ _FIRST_IN_PROGRAM = ("torch", "jax", "tensorflow")
 """The order among those that the main program itself names: one of JAX uses TensorFlow for its input."""
 
 
+INPUT_FOLDER = "tf.data"
+"""Folder, beside what JAX's profiler writes, of what TensorFlow's writes of the input pipeline."""
+
+BETWEEN_STEPS = "between_steps"
+"""Annotation from the end of a step to the next `with r.step()`: there the loop fetches its batch."""
+
+
 class _Profiler(Protocol):
-    """A framework's profiler. `mark` begins the step of a number and ends the step before it."""
+    """A framework's profiler. `mark` begins the step of a number and ends the step before it. `annotation` is a context
+    that shows as a span of that name."""
 
     def start(self, folder: str) -> None: ...
 
     def mark(self, number: int) -> None: ...
+
+    def annotation(self, name: str) -> AbstractContextManager[Any]: ...
 
     def stop(self) -> None: ...
 
@@ -65,6 +77,10 @@ class _Torch:
         if number:
             self._profile.step()
 
+    def annotation(self, name: str) -> AbstractContextManager[Any]:
+        found: AbstractContextManager[Any] = self._module.record_function(name)
+        return found
+
     def stop(self) -> None:
         self._profile.stop()
 
@@ -80,7 +96,7 @@ class _Annotated:
     def mark(self, number: int) -> None:
         if self._open is not None:
             self._open.__exit__(None, None, None)
-        self._open = self._annotation(number)
+        self._open = self._step(number)
         self._open.__enter__()
 
     def stop(self) -> None:
@@ -89,7 +105,10 @@ class _Annotated:
             self._open.__exit__(None, None, None)
             self._open = None
 
-    def _annotation(self, number: int) -> Any:
+    def annotation(self, name: str) -> AbstractContextManager[Any]:
+        raise NotImplementedError
+
+    def _step(self, number: int) -> Any:
         raise NotImplementedError
 
     def _stop_profiler(self) -> None:
@@ -103,7 +122,11 @@ class _TensorFlow(_Annotated):
         options = self._module.experimental.ProfilerOptions(host_tracer_level=2)
         self._module.experimental.start(folder, options=options)
 
-    def _annotation(self, number: int) -> Any:
+    def annotation(self, name: str) -> AbstractContextManager[Any]:
+        found: AbstractContextManager[Any] = self._module.experimental.Trace(name)
+        return found
+
+    def _step(self, number: int) -> Any:
         return self._module.experimental.Trace("train", step_num=number, _r=1)
 
     def _stop_profiler(self) -> None:
@@ -111,9 +134,17 @@ class _TensorFlow(_Annotated):
 
 
 class _Jax(_Annotated):
-    """JAX: steps are its step annotations. Its tracer of Python calls stays off where it can be: it is expensive."""
+    """JAX: steps are its step annotations. Its tracer of Python calls stays off where it can be: it is expensive.
+
+    JAX's profiler does not see tf.data. Where the program has imported TensorFlow, that one's profiler runs beside it.
+    """
+
+    _input: _TensorFlow | None = None
 
     def start(self, folder: str) -> None:
+        if hasattr(sys.modules.get("tensorflow"), "profiler"):
+            self._input = _TensorFlow(sys.modules["tensorflow"])
+            self._input.start(os.path.join(folder, INPUT_FOLDER))
         if hasattr(self._module, "ProfileOptions"):
             options = self._module.ProfileOptions()
             options.python_tracer_level = 0
@@ -121,10 +152,16 @@ class _Jax(_Annotated):
         else:
             self._module.start_trace(folder)
 
-    def _annotation(self, number: int) -> Any:
+    def annotation(self, name: str) -> AbstractContextManager[Any]:
+        found: AbstractContextManager[Any] = self._module.TraceAnnotation(name)
+        return found
+
+    def _step(self, number: int) -> Any:
         return self._module.StepTraceAnnotation("train", step_num=number)
 
     def _stop_profiler(self) -> None:
+        if self._input is not None:
+            self._input.stop()
         self._module.stop_trace()
 
 
@@ -138,6 +175,9 @@ class _NoProfiler:
 
     def mark(self, number: int) -> None:
         pass
+
+    def annotation(self, name: str) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def stop(self) -> None:
         pass
@@ -157,6 +197,8 @@ class Recording:
         self._profiler: _Profiler | None = profiler
         self._rank, self._limit = rank, steps
         self._running = False
+        self._between: AbstractContextManager[Any] | None = None
+        self._watched: list[tuple[Any, str, Any]] = []
 
     def start(self) -> None:
         """Start the profiler and begin step 0. What fails here is printed: the training goes on."""
@@ -168,6 +210,8 @@ class Recording:
             _say(f"the profiler could not start, and steps are not marked: {error}")
             self._profiler = None
         self._running = True
+        # Keras tells no callback of an error in fit(): what is recorded is written when the program ends.
+        atexit.register(self.stop)
         self._anchors()
         if self._profiler is not None:
             self._profiler.mark(0)
@@ -175,6 +219,7 @@ class Recording:
     def next_step(self) -> None:
         """End the present step and begin the next one, to which the fetch of its batch belongs."""
         self.steps += 1
+        self._has_batch()
         if self._profiler is not None and self._running:
             self._profiler.mark(self.steps)
             if self.steps == self._limit:
@@ -182,21 +227,57 @@ class Recording:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One training step: it ends here, and the next one begins. The first began with the recording."""
+        """One training step: it ends here, and the next one begins. The first began with the recording.
+
+        What the loop does from there to the next `step()` is taken for the fetch of a batch.
+        """
+        self._has_batch()
         yield
         self.next_step()
+        self._fetches_batch()
 
     def stop(self) -> None:
         """Stop the profiler, which writes the profile. Does nothing the second time."""
         if not self._running:
             return
         self._running = False
+        self._has_batch()
+        atexit.unregister(self.stop)
+        while self._watched:
+            setattr(*self._watched.pop())
         self._anchors()
         try:
             if self._profiler is not None:
                 self._profiler.stop()
         except Exception as error:
             _say(f"the profile could not be written: {error}")
+
+    def _fetches_batch(self) -> None:
+        if self._profiler is not None and self._running:
+            self._between = self._profiler.annotation(BETWEEN_STEPS)
+            self._between.__enter__()
+
+    def _has_batch(self) -> None:
+        if self._between is not None:
+            self._between.__exit__(None, None, None)
+            self._between = None
+
+    def watch_saves(self, owner: Any, *names: str) -> None:
+        """Make each call of these methods of a class, or an object, a `checkpoint` of the profile until it stops."""
+        for name in names:
+            method = getattr(owner, name, None)
+            if method is not None and self._running:
+                self._watched.append((owner, name, method))
+                setattr(owner, name, self._as_checkpoint(method))
+
+    def _as_checkpoint(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def saving(*arguments: Any, **named: Any) -> Any:
+            profiler = self._profiler
+            with nullcontext() if profiler is None or not self._running else profiler.annotation("checkpoint"):
+                return method(*arguments, **named)
+
+        return saving
 
     def _anchors(self) -> None:
         with suppress(OSError):
@@ -205,6 +286,7 @@ class Recording:
 
     def __enter__(self) -> Recording:
         self.start()
+        self._fetches_batch()
         return self
 
     def __exit__(
@@ -251,7 +333,9 @@ def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) 
 
     class KerasRecording(keras.callbacks.Callback):  # type: ignore[name-defined]
         def on_train_begin(self, logs: Any = None) -> None:
+            run.stop()  # an earlier fit() that raised
             run.start()
+            run.watch_saves(getattr(keras, "Model", None), "save", "save_weights")
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             run.next_step()
@@ -275,6 +359,7 @@ def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: A
         def on_train_start(self, trainer: Any, module: Any) -> None:
             started.append(recording(folder, **{"rank": trainer.global_rank, **choices}))
             started[-1].start()
+            started[-1].watch_saves(trainer, "save_checkpoint")
 
         def on_train_batch_end(self, *arguments: Any, **named: Any) -> None:
             started[-1].next_step()

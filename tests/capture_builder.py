@@ -114,6 +114,7 @@ class Span:
     thread: int = UNION_THREAD
     step: int = NO_STEP
     origin: str = "traced"
+    fetched_ns: int | None = None
 
 
 def build_capture(
@@ -202,7 +203,8 @@ def spans_table(spans: Iterable[Span]) -> pa.Table:
     """Table of `SPANS_SCHEMA`, in the order given."""
     rows = list(spans)
     columns: dict[str, Any] = {
-        name: [getattr(row, name) for row in rows] for name in ("rank", "thread", "name", "step", "start_ns", "end_ns")
+        name: [getattr(row, name) for row in rows]
+        for name in ("rank", "thread", "name", "step", "start_ns", "end_ns", "fetched_ns")
     }
     columns["kind"] = _codes([row.kind for row in rows], SPAN_KINDS)
     columns["origin"] = _codes([row.origin for row in rows], ORIGINS)

@@ -23,7 +23,9 @@ static int written = 0;
 const char *calls = "H5get_libversion";  /* as a Darshan with HDF5 modules */
 
 void darshan_core_shutdown(int write_log) {
-    const char *folder = getenv("DARSHAN_LOGPATH"), *prepared = getenv("FAKE_DARSHAN_LOG");
+    const char *folder = getenv("SITE_LOGDIR"), *prepared = getenv("FAKE_DARSHAN_LOG");
+    if (!folder) folder = getenv("SITE_SCRATCH");  /* as built --with-log-path-by-env=SITE_LOGDIR,SITE_SCRATCH */
+    if (!folder) folder = getenv("DARSHAN_LOGPATH");
     if (!prepared) prepared = PREPARED;
     char name[64] = "", path[4096], buffer[65536];
     FILE *file = fopen("/proc/self/comm", "r");

@@ -32,7 +32,6 @@ MAY_IMPORT = {
         "profiler_merge.anchor",
         "profiler_merge.darshan",
         "profiler_merge.profiles",
-        "profiler_merge.profiles.kineto",
         "profiler_merge.profiles.reading",
         "traces",
         "traces.measures",
@@ -249,6 +248,7 @@ FOUNDATIONS = {
     "traces.store.reader": {
         "traces.errors",
         "traces.few_together",
+        "traces.gzip_blocks",
         "traces.part",
         "traces.schema",
         "traces.store.checks",
@@ -305,10 +305,13 @@ LIGHT_HOMES = {
 
 PURE = {
     "replay.calibration.caveats",
+    "replay.calibration.doubts",
     "replay.calibration.estimates",
+    "replay.calibration.held_out",
     "replay.calibration.model_fit",
     "replay.calibration.probe_plan",
     "replay.calibration.throttle",
+    "replay.simulation.agreement",
     "replay.show.calibration_sections",
     "profiler_merge.analysis.access_order",
     "profiler_merge.analysis.bars",

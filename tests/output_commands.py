@@ -63,7 +63,7 @@ def _record(capture: Path, out: Path, *more: object) -> list[object]:
 
 
 def _regress(*option: str) -> Callable[[Path, Path], list[object]]:
-    few = ("--repeats", "1", "--warmup", "0", "--pace", "none")
+    few = ("--repeats", "6", "--warmup", "0", "--pace", "none")
     return lambda capture, out: [
         "regress", capture, capture.parent / "twin", *few, *option, out if option != ("-o",) else out.parent
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from tests.test_nothing_outside import small_capture
 OUTPUT_OPTIONS = {"-o", "--csv", "--parquet", "--html", "--junit", "--markdown", "--record", "--logs"}
 INPUT_OPTIONS = {
     "--target", "--baseline", "--candidate", "--against", "--library", "--profile", "--source", "--key-file", "--floor",
-    "--include",
+    "--include", "--check",
 }  # fmt: skip
 """Options that take a path: of what is written, and of what is read or staged into."""
 

@@ -6,6 +6,7 @@ A message says what is wrong, where, and what to do. `replay.commands.main` prin
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Any
 
 
@@ -51,9 +52,18 @@ class CaptureError(DxtReplayError):
 class TargetError(DxtReplayError):
     """A target directory without space or permission, or a path that would leave it."""
 
+    kept: Path | None = None
+    """Where a result is that could not take its place."""
+
 
 class ReplayError(DxtReplayError):
     """A replay that could not be carried through."""
+
+
+class ContradictionError(ReplayError):
+    """A prediction that a replay on the real storage contradicts: a comparison failed."""
+
+    exit_status = 1
 
 
 class RecordingError(DxtReplayError):
@@ -74,13 +84,13 @@ class MissingDependencyError(DxtReplayError):
 def exhausted(error: BaseException) -> str | None:
     """What to do where this process or machine may have no more of something, which says nothing about the file that it
     worked on; None for any other error."""
-    if _NO_THREAD in str(error):
-        return "raise the limit of this user's threads (ulimit -u)"
+    if any(words in str(error) for words in _NO_THREAD):
+        return "raise the limit of this user's threads (ulimit -u), or of memory (ulimit -v)"
     return _NO_DESCRIPTOR.get(getattr(error, "errno", None) or 0)
 
 
-_NO_THREAD = "Failed to launch worker thread"
-"""Arrow's words, which it raises as an error of no kind of its own."""
+_NO_THREAD = ("Failed to launch worker thread", "can't start new thread")
+"""The words of Arrow and of Python, neither of whom has an error of its own kind for it."""
 
 _NO_DESCRIPTOR = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",

@@ -6,6 +6,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+STANDARD_STREAMS = ("<STDIN>", "<STDOUT>", "<STDERR>")
+"""What Darshan calls the streams that every program begins with."""
+
+
+def without_dots(path: bytes) -> bytes:
+    """An absolute path without `.`, `..` and doubled slashes, as if no part of it were a link."""
+    kept: list[bytes] = []
+    for part in path.split(b"/"):
+        if part == b"..":
+            del kept[-1:]
+        elif part not in (b"", b"."):
+            kept.append(part)
+    return b"/" + b"/".join(kept)
+
 
 def exact_paths(files: pa.Table) -> list[bytes]:
     """The exact bytes of each path of a `FILES_SCHEMA` table, by file_id."""

@@ -6,7 +6,8 @@ folder imports, and knows neither Parquet nor any other format.
 - An output that exists is refused, unless the user gave --force. --force replaces a regular file, or a directory
   that is recognised as an earlier result of the same kind. Directories above the output are not made.
 - The result is written beside its place as `.NAME.TOKEN.dxt-replay`, which no other writer shares and its writer
-  locks (flock). What an ended process left under such a name holds no lock; the next writer of NAME removes it.
+  locks (flock). What an ended process left under such a name holds no lock; the next writer of NAME on the same node
+  removes it. TOKEN begins with the node: another node's lock may not be seen here (Lustre mounted with localflock).
 - A whole result takes its place in one step: renameat2(2) with RENAME_NOREPLACE, or with RENAME_EXCHANGE where it
   replaces another, which is removed afterwards. File systems without renameat2 get two renames.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -164,12 +166,21 @@ def place_directory(working: Path, path: Path, kind: DirectoryKind, *, force: bo
         kept = path.absolute().parent / f"{path.stem}.{secrets.token_hex(2)}{path.suffix}"
         with suppress(OSError):
             os.rename(working, kept)
-            raise TargetError(f"{error}; the new result is at {kept}") from error
+            refused = TargetError(f"{error}; the new result is at {kept}")
+            refused.kept = kept
+            raise refused from error
         raise
     except OSError as error:
         raise refusal(error, path) from error
     finally:
         _unlock(working)
+
+
+def remove_kept(error: BaseException) -> None:
+    """Remove the result that `place_directory` kept under another name, where nobody needs it."""
+    kept = getattr(error, "kept", None)
+    if kept is not None:
+        shutil.rmtree(kept, ignore_errors=True)
 
 
 def discard_directory(working: Path) -> None:
@@ -245,7 +256,7 @@ def _begin(path: Path, kind: DirectoryKind | None) -> Path:
     start = b"." + os.fsencode(path.name)[:_MAX_NAME_BYTES] + b"."
     _remove_leftovers(parent, start)
     while True:
-        working = parent / os.fsdecode(start + secrets.token_hex(8).encode() + _WORKING_SUFFIX.encode())
+        working = parent / os.fsdecode(start + _node() + secrets.token_hex(4).encode() + _WORKING_SUFFIX.encode())
         if kind is not None:
             os.mkdir(working)
         flags = os.O_RDONLY | os.O_DIRECTORY if kind is not None else os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -289,9 +300,14 @@ def _remove(path: Path) -> None:
             os.unlink(path)
 
 
+def _node() -> bytes:
+    """Eight digits that differ between nodes."""
+    return hashlib.sha256(os.fsencode(os.uname().nodename)).hexdigest()[:8].encode()
+
+
 def _remove_leftovers(parent: Path, start: bytes) -> None:
-    """Remove working copies whose writer has ended. One on a file system without locks stays."""
-    pattern = re.compile(re.escape(start) + rb"[0-9a-f]{16}" + re.escape(_WORKING_SUFFIX.encode()))
+    """Remove working copies of this node whose writer has ended. One on a file system without locks stays."""
+    pattern = re.compile(re.escape(start) + _node() + rb"[0-9a-f]{8}" + re.escape(_WORKING_SUFFIX.encode()))
     names = [name for name in os.listdir(os.fsencode(parent)) if pattern.fullmatch(name)]
     for name in names:
         leftover = parent / os.fsdecode(name)

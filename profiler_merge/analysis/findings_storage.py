@@ -261,7 +261,7 @@ def _storage(found: Analysis, files: dict[str, Any] | None = None, chosen: np.nd
         most_s = float(files["io_ns"][chosen].sum()) / NS_PER_S
     if loop is not None:
         return Stake(seconds=min(loop.storage_gain_s, most_s), whole_s=loop.loop_s, of=LOOP)
-    return Stake(seconds=min(summary.in_flight_s, most_s), whole_s=summary.job.run_time_s, of=RUN)
+    return Stake(seconds=min(summary.in_flight_s, most_s), whole_s=summary.job.run_time_s or 0.0, of=RUN)
 
 
 def _reader(found: Analysis, files: dict[str, Any], small: str) -> Framework:

@@ -41,10 +41,13 @@ _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """`run_time_s` as Darshan gives it: whole seconds in logs before 3.4. `exe`: the command line."""
+    """`run_time_s` as Darshan gives it: whole seconds in logs before 3.4, None where the log has no end.
+
+    `exe`: the command line.
+    """
 
     nprocs: int
-    run_time_s: float
+    run_time_s: float | None
     exe: str = ""
 
 
@@ -302,7 +305,7 @@ class SummaryCollector(Collector):
         operations = OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other)
         moved = ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written"))
         return Summary(
-            job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s, exe=info.job.exe),
+            job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s or None, exe=info.job.exe),
             operations=operations,
             bytes=moved,
             files=int(io.files_used.sum()),

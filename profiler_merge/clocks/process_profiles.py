@@ -9,7 +9,6 @@ from profiler_merge.clocks.anchors import anchor_rank
 from profiler_merge.clocks.other_runs import refuse_other_run, time_contradiction
 from profiler_merge.clocks.profile_ranks import ProfileRanks, rank_in_path
 from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.kineto.names import host_and_pid
 from profiler_merge.profiles.reading import read_profile
 from traces.errors import ProfileError
 
@@ -50,8 +49,7 @@ def profiles_of_processes(
 
 def _rank_of(path: Path, profile: Profile, pids: Sequence[Collection[int]]) -> int | None:
     known = set() if profile.torch is None else set(profile.torch.pids)
-    named, anchored = host_and_pid(path), anchor_rank(profile)
-    known |= {named[1]} if named else set()
+    anchored = anchor_rank(profile)
     known |= {anchored[1]} if anchored else set()
     found = [rank for rank, own in enumerate(pids) if known & set(own)]
     if len(found) == 1:

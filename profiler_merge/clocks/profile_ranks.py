@@ -27,7 +27,6 @@ from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.rank_segments import RankSegments, read_rank_segments
 from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.kineto.names import host_and_pid
 from profiler_merge.profiles.reading import read_profile
 from traces.errors import AlignmentError, ProfileError
 from traces.measures.intervals import Intervals
@@ -195,15 +194,13 @@ class _Mapper:
         return rank if 0 <= rank < self.job.nprocs else None
 
     def _by_process(self, path: Path, profile: Profile, taken: frozenset[int]) -> int | None:
-        """The rank whose log has the process id of PyTorch's events, or of the file's name."""
+        """The rank whose log has the process id of PyTorch's events."""
         if profile.torch is None:
             return None
-        named = host_and_pid(path)
-        pids = profile.torch.pids | ({named[1]} if named else set())
         found = {
             process.rank
             for process in self.job.processes
-            if not process.worker and process.rank is not None and ProcessFacts(process.log).pid in pids
+            if not process.worker and process.rank is not None and ProcessFacts(process.log).pid in profile.torch.pids
         }
         return found.pop() if len(found) == 1 else None
 

@@ -112,7 +112,8 @@ def read_lustre(log: DarshanLog) -> Iterator[LustreRecord]:
         try:
             record, position = readers[version](data, position, log.byte_order)
         except (struct.error, ValueError) as error:
-            _damaged(log, f"LUSTRE record {number} of {log.path} is damaged ({error})")
+            why = "it is cut off" if isinstance(error, struct.error) else str(error)
+            _damaged(log, f"LUSTRE record {number} of {log.path} is damaged ({why})")
             return
         number += 1
         yield record

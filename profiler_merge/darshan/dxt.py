@@ -204,7 +204,8 @@ def _threads(segments: np.ndarray) -> np.ndarray | None:
     if "annotation" not in names:
         return None
     texts, which = np.unique(segments["annotation"], return_inverse=True)
-    numbers = [text.removeprefix(_ANNOTATION).rstrip(b"\n ") for text in texts.tolist()]
+    # Darshan ends the text with a NUL and does not clear the rest of the field: old memory follows.
+    numbers = [text.removeprefix(_ANNOTATION).partition(b"\0")[0].rstrip(b"\n ") for text in texts.tolist()]
     if not all(number.isdigit() and int(number) < 1 << 64 for number in numbers):
         return None
     return np.array([int(number) for number in numbers], dtype=np.uint64)[which.reshape(-1)]

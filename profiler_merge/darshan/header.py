@@ -5,7 +5,9 @@ Layout: `struct darshan_header` in darshan-log-format.h; before log version 3.41
 
 from __future__ import annotations
 
+import bz2
 import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ MODULE_NAMES = (
 MAX_HEADER_BYTES = 1328
 
 _MAGIC = 6567223
+_GZIP, _BZIP2 = b"\x1f\x8b", b"BZh"
 _H5D = MODULE_NAMES.index("H5D")
 _PNETCDF_VAR = MODULE_NAMES.index("PNETCDF_VAR")
 _COMPRESSION_AT = 16
@@ -168,9 +171,23 @@ def _byte_order(head: bytes, path: Path) -> ByteOrder:
     for byte_order in orders:
         if head[8:16] == struct.pack(byte_order + "q", _MAGIC):
             return byte_order
-    if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh":
+    if _unpacked(head)[:2] in (b"1.", b"2."):  # such a log begins with its version, and is compressed as a whole
         raise LogError(f"{path} is a log of Darshan 1 or 2 (compressed as a whole): record again with Darshan 3")
+    if head[:2] == _GZIP or head[:3] == _BZIP2:
+        raise LogError(
+            f"{path} is compressed, and what is in it is not a Darshan log: unpack it, and give what you find"
+        )
     raise LogError(f"{path} is not a Darshan log (no magic number): give a .darshan file")
+
+
+def _unpacked(head: bytes) -> bytes:
+    """The first bytes of what begins with `head`, where that is compressed; empty where it is not."""
+    try:
+        if head[:2] == _GZIP:
+            return zlib.decompressobj(wbits=31).decompress(head, 64)
+        return bz2.BZ2Decompressor().decompress(head, 64) if head[:3] == _BZIP2 else b""
+    except (zlib.error, OSError, EOFError):
+        return b""
 
 
 def _container(head: bytes, path: Path) -> tuple[str, Container]:
@@ -189,7 +206,7 @@ def _container(head: bytes, path: Path) -> tuple[str, Container]:
 
 
 def _module_name(module_id: int) -> str:
-    return MODULE_NAMES[module_id] if module_id < len(MODULE_NAMES) else f"module {module_id}"
+    return MODULE_NAMES[module_id] if 0 < module_id < len(MODULE_NAMES) else f"module {module_id}"
 
 
 def _module_warnings(name: str, present: bool, partial: bool, path: Path) -> list[str]:

@@ -16,20 +16,26 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
+from profiler_merge.darshan.counters import read_counters
 from profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from profiler_merge.darshan.log import DarshanLog
+from traces.recorder_files import RECORDING_MARK
 from traces.units import NS_PER_S, format_duration
 
 _SPAWNED = re.compile(r"multiprocessing\.spawn")
 _PID_IN_NAME = re.compile(r"_id\d+-(\d+)_")
 _RANK_OPTION = re.compile(r"\s--?(local|node|global)?[-_]?rank[= ]\d+", re.IGNORECASE)
 _RANK_FOLDER = re.compile(r"rank(\d{1,7})")
+_ANCHOR = re.compile(rb"/dxt-anchor\.[^/]*$")
 _FOLDERS_ABOVE = 4
 """A log may lie in folders year/month/day below that of its rank."""
 
 _SLACK_NS = 2 * NS_PER_S
 """Old logs have whole seconds, and Darshan starts a moment after the process."""
 
+_TRANSFERS = ("_READS", "_WRITES")
 _STARTED_TOGETHER_NS = 60 * NS_PER_S
 _MOST_LISTED = 20
 _MOST_NAMED = 4
@@ -58,6 +64,19 @@ class ProcessFacts:
         """As `host_of`."""
         return host_of(self.log)
 
+    @cached_property
+    def recording(self) -> Path | None:
+        """The folder of the recording that the log is of."""
+        above = self.log.path.absolute().parents[: _FOLDERS_ABOVE + 2]
+        return next((folder for folder in above if (folder / RECORDING_MARK).is_file()), None)
+
+    @cached_property
+    def has_data(self) -> bool:
+        """Whether the process read or wrote files, apart from its standard streams, as far as the log holds it."""
+        return any(module in self.log.modules for module in DXT_MODULES) or any(
+            _moved_data(self.log, module) for module in ("POSIX", "STDIO", "MPI-IO")
+        )
+
     def runs_at(self, time_ns: int) -> bool:
         """Whether the process ran at a time, as far as is known: a killed one has no end, a damaged log no start."""
         if self.start_ns <= 0 or time_ns <= 0:
@@ -69,10 +88,26 @@ class ProcessFacts:
         """Whether the other process began and ended while this one ran."""
         return self.runs_at(other.start_ns) and (other.end_ns is None or self.runs_at(other.end_ns))
 
+    def overlaps(self, other: ProcessFacts) -> bool:
+        """Whether both processes ran at one time; one without an end may have."""
+        return all(one.end_ns is None or one.end_ns > each.start_ns for one, each in ((self, other), (other, self)))
+
     def launched(self, other: ProcessFacts) -> bool:
         """Whether this is the launcher of the other process (torchrun, accelerate ...): it names its program."""
         named = other.program in self._arguments and self.program != other.program
         return named and self.log.job.uid == other.log.job.uid and self.contains(other)
+
+
+def _moved_data(log: DarshanLog, module: str) -> bool:
+    table = read_counters(log, module)
+    if table is None:
+        return False
+    streams = [record for record, name in log.names.items() if name.startswith(b"<STD")]
+    moved = sum(
+        (np.maximum(values, 0) for name, values in table.counters.items() if name.endswith(_TRANSFERS)),
+        np.zeros(len(table.record_ids), dtype=np.int64),
+    )
+    return bool((moved[~np.isin(table.record_ids, np.array(streams, dtype=np.uint64))] > 0).any())
 
 
 def host_of(log: DarshanLog) -> str:
@@ -115,7 +150,7 @@ def jobs_of(processes: Sequence[ProcessFacts]) -> list[list[ProcessFacts]]:
     """The processes of each job, both in the order of their starts. A log of an MPI job is a job of its own."""
     groups = _Groups(processes)
     alone = [each for each in processes if each.log.job.nprocs <= 1]
-    for one, other in [*_of_one_id(alone), *_of_one_command(alone)]:
+    for one, other in [*_of_one_id(alone), *_of_one_command(alone), *_of_one_recording(alone)]:
         groups.join(one, other)
     by_pid: dict[int | None, list[ProcessFacts]] = {}
     for each in alone:
@@ -188,6 +223,29 @@ def _of_one_command(processes: Sequence[ProcessFacts]) -> Iterator[tuple[Process
         for one, other in pairwise(mine):
             if one.runs_at(other.start_ns) and other.start_ns - one.start_ns <= _STARTED_TOGETHER_NS:
                 yield one, other
+
+
+def _of_one_recording(processes: Sequence[ProcessFacts]) -> Iterator[tuple[ProcessFacts, ProcessFacts]]:
+    """Pairs that one `dxt-replay record` recorded, whatever its script started one after the other."""
+    first: dict[Path, ProcessFacts] = {}
+    for each in processes:
+        if each.recording is not None and each.log.job.jobid == first.setdefault(each.recording, each).log.job.jobid:
+            yield first[each.recording], each
+
+
+def ranks_among(firsts: Sequence[ProcessFacts]) -> Sequence[ProcessFacts]:
+    """Those of the processes that nobody forked which are ranks: they read or write, as long as any does, or run the
+    program of one that does. Of a recording, they run what the process with the most data runs, beside it."""
+    programs = {each.program for each in firsts if each.has_data}
+    ranks = [each for each in firsts if each.program in programs] or list(firsts)
+    main = max(ranks, key=lambda each: (_has_anchor(each.log), sum(m.length for m in each.log.modules.values())))
+    if any(each.recording is None for each in firsts):
+        return ranks
+    return [each for each in ranks if each is main or (each.program == main.program and each.overlaps(main))]
+
+
+def _has_anchor(log: DarshanLog) -> bool:
+    return any(_ANCHOR.search(name) for name in log.names.values())
 
 
 def rank_folders(

@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler_merge.darshan.job_groups import ProcessFacts, jobs_of, launchers, parent_of, rank_folders, several_jobs
+from profiler_merge.darshan.job_groups import (
+    ProcessFacts,
+    jobs_of,
+    launchers,
+    parent_of,
+    rank_folders,
+    ranks_among,
+    several_jobs,
+)
 from profiler_merge.darshan.log import DarshanLog, open_log
 from profiler_merge.darshan.process_count import process_count
 from traces.errors import LogError
@@ -25,6 +33,9 @@ _ONE_NAME = (
     "folder of this run, and name that folder"
 )
 
+
+LOG_SUFFIXES = (".darshan", ".darshan_log")
+"""Ends of the names of logs; the second one is of some sites."""
 
 UNREAD_MODULES = ("PNETCDF_FILE", "PNETCDF_VAR", "DFS", "DAOS", "MDHIM")
 """Modules that record I/O which this release does not read."""
@@ -104,7 +115,7 @@ def find_logs(path: Path) -> list[Path]:
         Path(parent) / name
         for parent, _, names in os.walk(path, onerror=_refuse)
         for name in names
-        if name.endswith(".darshan")
+        if name.endswith(LOG_SUFFIXES)
     ]
     if not found:
         raise LogError(f"{path} holds no .darshan log: check that the job ended, and that Darshan was preloaded")
@@ -176,7 +187,15 @@ def _rank_processes(logs: list[DarshanLog]) -> tuple[list[ProcessLog], list[str]
         firsts = [each for each in job if each.is_spawned]
     if not firsts:
         raise LogError("every log is of a forked worker: the log of the process that forked them is missing")
-    processes, notes = _under_ranks(job, firsts)
+    ranks = ranks_among(firsts)
+    idle = [each for each in firsts if each not in ranks and not each.has_data]
+    if idle:
+        names = ", ".join(dict.fromkeys(Path(each.program).name for each in idle))
+        warnings.append(
+            f"left out, {len(idle)} process{'es' * (len(idle) > 1)} that read and wrote no file and run another "
+            f"program than the ranks: {names}"
+        )
+    processes, notes = _under_ranks([each for each in job if each not in idle], ranks)
     return processes, [*warnings, *notes]
 
 
@@ -194,7 +213,8 @@ def _under_ranks(job: Sequence[ProcessFacts], firsts: Sequence[ProcessFacts]) ->
             continue
         # A worker may itself have forked: its children stand under its rank. Parents start before their children.
         parent = parent_of(each, [other for other in job if id(other) in rank_of])
-        rank = rank_of[id(parent)] if parent is not None else 0 if len(firsts) == 1 else None
+        beside = len(firsts) == 1 or (each.recording is not None and each.parent_pid is None and not each.is_spawned)
+        rank = rank_of[id(parent)] if parent is not None else 0 if beside else None
         if rank is None:
             processes.append(ProcessLog(log=each.log, rank=extra))
             extra += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -72,9 +74,35 @@ class RowsByFile:
         ends = np.flatnonzero(last_of_file) + 1
         ends = ends[np.append(full[ends[1:] - 1] != full[ends[:-1] - 1], True)]
         for first, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-            # mapped anew for each group, so that what was looked at before does not stay in memory
-            stored = np.memmap(self._file, dtype=ROW, mode="r")
-            yield stored[_places(begins[first:end], counts[first:end])]
+            yield self._pieces(begins[first:end], counts[first:end])
+
+    def _pieces(self, begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The rows of these pieces, one after the other. Read and not mapped: an error of the disk would be a SIGBUS.
+
+        The files of a group lie side by side in what one `add` wrote, so that there is one call for each.
+        """
+        order = np.argsort(begins)
+        ordered, sizes = begins[order], counts[order]
+        ends = ordered + sizes
+        first_of_run = np.flatnonzero(np.append(True, ordered[1:] != ends[:-1]))
+        stored = np.empty(int(sizes.sum()), dtype=ROW)
+        filled = 0
+        runs_of_rows = np.add.reduceat(sizes, first_of_run).tolist()
+        for begin, rows in zip(ordered[first_of_run].tolist(), runs_of_rows, strict=True):
+            self._read_into(stored[filled : filled + rows], begin)
+            filled += rows
+        places = np.empty_like(begins)
+        places[order] = np.cumsum(sizes) - sizes
+        return stored[_places(places, counts)]
+
+    def _read_into(self, rows: np.ndarray, begin: int) -> None:
+        """Raises: OSError."""
+        room, offset = rows.view(np.uint8).data, begin * ROW.itemsize
+        while room:
+            read = os.preadv(self._file.fileno(), [room], offset)
+            if not read:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            room, offset = room[read:], offset + read
 
     def __enter__(self) -> RowsByFile:
         return self

@@ -7,7 +7,7 @@ know, so every job gets both. Sources: darshan-runtime/lib/darshan-config.c and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 MIB = 1 << 20
 LEAST_DXT_MIB, MOST_DXT_MIB = 32, 256
@@ -102,6 +102,24 @@ UNSET = (
     "DXT_TRIGGER_CONF_PATH",
 )
 """Variables that would turn the recording off, thin it out, or give all processes one log."""
+
+
+_OTHER_FOLDERS = ("DARSHAN_LOGPATH", "DARSHAN_MMAP_LOGPATH")
+
+
+def paths_by_site(library: bytes, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables with a path as value that a library of these bytes knows by name: it may put its logs there.
+
+    A site chooses their names with `configure --with-log-path-by-env`; they go before DARSHAN_LOGPATH.
+    """
+    words = set(re.findall(rb"(?<![A-Za-z0-9_])[A-Z_][A-Z0-9_]{2,}(?![A-Za-z0-9_])", library))
+    return {
+        name: value
+        for name, value in environment.items()
+        if value.startswith("/")
+        and name.encode("utf-8", "surrogateescape") in words
+        and name not in (*_OTHER_FOLDERS, *UNSET)
+    }
 
 
 def needs_include(path: str) -> bool:

@@ -50,11 +50,14 @@ def set_up(
     named = dict.fromkeys(path for path in wanted if settings.needs_include(path))
     config.write_text(settings.config_text(dxt_mib, named), encoding="utf-8", errors="surrogateescape")
     job = secrets.randbelow(2**31 - 1) + 1  # Darshan keeps 32 bits with a sign
+    known = settings.paths_by_site(library.path.read_bytes(), os.environ)
+    by_site = {name: path for name, path in known.items() if os.path.isdir(path)}
+    ours = {name: LOGS for name in by_site if "LOG" in name}
     tracer = Tracer(
         name=DARSHAN,
         program=library.path,
         origin=library.origin,
-        variables=settings.variables(config=str(config), logs=LOGS, job=job, dxt_mib=dxt_mib),
+        variables=settings.variables(config=str(config), logs=LOGS, job=job, dxt_mib=dxt_mib) | ours,
         unset=settings.UNSET,
         preload=(library.path, *_hdf5_libraries(library.path, command, without_darshan(os.environ))),
         python_path=_python_start(folder),
@@ -62,9 +65,11 @@ def set_up(
     )
     printed, log = _try(tracer, folder)
     if log is None:
+        elsewhere = ", ".join(f"{name} ({value})" for name, value in by_site.items() if name not in ours)
+        look = f". Look into the folder of {elsewhere}: the library knows these variables, unset them" * bool(elsewhere)
         raise RecordingError(
             f"{library.path} ({library.origin}) wrote no log of a small test process, so it would write none of the "
-            f"job: {_last_line(printed)}. Name another library with --library, or record with --with strace"
+            f"job: {_last_line(printed)}{look}. Name another library with --library, or record with --with strace"
         )
     version, has_dxt, dated = _facts(log, folder / CHECK)
     shutil.rmtree(folder / CHECK)

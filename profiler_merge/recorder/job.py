@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiler_merge.anchor import RANK_VARIABLES
@@ -20,6 +21,9 @@ from profiler_merge.recorder.launch_line import is_launched, with_prefix
 from profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace
 from profiler_merge.recorder.tracer import DARSHAN, DFTRACER, STRACE, Tracer
 from traces.errors import RecordingError, UsageError
+
+_LEAST_STEP_NS = 1_000_000
+"""A difference between two clocks that two looks, one after the other, never make up."""
 
 HOW_TO_GET = """\
 Install Darshan's runtime, without root:   conda install -c conda-forge darshan-runtime
@@ -98,8 +102,10 @@ def record_job(
     with places.new_folder(folder, command, force=options.force):
         tracer, script, job = _prepared(found, folder, command, options)
     words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
+    ahead_ns = _ahead_ns()
     ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output)
-    return _collect(folder, tracer, ended, job)
+    recorded = _collect(folder, tracer, ended, job)
+    return replace(recorded, warnings=(*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns)))
 
 
 def _prepared(
@@ -117,6 +123,24 @@ def _prepared(
     logs, profiles = folder / places.LOGS, folder / places.PROFILES
     text = script_text(tracer, logs=logs, profiles=profiles, by_rank=is_launched(command), dated=dated)
     return tracer, places.write_script(folder / places.SCRIPT, text), job
+
+
+def _ahead_ns() -> int:
+    """By how much the clock that tracers read is ahead of the one that nobody can set; both are slewed alike."""
+    return time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _clock_was_set(by_ns: int) -> list[str]:
+    """A sentence where a clock was set while a job ran."""
+    if abs(by_ns) < _LEAST_STEP_NS:
+        return []
+    from traces.units import format_duration  # here: it starts threads
+
+    how = f"{'forward' if by_ns > 0 else 'back'} by {format_duration(abs(by_ns))}"
+    return [
+        f"the clock of this machine was set {how} while the job ran: times after that moment are wrong by as much. "
+        "Record again"
+    ]
 
 
 def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -11,18 +11,16 @@ from pathlib import Path
 
 from traces.errors import TargetError
 from traces.output import DirectoryKind, check_output, new_directory, refusal
-
-MARK = "recording.txt"
-"""Names the command that was recorded. A folder without it is not a recording, and is never replaced."""
+from traces.recorder_files import RECORDING_MARK
 
 LOGS, PROFILES, CHECK, KILLED = "logs", "profile", "check", "killed"
 SCRIPT, CONFIG, PYTHON = "job.sh", "darshan.conf", "python"
-_NAMES = {MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, PYTHON}
+_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, PYTHON}
 
 
 def _objection(path: Path) -> str | None:
     names = set(os.listdir(path))
-    if MARK not in names or not names <= _NAMES:
+    if RECORDING_MARK not in names or not names <= _NAMES:
         return "is not a recording that `dxt-replay record` wrote"
     return None
 
@@ -42,7 +40,9 @@ def new_folder(folder: Path, command: Sequence[str], *, force: bool) -> Iterator
     with _aside(folder) as earlier:
         try:
             with new_directory(folder, RECORDING) as working:
-                (working / MARK).write_text("\n".join(command) + "\n", encoding="utf-8", errors="surrogateescape")
+                (working / RECORDING_MARK).write_text(
+                    "\n".join(command) + "\n", encoding="utf-8", errors="surrogateescape"
+                )
                 for name in (LOGS, PROFILES):
                     (working / name).mkdir()
             made = True

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.profiles.span_parts import COLLECTIVE, SpanColumns
+from profiler_merge.profiles.span_parts import COLLECTIVE, NOT_FETCHED, SpanColumns
 from profiler_merge.tracers.text_lines import Damage, text_lines
 from traces.errors import ProfileError
 from traces.measures.intervals import Intervals
@@ -131,5 +131,6 @@ def _spans(timeline: _Timeline, start_us: int) -> dict[int, SpanColumns]:
             step=np.full(count, NO_STEP, dtype=np.int32),
             start_ns=(arrived + start_us) * 1000,
             end_ns=(meetings.ends + start_us) * 1000,
+            fetched_ns=np.full(count, NOT_FETCHED),
         )
     return spans

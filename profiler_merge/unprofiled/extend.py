@@ -24,12 +24,13 @@ from traces.schema import (
     TRACED,
     UNION_THREAD,
     WRITE,
+    codes,
     table_from_columns,
 )
 from traces.units import NS_PER_MS, format_count
 
-_STEP, _WAIT, _COMPUTE, _CHECKPOINT = (
-    SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "compute", "checkpoint")
+_STEP, _WAIT, _COMPUTE, _CHECKPOINT, _PIPELINE = (
+    SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "compute", "checkpoint", "pipeline")
 )
 _SAVED_BYTES = 1 << 18
 """Writes of the training process that follow each other closely and move as much are a checkpoint."""
@@ -78,7 +79,7 @@ def extended_spans(
     `operations`, `process`, `path`: as for `loop_reads`. `limits`: first and last step, where another rank shows them.
     """
     steps = profiled_steps(spans)
-    if steps is None:
+    if steps is None or _saw_all_reads(spans, operations):
         return None
     reads = loop_reads(operations, process, path, steps)
     clock = read_clock(reads, steps)
@@ -99,6 +100,23 @@ def extended_spans(
         profiled=len(steps),
         unsure=clock.amount.unsure,
     )
+
+
+def _saw_all_reads(spans: pa.Table, operations: dict[str, np.ndarray]) -> bool:
+    """Whether tf.data's own events cover all reads of the files that they read.
+
+    Then reads beyond the last step were made ahead for batches that nobody fetched.
+    """
+    seen = spans.filter(spans["fetched_ns"].is_valid())
+    if not seen.num_rows:
+        return False
+    begin, end = seen["start_ns"].to_numpy().min(), seen["end_ns"].to_numpy().max()
+    pipeline = spans.filter(pa.array(codes(spans, "kind") == _PIPELINE))
+    end = max(end, pipeline["end_ns"].to_numpy().max())
+    read = (operations["op"] == READ) & (operations["origin"] == TRACED)
+    start, file_id = operations["start_ns"][read], operations["file_id"][read]
+    inside = (start >= begin) & (start < end)
+    return not np.isin(file_id[~inside], file_id[inside]).any()
 
 
 def _outside(operations: dict[str, np.ndarray], steps: ProfiledSteps) -> bool:

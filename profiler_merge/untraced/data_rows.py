@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from profiler_merge.untraced.timeline_slots import numbered
 from profiler_merge.untraced.transfers import Transfers, counted_again, joined_transfers
 from traces.errors import LogError
 from traces.schema import OPS, READ, WRITE
+from traces.units import format_bytes
 
 RECONSTRUCT_LIMIT = 10_000_000
 """Reads and writes of one process that are rebuilt unless more are asked for."""
@@ -183,16 +185,22 @@ def recounted(wanted: Transfers, operations: FileOperations, metadata: MadeRows)
 
 
 def data_rows(
-    files: CountedFiles, counted: CountedBatch, operations: FileOperations, unknown_ns: np.ndarray, limit: int
+    files: CountedFiles,
+    counted: CountedBatch,
+    operations: FileOperations,
+    unknown_ns: np.ndarray,
+    limit: int,
+    paths: Mapping[int, bytes] = MappingProxyType({}),
 ) -> DataRows:
     """The reads and writes of `files` that are not among the traced `operations`, as rows that name these files.
 
-    `files`: those of `counted`. `unknown_ns` (files,): where those of a file without times are placed.
+    `files`: those of `counted`. `unknown_ns` (files,): where those of a file without times are placed. `paths`: by
+    record id, for the error.
     Raises: LogError when there are more than `limit` of one process.
     """
     if not len(files):
         return no_data()
-    accesses, patterns = _accesses(files, counted, operations, limit)
+    accesses, patterns = _accesses(files, counted, operations, limit, paths)
     if not len(accesses):
         return no_data()
     placed = place_accesses(accesses, patterns, np.repeat(counted.process, 2))
@@ -208,7 +216,11 @@ def data_rows(
 
 
 def _accesses(
-    files: CountedFiles, counted: CountedBatch, operations: FileOperations, limit: int
+    files: CountedFiles,
+    counted: CountedBatch,
+    operations: FileOperations,
+    limit: int,
+    paths: Mapping[int, bytes],
 ) -> tuple[SizedAccesses, Patterns]:
     """What is to be made, by stream of `files` and falling size, and what is known of its order."""
     own = np.flatnonzero(counted.own)
@@ -219,11 +231,7 @@ def _accesses(
     dealt = np.array([part.dealt for part in counted.parts])
     planned = np.bincount(counted.process[streams // 2], weights=left.count, minlength=len(dealt)) + dealt
     if planned.max() > limit:
-        raise LogError(
-            f"the counters of one process have {planned.max():.0f} reads and writes that no trace holds, more than the "
-            f"{limit} that are rebuilt at most: raise --reconstruct-limit (each takes some 400 bytes of memory), or "
-            "leave them out with --no-reconstruct"
-        )
+        raise LogError(_too_many(files, counted, left, planned, limit, paths))
     accesses, patterns = access_sizes(left), own_patterns(left, files.opens[own])
     accesses = SizedAccesses(stream=streams[accesses.stream], size=accesses.size)
     if counted.own.all():
@@ -243,6 +251,31 @@ def _accesses(
         if of_reduced:
             columns[name][rest] = np.concatenate([getattr(each, name) for each in of_reduced])
     return SizedAccesses(stream=stream[order], size=size[order]), Patterns(**columns)
+
+
+def _too_many(
+    files: CountedFiles,
+    counted: CountedBatch,
+    left: Transfers,
+    planned: np.ndarray,
+    limit: int,
+    paths: Mapping[int, bytes],
+) -> str:
+    """What the process with the most reads and writes in no trace has of them, and what to do."""
+    own, worst = np.flatnonzero(counted.own), int(planned.argmax())
+    mine = counted.process[own] == worst
+    count, moved = (np.where(mine, values.reshape(-1, 2).sum(axis=1), 0) for values in (left.count, left.moved))
+    where, part = "", counted.parts[worst]
+    if count.sum() >= part.dealt:
+        most = int(count.argmax())
+        path = paths.get(int(files.record_id[own[most]]), b"").decode("utf-8", "backslashreplace")
+        where = f", {count[most]:,} of them ({format_bytes(int(moved[most]))}) of {path or 'a file without a name'}"
+    total = int(planned[worst])
+    return (
+        f"the counters of one process have {total:,} reads and writes that no trace holds{where}: more than the "
+        f"{limit:,} that are rebuilt at most. --reconstruct-limit {total} rebuilds them (each takes some 400 bytes of "
+        "memory), --exclude GLOB leaves such a file out, and --no-reconstruct all that was not traced"
+    )
 
 
 def _of_own(operations: FileOperations, own: np.ndarray) -> FileOperations:

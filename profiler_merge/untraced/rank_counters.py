@@ -6,7 +6,6 @@ trace has of the file, so that sums stay exact. Streams without a file, and file
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -17,6 +16,7 @@ from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_coun
 from profiler_merge.darshan.dxt import SegmentCounts, count_segments
 from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.untraced.timeline_slots import numbered
+from traces.file_rows import STANDARD_STREAMS
 from traces.recorder_files import is_recorder_file
 from traces.units import seconds_to_ns
 
@@ -33,7 +33,6 @@ _MOST_COUNTED = 1 << 40
 _LATEST_S = 1e9
 _LONGEST_S = 1e8
 _KEPT_NAMES = 1 << 17
-_STREAM = re.compile(rb"<STD(IN|OUT|ERR)>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,7 +99,8 @@ _ROUNDS = 16
 @lru_cache(maxsize=_KEPT_NAMES)
 def is_application_file(path: bytes) -> bool:
     """Whether a recorded name is that of a file of the application, not of a stream or of the recording itself."""
-    return not (_STREAM.fullmatch(path) or is_recorder_file(path.decode("utf-8", "replace")))
+    name = path.decode("utf-8", "replace")
+    return name not in STANDARD_STREAMS and not is_recorder_file(name)
 
 
 def counted_files(log: DarshanLog, module: str, excluded: Collection[int] = ()) -> tuple[np.ndarray, CountedFiles]:

@@ -6,6 +6,7 @@ are marked as reconstructed. All processes of a batch are worked on at once, a f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,7 +40,8 @@ from traces.few_together import few_together
 from traces.schema import OPS
 
 MOST_ROWS = 1 << 24
-"""Most rows made for one process: files with the most rows are left out before memory runs out."""
+"""Opens, seeks, stats and syncs made for one process, unless more reads and writes are: files with the most of these
+lose them before memory runs out."""
 
 CHUNK_ROWS = 1 << 18
 """Accesses of processes that are made together, unless one process alone has more."""
@@ -70,8 +72,8 @@ class ReconstructedRows:
     `record_id` and `target_id` (uint64).
 
     `target_id`: record id of the new name for a rename, else 0. `tie` orders rows that start together.
-    `names`: record id -> path of new names that the log does not know. `left_out`: rows beyond MOST_ROWS. `rebuilt`:
-    the reads and writes among the rows, by module.
+    `names`: record id -> path of new names that the log does not know. `left_out`: record id -> opens, seeks, stats and
+    syncs that are too many to be made. `rebuilt`: the reads and writes among the rows, by module.
     """
 
     process: np.ndarray
@@ -86,7 +88,7 @@ class ReconstructedRows:
     tie: np.ndarray
     lane: np.ndarray
     names: Mapping[int, bytes]
-    left_out: int
+    left_out: Mapping[int, int]
     rebuilt: tuple[RebuiltData, ...]
 
     def __len__(self) -> int:
@@ -124,16 +126,17 @@ def reconstruct(
     """The rows of a batch of `processes`. All times on the clock of `traced`.
 
     `modules`: POSIX, STDIO and, for reads and writes alone, MPI-IO.
-    Raises: LogError when more than `limit` reads and writes of a process at a module are in no trace.
+    `limit`: of the reads and writes of a process at a module that are in no trace.
+    Raises: LogError when there are more.
     """
-    modules, left_out = _bounded(modules, processes)
+    modules, left_out = _bounded(modules, processes, max(limit, MOST_ROWS))
     posix, stdio = (next(each.files for each in modules if each.module == name) for name in ("POSIX", "STDIO"))
     begin_ns = _first_times(traced, [each.files for each in modules], processes)
     renames = _renames(posix, stdio, names, begin_ns)
     made = []
     for each in modules:
         undated = _undated(posix, stdio, renames, begin_ns) if each.module == "POSIX" else begin_ns[each.files.process]
-        made.append(_made(each, traced, undated, processes, limit))
+        made.append(_made(each, traced, undated, limit, names.by_record))
     columns = _columns(made, renames)
     operations = next(each for each in made if each.counted.module == "POSIX")
     wanted = _wanted_lanes(columns, posix, operations.operations)
@@ -152,7 +155,9 @@ def reconstruct(
     )
 
 
-def _made(counted: CountedModule, traced: Traced, unknown_ns: np.ndarray, processes: int, limit: int) -> _MadeOfModule:
+def _made(
+    counted: CountedModule, traced: Traced, unknown_ns: np.ndarray, limit: int, paths: Mapping[int, bytes]
+) -> _MadeOfModule:
     """The rows of one module. `unknown_ns` (files,): where what has no time at all is placed."""
     files = counted.files
     of_module = traced.of_module(files, counted.module)
@@ -162,11 +167,10 @@ def _made(counted: CountedModule, traced: Traced, unknown_ns: np.ndarray, proces
     for some in few_together(known, lambda process: _size(known[process]), CHUNK_ROWS):
         mine = np.isin(files.process, some)
         batch = CountedBatch.of([known[process] for process in some])
-        made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], limit)
+        made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], limit, paths)
         parts.append((mine, batch, made))
     data = joined_rows([(np.flatnonzero(mine), made) for mine, _, made in parts])
     together = with_rebuilt(operations, data)
-    # MPI-IO opens and closes through POSIX.
     metadata = no_rows() if counted.module == "MPI-IO" else metadata_rows(files, together, unknown_ns)
     rebuilt = [
         RebuiltData(
@@ -243,39 +247,43 @@ def _apis(made: _MadeOfModule) -> tuple[np.ndarray, np.ndarray]:
     return of_data, np.full(len(made.metadata), own)
 
 
-def _bounded(modules: Sequence[CountedModule], processes: int) -> tuple[list[CountedModule], int]:
-    """Without the files with the most opens and the like, of processes with more than MOST_ROWS of these in all."""
-    rows = [2 * each.files.opens + each.files.stats + each.files.seeks + each.files.syncs for each in modules]
-    of_all = np.concatenate(rows)
+def _bounded(
+    modules: Sequence[CountedModule], processes: int, most: int
+) -> tuple[list[CountedModule], Mapping[int, int]]:
+    """With the first and last open alone of the files with the most opens, seeks, stats and syncs, of processes with
+    more than `most` of these in all; and how many each such file loses, by record id. No read or write is lost."""
+    rows = np.concatenate([_metadata(each) for each in modules])
     process = np.concatenate([each.files.process for each in modules])
-    total = np.zeros(processes, dtype=np.int64)
-    np.add.at(total, process, of_all)
-    kept = np.ones(len(of_all), dtype=bool)
-    for beyond in np.flatnonzero(total > MOST_ROWS).tolist():
+    total = np.bincount(process, weights=rows, minlength=processes)
+    kept = np.ones(len(rows), dtype=bool)
+    for beyond in np.flatnonzero(total > most).tolist():
         mine = np.flatnonzero(process == beyond)
-        order = mine[np.argsort(of_all[mine], kind="stable")]
-        kept[order] = np.cumsum(of_all[order].astype(np.float64)) <= MOST_ROWS
+        order = mine[np.argsort(rows[mine], kind="stable")]
+        kept[order] = np.cumsum(rows[order].astype(np.float64)) <= most
     if kept.all():
-        return list(modules), 0
-    of_module = np.split(kept, np.cumsum([len(each) for each in rows])[:-1])
-    bounded = [
-        each if mask.all() else _without(each, mask) for each, mask in zip(modules, of_module, strict=True)
-    ]  # fmt: skip
-    return bounded, int(of_all[~kept].sum())
+        return list(modules), {}
+    bounded, lost = [], Counter[int]()
+    for each, mask in zip(modules, np.split(kept, np.cumsum([len(each.files) for each in modules])[:-1]), strict=True):
+        files = each.files
+        few = np.minimum(files.opens, 2)
+        made = _metadata(each)
+        left = np.where(mask, made, 2 * few)
+        gone = made - left
+        for record, count in zip(files.record_id[gone > 0].tolist(), gone[gone > 0].tolist(), strict=True):
+            lost[record] += count
+        counts = {name: np.where(mask, getattr(files, name), 0) for name in ("stats", "seeks", "syncs")}
+        counts["opens"] = np.where(mask, files.opens, few)
+        counts["meta_ns"] = (files.meta_ns * (left / np.maximum(left + gone, 1))).astype(np.int64)
+        bounded.append(replace(each, files=replace(files, **counts)))
+    return bounded, lost
 
 
-def _without(module: CountedModule, kept: np.ndarray) -> CountedModule:
-    """The `kept` files of a module; no reads or writes of the processes that lose any."""
-    lost = np.unique(module.files.process[~kept])
-    read = module.data
-
-    def data(streams: np.ndarray) -> Mapping[int, CountedData]:
-        whole = np.zeros((len(kept), 2), dtype=np.int64)
-        whole[kept] = streams.reshape(-1, 2)
-        found = {} if read is None else read(whole.ravel())
-        return {process: each for process, each in found.items() if process not in lost}
-
-    return replace(module, files=module.files.select(kept), data=data)
+def _metadata(counted: CountedModule) -> np.ndarray:
+    """int64 (files,): the rows made for each file beside its data. MPI-IO opens and closes through POSIX."""
+    files = counted.files
+    if counted.module == "MPI-IO":
+        return np.zeros(len(files), dtype=np.int64)
+    return 2 * files.opens + files.stats + files.seeks + files.syncs
 
 
 def _first_times(traced: Traced, counted: Sequence[CountedFiles], processes: int) -> np.ndarray:

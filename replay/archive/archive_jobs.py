@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler_merge.darshan.job_logs import logs_by_job
+from profiler_merge.darshan.job_logs import LOG_SUFFIXES, logs_by_job
 from profiler_merge.darshan.log import DarshanLog, open_log
 from traces.errors import LogError
 
-LOG_SUFFIX, CAPTURE_SUFFIX = ".darshan", ".capture"
+CAPTURE_SUFFIX = ".capture"
 _RANK_FOLDER = re.compile(r"rank\d{1,7}")
 
 
@@ -49,7 +49,7 @@ def archive_jobs(given: Sequence[Path], *, captures: bool) -> ArchiveJobs:
     for path in dict.fromkeys(given):
         found = list(_recordings(path))
         if not any(captures or is_log for _, is_log in found):
-            raise LogError(f"{path} holds no {'capture and no ' if captures else ''}{LOG_SUFFIX} log")
+            raise LogError(f"{path} holds no {'capture and no ' if captures else ''}{LOG_SUFFIXES[0]} log")
         root = path if path.is_dir() and not _is_capture(path) else path.parent
         for each, is_log in found:
             if is_log:
@@ -82,7 +82,7 @@ def _recordings(path: Path) -> Iterator[tuple[Path, bool]]:
             yield Path(parent), False
             continue
         for name in names:
-            if name.endswith(LOG_SUFFIX):
+            if name.endswith(LOG_SUFFIXES):
                 yield Path(parent, name), True
 
 
@@ -110,4 +110,6 @@ def _opened(path: Path, unread: dict[Path, str]) -> DarshanLog | None:
 
 def _name(path: Path, root: Path) -> str:
     name = path.relative_to(root).as_posix() if path != root else path.name
-    return name.removesuffix(LOG_SUFFIX).removesuffix(CAPTURE_SUFFIX)
+    for suffix in (*LOG_SUFFIXES, CAPTURE_SUFFIX):
+        name = name.removesuffix(suffix)
+    return name

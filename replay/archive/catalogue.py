@@ -163,7 +163,7 @@ def line_of(capture: Capture) -> dict[str, Any]:
         "start": datetime.fromtimestamp(info.job.start_ns // NS_PER_S, timezone.utc) if info.job.start_ns > 0 else None,
         "program": program_of(info.job.exe.strip()) or None,
         "ranks": len(capture.ranks),
-        "run_time_s": info.job.run_time_s,
+        "run_time_s": info.job.run_time_s or None,
         "files": capture.files.num_rows,
         "reads": found.operations.read + rebuilt.read,
         "writes": found.operations.write + rebuilt.write,

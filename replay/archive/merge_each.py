@@ -12,7 +12,8 @@ from typing import Any
 
 from profiler_merge.merge import MergeOptions, merge
 from replay.archive.archive_jobs import CAPTURE_SUFFIX, ArchiveJob, ArchiveJobs
-from traces.errors import CaptureError, DxtReplayError, UsageError
+from traces.errors import CaptureError, DxtReplayError, TargetError, UsageError
+from traces.output import remove_kept
 from traces.store.digests import file_digest
 from traces.store.info import read_info
 from traces.workers.workers import Workers
@@ -120,11 +121,24 @@ class _Merge:
         try:
             if not self.options.force and _is_of(capture, job.logs):
                 return made
-            capture.parent.mkdir(parents=True, exist_ok=True)
+            _make_folders(self.output, capture)
             result = merge(job.logs, [], capture, self.options)
         except (DxtReplayError, OSError) as error:
+            if not self.options.force and _is_of(capture, job.logs):  # another command was faster
+                remove_kept(error)
+                return made
             return dataclasses.replace(made, status=FAILED, error=str(error))
         return dataclasses.replace(made, status=MERGED, traced=result.operations, rebuilt=result.reconstructed)
+
+
+def _make_folders(output: Path, capture: Path) -> None:
+    """Make the folders above a capture. Raises: OSError; TargetError for a link below `output`."""
+    for folder in reversed([each for each in capture.parents if output in each.parents]):
+        if folder.is_symlink():
+            raise TargetError(
+                f"{folder} is a symbolic link, which is not followed: remove it, or give another --output"
+            )
+    capture.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _is_of(capture: Path, logs: Sequence[Path]) -> bool:

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -50,6 +51,9 @@ COMMANDS = {
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_CLOSED = 141
 """Exit status that a shell reports for a program that SIGINT (SIGPIPE) ended."""
+
+_STDERR = 2
+"""The number of standard error."""
 
 _OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Error numbers of writing to a full disk, beyond a limit, or to a closed descriptor."""
@@ -165,6 +169,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _OutputClosed:
         _discard_output()
         return EXIT_OUTPUT_CLOSED
+    except RuntimeError as error:
+        if (remedy := exhausted(error)) is None:
+            raise
+        _complain(session, "RuntimeError", f"{error}: {remedy}")
+        return DxtReplayError.exit_status
     except OSError as error:
         if (remedy := exhausted(error)) is not None:
             _complain(session, "OSError", f"{error.strerror} ({error.filename or 'no file'}): {remedy}")
@@ -200,8 +209,29 @@ def _complain(session: Session, kind: str, message: str, hint: str | None = None
         click.echo(json.dumps({"schema_version": OUTPUT_SCHEMA_VERSION, "error": error}, indent=2))
 
 
+class _Lossy(io.TextIOWrapper):
+    """Standard error: where it is closed or its disk full, messages are lost, but not the result and the status."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+
 def _print_any_text() -> None:
     """Recorded paths may hold characters that the terminal's encoding lacks: they are escaped, never a failure."""
+    if sys.stderr is None:  # closed: the number must not go to the next file that is opened
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, _STDERR)
+        if nowhere != _STDERR:
+            os.close(nowhere)
+        sys.stderr = open(_STDERR, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+    elif sys.__stderr__ is not None and sys.stderr is sys.__stderr__:  # not what a test or a notebook put there
+        sys.stderr = _Lossy(sys.__stderr__.buffer, encoding=sys.__stderr__.encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -22,7 +22,11 @@ LAST_WORDS_S = 0.2
 
 @contextmanager
 def ending_together(comm: Communicator) -> Iterator[None]:
-    """A known error reaches all processes, and the first one prints it; any other error in one process ends all."""
+    """A known error reaches all processes, and the first one prints it; any other error in one process ends all.
+
+    MPI has ended before the result is printed: where its reader has gone, as in `| head`, the launcher dies at once and
+    MPI's memory in /dev/shm would stay.
+    """
     from replay.ranks.stopping import Terminated
 
     try:
@@ -45,6 +49,7 @@ def ending_together(comm: Communicator) -> Iterator[None]:
             raise
         _end_all(comm, f"{traceback.format_exc()}dxt-replay: process {comm.rank} failed and ends the replay")
         raise SystemExit(DxtReplayError.exit_status) from error
+    comm.leave()
 
 
 @contextmanager

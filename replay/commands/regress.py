@@ -149,7 +149,9 @@ def command(
         experiment_progress(comm.rank == 0, (1 if against else 2) * (repeats + warmup)) as running,
     ):
         rule = partial(Rule, threshold_pct=threshold, alpha=choices["alpha"])
-        first_does(comm, lambda: _check([junit, markdown, html], repeats, rule(), against, force=force))
+        kept = fail_inconclusive or record is not None or choices["output"] is not None
+        outputs = [junit, markdown, html]
+        first_does(comm, lambda: _check(outputs, repeats, rule(), against, kept=kept, force=force))
         result = interface.regress(
             capture,
             *sides,
@@ -200,23 +202,34 @@ def _sides(
     return baseline, candidate
 
 
-def _check(outputs: Sequence[Path | None], repeats: int, rule: Rule, against: Path | None, *, force: bool) -> None:
-    """What can be refused or doubted before the first run. Raises: TargetError."""
+def _check(
+    outputs: Sequence[Path | None], repeats: int, rule: Rule, against: Path | None, *, kept: bool, force: bool
+) -> None:
+    """What can be refused or doubted before the first run.
+
+    `kept`: whether the runs themselves are of use, without a verdict. Raises: TargetError; UsageError for a record that
+    cannot be read, and for runs that could neither fail nor be kept.
+    """
     from replay.commands.session import warn
+    from replay.regression.experiment_record import read_record
+    from replay.regression.rank_sum import MOST_RUNS, least_runs
     from replay.regression.signed_rank import least_pairs
     from traces.output import check_output
 
     for output in outputs:
         if output is not None and str(output) != "-":
             check_output(output, force=force)
-    if against is not None:
+    least: int | None
+    if against is None:
+        least, counted = least_pairs(rule.alpha), "pairs"
+    else:
+        least, counted = least_runs(len(read_record(against).counted_runs()), rule.alpha), "runs against this record"
+    if least is not None and repeats >= least:
         return
-    least = least_pairs(rule.alpha)
-    if repeats < least:
-        warn(
-            f"fewer than {least} pairs can show nothing at alpha {rule.alpha:g}: the verdict will be inconclusive; "
-            f"--repeats {least} is the least"
-        )
+    few = f"fewer than {least or MOST_RUNS} {counted} can show nothing at alpha {rule.alpha:g}"
+    if not kept:
+        raise UsageError(f"--repeats {repeats}: {few}, so that this could never find a regression: give more --repeats")
+    warn(f"{few}: the verdict will be inconclusive; --repeats {least or MOST_RUNS} is the least")
 
 
 def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) -> None:

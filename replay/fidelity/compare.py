@@ -81,8 +81,9 @@ class Distances:
 class Timing:
     """Times of both sides; None where unknown.
 
-    `source_elapsed_s`, `replay_elapsed_s`: from the first to the last event.
-    `elapsed_error_pct`: of the replay against source / speed.
+    `source_elapsed_s`, `replay_elapsed_s`: from the begin of the first event to the end of the last; where the recorded
+        times are kept, of the last read or write only to its begin, since its duration is the storage's.
+    `elapsed_error_pct`: of the replay against source / speed; None where the source's elapsed time is 0.
     `drift_interval_ppm`: the 95 % interval of the drift.
     `lag_us`: percentiles of begin - due in the replay.
     `jitter_us`: percentiles of the lag that the machine itself causes.
@@ -192,10 +193,12 @@ def _comparison(
     """The result, from the measures of all ranks. Pairs: source and replay; `record`: the replay's own."""
     recorded, replayed = measures
     alike = similarity(recorded.factors(), replayed.factors())
-    timing = _timing(captures, measures, record)
+    timing = _timing(captures, measures, record, relation)
     times = _times(timing, replayed, record)
     excused = () if floor is None else floor.excuses(exact)
-    verdict = judge(alike, exact, times, thresholds, relation, excused)
+    verdict = judge(
+        alike, exact, times, thresholds, relation, excused, operations=recorded.operations + replayed.operations
+    )
     outcome = SKIPPED if relation is Relation.DIFFERENT else PASS if verdict.passed else FAIL
     workload = _workload(outcome, measures, exact, times, captures[0].spans)
     paced_by_storage = relation is Relation.DIFFERENT or (times.pace in CLOSED_LOOP and times.other_speed is None)
@@ -337,17 +340,22 @@ def _distances(recorded: Measures, replayed: Measures) -> Distances:
 
 
 def _timing(
-    captures: tuple[Capture, Capture], measures: tuple[Measures, Measures], record: ReplayRecord | None
+    captures: tuple[Capture, Capture],
+    measures: tuple[Measures, Measures],
+    record: ReplayRecord | None,
+    relation: Relation,
 ) -> Timing:
     source, replay = captures
     recorded, replayed = measures
     pace, speed = (record.pace, record.speed) if record is not None else (None, 1.0)
     # A replay has only some kinds of spans (none with --compute skip): elapsed time must mean the same on both sides.
     kinds = span_kinds(source.spans) & span_kinds(replay.spans)
-    source_ns, replay_ns = (
-        _elapsed_ns(measures.limits_ns(), span_limits(capture.spans, kinds))
-        for capture, measures in zip(captures, measures, strict=True)
-    )
+    spans = tuple(span_limits(capture.spans, kinds) for capture in captures)
+    if relation is not Relation.DIFFERENT and pace in (None, KEEPS_TIMES):
+        # How long the last operation takes is the storage's: a timed replay must not fail because it was faster.
+        source_ns, replay_ns = (_elapsed_ns(side.begins_ns(), span) for side, span in zip(measures, spans, strict=True))
+    else:
+        source_ns, replay_ns = (_elapsed_ns(side.limits_ns(), span) for side, span in zip(measures, spans, strict=True))
     kept = pace in (None, KEEPS_TIMES, *CLOSED_LOOP)
     slope = drift(*matched_starts(recorded.lanes.starts(), replayed.lanes.starts()), speed) if kept else None
     return Timing(

@@ -55,7 +55,7 @@ class Measures(Sums):
         self._io = IoCollector(capture.files.num_rows, self._compute)
         self._pattern = AccessPattern(capture.files.num_rows)
         self._latency = DistributionCollector()
-        self._limits_ns: tuple[int, int] | None = None
+        self._limits_ns: tuple[int, int, int] | None = None  # first start, last start, last end
         self.lanes = LaneTimeCollector(stride=start.stride)
         self.lateness = LatenessCollector()
         self.curves = CurveCollector(start.origin_ns)
@@ -103,9 +103,7 @@ class Measures(Sums):
         self.transfers += len(rows)
         self.reconstructed += int(untraced.sum())
         self.reconstructed_bytes += int(rows.length[untraced].sum())
-        first, last = int(rows.start_ns.min()), int(rows.end_ns.max())
-        before = self._limits_ns or (first, last)
-        self._limits_ns = min(first, before[0]), max(last, before[1])
+        self._widen((int(rows.start_ns.min()), int(rows.start_ns.max()), int(rows.end_ns.max())))
 
     def merge(self, later: Measures) -> None:
         """As `Sums.merge`."""
@@ -117,13 +115,20 @@ class Measures(Sums):
         self.curves.merge(later.curves)
         for name in ("failed", "operations", "transfers", "reconstructed", "reconstructed_bytes"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
-        limits = [limit for limit in (self._limits_ns, later._limits_ns) if limit is not None]
-        if limits:
-            self._limits_ns = min(first for first, _ in limits), max(last for _, last in limits)
+        if later._limits_ns is not None:
+            self._widen(later._limits_ns)
+
+    def _widen(self, limits_ns: tuple[int, int, int]) -> None:
+        first, last, end = self._limits_ns or limits_ns
+        self._limits_ns = min(first, limits_ns[0]), max(last, limits_ns[1]), max(end, limits_ns[2])
 
     def limits_ns(self) -> tuple[int, int] | None:
-        """First start and last end of the operations; None without any."""
-        return self._limits_ns
+        """First start and last end of the reads and writes; None without any."""
+        return None if self._limits_ns is None else (self._limits_ns[0], self._limits_ns[2])
+
+    def begins_ns(self) -> tuple[int, int] | None:
+        """First and last start of the reads and writes; None without any."""
+        return None if self._limits_ns is None else self._limits_ns[:2]
 
     @cached_property
     def totals(self) -> IoTotals:

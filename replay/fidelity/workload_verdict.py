@@ -125,16 +125,23 @@ def judge(
     thresholds: Thresholds,
     relation: Relation,
     excused: Sequence[str] = (),
+    *,
+    operations: int,
 ) -> Verdict:
     """Judge all blocks; of two different runs only an explicit `fail_under`, as they need not be equal.
 
     `excused`: those of operations, bytes, files and order that need not be equal, as two runs of the job are not.
+    `operations`: of both sides, of any kind.
     """
     if relation is Relation.DIFFERENT:
         gate = SKIPPED if thresholds.fail_under is None else PASS
         below = _below(alike.cosine, thresholds.fail_under)
         return Verdict(similarity=FAIL if below else gate, exact=SKIPPED, timing=SKIPPED, reasons=tuple(below))
-    blocks = _judge_similarity(alike, thresholds), _judge_exactness(exact, excused), _judge_timing(times, thresholds)
+    blocks = (
+        _judge_similarity(alike, thresholds, operations),
+        _judge_exactness(exact, excused),
+        _judge_timing(times, thresholds),
+    )
     return Verdict(
         similarity=blocks[0][0],
         exact=blocks[1][0],
@@ -143,10 +150,12 @@ def judge(
     )
 
 
-def _judge_similarity(alike: Similarity, thresholds: Thresholds) -> tuple[str, list[str]]:
-    if alike.workload_cosine is None:
-        return FAIL, ["similarity: neither capture has operations, so nothing was compared"]
+def _judge_similarity(alike: Similarity, thresholds: Thresholds, operations: int) -> tuple[str, list[str]]:
     reasons = _below(alike.cosine, thresholds.fail_under)
+    if alike.workload_cosine is None and not operations:
+        return FAIL, ["similarity: neither capture has operations, so nothing was compared"]
+    if alike.workload_cosine is None:
+        return (FAIL, reasons) if reasons else (SKIPPED, ["similarity: no operation moves data"])
     if alike.workload_cosine < thresholds.similarity:
         reasons.append(f"similarity of the workload {alike.workload_cosine:.4f} is below {thresholds.similarity:g}")
     return FAIL if reasons else PASS, reasons
@@ -178,7 +187,7 @@ def _judge_timing(times: Times, thresholds: Thresholds) -> tuple[str, list[str]]
         judged = _judge_recorded_times(times, thresholds)
         reasons += judged[0]
         notes += judged[1]
-        if times.elapsed_error_pct is None and not reasons:
+        if times.elapsed_error_pct is None and times.lag_p99_us is None and not reasons:
             return SKIPPED, notes
     elif times.own_lag_p99_us is None:
         return SKIPPED, ["timing: the replay has no due times to judge"]
@@ -187,10 +196,12 @@ def _judge_timing(times: Times, thresholds: Thresholds) -> tuple[str, list[str]]
 
 def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[str], list[str]]:
     """What failed, and what could not be judged."""
-    if times.elapsed_error_pct is None:
+    reasons, notes = [], []
+    if times.elapsed_error_pct is None and times.lag_p99_us is None:
         return [], ["timing: the source has no events"]
-    reasons = []
-    if abs(times.elapsed_error_pct) > thresholds.elapsed_error_pct:
+    if times.elapsed_error_pct is None:
+        notes.append("timing: elapsed time is not judged, all reads and writes of the source begin at the same time")
+    elif abs(times.elapsed_error_pct) > thresholds.elapsed_error_pct:
         allowed = thresholds.elapsed_error_pct
         reasons.append(f"elapsed time is off by {times.elapsed_error_pct:+.2f} %, more than {allowed:g} %")
     limit_us = kept_times_limit_us(
@@ -203,12 +214,12 @@ def _judge_recorded_times(times: Times, thresholds: Thresholds) -> tuple[list[st
             f"{limit}. {_cause(times)}"
         )
     if times.drift_interval_ppm is None:
-        return reasons, ["timing: drift is not judged, too few operations on equal threads to measure it"]
+        return reasons, [*notes, "timing: drift is not judged, too few operations on equal threads to measure it"]
     low, high = times.drift_interval_ppm
     # A short run cannot resolve a slope of 20 ppm: it fails only if the whole interval is beyond.
     if low > thresholds.drift_ppm or high < -thresholds.drift_ppm:
         reasons.append(f"start times drift by {times.drift_ppm:+.1f} us a second, more than {thresholds.drift_ppm:g}")
-    return reasons, []
+    return reasons, notes
 
 
 def _cause(times: Times) -> str:

@@ -140,8 +140,9 @@ class _Extents:
         return _Extents(offset=self.offset[mask], length=self.length[mask], uses=self.uses[mask])
 
     @property
-    def moved(self) -> int:
-        return int((self.length * self.uses).sum())
+    def moved(self) -> float:
+        """Bytes, of which there may be more than int64 holds."""
+        return float(self.length.astype(float) @ self.uses)
 
 
 def layout_of(

@@ -39,10 +39,10 @@ def merge(
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    `logs` can also be traces of strace or DFTracer; a folder stands for all in it. `profiles` are log directories,
-    or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting,
-    wall or seconds; `exclude` has globs over recorded paths, `include` those of files in /opt and the like, which
-    traces leave out by themselves. `keep_profiler_files`: also what PyTorch's profiler wrote.
+    `logs` can also be traces of strace or DFTracer; a folder or an archive of logs stands for all in it. `profiles` are
+    log directories, or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto,
+    anchors, nesting, wall or seconds; `exclude` has globs over recorded paths, `include` those of files in /opt and the
+    like, which traces leave out by themselves. `keep_profiler_files`: also what PyTorch's profiler wrote.
     `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
     `extend`: extend a profile that covers only some steps over the reads of the others, marked as reconstructed.
@@ -54,6 +54,7 @@ def merge(
     """
     from profiler_merge.merge import MergeOptions
     from profiler_merge.merge import merge as merge_sources
+    from profiler_merge.packed_logs import unpacked
 
     if maps and not inspect:
         raise UsageError("--map (maps) says where --inspect (inspect) looks: give --inspect too, or leave --map out")
@@ -70,14 +71,14 @@ def merge(
         extend=extend,
         force=force,
     )
-    found = [log for path in several(logs) for log in _logs_of(path)]
-    return merge_sources(
-        found,
-        [file for path in several(profiles) for file in _profiles_of(path)],
-        Path(output),
-        options,
-        workers_of(executor),
-    )
+    with unpacked(several(logs)) as paths:
+        return merge_sources(
+            [log for path in paths for log in _logs_of(path)],
+            [file for path in several(profiles) for file in _profiles_of(path)],
+            Path(output),
+            options,
+            workers_of(executor),
+        )
 
 
 def path_maps(maps: PathMaps | None) -> tuple[PathMap, ...]:

@@ -213,7 +213,13 @@ def _coverage_warnings(recorded: Recorded) -> list[str]:
             "--memory 1024 (MiB for each process)"
         )
     warnings += [f"{place} holds no profile that this job wrote" for place in recorded.old_profiles]
-    if not recorded.profiles:
+    status = recorded.job.ended.status
+    if not recorded.profiles and status:
+        warnings.append(
+            "no profile was written, so the capture has neither steps nor compute: the job ended with status "
+            f"{status}, and a profile is written where `with recording() as r:` ends"
+        )
+    elif not recorded.profiles:
         warnings.append(
             "no profile was written, so the capture has neither steps nor compute: put `with recording() as r:` around "
             "the training loop (docs/recording.md), or give --profile"

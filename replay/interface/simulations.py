@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replay.interface.captures import CaptureOrPath, opened
-from replay.interface.replays import check_profiled, one_of
-from traces.errors import UsageError
+from replay.interface.replays import RunChoices, check_profiled, one_of
+from traces.errors import ContradictionError, UsageError
+from traces.part import Part
+from traces.store.part_capture import part_of
 from traces.units import ns_to_seconds
 
 if TYPE_CHECKING:
     from replay.plan.pacing import Pacing
+    from replay.simulation.agreement import Agreement
     from replay.simulation.prediction import Prediction
     from replay.simulation.simulated_job import SimulatedJob
     from replay.simulation.storage_model import StorageModel
@@ -66,6 +70,8 @@ def simulate(
     io_speed: float | None = None,
     compute: str = "sleep",
     reconstruct: bool = True,
+    check: str | PathLike[str] | None = None,
+    check_seconds: float = 5.0,
 ) -> Simulated:
     """How long a capture would take on a storage that is only described (docs/simulation.md): nothing is opened or read
     but the capture.
@@ -73,11 +79,14 @@ def simulate(
     `storage`: a file, the name of a shipped model, or a `StorageModel`. `ranks`: predict for these numbers of ranks
     too, each further set of the recorded ranks with files of its own; with `strong`, the recorded work is shared among
     them, as `transform` does it. `runs`: how many seeds, where times vary.
+    `check`: a directory on the real storage, where the first steps of `check_seconds` are then replayed; all written
+    there is removed again. Where the replay differs, the interval becomes wider.
     The other arguments are those of `RunChoices`; the pace is `steps`.
 
         dxt_replay.simulate("run.capture", "nvme").prediction.elapsed_ns
 
-    Raises: UsageError for what is not a storage model, and a capture without training steps.
+    Raises: UsageError for what is not a storage model, and a capture without training steps; with `check`, TargetError
+    and ReplayError, of which ContradictionError says that the replay contradicts the model.
     """
     from replay.plan.pacing import Pace, Pacing
     from replay.simulation.model_file import read_storage_model
@@ -87,6 +96,8 @@ def simulate(
     one_of("compute", compute, ("sleep", "spin", "skip"))
     if runs < 1 or any(not 1 <= count <= MAX_RANKS for count in ranks):
         raise UsageError(f"a simulation needs at least one run, and 1 to {MAX_RANKS} ranks")
+    if not 0 < check_seconds < 86_400:
+        raise UsageError(f"a check of {check_seconds:g} seconds is not possible: --check-seconds 5")
     if strong and not ranks:
         raise UsageError("strong scaling needs numbers of ranks: --ranks 2,4,8")
     model = storage if isinstance(storage, StorageModel) else read_storage_model(storage)
@@ -95,10 +106,14 @@ def simulate(
     with opened(capture) as source:
         job = _job(source, pacing, compute, reconstruct=reconstruct)
         begin_ns, end_ns = source.time_span_ns
+        predicted = predict(job, model, ranks=job.ranks, seeds=runs)
+        if check is not None:
+            found = _checked(source, model, predicted, Path(check), check_seconds, pacing, compute, reconstruct)
+            predicted = replace(predicted, checked=found)
         return Simulated(
             capture=source.named,
             storage=model,
-            prediction=predict(job, model, ranks=job.ranks, seeds=runs),
+            prediction=predicted,
             scaling=[
                 predict(
                     _shared_among(source, count, pacing, compute, reconstruct=reconstruct) if strong else job,
@@ -111,6 +126,44 @@ def simulate(
             recorded_ns=end_ns - begin_ns,
             warnings=job.steps.warnings,
         )
+
+
+def _checked(
+    source: Capture,
+    model: StorageModel,
+    predicted: Prediction,
+    target: Path,
+    seconds: float,
+    pacing: Pacing,
+    compute: str,
+    reconstruct: bool,
+) -> Agreement:
+    """A window of the capture, simulated and replayed below `target`. Raises: ContradictionError."""
+    from replay.interface.checking import replayed_ns
+    from replay.simulation.agreement import Agreement, first_steps, refusal
+    from replay.simulation.prediction import predict
+
+    steps = first_steps(predicted.steps(), seconds)
+    part = source if steps is None else part_of(source, Part(steps=steps))
+    job = _job(part, pacing, compute, reconstruct=reconstruct)
+    window = predict(job, model, ranks=job.ranks, seeds=predicted.seeds)
+    choices: RunChoices = {
+        "pace": "steps",
+        "speed": pacing.speed,
+        "compute_speed": pacing.compute_speed,
+        "io_speed": pacing.io_speed,
+        "compute": compute,
+        "reconstruct": reconstruct,
+    }
+    found = Agreement(
+        steps=steps,
+        simulated_ns=window.elapsed_ns,
+        free_ns=window.free.elapsed_ns,
+        measured_ns=replayed_ns(part, target, choices),
+    )
+    if found.verdict == "contradicts":
+        raise ContradictionError(refusal(found, model))
+    return found
 
 
 def _job(source: Capture, pacing: Pacing, compute: str, *, reconstruct: bool) -> SimulatedJob:

@@ -81,6 +81,9 @@ class Communicator(Protocol):
     def abort(self) -> None:
         """End all processes at once."""
 
+    def leave(self) -> None:
+        """End the communication, which takes nothing more. Collective."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLeaders:
@@ -164,6 +167,9 @@ class Solo:
 
     def abort(self) -> None:
         raise SystemExit(1)
+
+    def leave(self) -> None:
+        return None
 
 
 def is_known_to_all(error: DxtReplayError) -> bool:

@@ -183,6 +183,9 @@ class MpiWorld:
     def abort(self) -> None:
         self._world.Abort(2)
 
+    def leave(self) -> None:
+        self._mpi.Finalize()
+
     def _clock_offset_ns(self) -> int:
         """CLOCK_MONOTONIC of this process minus that of process 0: 0 on one node, else by the quickest round trip."""
         nodes = self._world.allgather(node_id())

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from replay.regression.environment_changes import machine_changes, target_changes
 from replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions
+from replay.regression.interval_verdict import Verdict
 from replay.regression.machine_environment import MachineEnvironment
 from replay.regression.rank_sum import MOST_RUNS, unpaired_ratio
 from replay.regression.result_sentence import change_text
@@ -22,6 +23,8 @@ _LEAST_HALF = 4
 """Runs of a half of a session from which on both halves are compared."""
 
 _DRIFT_ALPHA = 0.01
+
+_AS_THEN = "repeat it when the machine is as busy as it was for the record, or make a new record"
 
 BUSIER = 3.0
 """Jitter that is larger by this factor, and not below `LATE_US`, is of a busier machine."""
@@ -96,6 +99,29 @@ def jitter_difference(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRu
         f"the machine was {word}: an idle thread woke up to {microseconds(after)} late (90th percentile, median of the "
         f"runs), and up to {microseconds(before)} before"
     )
+
+
+def jitter_doubt(recorded: Sequence[MeasuredRun], runs: Sequence[MeasuredRun]) -> dict[Verdict, str]:
+    """The verdict that a busier or quieter machine may have made, and why; empty where it was alike.
+
+    What is slower on a quieter machine is slower all the same.
+    """
+    text = jitter_difference(recorded, runs)
+    if text is None:
+        return {}
+    busier = (_jitter_us(runs) or 0.0) > (_jitter_us(recorded) or 0.0)
+    return {Verdict.REGRESSION if busier else Verdict.IMPROVEMENT: f"{text}; {_AS_THEN}"}
+
+
+def busy_warning(runs: Sequence[MeasuredRun]) -> list[str]:
+    """A sentence where the machine was busy for these runs, which as a record hide what a quieter session finds."""
+    jitter = _jitter_us(runs)
+    if jitter is None or jitter < LATE_US:
+        return []
+    return [
+        f"the machine was busy: an idle thread woke up to {microseconds(jitter)} late (90th percentile, median of the "
+        "runs); do not keep these runs as a record, since later runs on a quiet machine seem faster than they are"
+    ]
 
 
 def _jitter_us(runs: Sequence[MeasuredRun]) -> float | None:

@@ -143,7 +143,9 @@ def compare_sides(
         if all(counted) and all(name in run.metrics for side in counted for run in side)
     }
     metrics = _comparisons(sides, test, primary, rule)
-    verdict, reason = _verdict(metrics.get(primary), primary, runs, health, min(map(len, counted)))
+    deciding = metrics.get(primary)
+    health = health.settled(None if deciding is None else deciding.judgement.verdict)
+    verdict, reason = _verdict(deciding, primary, runs, health, min(map(len, counted)))
     found = metrics[primary].found if primary in metrics else None
     return Regression(
         headline=headline(

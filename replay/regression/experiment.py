@@ -20,7 +20,7 @@ import numpy as np
 from replay.plan.chosen_layers import choose_layers
 from replay.plan.pacing import Pace
 from replay.ranks.comm import Communicator, first_does
-from replay.regression.against_record import jitter_difference, session_warnings
+from replay.regression.against_record import busy_warning, jitter_doubt, session_warnings
 from replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
 from replay.regression.conditions import Conditions, observe
 from replay.regression.experiment_record import ExperimentRecord, Side
@@ -43,8 +43,6 @@ from traces.schema import SPAN_KINDS, codes
 from traces.store.reader import Capture, open_capture
 from traces.store.writer import check_capture_output
 from traces.units import format_bytes
-
-_AS_QUIET = "repeat it when the machine is as quiet as it was for the record"
 
 Report = Callable[[str, Progress], None]
 """Callback that shows progress: the name of the run, and how far it is."""
@@ -307,12 +305,13 @@ def _result(
         closed_loop=pacing.pace is not Pace.TIMED,
         direct=options.io.direct,
     )
+    counted = [run for run in runs if run.pair]
+    health = replace(health, warnings=(*busy_warning(counted), *health.warnings))
     if record is not None:
-        busier = jitter_difference(recorded, [run for run in runs if run.pair])
         health = replace(
             health,
-            obstacles=(*health.obstacles, *([f"{busier}; {_AS_QUIET}"] if busier else [])),
             warnings=(*session_warnings(recorded, runs, primary), *health.warnings),
+            doubts=jitter_doubt(recorded, counted),
         )
     targets = conditions.targets if record is None else record.targets
     setting = {

@@ -7,9 +7,10 @@ verdict is then inconclusive, whatever the figures say.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from replay.regression.interval_verdict import Verdict
 from replay.regression.run_metrics import MeasuredRun
 from traces.lateness import LATE_US, allowed_lag_us
 
@@ -22,10 +23,18 @@ NOT_COLD_PCT = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """`obstacles`: why no verdict may be given; `warnings`: what does not stand in its way."""
+    """`obstacles`: why no verdict may be given; `warnings`: what does not stand in its way; `doubts`: why a verdict of
+    this kind may not be given, where any other may."""
 
     obstacles: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    doubts: Mapping[Verdict, str] = field(default_factory=dict)
+
+    def settled(self, verdict: Verdict | None) -> Health:
+        """With the doubts as an obstacle to this verdict, or as warnings beside any other."""
+        against = tuple(text for doubted, text in self.doubts.items() if doubted is verdict)
+        beside = tuple(text for doubted, text in self.doubts.items() if doubted is not verdict)
+        return Health(obstacles=(*self.obstacles, *against), warnings=(*beside, *self.warnings))
 
 
 def examine(runs: Sequence[MeasuredRun], *, threshold_pct: float, closed_loop: bool, direct: bool) -> Health:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,7 @@ class ReplayProcess:
                 lane.name,
                 row,
                 self._slots.slots,
+                opening=lane.lane.opening,
                 last_end_ns=lane.lane.last_end_ns,
                 now_ns=now_ns,
                 t0_ns=self._start_ns,
@@ -330,11 +332,11 @@ class ReplayProcess:
 
     def write_operations(self, output: Path) -> int:
         """Write the operations of this process's ranks, and return how many."""
-        with OpsWriter(output) as writer:
+        # Closed in any case: NFS and FUSE keep a directory in which a file without a name is open.
+        with closing(self._buffers.spill), OpsWriter(output) as writer:
             for rank in self._ranks:
                 for table in rank_rows(rank.survey.rank, [recorder.rows for recorder in rank.recorders]):
                     writer.write(table)
-        self._buffers.spill.close()
         return writer.rows
 
     def tally(self) -> Tally:

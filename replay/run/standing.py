@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.engine.backends.base import FileSlot
+from replay.engine.backends.base import NO_OPEN, OPENS, FileSlot
 from replay.engine.items import SLEEP, WAIT, LoopPace
 from replay.plan.plan_row import OPERATION_ROW
 from traces.schema import OPS
@@ -20,7 +20,7 @@ class Standing:
     """The item that a lane is about.
 
     `lane`: its name, RANK.LANE.
-    `in_call`: whether it is an operation that was due, so that the lane is in a call.
+    `in_call`: whether the lane is in a call: of an operation that was due, or of the open before one.
     `since_ns`: how long it has been about it, in ns.
     `item`: what it is, for a person.
     """
@@ -36,12 +36,23 @@ class Standing:
 
 
 def standing_of(
-    lane: str, row: np.ndarray, slots: Sequence[FileSlot], *, last_end_ns: int, now_ns: int, t0_ns: int, pace: LoopPace
+    lane: str,
+    row: np.ndarray,
+    slots: Sequence[FileSlot],
+    *,
+    opening: int,
+    last_end_ns: int,
+    now_ns: int,
+    t0_ns: int,
+    pace: LoopPace,
 ) -> Standing:
     """Where a lane stands whose next item is `row` (a `PLAN_ROW`) and whose item before ended at `last_end_ns`.
 
-    All times in ns of CLOCK_MONOTONIC.
+    All times in ns of CLOCK_MONOTONIC. `opening`: see `Lane.opening`.
     """
+    if opening != NO_OPEN:
+        item = f"the open before {_operation(row, slots)}" if opening == OPENS else "a wait for another lane's open"
+        return Standing(lane=lane, in_call=opening == OPENS, since_ns=max(0, now_ns - last_end_ns), item=item)
     due = {LoopPace.ABSOLUTE: t0_ns + int(row["due_ns"]), LoopPace.THINK: last_end_ns + int(row["due_ns"])}
     begun_ns = max(last_end_ns, due.get(pace, last_end_ns))
     kind = int(row["kind"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replay.show.cells import mib_s, or_dash, seconds
+from replay.show.cells import mib_s, or_dash, run_time
 from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts
 from traces.units import format_bytes, format_count, format_counted
 
@@ -36,7 +36,7 @@ def _job_row(job: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         job["name"],
         format_count(job["ranks"]),
-        seconds(job["run_time_s"]),
+        run_time(job["run_time_s"]),
         format_bytes(job["bytes_read"]),
         format_bytes(job["bytes_written"]),
         or_dash(job["io_pct"], _percent),

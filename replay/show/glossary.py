@@ -20,7 +20,9 @@ WORDS = {
     "drift": "How much faster or slower than the source a replay's schedule runs, in parts per million.",
     "DXT": "Darshan's extended tracing: start, end, offset and length of every read and write.",
     "elapsed": "How long the operations lasted: from the first to the last. `run` includes opens and closes; `compare` "
-    "starts and ends with a read, a write or a span of the profile. The run time is that of the whole job.",
+    "starts and ends with a read, a write or a span of the profile. Where a replay kept the recorded times, `compare` "
+    "counts the last read or write to its begin, because its duration is the storage's. The run time is that of the "
+    "whole job.",
     "exposed I/O": "I/O outside compute; hidden I/O is inside compute.",
     "failed": "Operations that returned an error or fewer bytes than recorded.",
     "in flight": "Begun and not ended yet. As a number: how many operations are in flight at once, on average.",

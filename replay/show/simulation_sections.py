@@ -26,7 +26,7 @@ def simulation_sections(found: Mapping[str, Any]) -> list[Section]:
     """The tables of `dxt-replay simulate`, from its JSON object."""
     total = sum(found["time_s"].values()) or 1.0
     sections = [
-        prose("", [simulation_headline(found), limit_sentence(found)]),
+        prose("", [simulation_headline(found), *check_sentence(found), limit_sentence(found)]),
         facts("Prediction", _facts(found)),
         Section(
             title="Where the time of a training thread goes",
@@ -64,6 +64,20 @@ def simulation_headline(found: Mapping[str, Any]) -> str:
         f"On {found['storage']['name']} this run would take {seconds(found['elapsed_s'])}{interval}; "
         f"in the capture it takes {seconds(found['recorded_s'])}{change}."
     )
+
+
+def check_sentence(found: Mapping[str, Any]) -> list[str]:
+    """What the replayed window says of the prediction; nothing without one."""
+    check = found["check"]
+    if check is None:
+        return []
+    window = "All of it" if check["steps"] is None else "Steps {} to {}".format(*check["steps"])
+    compared = (
+        f"{window} took {seconds(check['measured_s'])} in a replay, {seconds(check['simulated_s'])} in the simulation "
+        f"({format_signed(check['difference_pct'], 1)} %)"
+    )
+    widened = "they agree" if check["verdict"] == "agrees" else "the interval is wider for that"
+    return [f"Checked: {compared}; {widened}."]
 
 
 def limit_sentence(found: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.show.cells import mib_s, or_dash, percent, seconds, share
+from replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
 from replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
 from traces.units import format_bytes, format_count, format_counted
 
@@ -104,9 +104,11 @@ def _mapped(files: int) -> str:
 
 def _what_ran(summary: Mapping[str, Any]) -> str:
     job, steps = summary["job"], summary["steps"]["count"]
-    ranks, time = format_counted(job["nprocs"], "rank"), seconds(job["run_time_s"])
+    ranks, time = format_counted(job["nprocs"], "rank"), job["run_time_s"]
     training = f"Training of {format_counted(steps, 'step')}" if steps else "A run"
-    return f"{training} on {ranks}; the whole job took {time}."
+    return f"{training} on {ranks}; " + (
+        "how long the job took is not known." if time is None else f"the whole job took {seconds(time)}."
+    )
 
 
 def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
@@ -123,7 +125,7 @@ def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
                 yield f"This is an upper bound: {limit['reason']}."
         if loop["input_wait_pct"] >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
             yield "Training waits for input to be prepared, or for reads that no trace holds (memory-mapped files)."
-    elif not summary["steps"]["count"] and run_s > 0:
+    elif not summary["steps"]["count"] and run_s:
         gain_s = min(summary["in_flight_s"], run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
         yield "Without a profile it is not known whether training waited for the I/O."
@@ -162,7 +164,7 @@ def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if job.get("exe"):
         yield "command", job["exe"]
     yield "ranks", format_count(job["nprocs"])
-    yield "run time of the job", seconds(job["run_time_s"])
+    yield "run time of the job", run_time(job["run_time_s"])
     yield "trace coverage, bytes", share(coverage["bytes"])
     yield "trace coverage, operations", share(coverage["operations"])
     if summary["partial"]:

@@ -46,6 +46,8 @@ def source_work(rows: pa.Table, model: LoopModel, origin_ns: int) -> tuple[RankW
     )
     loop = _with_evaluations_fetched(model.loop)
     dependencies = model.dependencies().dependencies(batch)
+    if model.production is not None:
+        dependencies = model.production.in_fetches(dependencies)
     gate, gate_count, think_ns, held = _gates(batch, dependencies, model, origin_ns)
     fetch_number = np.where(loop.kind == FETCH, np.cumsum(loop.kind == FETCH) - 1, NOTHING)
     need = dependencies.need
@@ -128,6 +130,8 @@ def _moments(recorded: TrainingLoop, loop: TrainingLoop, gate: np.ndarray, count
 def _ready(model: LoopModel, loop: TrainingLoop, dependencies: Dependencies, feeds: np.ndarray) -> np.ndarray:
     """int64 (fetches,): how long making the batch of each fetch ready took."""
     ready: np.ndarray = model.ready_ns[loop.fetches].copy()
+    if model.production is not None:
+        ready = model.production.tail_ns.copy()
     fed = feeds != NOTHING
     np.maximum.at(ready, feeds[fed], dependencies.ready_ns[fed])
     return ready

@@ -2,7 +2,8 @@
 
 The target itself may be given through links; it is resolved once. Below it each directory is opened relative to the
 descriptor of the one above with O_NOFOLLOW, so a link put there by anyone, at any moment, is refused instead of
-followed. Paths below the target are text, `/` between names, as `replay.twin.placement` makes them.
+followed. A mount point in a twin is refused too: what is mounted there is not ours. Paths below the target are text,
+`/` between names, as `replay.twin.placement` makes them.
 
 A run opens the files by their whole paths: links are looked for as it starts (`replay.twin.stage.check_staged`), and
 the kernel refuses them at each open for writing and each rename (`replay.engine.backends.link_free`). The libraries of
@@ -15,6 +16,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterable, Iterator
@@ -22,6 +24,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from replay.twin.placement import TWIN_ROOT
 from traces.errors import TargetError, exhausted
 from traces.text import printable
 
@@ -32,6 +35,11 @@ LOCK_NAME = ".dxt-replay-lock"
 
 RELEASE_PATIENCE_S = 5.0
 """Seconds that removing this file may take. Then the process goes on; the kernel releases the lock when it ends."""
+
+_MOUNTS = Path("/proc/self/mountinfo")
+"""A line a mount; its fifth word is where (proc_pid_mountinfo(5)), with space, tab, newline and \\ in octal."""
+
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 _NO_NAMES = frozenset(("", ".", ".."))
 
@@ -211,8 +219,12 @@ class Target:
 
 @contextmanager
 def open_target(target: Path) -> Iterator[Target | None]:
-    """The target held open, None when it does not exist. Raises: TargetError when it cannot be opened."""
+    """The target held open, None when it does not exist.
+
+    Raises: TargetError when it cannot be opened, or something is mounted in a twin there.
+    """
     path = resolve_target(target)
+    _refuse_mounts(path)
     try:
         fd = os.open(path, _DIRECTORY)
     except FileNotFoundError:
@@ -224,6 +236,22 @@ def open_target(target: Path) -> Iterator[Target | None]:
         yield Target(path=path, fd=fd)
     finally:
         close_unwritten(fd)
+
+
+def _refuse_mounts(target: Path) -> None:
+    """Raises: TargetError where a directory or file of a twin is a mount point: writing and removing would cross it."""
+    twins = os.fsencode(target / TWIN_ROOT)
+    try:
+        lines = _MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return  # no /proc here
+    for line in lines:
+        place = _ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4])
+        if place.startswith(twins):
+            raise TargetError(
+                f"{printable(os.fsdecode(place))} is a mount point inside a twin, which is neither written nor "
+                "emptied: unmount it or choose another --target"
+            )
 
 
 @contextmanager

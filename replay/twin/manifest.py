@@ -93,7 +93,9 @@ def read_manifest(target: Target) -> Manifest:
                 f"{shown} has version {version}, this release reads up to {MANIFEST_VERSION}: update dxt-replay"
             )
         return _manifest(target.path, data)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except OSError as error:
+        raise refusal(error, f"read {shown}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TargetError(
             f"{shown} is damaged or not ours ({printable(str(error))}): move it and {TWIN_ROOT}* away, then stage again"
         ) from error

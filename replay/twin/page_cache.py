@@ -126,14 +126,20 @@ def resident(paths: Iterable[bytes]) -> Residency:
         except (OSError, ValueError):
             continue
         try:
-            status = os.fstat(fd)
-            if _answers_truly(status, path):
-                with suppress(OSError, ValueError):  # no mapping on this file system, or the file shrank meanwhile
-                    found += _resident_bytes(fd, status.st_size)
-                    total += status.st_size
+            each = resident_of(fd, path)
+            found, total = found + each.resident_bytes, total + each.total_bytes
         finally:
             close_unwritten(fd)
     return Residency(resident_bytes=found, total_bytes=total)
+
+
+def resident_of(fd: int, path: bytes) -> Residency:
+    """As `resident`, of a file that is open: some file systems drop the pages of a file at each open. Never raises."""
+    with suppress(OSError, ValueError):  # no mapping on this file system, or the file shrank meanwhile
+        status = os.fstat(fd)
+        if _answers_truly(status, path):
+            return Residency(resident_bytes=_resident_bytes(fd, status.st_size), total_bytes=status.st_size)
+    return Residency()
 
 
 def _open_file(path: bytes) -> int:

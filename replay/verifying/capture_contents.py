@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from traces.schema import READ, WRITE, codes
 from traces.store.reader import Capture
 from traces.store.usage import USAGE_SCHEMA, StoredUsage, UsageCounter
 from traces.text import printable
+from traces.units import format_counted
 
 _ADDED_UP = {"operations": "sum", "least_length": "min", "reach": "max"}
 _REPLAYED = ("operations", "read", "written")
@@ -30,22 +32,33 @@ class _RankRows:
     counts_differ: bool = False
 
 
+class _Counts(threading.local):
+    """A reader of the stored counts for each thread: an open Parquet file and what was read last belong to one."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.stored = StoredUsage(capture.path, capture.files.num_rows)
+
+
 def content_parts(capture: Capture) -> list[CheckedPart]:
     """The rows of an opened capture: files, operations, counts, spans and datasets. Memory: a row group a thread."""
     files = CheckedPart(part="files", unit="row", checked=capture.files.num_rows)
     operations = CheckedPart(part="operations", unit="row")
     usage = CheckedPart(part="usage counts", unit="row")
-    stored = StoredUsage(capture.path, capture.files.num_rows)
+    counts = _Counts(capture)
+    uncounted = 0
     replayed = np.zeros(len(_REPLAYED), dtype=np.int64)
     for rank, found in zip(
-        capture.ranks, in_threads(lambda rank: _rank_rows(capture, stored, rank), capture.ranks), strict=True
+        capture.ranks, in_threads(lambda rank: _rank_rows(capture, counts, rank), capture.ranks), strict=True
     ):
         operations.checked += found.rows
         operations.count(found.differences)
         replayed += found.replayed
         usage.checked += found.counted_rows
+        uncounted += bool(found.rows and not found.counted_rows)
         if found.counts_differ:
             usage.differs("usage", f"counts of rank {rank}", "those of its operations", "others")
+    if uncounted:
+        usage.note = f"{format_counted(uncounted, 'rank')} without counts that can be read: a replay counts the rows"
     _check_replayed(capture, replayed, operations)
     return [files, operations, usage, _table(capture, "spans"), _table(capture, "hdf5")]
 
@@ -60,7 +73,7 @@ def _table(capture: Capture, name: str) -> CheckedPart:
     return part
 
 
-def _rank_rows(capture: Capture, stored: StoredUsage, rank: int) -> _RankRows:
+def _rank_rows(capture: Capture, stored_counts: _Counts, rank: int) -> _RankRows:
     found = _RankRows()
     counter = UsageCounter()
     try:
@@ -74,7 +87,7 @@ def _rank_rows(capture: Capture, stored: StoredUsage, rank: int) -> _RankRows:
             Difference(file="ops", what=f"rank {rank}", expected="rows as the schema describes them", found=text)
         )
         return found
-    counts = stored.of((rank,))
+    counts = stored_counts.stored.of((rank,))
     if counts is not None:
         found.counted_rows = counts.num_rows
         found.counts_differ = not _sorted(counts).equals(_sorted(counter.table(rank)))

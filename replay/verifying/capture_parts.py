@@ -6,6 +6,8 @@ Damage is looked for in the bytes first: a table whose digest differs is named a
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -25,6 +27,8 @@ from traces.text import printable
 SHA256 = "SHA-256"
 _ABSENT = "not there"
 _OLD = f"{DOCUMENT} has no digests, as an earlier release wrote it: checked by counts alone"
+_DIGESTED_VERSION = 4
+"""Schema version since which every capture is written with digests."""
 
 
 def capture_parts(path: Path, sources: Sequence[Path]) -> list[CheckedPart]:
@@ -37,6 +41,8 @@ def capture_parts(path: Path, sources: Sequence[Path]) -> list[CheckedPart]:
         return [document, digests]
     if info.digests:
         _check_digests(path, info.digests, digests)
+    elif info.schema_version >= _DIGESTED_VERSION:
+        digests.differs(DOCUMENT, "digests", f"{SHA256} of every file", "none: they were removed, or never written")
     else:
         digests.note = _OLD
     _check_names(path, info, digests)
@@ -46,6 +52,8 @@ def capture_parts(path: Path, sources: Sequence[Path]) -> list[CheckedPart]:
 def _check_document(path: Path, part: CheckedPart) -> CaptureInfo | None:
     """What `capture.json` says; None where it cannot be used."""
     try:
+        if not stat.S_ISREG(os.stat(path / DOCUMENT).st_mode):  # a FIFO would be waited for
+            raise OSError("not a regular file")
         text = (path / DOCUMENT).read_bytes()
         part.checked, part.bytes = 1, len(text)
         own = own_digests(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from replay.hdf5.files import hdf5_files
 from replay.hdf5.layout import Hdf5Layout
 from replay.twin.containment import Target, open_target
+from replay.twin.data_set import file_use, twin_data_set
 from replay.twin.manifest import MANIFEST_NAME, Manifest, is_twin_root, read_manifest
 from replay.twin.path_columns import ancestors
 from replay.verifying.capture_parts import capture_parts
@@ -19,7 +21,7 @@ from replay.verifying.twin_bytes import Layouts
 from replay.verifying.twin_parts import twin_parts
 from traces.errors import CaptureError, TargetError, UsageError
 from traces.store.digests import DOCUMENT
-from traces.store.reader import open_capture
+from traces.store.reader import Capture, open_capture
 from traces.text import printable
 
 CAPTURE_KIND, TWIN_KIND = "capture", "twin"
@@ -78,8 +80,10 @@ def _twin(path: Path, captures: Sequence[Path], sizes_only: bool) -> list[Checke
         if not os.path.lexists(path / MANIFEST_NAME):
             listed.differs(MANIFEST_NAME, "file", "a file", "not there")
         _check_manifest(manifest, listed)
+        whole = list(_whole(captures))
+        _check_needed(whole, target, manifest, listed)
         needed = set(manifest.files.layout.unique().drop_null().to_pylist())
-        layouts = _layouts(captures) if needed and not sizes_only else {}
+        layouts = _layouts(whole) if needed and not sizes_only else {}
         return [listed, *_parts(target, manifest, layouts, sizes_only=sizes_only)]
 
 
@@ -104,12 +108,34 @@ def _check_manifest(manifest: Manifest, part: CheckedPart) -> None:
         part.differs(MANIFEST_NAME, "data_sets", "the data set of its files", "none")
 
 
-def _layouts(captures: Sequence[Path]) -> dict[str, Hdf5Layout]:
-    """The layouts of HDF5 files that whole captures need; a damaged capture has its own rows."""
-    found: dict[str, Hdf5Layout] = {}
+def _whole(captures: Sequence[Path]) -> Iterator[Capture]:
+    """Those that can be read; a damaged capture has its own rows."""
     for path in captures:
-        try:
-            found |= {layout.digest: layout for layout in hdf5_files(open_capture(path)).layouts.values()}
-        except CaptureError:
+        with suppress(CaptureError):
+            capture = open_capture(path)
+            file_use(capture)
+            yield capture
+
+
+def _check_needed(captures: Sequence[Capture], target: Target, manifest: Manifest, part: CheckedPart) -> None:
+    """Hold the manifest against the files that each capture needs, if the manifest says that it was staged here."""
+    strangers = []
+    for capture in captures:
+        data = twin_data_set(capture, target.path, (), manifest)
+        if data.identity not in manifest.data_sets:
+            strangers.append(printable(capture.path))
             continue
+        absent = data.files.path.filter(pc.invert(pc.is_in(data.files.path, value_set=manifest.files.path)))
+        for path in absent.to_pylist():
+            part.differs(printable(path), "entry", f"one, as {printable(capture.path)} needs it", "none")
+    if strangers:
+        part.note = f"{strangers[0]} was staged elsewhere or with --map: whether its files are all listed is not known"
+
+
+def _layouts(captures: Sequence[Capture]) -> dict[str, Hdf5Layout]:
+    """The layouts of the HDF5 files that captures need."""
+    found: dict[str, Hdf5Layout] = {}
+    for capture in captures:
+        with suppress(CaptureError):
+            found |= {layout.digest: layout for layout in hdf5_files(capture).layouts.values()}
     return found

@@ -1,16 +1,25 @@
 """Files of other tools are named, with the way on, wherever a log, a profile or a capture is asked for."""
 
+import bz2
 import gzip
 import json
+import tarfile
+import zipfile
 
 import pytest
 
+from profiler_merge.darshan.job_logs import find_logs
+from profiler_merge.darshan.log import open_log
+from profiler_merge.merge import merge
 from profiler_merge.recognise import DARSHAN, XPLANE, foreign, recognise
+from replay.archive.archive_jobs import archive_jobs
 from replay.commands.main import main
-from tests.darshan_writer import DxtRecord, write_dxt_log, write_log
+from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, write_dxt_log, write_log
 from tests.places import SHARED
 from tests.xplane_writer import Event, Line, profile
+from traces.errors import LogError
 from traces.samples import sample
+from traces.store.reader import open_capture
 
 KINETO = {
     "schemaVersion": 1,
@@ -33,9 +42,22 @@ FILES = {
     "dftracer index": b"SQLite format 3\0" + bytes(300) + b"CREATE TABLE LineOffsets(",
     "bpftrace": b"Attaching 4 probes...\n1 2 3\n",
     "perf": b"     0.000 ( 0.006 ms): python3/77 pread64(fd: 3</d/x>, buf: 0x7f, count: 512, pos: 0) = 512\n",
+    "tar": b"logs/a.darshan".ljust(257, b"\0") + b"ustar  \0" + bytes(300),
+    "zip": b"PK\x03\x04\x14\0\0\0",
+    "ctf": b"\xc1\x1f\xfc\xc1" + bytes(40),
+    "nsys": b"SQLite format 3\0" + bytes(300) + b"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(",
+    "rocprof": b'"Name","Calls","TotalDurationNs"\n',
+    "chakra": b"\x07\n\x050.0.4" + bytes(20),
+    "memory snapshot": b"\x80\x04\x95\0\0\0\0\0\0\0\0}\x94(\x8c\x08segments\x94]\x94",
     "parquet": b"PAR1\x15\x04",
     "xplane": profile([Line(id=1, name="python", events=(Event(name="train"),))]),
 }
+
+
+def test_formats_without_a_beginning_of_their_own_are_known_by_their_ending(tmp_path):
+    path = tmp_path / "traces.otf2"
+    path.write_bytes(b"\x01\x02\x03")
+    assert recognise(path).what == "a trace of Score-P (OTF2)"
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -171,3 +193,62 @@ def test_real_files_of_other_tools(path, kind):
     found = recognise(path)
     assert found is not None
     assert found.kind == kind
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
+@pytest.mark.parametrize(
+    ("inside", "said"), [(b"2.05\0" + bytes(400), "of Darshan 1 or 2"), (b"a,b\n1,2\n", "is compressed")]
+)
+def test_what_is_compressed_is_an_old_log_only_where_one_is_in_it(tmp_path, pack, inside, said):
+    path = tmp_path / "x.gz"
+    path.write_bytes(pack(inside))
+    with pytest.raises(LogError, match=said):
+        open_log(path)
+
+
+@pytest.mark.parametrize("name", ["logs.tar.gz", "logs.tar", "logs.zip"])
+def test_an_archive_of_logs_is_read_and_writes_nothing_outside(tmp_path, name):
+    log = write_dxt_log(
+        tmp_path / "a.darshan", [DxtRecord(record_id=1, reads=[(0, 8, 1.0, 2.0)])], job=JobSpec(nprocs=1)
+    )
+    inside = {"../../outside/a.darshan": log, "logs/readme": tmp_path / "readme"}
+    (tmp_path / "readme").write_text("of no use", encoding="utf-8")
+    packed = tmp_path / name
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(packed, "w") as archive:
+            for member, path in inside.items():
+                archive.write(path, member)
+    else:
+        with tarfile.open(packed, "w:gz" if name.endswith(".gz") else "w") as archive:
+            for member, path in inside.items():
+                archive.add(path, member)
+    before = {path.name for path in tmp_path.iterdir()}
+    assert main(["merge", str(packed), "-o", str(tmp_path / "c.capture")]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == before | {"c.capture"}
+    assert open_capture(tmp_path / "c.capture").info.sources[0].name == "a.darshan"
+
+
+def test_an_archive_without_logs_or_cut_off_is_refused(tmp_path, capfd):
+    (tmp_path / "readme").write_text("of no use", encoding="utf-8")
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "readme", "readme")
+    assert main(["merge", str(tmp_path / "x.tar.gz"), "-o", str(tmp_path / "c.capture")]) == 2
+    assert "is an archive without a .darshan log" in " ".join(capfd.readouterr().err.split())
+    (tmp_path / "x.zip").write_bytes(b"PK\x03\x04" + bytes(50))
+    assert main(["merge", str(tmp_path / "x.zip"), "-o", str(tmp_path / "c.capture")]) == 2
+    assert "cannot be unpacked" in " ".join(capfd.readouterr().err.split())
+
+
+def test_logs_of_another_ending_are_found_too(tmp_path):
+    write_dxt_log(tmp_path / "a.darshan_log", [DxtRecord(record_id=1, reads=[(0, 8, 1.0, 2.0)])], job=JobSpec(nprocs=1))
+    (found,) = archive_jobs([tmp_path], captures=False).jobs
+    assert (found.name, [path.name for path in found.logs]) == ("a", ["a.darshan_log"])
+    assert find_logs(tmp_path) == [tmp_path / "a.darshan_log"]
+
+
+def test_a_job_on_daos_is_told_what_its_log_holds(tmp_path):
+    modules = {"DFS": ModuleSpec(version=1, streams=[bytes(200)])}
+    log = write_log(tmp_path / "a.darshan", job=JobSpec(nprocs=1), names={1: b"/a"}, modules=modules)
+    warnings = merge([log], [], tmp_path / "c.capture").info.warnings
+    assert any("did its I/O through DFS" in text for text in warnings)
+    assert not any("DXT_ENABLE_IO_TRACE" in text for text in warnings)

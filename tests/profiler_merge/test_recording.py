@@ -27,10 +27,16 @@ class Framework:
         self.calls.append(text)
 
     @contextlib.contextmanager
-    def annotation(self, name: str, **values: int):
+    def annotation(self, name: str, **values: int | str):
+        values.setdefault("step_num", name)
         if name == anchor_module.ANNOTATION:
             self.say("anchor")
             yield
+            return
+        if name == module.BETWEEN_STEPS:
+            self.say("fetch")
+            yield
+            self.say("fetched")
             return
         self.say(f"begin {values['step_num']}")
         yield
@@ -97,7 +103,8 @@ def train(folder: Path, steps: int = 2, **choices) -> module.Recording:
 def test_torch_steps_end_with_the_batch(framework, monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "torch", framework.torch())
     assert train(tmp_path, rank=0).steps == 2
-    assert framework.calls == [f"into {tmp_path}/rank0", "start", *ANCHORS, "step", "step", *ANCHORS, "stop"]
+    steps = ["fetch", "fetched", "step", "fetch", "fetched", "step", "fetch", "fetched"]
+    assert framework.calls == [f"into {tmp_path}/rank0", "start", *ANCHORS, *steps, *ANCHORS, "stop"]
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "jax"])
@@ -105,8 +112,29 @@ def test_an_annotated_step_holds_the_fetch_of_its_batch(framework, monkeypatch, 
     """The one after the last step ends when the profiler has stopped, and is in no profile."""
     monkeypatch.setitem(sys.modules, name, getattr(framework, name)())
     train(tmp_path)
-    steps = ["begin 0", "end 0", "begin 1", "end 1", "begin 2"]
+    fetch = ["fetch", "fetched"]
+    steps = ["begin 0", *fetch, "end 0", "begin 1", *fetch, "end 1", "begin 2", *fetch]
     assert framework.calls == ["start", *ANCHORS, *steps, *ANCHORS, "stop", "end 2"]
+
+
+def test_the_input_of_a_jax_program_is_profiled_by_tensorflow(framework, monkeypatch, tmp_path) -> None:
+    places: list[str] = []
+    monkeypatch.setitem(sys.modules, "jax", framework.jax())
+    tensorflow = framework.tensorflow()
+    tensorflow.profiler.experimental.start = lambda folder, options: places.append(folder)
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    train(tmp_path, framework="jax", rank=0)
+    assert places == [str(tmp_path / "rank0" / module.INPUT_FOLDER)]
+    assert framework.calls.count("start") == 1
+    assert framework.calls.count("stop") == 2
+
+
+def test_a_loop_that_does_not_use_step_has_one_mark_between_steps(framework, monkeypatch, tmp_path) -> None:
+    monkeypatch.setitem(sys.modules, "torch", framework.torch())
+    with recording(tmp_path) as r:
+        for _ in range(3):
+            r.next_step()
+    assert framework.calls.count("fetch") == framework.calls.count("fetched") == 1
 
 
 def test_the_profile_ends_after_so_many_steps(framework, monkeypatch, tmp_path) -> None:
@@ -168,7 +196,9 @@ def test_the_framework_of_the_program_is_chosen(framework, monkeypatch, tmp_path
         setattr(program, name, sys.modules[name])
     monkeypatch.setitem(sys.modules, "__main__", program)
     train(tmp_path)
-    assert {name for name, other in others.items() if "start" in other.calls} == {chosen}
+    # TensorFlow's profiler shows tf.data in a program of JAX.
+    beside = {"tensorflow"} if chosen == "jax" else set()
+    assert {name for name, other in others.items() if "start" in other.calls} - beside == {chosen}
 
 
 @pytest.mark.parametrize(
@@ -212,6 +242,62 @@ def test_the_callback_of_keras(framework, monkeypatch, tmp_path) -> None:
     callback.on_train_batch_end(0)
     callback.on_train_end()
     assert framework.calls == ["start", *ANCHORS, "begin 0", "end 0", "begin 1", *ANCHORS, "stop", "end 1"]
+
+
+class Model:
+    """A model of Keras as far as its callbacks save it."""
+
+    def save(self, path: str) -> str:
+        return f"saved {path}"
+
+
+def keras_run(framework, monkeypatch, tmp_path):
+    keras = types.ModuleType("keras")
+    keras.callbacks = types.SimpleNamespace(Callback=object)
+    keras.backend = types.SimpleNamespace(backend=lambda: "tensorflow")
+    keras.Model = Model
+    monkeypatch.setitem(sys.modules, "keras", keras)
+    monkeypatch.setitem(sys.modules, "tensorflow", framework.tensorflow())
+    return keras_recording(tmp_path)
+
+
+def test_what_keras_saves_by_itself_is_a_checkpoint_until_the_training_ends(framework, monkeypatch, tmp_path) -> None:
+    callback = keras_run(framework, monkeypatch, tmp_path)
+    callback.on_train_begin()
+    assert Model().save("a.keras") == "saved a.keras"
+    callback.on_train_end()
+    saved = ["begin checkpoint", "end checkpoint"]
+    assert framework.calls == ["start", *ANCHORS, "begin 0", *saved, *ANCHORS, "stop", "end 0"]
+    assert not hasattr(Model.save, "__wrapped__")
+
+
+def test_a_fit_that_raises_leaves_its_profile_when_the_program_ends(framework, monkeypatch, tmp_path) -> None:
+    at_exit: list = []
+    monkeypatch.setattr(module.atexit, "register", at_exit.append)
+    monkeypatch.setattr(module.atexit, "unregister", at_exit.remove)
+    callback = keras_run(framework, monkeypatch, tmp_path)
+    callback.on_train_begin()
+    (at_end,) = at_exit
+    at_end()
+    assert framework.calls[-2:] == ["stop", "end 0"]
+    assert at_exit == []
+
+
+def test_what_lightning_saves_by_itself_is_a_checkpoint(framework, monkeypatch, tmp_path) -> None:
+    callbacks = types.ModuleType("lightning.pytorch.callbacks")
+    callbacks.Callback = object
+    for name in ("lightning", "lightning.pytorch"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, callbacks.__name__, callbacks)
+    monkeypatch.setitem(sys.modules, "torch", framework.torch())
+    saved: list = []
+    trainer = types.SimpleNamespace(global_rank=0, save_checkpoint=lambda path: saved.append(path))
+    callback = lightning_recording(tmp_path)
+    callback.on_train_start(trainer, None)
+    trainer.save_checkpoint("epoch0.ckpt")
+    callback.on_train_end(trainer, None)
+    assert saved == ["epoch0.ckpt"]
+    assert framework.calls[5:7] == ["begin checkpoint", "end checkpoint"]
 
 
 def test_the_callback_of_lightning(framework, monkeypatch, tmp_path) -> None:

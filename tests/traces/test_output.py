@@ -158,6 +158,18 @@ def test_what_an_ended_process_left_goes_with_the_next_writer(tmp_path: Path) ->
     assert names(tmp_path) == ["c.capture"]
 
 
+def test_a_working_copy_of_another_node_stays_although_its_lock_is_not_seen(tmp_path: Path) -> None:
+    path = tmp_path / "c.capture"
+    process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(path,))
+    process.start()
+    process.join()
+    (left,) = tmp_path.iterdir()
+    start, token, suffix = left.name.rsplit(".", 2)
+    elsewhere = left.rename(tmp_path / f"{start}.{'0' * 8}{token[8:]}.{suffix}")
+    write_capture(path)
+    assert names(tmp_path) == sorted([elsewhere.name, "c.capture"])
+
+
 def test_an_empty_directory_is_replaced_by_force_alone(tmp_path: Path) -> None:
     (tmp_path / "c.capture").mkdir()
     with pytest.raises(TargetError, match="--force"):

@@ -29,17 +29,21 @@ import pyarrow.parquet as pq
 
 from traces.errors import CaptureError, exhausted
 from traces.few_together import few_together
+from traces.gzip_blocks import FREE_BYTES, MOST_EXPANSION
 from traces.part import Part
 from traces.schema import APIS, HDF5_SCHEMA, CaptureInfo
 from traces.store.checks import files_table, hdf5_table, spans_table
 from traces.store.info import read_info
 from traces.store.operation_batches import ranks_together, read_row_groups, together
 from traces.store.row_groups import RowGroup, index_row_groups, open_parquet
-from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, StoredUsage, UsageCounter
+from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, USAGE_FOLDER, StoredUsage, UsageCheck, UsageCounter
 from traces.units import format_bytes, format_count
 
 MOST_TEXT_BYTES = 1 << 30
 """Bytes of text, such as paths, in a table that is read as a whole."""
+
+MOST_ONE_TEXT_BYTES = 16 << 20
+"""Bytes of one text, such as a path, of which Linux allows 4096."""
 
 MOST_REPEATED_ROWS = 8 << 20
 """Rows of a table that may be stored in less than a byte each: thousands of equal ranks of a generated capture are."""
@@ -96,7 +100,7 @@ class Capture:
             ("ranks", format_count(len(self.ranks))),
             ("operations", format_count(self.operation_count())),
             ("files", format_count(self.files.num_rows)),
-            ("run time", f"{self.info.job.run_time_s:.3f} s"),
+            ("run time", f"{self.info.job.run_time_s:.3f} s" if self.info.job.run_time_s else "not known"),
             ("program", self.info.job.exe or "not recorded"),
             ("made by", f"dxt-replay {self.info.made_by.get('command', '')}".strip()),
             ("trace coverage, bytes", "not known" if coverage is None else f"{coverage:.1%}"),
@@ -172,6 +176,7 @@ class Capture:
         wanted = self.ranks if ranks is None else (ranks,) if isinstance(ranks, int) else tuple(ranks)
         names = list(columns) if columns is not None else None
         opened: dict[Path, pq.ParquetFile] = {}
+        check: tuple[int, UsageCheck | None] | None = None
         for groups in ranks_together(self._groups_of(wanted, starts_ns)):
             parts = {group.part: group.footer for group in groups}
             # A replay that has used up its descriptors can still read the next part.
@@ -180,7 +185,21 @@ class Capture:
                 # A loop over the batches would hold the last one until the next is read: there may be many streams.
                 batches = read_row_groups(opened[near[0].part], near, names, self.files.num_rows)
                 while batches:
-                    yield batches.pop(0)
+                    rank, batch = batches.pop(0)
+                    if check is None or check[0] != rank:
+                        check = rank, self._usage_check(rank, names)
+                    if check[1] is not None and not check[1].takes(batch):
+                        raise CaptureError(
+                            f"{self.named} is damaged: its operations of rank {rank} are not those that its folder "
+                            f"{USAGE_FOLDER} counts. Copy or make it again; without that folder they are counted anew"
+                        )
+                    yield rank, batch
+                    del batch
+
+    def _usage_check(self, rank: int, columns: list[str] | None) -> UsageCheck | None:
+        """For rows that somebody reads who was given stored counts of the rank and relies on both."""
+        checkable = columns is None or UsageCheck.COLUMNS.issubset(columns)
+        return UsageCheck(self._usage[rank]) if checkable and rank in self._usage else None
 
     def _groups_of(self, ranks: Iterable[int], starts_ns: tuple[int, int] | None) -> Iterator[tuple[RowGroup, ...]]:
         for rank in ranks:
@@ -299,6 +318,9 @@ def _read_table(path: Path) -> pa.Table:
     rows, stored = file.metadata.num_rows, path.stat().st_size
     if rows > max(stored, MOST_REPEATED_ROWS):
         raise CaptureError(f"{path} is damaged: it claims {rows} rows in {stored} bytes")
+    unpacked = _unpacked_text_bytes(file)
+    if unpacked > max(FREE_BYTES, MOST_EXPANSION * stored):
+        raise CaptureError(f"{path} is damaged: it claims {format_bytes(unpacked)} of text in {stored} bytes")
     try:
         whole = pq.ParquetFile(
             path, memory_map=False, read_dictionary=_texts(file.schema_arrow), page_checksum_verification=True
@@ -329,11 +351,24 @@ def _texts(schema: pa.Schema) -> list[str]:
     return [column.name for column in schema if column.type in (pa.string(), pa.binary())]
 
 
+def _unpacked_text_bytes(file: pq.ParquetFile) -> int:
+    """What the footer says that the columns of text take before they are decoded: what reading them would allocate."""
+    footer = file.metadata
+    texts = [at for at in range(footer.num_columns) if footer.schema.column(at).physical_type == "BYTE_ARRAY"]
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    return sum(group.column(at).total_uncompressed_size for group in groups for at in texts)
+
+
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Bytes of the texts of a dictionary column, were each row to hold its own; 0 for other columns."""
+    """Bytes of the texts of a dictionary column, were each row to hold its own; 0 for other columns.
+
+    Raises: ValueError for a text that no producer writes.
+    """
     total = 0
     for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
         lengths = pc.binary_length(chunk.dictionary).to_numpy(zero_copy_only=False).astype(np.int64)
+        if lengths.max(initial=0) > MOST_ONE_TEXT_BYTES:
+            raise ValueError(f"a text of {format_bytes(int(lengths.max()))}")
         used = np.bincount(chunk.indices.drop_null().to_numpy(), minlength=len(lengths))
         total += int(used @ lengths) if len(lengths) else 0
     return total

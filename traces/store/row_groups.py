@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,12 +98,19 @@ def index_row_groups(folder: Path, info: CaptureInfo) -> dict[int, tuple[RowGrou
 def open_parquet(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """`footer`: its metadata where they are known. Raises: CaptureError where it is not a whole Parquet file."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would be waited for
+            raise OSError("it is not a regular file")
         # Not mapped: pages that were read would stay in the process's resident memory, up to the whole stream.
-        return pq.ParquetFile(path, memory_map=False, metadata=footer, page_checksum_verification=True)
+        file = pq.ParquetFile(path, memory_map=False, metadata=footer, page_checksum_verification=True)
+        names = file.schema_arrow.names if footer is None else ()
     except (pa.ArrowException, OSError, ValueError) as error:
         if (remedy := exhausted(error)) is not None:
             raise CaptureError(f"cannot open {path}: {error}: {remedy}") from error
         raise CaptureError(f"{path} is missing, truncated or not Parquet: {error}") from error
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise CaptureError(f"{path} is damaged: it has two columns {twice[0]!r}")
+    return file
 
 
 def claimed_ranks(path: Path, groups: int) -> list[Claim] | None:
@@ -117,11 +125,7 @@ def _groups_of(part: Path) -> list[RowGroup]:
     """The row groups of a part. Raises: CaptureError where one is not of the op stream."""
     file = open_parquet(part)
     footer = file.metadata
-    try:
-        names = footer.schema.names
-    except UnicodeDecodeError as error:
-        raise CaptureError(f"{part} is damaged: the name of a column ({error})") from error
-    check_columns(names, OPS_SCHEMA, part)
+    check_columns(file.schema_arrow.names, OPS_SCHEMA, part)
     rows = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
     for index, count in enumerate(rows):
         if not 0 < count <= MOST_ROWS:

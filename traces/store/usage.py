@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from traces.errors import CaptureError
 from traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
 from traces.store.checks import MOST_ROWS, conforming
-from traces.store.row_groups import claimed_ranks
+from traces.store.row_groups import claimed_ranks, open_parquet
 
 OPS_FOLDER, USAGE_FOLDER = "ops", "usage"
 """Folders of a capture: the op stream, and the counts."""
@@ -121,6 +123,7 @@ class UsageWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: pq.ParquetWriter | None = None
+        self._sink: IO[bytes] | None = None
         self._parts: list[pa.Table] = []
         self._rows = self._kept_rows = 0
         self.file: Path | None = None
@@ -133,11 +136,15 @@ class UsageWriter:
             self._flush(whole=False)
 
     def close(self) -> None:
-        """Write what is counted, and the footer."""
-        self._flush(whole=True)
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        """Write what is counted, and the footer. The file is closed in any case: who removes it needs that on NFS."""
+        try:
+            self._flush(whole=True)
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer.close()
+        finally:
+            if self._sink is not None:
+                self._sink.close()
 
     def _flush(self, *, whole: bool) -> None:
         """Write the counts of all ranks, without the last one unless `whole`, as more of its rows may come."""
@@ -149,7 +156,9 @@ class UsageWriter:
         if done:
             if self._writer is None:
                 self.file = self._folder / f"usage-{ranks[0]:07d}.parquet"
-                self._writer = pq.ParquetWriter(self.file, USAGE_SCHEMA, compression="zstd", write_page_checksum=True)
+                self._sink = open(self.file, "wb")  # noqa: SIM115 - `close` does
+                to = pa.PythonFile(self._sink, mode="w")
+                self._writer = pq.ParquetWriter(to, USAGE_SCHEMA, compression="zstd", write_page_checksum=True)
             self._writer.write_table(_as_usage(counted.slice(0, done)), row_group_size=_ROW_GROUP_ROWS)
         self._parts = [counted.slice(done)] if done < len(ranks) else []
         self._rows = self._kept_rows = len(ranks) - done
@@ -196,7 +205,7 @@ class StoredUsage:
     def _open(self, file: Path, footer: pq.FileMetaData) -> pq.ParquetFile:
         """The file, which stays open: the ranks after this one are most often in it, too."""
         if self._opened is None or self._opened[0] != file:
-            self._opened = (file, pq.ParquetFile(file, metadata=footer, page_checksum_verification=True))
+            self._opened = (file, open_parquet(file, footer))
         return self._opened[1]
 
     def _plausible(self, counts: pa.Table) -> bool:
@@ -211,13 +220,47 @@ class StoredUsage:
         )
 
 
+class UsageCheck:
+    """The stored counts of a rank, from which rows are taken as they are read: none may be left that nobody counted."""
+
+    COLUMNS = frozenset(("lane", *_ENUMERATED, "file_id"))
+    """Columns that rows must have to be checked."""
+
+    def __init__(self, counts: pa.Table) -> None:
+        self._left = []
+        for column in ("lane", "file_id"):
+            keys, index = np.unique(_kinds_of(counts, column), return_inverse=True)
+            left = np.zeros(len(keys), dtype=np.int64)
+            np.add.at(left, index, counts["operations"].to_numpy())
+            self._left.append((column, pa.array(keys), left))
+
+    def takes(self, rows: pa.RecordBatch) -> bool:
+        """Whether all of these rows are counted, those of earlier calls apart."""
+        for column, keys, left in self._left:
+            index = pc.index_in(pa.array(_kinds_of(rows, column)), value_set=keys)
+            if index.null_count:
+                return False
+            places = index.to_numpy()
+            np.subtract.at(left, places, 1)
+            if left[places].min(initial=0) < 0:
+                return False
+        return True
+
+
+def _kinds_of(rows: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:
+    """int64 by row: its value of `column`, which is below 2^31, op, interface and origin as one number."""
+    key = rows.column(column).to_numpy().astype(np.int64)
+    for name in _ENUMERATED:
+        key = key * len(VOCABULARY[name]) + codes(rows, name)
+    return key
+
+
 def _footer(file: Path) -> pq.FileMetaData | None:
     """Metadata of a usage file; None where it is damaged or of another release."""
     try:
-        with pq.ParquetFile(file) as opened:
-            footer = opened.metadata
-            return footer if list(footer.schema.names) == USAGE_SCHEMA.names else None
-    except (pa.ArrowException, OSError, ValueError):
+        with open_parquet(file) as opened:
+            return opened.metadata if opened.schema_arrow.names == USAGE_SCHEMA.names else None
+    except CaptureError:
         return None
 
 

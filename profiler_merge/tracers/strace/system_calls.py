@@ -14,6 +14,7 @@ from profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
 from profiler_merge.tracers.strace.strace_lines import Call, unescape
 from profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks
 from profiler_merge.tracers.traced_rows import TracedRows
+from traces.file_rows import without_dots
 from traces.schema import APIS, OPS, READ, WRITE
 
 POSIX = APIS.index("POSIX")
@@ -293,10 +294,4 @@ def _joined(folder: bytes, name: bytes) -> bytes | None:
         if not folder.startswith(b"/"):
             return None
         name = folder + b"/" + name
-    kept: list[bytes] = []
-    for part in name.split(b"/"):
-        if part == b"..":
-            del kept[-1:]
-        elif part not in (b"", b"."):
-            kept.append(part)
-    return b"/" + b"/".join(kept)
+    return without_dots(name)

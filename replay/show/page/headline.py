@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from replay.show.cells import seconds
+from replay.show.cells import run_time, seconds
 from replay.show.page.html_tables import html_text
 from replay.show.summary_sections import has_trace, rests_on_counters, storage_cost
 from traces.replay_record import replay_record
@@ -37,7 +37,9 @@ def what_ran(overview: Overview) -> str:
     record = replay_record(info)
     program = info.job.exe.split()[0].rsplit("/", 1)[-1] if info.job.exe.split() else "a job"
     words = f"A run of {program}" if record is None else f"A replay of {program} at pace {record.pace}"
-    words += f" on {format_counted(summary.job.nprocs, 'rank')} for {seconds(summary.job.run_time_s)}"
+    words += f" on {format_counted(summary.job.nprocs, 'rank')}"
+    if summary.job.run_time_s is not None:
+        words += f" for {seconds(summary.job.run_time_s)}"
     if summary.steps.count:
         words += f", with {format_counted(summary.steps.count, 'training step')}"
     if has_trace(summary.as_json()):
@@ -98,7 +100,7 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
     summary, shares = overview.analysis.summary, overview.analysis.overlap
     ranks, rebuilt = format_counted(summary.job.nprocs, "rank"), summary.reconstructed
     if elapsed_s is None:
-        found = [("run time", seconds(summary.job.run_time_s), ranks)]
+        found = [("run time", run_time(summary.job.run_time_s), ranks)]
     else:
         found = [("elapsed", seconds(elapsed_s), f"first to last operation, {ranks}")]
     found += [

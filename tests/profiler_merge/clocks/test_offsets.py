@@ -75,6 +75,20 @@ def test_constraints_that_miss_by_a_quantum_are_widened():
     assert found.interval_ns == (220 - QUANTUM_NS, 10 + QUANTUM_NS)
 
 
+def test_constraints_are_widened_up_to_two_quanta_and_no_further():
+    """Each of both times may be off by one; beyond that the clocks drift, or contradict each other."""
+
+    def missing_by(gap):
+        marks = ints(0, 1010 + gap), ints(20, 5000)
+        return align_anchors(ints(0, 1), ints(0, 1000), ints(10, 1010), ints(0, 1), *marks)
+
+    widest = missing_by(2 * QUANTUM_NS)
+    assert widest.interval_ns == (10 + QUANTUM_NS, 10 + QUANTUM_NS)
+    assert widest.evidence["widened_ns"] == QUANTUM_NS
+    with pytest.raises(AlignmentError, match="contradict each other"):
+        missing_by(2 * QUANTUM_NS + 1)
+
+
 def test_contradicting_anchors_are_named():
     start = np.arange(6) * 1_000_000
     shift = ints(0, 0, 0, 5_000_000, 0, 0)

@@ -4,6 +4,7 @@ import pytest
 
 from profiler_merge.merge import MergeOptions, merge
 from profiler_merge.profiles.xplane.decode import find_profiles
+from tests import kineto_writer as kineto
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from tests.places import CAPTURES
 from tests.xplane_writer import START_NS, Event, Line, profile
@@ -88,3 +89,19 @@ def test_the_profile_of_another_real_run(tmp_path):
     profiles = find_profiles(CAPTURES / "candle" / "profile")
     with pytest.raises(ProfileError, match=r"of another run: its anchors are of process \d+"):
         merge([CAPTURES / "imagenet" / "job.darshan"], profiles, tmp_path / "a.capture")
+
+
+@pytest.mark.parametrize("name", ["worker_0", "rank_3", "worker0_step_12", "graph_capture_rank_0"])
+def test_a_worker_name_of_the_users_own_is_no_host_and_no_process(tmp_path, name):
+    steps = [kineto.mark(number, 10**9 * number, 10**9 * number + 9 * 10**8) for number in range(1, 4)]
+    path = kineto.write(tmp_path / f"{name}.1694128201545.pt.trace.json", steps, start_ns=START_NS)
+    made = merge(
+        [log_file(tmp_path, host=b"x3105c0s19b1n0")], [path], tmp_path / "a.capture", MergeOptions(align="wall")
+    )
+    assert made.info.sources[1].name == path.name
+
+
+def test_the_name_of_a_pytorch_profile_is_believed_where_its_number_is_a_process_of_its_events(tmp_path):
+    path = kineto.write(tmp_path / f"node1_{kineto.PID}.1694128201545.pt.trace.json", [kineto.mark(1, 0, 10**9)])
+    log = log_file(tmp_path, start_s=kineto.START_NS // 10**9, host=b"node7")
+    assert "it is of host node1, and the job ran on node7" in refusal(log, path)

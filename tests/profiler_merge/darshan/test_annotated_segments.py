@@ -12,17 +12,18 @@ from tests.places import SHARED
 from traces.errors import LogError
 
 
-def annotated(record_id, segments):
-    """The bytes of one record of reads (offset, length, start, end, thread)."""
+def annotated(record_id, segments, after=b""):
+    """The bytes of one record of reads (offset, length, start, end, thread); `after`: old memory behind the text."""
     head = struct.pack("<Qqq64sqq", record_id, 0, 0, b"node", 0, len(segments))
-    bodies = [struct.pack("<qqdd64s", *segment[:4], b"pthread_id=%d" % segment[4]) for segment in segments]
+    bodies = [struct.pack("<qqdd64s", *segment[:4], b"pthread_id=%d" % segment[4] + after) for segment in segments]
     return head + b"".join(bodies)
 
 
-def test_segments_with_a_text_are_read_with_their_threads(tmp_path):
+@pytest.mark.parametrize("after", [b"", b"\n", b"\0\x07\x00\x00\x08", b"\n\x000123"])
+def test_segments_with_a_text_are_read_with_their_threads(tmp_path, after):
     threads = [23438262046720, 7, 23438262046720]
     reads = [(100 * number, 100, number + 1.0, number + 1.5, thread) for number, thread in enumerate(threads)]
-    data = annotated(1, reads) + annotated(2, reads[:1])
+    data = annotated(1, reads, after) + annotated(2, reads[:1], after)
     dxt = ModuleSpec(version=1, streams=[data])
     log = open_log(write_log(tmp_path / "a.darshan", names={1: b"/a", 2: b"/b"}, modules={"DXT_POSIX": dxt}))
     (block,) = read_dxt(log)

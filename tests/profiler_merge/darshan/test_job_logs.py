@@ -4,7 +4,7 @@ import pytest
 
 from profiler_merge.darshan.job_logs import find_logs, open_job
 from profiler_merge.merge import merge
-from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
+from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
 from tests.places import CAPTURES, SHARED
 from traces.errors import LogError
 from traces.store.reader import open_capture
@@ -260,3 +260,63 @@ def test_the_public_logs_together_are_listed_job_by_job():
     with pytest.raises(LogError, match="21 logs are of 6 jobs") as caught:
         open_job(logs)
     assert f"dxt-replay merge {PUBLIC}/*_id3116902-*.darshan" in str(caught.value)
+
+
+def stream_log(folder, pid, *, exe, start_s=1000, jobid=7, moved=0):
+    """The log of a program that wrote its standard output, and `moved` bytes of a file through a C stream."""
+    rows = [{"record_id": 1, "STDIO_WRITES": 3, "STDIO_BYTES_WRITTEN": 30}, {"record_id": 2, "STDIO_OPENS": 1}]
+    rows[1] |= {"STDIO_READS": 1, "STDIO_BYTES_READ": moved} if moved else {}
+    path = folder / f"user_{pid}_id{jobid}-{pid}_1-1-1-1_1.darshan"
+    return write_log(
+        path,
+        job=JobSpec(nprocs=1, jobid=jobid, start_s=start_s, end_s=start_s + 1, exe=exe),
+        names={1: b"<STDOUT>", 2: b"/data/list"},
+        modules={"STDIO": ModuleSpec(version=2, streams=[encode_counters("STDIO", rows, 2)])},
+    )
+
+
+def recording(tmp_path):
+    """The folder for logs of a recording."""
+    folder = tmp_path / "run.recording" / "logs"
+    folder.mkdir(parents=True)
+    (folder.parent / "recording.txt").write_text("bash\nrun.sh\n", encoding="utf-8")
+    return folder
+
+
+def test_programs_that_touch_no_file_are_no_ranks(tmp_path):
+    helpers = [b"readlink -f run.sh", b"dirname /a/run.sh", b"sleep 1"]
+    logs = [stream_log(tmp_path, 2 + place, exe=exe) for place, exe in enumerate(helpers)]
+    job = open_job([*logs, process_log(tmp_path, 20)])
+    assert roles(job) == {("20", 0, 0)}
+    assert "3 processes that read and wrote no file" in job.warnings[0]
+    assert "readlink, dirname, sleep" in job.warnings[0]
+
+
+def test_a_rank_without_data_beside_others_is_a_rank(tmp_path):
+    logs = [process_log(tmp_path, 10), stream_log(tmp_path, 20, exe=b"python train.py", start_s=1001)]
+    assert roles(open_job(logs)) == {("10", 0, 0), ("20", 1, 0)}
+
+
+def test_the_logs_of_one_recording_are_one_job_of_one_rank(tmp_path):
+    """A script that copies the data, prepares them for a minute, waits, and trains."""
+    folder = recording(tmp_path)
+    logs = [
+        stream_log(folder, 2, exe=b"rsync -a /far/data /data", start_s=900, moved=1 << 20),
+        process_log(folder, 10, exe=b"python prepare.py", start_s=910, run_s=60),
+        stream_log(folder, 3, exe=b"sleep 30", start_s=970),
+        process_log(folder, 20, start_s=1000),
+        process_log(folder, 21, start_s=1003, parent=20),
+    ]
+    job = open_job(logs)
+    found = {(process.log.path.name.split("-")[1].split("_")[0], process.rank) for process in job.processes}
+    assert found == {("2", 0), ("10", 0), ("20", 0), ("21", 0)}
+    assert job.nprocs == 1
+    (folder.parent / "recording.txt").unlink()
+    with pytest.raises(LogError, match="of 3 jobs"):
+        open_job(logs)
+
+
+def test_ranks_of_one_recording_that_run_beside_each_other_stay_ranks(tmp_path):
+    folder = recording(tmp_path)
+    logs = [process_log(folder, pid, start_s=1000 + pid % 2) for pid in (10, 11)]
+    assert roles(open_job(logs)) == {("10", 0, 0), ("11", 1, 0)}

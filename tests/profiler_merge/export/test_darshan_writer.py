@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -423,3 +425,16 @@ def test_darshans_own_job_summary_is_made_of_an_export(tmp_path: Path) -> None:
     for section in ("Heat Map: HEATMAP POSIX", "Heat Map: DXT_POSIX", "Access Sizes", "Operation Counts"):
         assert section in page
     assert "does not contain" not in page
+
+
+def test_a_disk_that_cannot_be_read_again_ends_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was mapped ended the process by SIGBUS."""
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    with pytest.raises(TargetError, match=r"cannot write .*Input/output error"):
+        write_darshan(capture, tmp_path / "x.darshan")
+    assert [path.name for path in tmp_path.iterdir()] == [capture.path.name]

@@ -250,3 +250,20 @@ def cut_profile(folder, tmp_path, first, stop):
     made = tmp_path / path.name
     made.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
     return made
+
+
+def test_what_tf_data_read_ahead_is_no_step() -> None:
+    """20 steps of one read each; the profile shows the reads of 4 more batches that nobody fetched."""
+    rows, spans = [], []
+    for number in range(24):
+        begin = 10 * MS * number
+        rows.append((begin + MS, begin + 2 * MS, READ, 0, 4096 * number, 4096, 1))
+        fetched = begin + 4 * MS if number < 20 else None
+        spans.append(Span("pipeline", begin, begin + 3 * MS, name="PrefetchProduce", thread=5, fetched_ns=fetched))
+        if number < 20:
+            spans.append(Span("step", begin, begin + 9 * MS, name="train", thread=1, step=number))
+            spans.append(Span("input_wait", begin, begin + 4 * MS, name="IteratorGetNext", thread=1, step=number))
+    columns = operations(rows)
+    assert extended_spans(spans_table(spans), columns, np.zeros(len(rows), np.int64), str) is None
+    unseen = [span for span in spans if span.kind != "pipeline"]
+    assert extended_spans(spans_table(unseen), columns, np.zeros(len(rows), np.int64), str) is not None

@@ -41,8 +41,10 @@ def test_one_open_and_close_have_their_recorded_times():
 
 
 def test_what_is_left_of_the_metadata_time_is_shared_out():
-    rows = placed(counted([ONE_PASS | {"stats": 1, "seeks": 1}]), [(0, 200, 300, 0, 10, False)])
-    assert rows[1:3] == [("stat", 0, 120, 130, -1), ("seek", 0, 130, 140, 0)]
+    file = ONE_PASS | {"opens": 1, "open_end": 2_120, "close_end": 50_910, "close_start": 50_900, "meta_ns": 10_010}
+    rows = placed(counted([file | {"stats": 1, "seeks": 1}]), [(0, 40_000, 50_000, 0, 10, False)])
+    # The open took 2,020 of the 10,010 ns, the close 10, a seek takes 1,000: the stat took the rest.
+    assert rows[1:3] == [("stat", 0, 2_120, 9_100, -1), ("seek", 0, 9_100, 10_100, 0)]
 
 
 def test_rows_are_shortened_to_the_gap_that_is_there():
@@ -59,6 +61,16 @@ def test_an_open_between_is_where_a_pass_begins():
     assert [(op, start, end) for op, _, start, end, _ in rows] == [
         ("open", 100, 110), ("close", 395, 405), ("open", 490, 500),
         ("close", 510, 520), ("open", 610, 620), ("close", 900, 910),
+    ]  # fmt: skip
+
+
+def test_slow_opens_are_not_given_to_closes():
+    """Darshan counts the opens and closes of both passes as one time. The last close came 2 ns after the last read."""
+    file = ONE_PASS | {"opens": 2, "open_end": 560, "close_start": 300, "close_end": 672, "meta_ns": 124}
+    reads = [(0, 160, 300, 0, 90, False), (0, 560, 670, 0, 90, False)]
+    rows = placed(counted([file]), reads)
+    assert [(op, start, end) for op, _, start, end, _ in rows] == [
+        ("open", 100, 160), ("close", 300, 302), ("open", 500, 560), ("close", 670, 672),
     ]  # fmt: skip
 
 

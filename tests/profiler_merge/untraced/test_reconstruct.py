@@ -1,5 +1,7 @@
 """Merging written logs: repaired offsets, renames that counters tell, files that nothing was traced of, bounds."""
 
+from collections import Counter
+
 import numpy as np
 import pyarrow.compute as pc
 import pytest
@@ -8,6 +10,7 @@ from profiler_merge.darshan.record_id import record_id
 from profiler_merge.merge import MergeOptions, merge
 from profiler_merge.untraced import reconstruct as module
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
+from traces.errors import LogError
 from traces.store.reader import open_capture
 
 DATA, OTHER, PART = b"/data/whole.bin", b"/data/other.bin", b"/ckpt/m_temp/part-00000-of-00001"
@@ -181,10 +184,37 @@ def test_excluded_files_are_not_reconstructed(tmp_path):
     assert len(rows) == 2
 
 
-def test_counts_beyond_reason_are_left_out_and_that_is_said(tmp_path, monkeypatch):
+def test_metadata_beyond_reason_is_left_out_and_that_is_said_and_no_transfer_is(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST_ROWS", 100)
     posix = [counters("POSIX", DATA, OPENS=1, SEEKS=1 << 56), counters("POSIX", OTHER, OPENS=1, STATS=3)]
-    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix))
-    assert len(rows) == 5
-    assert any("too many to reconstruct" in text for text in capture.info.warnings)
+    streams = [counters("STDIO", DATA, OPENS=300, SEEKS=70, READS=5, BYTES_READ=50, F_META_TIME=6.7)]
+    capture, rows = rows_of(tmp_path, log_of(tmp_path, posix=posix, stdio=streams), reconstruct_limit=50)
+    ops = Counter((row["api"], row["op"]) for row in rows)
+    assert (ops["POSIX", "stat"], ops["POSIX", "seek"], ops["POSIX", "open"]) == (3, 0, 2)
+    assert [row["length"] for row in rows if row["op"] == "read"] == [10] * 5
+    kept = [row for row in rows if row["api"] == "STDIO" and row["op"] in ("open", "close")]
+    # The first open and the last, at their times, and as long as one of the 300 took: seeks take none of the 6.7 s.
+    assert len(kept) == 4
+    assert max(row["end_ns"] - row["start_ns"] for row in kept) <= 6.7e9 / 300
+    (said,) = (text for text in capture.info.warnings if "too many to rebuild" in text)
+    assert "1,099,511,628,442 opens, closes, seeks, stats and syncs of /data/whole.bin" in said
+    assert "--reconstruct-limit" in said
     assert pc.max(capture.files["posix_seeks"]).as_py() == 1 << 56
+
+
+def test_more_metadata_is_rebuilt_where_more_operations_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS", 100)
+    log = log_of(tmp_path, posix=[counters("POSIX", DATA, OPENS=1, SEEKS=150)])
+    _, rows = rows_of(tmp_path, log, reconstruct_limit=152)
+    assert len(rows) == 152
+
+
+def test_too_many_reads_are_refused_with_the_file_its_bytes_and_what_to_do(tmp_path):
+    streams = [counters("STDIO", DATA, OPENS=1, SEEKS=1 << 40, READS=500, BYTES_READ=500 << 20)]
+    log = log_of(tmp_path, stdio=[*streams, counters("STDIO", OTHER, OPENS=1, WRITES=7, BYTES_WRITTEN=70)])
+    with pytest.raises(
+        LogError, match=r"507 reads and writes .* 500 of them \(500 MiB\) of /data/whole.bin"
+    ) as refused:
+        rows_of(tmp_path, log, reconstruct_limit=100)
+    assert "--reconstruct-limit 507" in str(refused.value)
+    assert "--exclude" in str(refused.value)

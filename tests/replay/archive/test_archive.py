@@ -5,15 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from replay import interface as dxt_replay
+from replay.archive import merge_each as merge_each_module
 from replay.archive.catalogue import CATALOGUE_SCHEMA
 from tests.capture_builder import Span, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
+from traces import output as output_module
 from traces.errors import LogError, UsageError
+from traces.store import writer
 from traces.workers.workers import Workers
 
 MIB = 1 << 20
@@ -193,3 +197,40 @@ def test_a_frame_for_notebooks(archive: Path) -> None:
     assert list(frame.columns) == CATALOGUE_SCHEMA.names
     assert frame.name[0] == "2026/2/large"
     assert pa.types.is_integer(CATALOGUE_SCHEMA.field("bytes_read").type)
+
+
+def test_a_link_below_the_output_is_not_followed(archive: Path, tmp_path: Path) -> None:
+    """The output itself may be a link: it was given."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "real" / "2026").mkdir(parents=True)
+    (tmp_path / "real" / "2026" / "1").symlink_to(tmp_path / "outside")
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    made = dxt_replay.merge_each(archive, tmp_path / "out")
+    (failed,) = [job for job in made.jobs if job.status == "failed"]
+    assert "is a symbolic link, which is not followed" in str(failed.error)
+    assert failed.name == "2026/1/small"
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_a_capture_that_another_command_made_meanwhile_is_present(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands on one archive: the slower one finds each capture in its place only when its own is whole."""
+    output = tmp_path / "out"
+
+    def slower(*given: Any) -> Any:
+        monkeypatch.undo()
+        place = output_module.place_directory
+
+        def late(working: Path, path: Path, *rest: Any, **options: Any) -> None:
+            monkeypatch.undo()
+            merge_each_module.merge(*given)
+            place(working, path, *rest, **options)
+
+        monkeypatch.setattr(writer, "place_directory", late)
+        return merge_each_module.merge(*given)
+
+    monkeypatch.setattr(merge_each_module, "merge", slower)
+    made = dxt_replay.merge_each(archive, output)
+    assert {job.status for job in made.jobs} == {"merged", "present"}
+    assert len(list(output.rglob("*.capture"))) == len(made.jobs), "a second copy was left"

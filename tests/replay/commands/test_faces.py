@@ -187,9 +187,11 @@ def test_the_list_of_workloads_is_that_of_its_program(capsys: pytest.CaptureFixt
             ),
         ),
         (
-            "regress source.capture --baseline twin --candidate twin --repeats 2 --warmup 0 --threshold 7 --seed 1",
+            "regress source.capture --baseline twin --candidate twin --repeats 2 --warmup 0 --threshold 7 --seed 1 "
+            "--record A.json",
             lambda at: dxt_replay.regress(
-                at / "source.capture", at / "twin", at / "twin", repeats=2, warmup=0, threshold_pct=7.0, seed=1
+                at / "source.capture", at / "twin", at / "twin",
+                repeats=2, warmup=0, threshold_pct=7.0, seed=1, record=at / "a.json",
             ),
         ),
         (

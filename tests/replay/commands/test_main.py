@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -232,3 +233,17 @@ def test_paths_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None
     done = run_program("summary", str(capture.path), "--by", "file", env=ascii_only)
     assert done.returncode == 0, done.stderr
     assert b"/donn\\xe9es/\\u2603" in done.stdout
+
+
+def test_no_thread_is_a_limit_and_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)])
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert main(["verify", str(capture.path)]) == 2
+    error = capsys.readouterr().err
+    assert "can't start new thread: raise the limit of this user's threads (ulimit -u)" in error

@@ -40,7 +40,8 @@ def source_of(folder: Path, ranks: int = 1) -> Path:
 
 def arguments(folder: Path, *more: str, source: Path | None = None) -> list[str]:
     places = ["--baseline", str(folder / "old"), "--candidate", str(folder / "new")]
-    return ["regress", str(source or source_of(folder)), *places, "--warmup", "0", *more]
+    kept = ["--record", str(folder / "record.json")]  # few runs are refused unless they are kept
+    return ["regress", str(source or source_of(folder)), *places, *kept, "--warmup", "0", *more]
 
 
 def test_a_slower_candidate_is_a_regression_and_a_faster_one_is_not(
@@ -97,6 +98,13 @@ def test_too_few_pairs_are_told_before_the_runs(tmp_path: Path, capsys: pytest.C
     assert document["cache"]["policy"] == "as found"
     assert document["metrics"]["elapsed_s"]["ci"] == [None, None]
     assert isinstance(document["seed"], int)
+
+
+def test_runs_that_could_never_fail_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(source_of(tmp_path))
+    assert main(["regress", source, str(tmp_path / "twin"), "--repeats", "5"]) == 2
+    assert "--repeats 5: fewer than 6 pairs can show nothing at alpha 0.05" in capsys.readouterr().err
+    assert not (tmp_path / "twin").exists(), "staged for nothing"
 
 
 def test_the_pace_timed_is_judged_by_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +195,9 @@ def test_a_record_is_written_and_compared_with(tmp_path: Path, capsys: pytest.Ca
     ]
     assert len(read_record(second).runs) == 2
 
-    assert main(["regress", *given, "--against", str(second), "--markdown", "-"]) == 0
+    assert main(["regress", *given, "--against", str(second)]) == 2
+    assert "fewer than 8 runs against this record can show nothing" in capsys.readouterr().err
+    assert main(["regress", *given, "--against", str(second), "--markdown", "-", "-o", str(tmp_path / "kept")]) == 0
     assert capsys.readouterr().out.startswith("**No verdict, inconclusive: ")
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from replay import interface as dxt_replay
 from replay.commands.main import main
 from replay.commands.simulate import rank_counts
+from replay.interface import checking
 from tests.replay.causal.test_model import FAST, derived
 from tests.simulated_application import Application
 from traces.errors import UsageError
@@ -62,3 +64,87 @@ def test_a_wrong_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     capture, _, _ = derived(tmp_path, Application(steps=3), FAST)
     assert main(["simulate", str(capture.path), "--storage", "nvmme"]) == 2
     assert "give a file, or one of null, nvme, theta_lustre" in capsys.readouterr().err
+
+
+MODEL = "storage_model: 1\nname: ours\noperations: {read: 1ms, open: 1ms}\n"
+
+
+@pytest.fixture
+def described(tmp_path: Path) -> tuple[str, str]:
+    """A capture and a storage model."""
+    capture, _, _ = derived(tmp_path, Application(steps=20), FAST)
+    model = tmp_path / "model.yaml"
+    model.write_text(MODEL)
+    return str(capture.path), str(model)
+
+
+def replay_takes(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
+    """A replay that takes so many times as long as the capture."""
+    monkeypatch.setattr(
+        checking,
+        "replayed_ns",
+        lambda part, target, choices: round(times * (part.time_span_ns[1] - part.time_span_ns[0])),
+    )
+
+
+def test_a_check_that_agrees_is_said(
+    described: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, model = described
+    assert main(["simulate", capture, "--storage", model, "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["check"] is None
+    replay_takes(monkeypatch, alone["elapsed_s"] / alone["recorded_s"])
+    assert main(["simulate", capture, "--storage", model, "--check", str(tmp_path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Checked: All of it took" in printed
+    assert "they agree" in printed
+
+
+def test_a_check_that_differs_widens_the_interval(
+    described: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, model = described
+    replay_takes(monkeypatch, 1.4)
+    command = ["simulate", capture, "--storage", model, "--check", str(tmp_path), "--check-seconds", "0.1"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["check"]["verdict"] == "differs"
+    assert found["check"]["steps"][0] == 0
+    assert found["interval_s"][1] >= found["elapsed_s"] * (1 + found["check"]["difference_pct"] / 100) * 0.999
+    assert main(command) == 0
+    assert "the interval is wider for that" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_check_that_contradicts_leaves_no_prediction(
+    described: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, model = described
+    replay_takes(monkeypatch, 3.0)
+    assert main(["simulate", capture, "--storage", model, "--check", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "there is no prediction: the replayed window took" in printed.err
+    assert "Calibrate it again" in printed.err
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_check_replays_below_the_target_and_leaves_nothing(tmp_path: Path, staged: bool) -> None:
+    capture, _, _ = derived(tmp_path, Application(steps=20), FAST)
+    target = tmp_path / "target"
+    target.mkdir()
+    if staged:
+        assert main(["stage", str(capture.path), "--target", str(target), "-q"]) == 0
+    before = sorted(target.rglob("*"))
+    assert checking.replayed_ns(dxt_replay.part(capture.path, steps="0-3"), target, {"pace": "steps"}) > 0
+    assert sorted(target.rglob("*")) == before
+
+
+def test_a_check_without_a_target_is_one_clear_error(
+    described: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, model = described
+    assert main(["simulate", capture, "--storage", model, "--check", str(tmp_path / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["simulate", capture, "--storage", model, "--check", str(tmp_path), "--check-seconds", "0"]) == 2
+    assert "a check of 0 seconds is not possible" in capsys.readouterr().err

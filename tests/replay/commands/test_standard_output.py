@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,11 @@ def test_a_removed_working_directory(capture: Path, tmp_path: Path) -> None:
     done = run(f"export PYTHONPATH={ROOT}; cd {tmp_path}/gone && rmdir ../gone && {command}")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("dxt-replay: error: the directory for x.csv was removed")
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "0<&- 2>&-"])
+def test_standard_error_that_takes_nothing_changes_no_result(capture: Path, tmp_path: Path, stderr: str) -> None:
+    done = run(f"{DXT_REPLAY} summary {capture} --json >{tmp_path}/out {stderr}")
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "out").read_text())["job"]["nprocs"] == 1
+    assert run(f"{DXT_REPLAY} summary {tmp_path}/absent {stderr}").returncode == 2

@@ -268,6 +268,17 @@ def test_without_a_profile_only_the_run_is_judged(capture: Capture, capsys: pyte
     assert "Without a profile it is not known whether training waited" in first
 
 
+def test_a_job_without_an_end_took_an_unknown_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    info = CaptureInfo(job=Job(nprocs=1, run_time_s=0.0, start_ns=10**18), ranks=(0,))
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)], info=info)
+    assert main(["summary", str(capture.path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("A run on 1 rank; how long the job took is not known.")
+    assert "run time of the job not known" in shown
+    assert main(["summary", str(capture.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["run_time_s"] is None
+
+
 def test_a_log_without_a_trace_shows_its_counters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     counters = {"posix_reads": 3, "posix_writes": 2, "posix_bytes_read": 4096, "posix_bytes_written": 0}
     info = CaptureInfo(job=Job(nprocs=1, run_time_s=1.0), ranks=(0,))

@@ -41,6 +41,18 @@ def test_a_run_whose_read_hangs_ends_and_names_it(commands: Commands, folder: Pa
     assert leftovers(folder) == []
 
 
+def test_an_open_that_hangs_is_named_and_not_the_lanes_that_wait_for_it(commands: Commands, folder: Path) -> None:
+    hanging = Rule(call="open", action="stall", number=FOR_EVER_MS, path="-twin/data/a.bin", skip=1, count=1)
+    ended = commands.run(run(folder, "--timeout", "1s"), hanging)
+    assert ended.status == 2
+    assert re.fullmatch(
+        r"dxt-replay: error: the run is not over after 1 s \(--timeout\): rank [01], lane 0 has been in the open "
+        r"before its read of \S+/data/a.bin \(offset 0, 4,096 bytes\) for \d+\.\d s; its output was discarded\n",
+        ended.err,
+    )
+    assert leftovers(folder) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "more", "where"),

@@ -120,6 +120,40 @@ def test_a_timed_replay_is_held_to_its_recorded_times(source: Capture, tmp_path:
     assert found.headline.startswith("FAILED: the replay did the same work: 488 of 488 operations")
 
 
+def last_read_of(tmp_path: Path, latency_ms: int, **replayed: str) -> Capture:
+    """A read after 0 s and one after 1 s, of which the last takes this long; the capture of a replay where it has a
+    pace."""
+    ends = (MS, S + latency_ms * MS)
+    ops = [
+        replace(read(0, offset=k, length=1, start_ns=k * S, end_ns=end), due_ns=k * S if replayed else None)
+        for k, end in enumerate(ends)
+    ]
+    if not replayed:
+        return build_capture(tmp_path, files=["/a"], ops=ops, name="source", info=info())
+    return replay_of(tmp_path, [replace(op, result=1) for op in ops], files=("/a",), span_list=[], **replayed)
+
+
+@pytest.mark.parametrize("latency_ms", [1, 900])
+def test_the_duration_of_the_last_operation_is_the_storages(tmp_path: Path, latency_ms: int) -> None:
+    """A timed replay at storage that was faster or slower in the end did all its work on time."""
+    source = last_read_of(tmp_path, 100)
+    found = compare(source, last_read_of(tmp_path, latency_ms, pace="timed"))
+    assert (found.timing.source_elapsed_s, found.timing.replay_elapsed_s, found.timing.elapsed_error_pct) == (1, 1, 0)
+    assert found.passed, found.verdict.reasons
+    waiting = compare(source, last_read_of(tmp_path / "think", latency_ms, pace="think"))
+    assert waiting.storage.elapsed_s is not None
+    assert waiting.storage.elapsed_s.replay == pytest.approx(1 + latency_ms / 1e3), "here the storage decides it"
+
+
+def test_a_single_read_is_judged_by_its_lag_and_not_by_its_duration(tmp_path: Path) -> None:
+    one = read(0, length=1, start_ns=0, end_ns=100 * MS)
+    source = build_capture(tmp_path, files=["/a"], ops=[one], name="source", info=info())
+    for late_ns, verdict in ((0, "pass"), (50 * MS, "fail")):
+        done = replace(one, start_ns=late_ns, end_ns=late_ns + MS, due_ns=0, result=1)
+        found = compare(source, replay_of(tmp_path / verdict, [done], files=("/a",), span_list=[]))
+        assert (found.timing.elapsed_error_pct, found.verdict.timing) == (None, verdict), found.verdict.reasons
+
+
 def test_storage_that_cannot_follow_the_recorded_times_is_named(tmp_path: Path) -> None:
     """One thread, an operation of 90 ms each 100 ms; in the replay each takes 98 ms, and the first ones far longer."""
     ops = [read(0, offset=k, length=1, start_ns=100 * MS * k, end_ns=(100 * k + 90) * MS) for k in range(100)]

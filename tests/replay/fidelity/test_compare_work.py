@@ -176,3 +176,16 @@ def test_operations_that_move_no_data_are_compared_in_number(tmp_path: Path) -> 
     refused = compare(source, made("refused", 3, result=-2)).exact
     assert (refused.failed, refused.bytes) == (0, True), "an inferred open that finds nothing is not a failure"
     assert compare(source, made("without", 0, reconstruct=False)).exact.operations
+
+
+@pytest.mark.parametrize("replayed", [2, 1])
+def test_captures_with_metadata_alone_are_compared_by_their_operations(tmp_path: Path, replayed: int) -> None:
+    """No read or write has a similarity: it is not judged, and fails nothing."""
+    ops = [Op("stat", 0, start_ns=place * MS, due_ns=place * MS, result=0) for place in range(2)]
+    recorded = [replace(op, due_ns=None, result=None) for op in ops]
+    source = build_capture(tmp_path, ops=recorded, files=["/data/a"], name="looked")
+    found = compare(source, replay_of(tmp_path, ops[:replayed], files=("/data/a",), span_list=[]))
+    assert found.passed is (replayed == 2)
+    same = "The replay did the same work: 2 of 2 operations"
+    assert found.headline.startswith(same if replayed == 2 else "FAILED: the replay did not do the same work")
+    assert found.verdict.similarity == "skipped"

@@ -113,6 +113,10 @@ def test_overlap_is_no_layout() -> None:
     assert "overlap" in made.reason
 
 
+def test_overlap_of_more_bytes_than_int64_holds_is_no_layout() -> None:
+    assert isinstance(layout([(4096, 1 << 62), (4097, 1 << 62)]), NoLayout)
+
+
 def test_only_metadata_is_no_layout() -> None:
     assert isinstance(layout(OPENING), NoLayout)
     assert isinstance(layout(OPENING, [chunked("x", (1, 125), 6250)]), NoLayout)

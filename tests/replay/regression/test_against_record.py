@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 
 from replay.regression.against_record import (
+    busy_warning,
     check_comparable,
     environment_differences,
-    jitter_difference,
+    jitter_doubt,
     session_warnings,
 )
 from replay.regression.comparison import Regression, compare_sides
 from replay.regression.conditions import Conditions
 from replay.regression.experiment_record import ExperimentRecord
-from replay.regression.health import examine
+from replay.regression.health import Health, examine
 from replay.regression.interval_verdict import Rule, Verdict
 from replay.regression.recorded_result import record_of
 from replay.regression.regression_sections import compared_with, regression_markdown, regression_sections
+from replay.regression.run_metrics import MeasuredRun
 from tests.replay.regression.record_builder import DAY_NS, MACHINE, OPTIONS, START_NS, TARGET, record
 from tests.replay.regression.run_builder import run
 from traces.errors import UsageError
@@ -104,14 +106,53 @@ def test_a_session_that_drifted_is_named() -> None:
     assert "this session drifted" in session_warnings(steady.runs, drifting.runs, "elapsed_s")[1]
 
 
+def on_machine(us: float, factor: float = 1.0) -> list[MeasuredRun]:
+    return [
+        run("candidate", pair, elapsed_s=factor * value, jitter_us={"p90": us}) for pair, value in enumerate(STEADY, 1)
+    ]
+
+
 def test_a_machine_that_was_busier_is_named() -> None:
-    quiet, loaded = ([run("candidate", pair, jitter_us={"p90": us}) for pair in range(1, 4)] for us in (300.0, 9000.0))
-    assert jitter_difference(quiet, quiet) is None
-    assert jitter_difference(loaded, [run("candidate", jitter_us={"p90": 4000.0})]) is None
-    assert jitter_difference(quiet, [run("candidate", jitter_us={"p90": 950.0})]) is None
-    assert jitter_difference(quiet, [run("candidate", jitter_us=None)]) is None
-    assert str(jitter_difference(quiet, loaded)).startswith("the machine was busier: an idle thread woke up to 9.00 ms")
-    assert str(jitter_difference(loaded, quiet)).startswith("the machine was quieter")
+    quiet, loaded = on_machine(300.0), on_machine(9000.0)
+    assert jitter_doubt(quiet, quiet) == {}
+    assert jitter_doubt(loaded, [run("candidate", jitter_us={"p90": 4000.0})]) == {}
+    assert jitter_doubt(quiet, [run("candidate", jitter_us={"p90": 950.0})]) == {}
+    assert jitter_doubt(quiet, [run("candidate", jitter_us=None)]) == {}
+    busier = jitter_doubt(quiet, loaded)[Verdict.REGRESSION]
+    assert busier.startswith("the machine was busier: an idle thread woke up to 9.00 ms")
+    assert jitter_doubt(loaded, quiet)[Verdict.IMPROVEMENT].startswith("the machine was quieter")
+
+
+@pytest.mark.parametrize(
+    ("recorded_us", "us", "factor", "verdict"),
+    [
+        (1120.0, 100.0, 1.5, Verdict.REGRESSION),  # in spite of a quieter machine: no reason to pass for ever
+        (1120.0, 100.0, 0.5, Verdict.INCONCLUSIVE),
+        (100.0, 1120.0, 1.5, Verdict.INCONCLUSIVE),
+        (100.0, 1120.0, 0.5, Verdict.IMPROVEMENT),
+    ],
+)
+def test_another_load_of_the_machine_voids_only_what_it_explains(
+    recorded_us: float, us: float, factor: float, verdict: Verdict
+) -> None:
+    recorded, runs = on_machine(recorded_us), on_machine(us, factor)
+    found = compare_sides(
+        runs,
+        primary="elapsed_s",
+        rule=Rule(),
+        health=Health(doubts=jitter_doubt(recorded, runs)),
+        setting={},
+        recorded=recorded,
+    )
+    assert found.verdict is verdict
+    assert found.as_json()["valid"] is (verdict is not Verdict.INCONCLUSIVE)
+    assert "the machine was" in " ".join((*found.health.obstacles, *found.health.warnings))
+
+
+def test_a_busy_machine_is_said_when_the_record_is_made() -> None:
+    assert busy_warning(on_machine(300.0)) == []
+    assert busy_warning([run("candidate", jitter_us=None)]) == []
+    assert busy_warning(on_machine(1120.0))[0].startswith("the machine was busy: an idle thread woke up to 1.12 ms")
 
 
 def test_too_few_runs_of_a_record_are_no_verdict() -> None:

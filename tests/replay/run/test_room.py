@@ -10,7 +10,9 @@ from replay import interface
 from replay.twin.stage import stage
 from replay.twin.stage_plan import plan_stage
 from tests.capture_builder import File, build_capture, write
+from tests.places import open_below
 from traces.errors import TargetError
+from traces.store.writer import OpsWriter
 
 PIB = 1 << 50
 
@@ -35,3 +37,19 @@ def test_a_run_that_the_disk_has_no_room_for_is_refused(
         interface.run(capture, twin, output, pace="none")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.capture", "twin"]
     interface.run(capture, twin, output, pace="none", api="null")
+
+
+def test_a_replay_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor an open file without a name, as long as the error is looked at: NFS and FUSE keep its directory."""
+    capture = build_capture(tmp_path, ops=[write(0, length=4096)], files=["/out/a"], name="source")
+    stage(plan_stage(capture, tmp_path / "twin"))
+
+    def refuse(*_: object) -> None:
+        raise TargetError("no space left")
+
+    monkeypatch.setattr(OpsWriter, "write", refuse)
+    with pytest.raises(TargetError, match="no space left") as held:
+        interface.run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="none")
+    assert held.value.__traceback__ is not None
+    assert not [name for name in open_below(tmp_path) if "/.replay.capture." in name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.capture", "twin"]

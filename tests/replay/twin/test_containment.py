@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay.twin import containment
 from replay.twin.containment import Target, is_contained, make_target, open_target, refusal, resolve_target
 from replay.twin.file_writer import temporary_name
 from replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION
@@ -407,3 +410,56 @@ def test_a_hard_link_is_refused_before_a_run_writes_through_it(where: str, place
     for look in (lambda: check_staged(capture, target), lambda: plan_stage(capture, target)):
         with nothing_outside_changes(place), pytest.raises(TargetError, match=r"one of 2 names \(hard links\)"):
             look()
+
+
+MOUNTED = """
+import os, sys
+from pathlib import Path
+from replay.twin.stage import check_staged, unstage
+from replay.twin.stage_plan import plan_stage
+from traces.errors import TargetError
+from traces.store.reader import open_capture
+
+capture, target = open_capture(sys.argv[1]), Path(sys.argv[2])
+for attempt in (lambda: plan_stage(capture, target), lambda: check_staged(capture, target), lambda: unstage(target)):
+    try:
+        attempt()
+    except TargetError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("place", ["my out", "my out/log"])
+def test_a_mount_point_in_a_twin_is_neither_written_nor_emptied(tmp_path: Path, place: str) -> None:
+    capture = build_capture(tmp_path, files=["/my out/log"], ops=[write(0, length=10)])
+    target = tmp_path / "target"
+    stage(plan_stage(capture, target))
+    inside = target / TWIN_ROOT / place
+    inside.parent.mkdir(exist_ok=True)
+    outside = tmp_path / "outside"
+    if place.endswith("log"):
+        outside.write_text("precious")
+        inside.touch()
+    else:
+        outside.mkdir()
+        (outside / "log").write_text("precious")
+    command = 'mount --bind "$1" "$2" || exit 77; shift 2; exec "$@"'
+    replaying = [sys.executable, "-c", MOUNTED, str(capture.path), str(target)]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command, "sh", str(outside), str(inside), *replaying],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode in (1, 77) and not done.stdout:
+        pytest.skip(f"this user may not mount: {done.stderr}")
+    assert done.stdout.count("is a mount point inside a twin") == 3, (done.stdout, done.stderr)
+    assert (outside if outside.is_file() else outside / "log").read_text() == "precious"
+
+
+def test_mounts_beside_a_twin_are_nobodys_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"22 27 0:21 / {tmp_path / 'target'} rw - proc proc rw\n22 27 0:21 / {tmp_path}/x rw - a b rw\n")
+    monkeypatch.setattr(containment, "_MOUNTS", mounts)
+    (tmp_path / "target").mkdir()
+    with open_target(tmp_path / "target") as opened:
+        assert opened is not None

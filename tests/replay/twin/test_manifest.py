@@ -157,3 +157,16 @@ def test_many_files_come_back_as_they_were_also_in_blocks(tmp_path: Path) -> Non
     assert manifest.files[files[-1].path] == files[-1]
     assert manifest == Manifest(target=tmp_path, data_sets=("identity",), files=ManifestFiles.of(files))
     assert (tmp_path / MANIFEST_NAME).stat().st_size > 2 * (8 << 20)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
+def test_a_disk_that_cannot_be_read_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    written(tmp_path, entry("a"))
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("replay.twin.manifest._read_lines", refuse)
+    with pytest.raises(TargetError, match=os.strerror(code)) as raised:
+        load_manifest(tmp_path)
+    assert "damaged" not in str(raised.value)

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay import interface as dxt_replay
+from replay.verifying import checked
+from replay.verifying.capture_contents import content_parts
 from replay.verifying.checked import Difference, Verified
 from tests.capture_builder import Span, build_capture, read, write
+from traces.errors import CaptureError
 from traces.schema import HDF5_SCHEMA, CaptureInfo, Job, Source, table_from_columns
 from traces.store.digests import file_digest
+from traces.store.reader import open_capture
+from traces.store.usage import StoredUsage
 from traces.store.writer import write_capture_info, write_hdf5
 
 
@@ -52,6 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_digests(capture: Path) -> None:
     document = json.loads((capture / "capture.json").read_text())
     del document["digests"]
+    document["schema_version"] = 3
     (capture / "capture.json").write_text(json.dumps(document))
 
 
@@ -121,6 +131,56 @@ def test_a_link_in_place_of_a_part_is_named(whole: Path, tmp_path: Path) -> None
     (copy / "files.parquet").unlink()
     (copy / "files.parquet").symlink_to(whole / "files.parquet")
     assert "a symbolic link" in {each.found for each in differences(dxt_replay.verify(copy))}
+
+
+def test_no_thread_reads_the_counts_with_the_reader_of_another(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that read one Parquet file ended in SIGSEGV, or in counts that nobody checked."""
+    users: dict[int, set[int]] = {}
+    both = threading.Barrier(2, timeout=30)
+    read_counts = StoredUsage.of
+
+    def seen(self: StoredUsage, ranks: Sequence[int]) -> pa.Table | None:
+        users.setdefault(id(self), set()).add(threading.get_ident())
+        both.wait()
+        return read_counts(self, ranks)
+
+    monkeypatch.setattr(StoredUsage, "of", seen)
+    monkeypatch.setattr(checked, "default_workers", lambda: 2)
+    assert dxt_replay.verify(whole).passed
+    assert [len(threads) for threads in users.values()] == [1, 1]
+
+
+def test_counts_that_cannot_be_read_are_said(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+    (copy / "usage" / "usage-0000000.parquet").write_bytes(b"PAR1 nothing PAR1")
+    usage = next(part for part in content_parts(open_capture(copy)) if part.part == "usage counts")
+    assert (usage.checked, usage.note[:7]) == (0, "2 ranks")
+
+
+@pytest.mark.parametrize(
+    "name", ["capture.json", "files.parquet", "ops/part-0000000-0000.parquet", "usage/usage-0000000.parquet"]
+)
+def test_a_fifo_in_place_of_a_file_is_named_and_not_waited_for(whole: Path, tmp_path: Path, name: str) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+    (copy / name).unlink()
+    os.mkfifo(copy / name)
+    assert name in {each.file for each in differences(dxt_replay.verify(copy))}
+    if name.startswith("usage"):
+        assert dxt_replay.open_capture(copy).usage(1)["operations"].to_pylist() == [20, 1]
+    else:
+        with pytest.raises(CaptureError, match=r"not a regular file|no capture\.json"):
+            dxt_replay.open_capture(copy)
+
+
+def test_digests_that_were_removed_are_missed(whole: Path, tmp_path: Path) -> None:
+    """They alone protect `capture.json`, here the name of the program."""
+    copy = Path(shutil.copytree(whole, tmp_path / "c.capture"))
+    document = json.loads((copy / "capture.json").read_text())
+    del document["digests"]
+    document["job"]["exe"] = "another"
+    (copy / "capture.json").write_text(json.dumps(document))
+    (difference,) = differences(dxt_replay.verify(copy))
+    assert (difference.file, difference.what, difference.found[:4]) == ("capture.json", "digests", "none")
 
 
 class TestWithoutDigests:

@@ -221,3 +221,23 @@ class TestHdf5:
             assert [each.offset for each in found] == [offset]
             path.write_bytes(whole)
         assert not dxt_replay.verify(chunks.path, target).places[1].different
+
+
+def test_a_manifest_without_a_file_that_the_capture_needs(capture: Capture, target: Path) -> None:
+    """File and entry are gone: only the capture knows of them."""
+    assert differences(capture.path, target) == []
+    gone = f"{TWIN_ROOT}/d/small"
+    (target / gone).unlink()
+    lines = (target / MANIFEST_NAME).read_text().split("\n")
+    (target / MANIFEST_NAME).write_text("\n".join(line for line in lines if gone not in line))
+    assert differences(target) == []
+    assert [(each.file, each.what, each.found) for each in differences(capture.path, target)] == [
+        (gone, "entry", "none")
+    ]
+
+
+def test_another_capture_beside_a_twin_says_that_it_was_not_staged_there(tmp_path: Path, target: Path) -> None:
+    other = build_capture(tmp_path, files=["/z"], ops=[read(0, length=9)], name="other")
+    found = dxt_replay.verify(other.path, target)
+    assert found.passed
+    assert "staged elsewhere" in found.places[1].parts[0].note

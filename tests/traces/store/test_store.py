@@ -311,3 +311,25 @@ def test_columns_without_values_take_no_memory_of_their_own(tmp_path: Path) -> N
     opened = open_capture(capture.path)
     assert opened.files["h5d_bytes_read"].null_count == len(files)
     assert pa.total_allocated_bytes() - before < 150 * len(files)
+
+
+@pytest.mark.parametrize("name", ["files.parquet", "ops/part-0000000-0000.parquet", "spans.parquet"])
+def test_two_columns_of_one_name_are_damage(tmp_path: Path, name: str) -> None:
+    capture = build_capture(tmp_path, ops=[read(0, length=1)], files=["/a"], spans=[Span("step", 0, 9, step=0)])
+    table = pq.ParquetFile(capture.path / name).read()
+    pq.write_table(table.append_column("twin", table[0]).append_column("twin", table[0]), capture.path / name)
+    with pytest.raises(CaptureError, match="two columns 'twin'"):
+        assert open_capture(capture.path).spans
+
+
+@pytest.mark.parametrize("length", [20 << 20, 100 << 20])
+def test_a_name_that_fills_the_memory_is_damage(tmp_path: Path, length: int) -> None:
+    """The longer one is a few kB in the file; it is refused by what the footer says, before it is unpacked."""
+    capture = build_capture(tmp_path, ops=[read(0, length=1)], files=["/a"])
+    path = capture.path / "files.parquet"
+    table = pq.ParquetFile(path).read()
+    place = table.schema.get_field_index("path")
+    long = pa.array([b"x" * length], table.schema.field(place).type)
+    pq.write_table(table.set_column(place, table.schema.field(place), long), path, compression="zstd")
+    with pytest.raises(CaptureError, match=r"is damaged: (a|it claims .* of) text"):
+        open_capture(capture.path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.capture_builder import Op, build_capture, ops_table
+from traces.errors import CaptureError
 from traces.schema import OPS
 from traces.store.reader import Capture, open_capture
 from traces.store.usage import USAGE_SCHEMA, UsageCounter
@@ -97,3 +99,47 @@ def test_an_older_capture_is_emptied_with_its_counts(tmp_path: Path) -> None:
     two_ranks(tmp_path)
     capture = build_capture(tmp_path, ops=[Op("read", 0, rank=1, length=1)], files=["/a"])
     assert [file.name for file in (capture.path / "usage").glob("usage-*")] == ["usage-0000001.parquet"]
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        [Op("read", 0, lane=1), Op("read", 0, lane=1, start_ns=1)],  # a lane that nothing counts
+        [Op("read", 0), Op("read", 1, start_ns=1)],  # one file too often, another not at all
+        [Op("read", 0), Op("write", 0, start_ns=1)],
+    ],
+)
+def test_rows_that_the_stored_counts_contradict_are_damage(tmp_path: Path, counted: list[Op]) -> None:
+    """Counts add up, so that they are believed; a replay met a lane or a file that it had not planned for."""
+    ops = [Op("read", 0), Op("read", 0, start_ns=1)]
+    files = ["/a", "/b"]
+    capture = build_capture(tmp_path, ops=ops, files=files)
+    other = build_capture(tmp_path, ops=counted, files=files, name="other")
+    shutil.rmtree(capture.path / "usage")
+    (other.path / "usage").rename(capture.path / "usage")
+    again = open_capture(capture.path)
+    assert len(list(again.operations())) == 1, "who does not rely on the counts reads the rows"
+    again.usage(0)
+    with pytest.raises(CaptureError, match="rank 0 are not those that its folder usage counts"):
+        list(again.operations(0))
+    assert list(again.operations(0, columns=["start_ns"]))
+
+
+def test_rows_that_agree_with_the_stored_counts_are_read_again_and_again(tmp_path: Path) -> None:
+    capture = open_capture(two_ranks(tmp_path).path)
+    for rank in (0, 3):
+        capture.usage(rank)
+    for _ in range(2):
+        assert sum(batch.num_rows for batch in capture.operations()) == 20
+
+
+def test_stale_counts_of_many_ranks_at_once_are_counted_again(tmp_path: Path) -> None:
+    """As many operations in all, but not of each rank."""
+    files = ["/a"]
+    capture = build_capture(tmp_path, ops=[Op("read", 0, rank=rank) for rank in (0, 0, 1, 1)], files=files)
+    stale = build_capture(tmp_path, ops=[Op("read", 0, rank=rank) for rank in (0, 1, 1, 1)], files=files, name="stale")
+    shutil.rmtree(capture.path / "usage")
+    (stale.path / "usage").rename(capture.path / "usage")
+    again = open_capture(capture.path)
+    found = [(row["rank"], row["operations"]) for table in again.usages() for row in table.to_pylist()]
+    assert found == [(0, 2), (1, 2)]

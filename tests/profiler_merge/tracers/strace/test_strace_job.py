@@ -90,6 +90,34 @@ def test_a_position_belongs_to_the_open_file(tmp_path):
     assert opened == [("open", "/d/x", -1, 0), ("open", "/d/x", -1, 0), ("seek", "/d/x", 20, 0)]
 
 
+def test_a_file_that_is_made_anew_is_empty(tmp_path):
+    """O_EXCL fails where a file is: what was written under that name before is gone."""
+    path = trace(
+        tmp_path / "a",
+        'openat(AT_FDCWD</d>, "x", O_WRONLY|O_CREAT, 0644) = 3</d/x>',
+        'write(3</d/x>, ""..., 100) = 100',
+        'openat(AT_FDCWD</d>, "x", O_WRONLY|O_CREAT|O_EXCL|O_APPEND, 0644) = 4</d/x>',
+        'write(4</d/x>, ""..., 10) = 10',
+        'write(4</d/x>, ""..., 10) = 10',
+    )
+    assert data(path) == [("/d/x", 0, 100), ("/d/x", 0, 10), ("/d/x", 10, 10)]
+
+
+def test_appending_can_be_switched_on_and_off(tmp_path):
+    path = trace(
+        tmp_path / "a",
+        'openat(AT_FDCWD</d>, "x", O_WRONLY|O_CREAT|O_TRUNC, 0644) = 3</d/x>',
+        'write(3</d/x>, ""..., 100) = 100',
+        "lseek(3</d/x>, 0, SEEK_SET) = 0",
+        "fcntl(3</d/x>, F_SETFL, O_WRONLY|O_APPEND|O_LARGEFILE) = 0",
+        'write(3</d/x>, ""..., 10) = 10',
+        "lseek(3</d/x>, 5, SEEK_SET) = 5",
+        "fcntl(3</d/x>, F_SETFL, O_WRONLY|O_LARGEFILE) = 0",
+        'write(3</d/x>, ""..., 10) = 10',
+    )
+    assert data(path) == [("/d/x", 0, 100), ("/d/x", 100, 10), ("/d/x", 5, 10)]
+
+
 def test_a_fork_shares_positions_and_a_thread_shares_descriptors(tmp_path):
     path = trace(
         tmp_path / "a",
