@@ -10,7 +10,7 @@ from typing import Union
 import numpy as np
 
 from profiler_merge.workloads.description import Model, Workload
-from profiler_merge.workloads.request_templates import CLOSE, NO_OFFSET, OPEN, STAT
+from profiler_merge.workloads.request_templates import CALL_BYTES, CLOSE, NO_OFFSET, OPEN, STAT
 from profiler_merge.workloads.torch_archive import Request, State, archive_of, archive_reads, archive_writes
 from traces.errors import UsageError
 from traces.schema import APIS, OPS, READ, WRITE
@@ -21,8 +21,11 @@ POSIX, STDIO = APIS.index("POSIX"), APIS.index("STDIO")
 TYPE_BYTES = {"int8": 1, "uint8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 """Bytes of an element, by DLIO's name of its type."""
 
-WRITE_BYTES = 2_147_479_552
-"""Bytes that Linux moves at most in one call; larger tensors take several."""
+STREAM_BYTES = 32 << 20
+"""Bytes that MLPerf Storage v3.0 writes at a time: a checkpoint's bytes without its tensors."""
+
+STREAM_READERS, STREAM_READ_BYTES = 4, 128 << 20
+"""Threads that read such a checkpoint, each its part of it, and the bytes that they read at a time."""
 
 STATE_NAME = "checkpoint"
 """TensorFlow's file that names the latest checkpoint of a folder: all ranks write the same one."""
@@ -209,6 +212,10 @@ def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[F
             _operations(name, [(OPEN, NO_OFFSET, 0), *_pieces(WRITE, _behind(sizes)), (CLOSE, NO_OFFSET, 0)], STDIO)
             for name, sizes in _tensorflow_files(workload, shard).items()
         )
+    if workload.reading == "v3.0":
+        writes = _parts(0, sum(shard.tensors), STREAM_BYTES)
+        rows = [(OPEN, NO_OFFSET, 0), *_pieces(WRITE, writes), (SYNC, NO_OFFSET, 0), (CLOSE, NO_OFFSET, 0)]
+        return (_operations(f"{shard.name}.pt", rows, POSIX),)
     writes, _ = _torch_requests(shard.items, shard.datatype, block_bytes)
     rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), *_pieces(WRITE, writes)]
     if workload.checkpoint.fsync:
@@ -226,9 +233,25 @@ def loading(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[
             )
             for name in (f"{shard.name}.pb-1.index", f"{shard.name}.pb-1.data-00000-of-00001")
         )
+    if workload.reading == "v3.0":
+        return (_operations(f"{shard.name}.pt", _streamed_reads(sum(shard.tensors)), POSIX),)
     _, reads = _torch_requests(shard.items, shard.datatype, block_bytes)
     rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), *_pieces(READ, reads), (CLOSE, NO_OFFSET, 0)]
     return (_operations(f"{shard.name}.pt", rows, POSIX),)
+
+
+def _streamed_reads(size: int) -> list[tuple[int, int, int]]:
+    """Rows of (op, offset, length) with which the readers of v3.0 read so many bytes, one reader after the other."""
+    rows = []
+    for begin, length in _parts(0, size, -(-size // STREAM_READERS)):
+        reads = _pieces(READ, _parts(begin, begin + length, STREAM_READ_BYTES))
+        rows += [(OPEN, NO_OFFSET, 0), *reads, (CLOSE, NO_OFFSET, 0)]
+    return rows
+
+
+def _parts(begin: int, end: int, size: int) -> list[Request]:
+    """Requests of `size` bytes from `begin` to `end`, the last one short."""
+    return [(at, min(size, end - at)) for at in range(begin, end, size)]
 
 
 @lru_cache(maxsize=1024)
@@ -262,11 +285,11 @@ def _tensorflow_files(workload: Workload, shard: Shard) -> dict[str, list[int]]:
 
 
 def _pieces(op: int, requests: Sequence[Request]) -> list[tuple[int, int, int]]:
-    """Rows of (op, offset, length), none larger than WRITE_BYTES."""
+    """Rows of (op, offset, length), none larger than CALL_BYTES."""
     return [
-        (op, offset + begin, min(WRITE_BYTES, size - begin))
+        (op, offset + begin, min(CALL_BYTES, size - begin))
         for offset, size in requests
-        for begin in range(0, size, WRITE_BYTES)
+        for begin in range(0, size, CALL_BYTES)
     ]
 
 

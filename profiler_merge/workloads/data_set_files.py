@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiler_merge.workloads.description import Dataset, Workload
-from profiler_merge.workloads.hdf5_data_set import hdf5_layout
+from profiler_merge.workloads.hdf5_data_set import compressed_bytes, hdf5_layout
 
 GENERATION_SEED = 10
 _ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8}
@@ -148,6 +148,10 @@ def _sizes(workload: Workload, elements: np.ndarray, sample: np.ndarray) -> np.n
     """int64[files] of the formats that have a formula; `elements` and `sample`: elements and bytes of one record."""
     data = workload.dataset
     samples = data.num_samples_per_file
+    if data.format == "npz" and data.compression == "zip":
+        arrays, which = np.unique(sample * samples, return_inverse=True)
+        deflated = [compressed_bytes(int(each), data.record_element_type, "gzip", 6) for each in arrays]
+        return np.array(deflated, dtype=np.int64)[which.reshape(-1)] + 490
     if data.format == "npz":
         return sample * samples + 8 * samples + 490
     if data.format == "npy":
@@ -156,6 +160,9 @@ def _sizes(workload: Workload, elements: np.ndarray, sample: np.ndarray) -> np.n
         return samples * _record_bytes(workload, sample)
     if data.format == "csv":
         return _csv_bytes(workload, elements)
+    if data.format == "jpeg" and workload.reading == "v3.0":
+        one_size = not data.record_dims and not data.record_length_bytes_stdev
+        return np.full(len(elements), int(data.record_length_bytes)) if one_size else elements
     if data.format == "jpeg":
         return np.rint(elements * _JPEG_SHARE).astype(np.int64)
     if data.format == "png":

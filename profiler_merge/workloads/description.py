@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Reading = Literal["documented", "head", "v2.0"]
+Reading = Literal["documented", "head", "v2.0", "v3.0"]
 """documented: what DLIO's documentation says. head, v2.0: what its code does (main of June 2026; the branch
-mlperf_storage_v2.0, which MLPerf Storage v2.0 runs)."""
+mlperf_storage_v2.0, which MLPerf Storage v2.0 runs). v3.0: what MLPerf Storage v3.0's own line of it does (the
+repository DLIO_local_changes of mlcommons, July 2026)."""
 
-READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0")
+READINGS: tuple[Reading, ...] = ("documented", "head", "v2.0", "v3.0")
 
 Framework = Literal["tensorflow", "pytorch"]
 Storage = Literal["local_fs", "parallel_fs", "s3", "aistore", "direct_fs"]
@@ -90,6 +91,8 @@ class Dataset:
 
     chunk_size: of HDF5 files, bytes of a square chunk of one sample, where `hdf5.chunk_dims` is empty; 0: none.
     generation_buffer_size: bytes that the generator of indexed binary files holds; offsets restart with each buffer.
+    skip_listing: names are made up and not listed, and of the files the first, the last and each
+    `listing_validation_interval`-th are looked at; no file for 0 (v3.0).
     """
 
     format: Format = "tfrecord"
@@ -110,13 +113,16 @@ class Dataset:
     num_subfolders_eval: int = 0
     file_prefix: str = "img"
     generation_buffer_size: int = 2 << 30
+    skip_listing: bool = False
+    listing_validation_interval: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """The data loader. `read_threads` 0: the training thread reads itself.
 
-    transfer_size: bytes of a request for TFRecord; None: TensorFlow's 262,144.
+    transfer_size: bytes of a request for TFRecord; 0: a request for each record's header and one for the rest of it;
+    None: TensorFlow's 262,144.
     read_type: `memory` keeps every file open and in memory after its first sample.
     preprocess_time: per sample, in the reader.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -123,6 +123,7 @@ def generate(
             bytes_read=found.bytes_read,
             bytes_written=found.bytes_written,
             elapsed_s=ns_to_seconds(elapsed_ns),
+            warnings=tuple(_listing(workload, ranks)),
         )
         write_capture_info(working, _info(setting, generated, notes))
         publish_capture(working, output, force=force)
@@ -228,6 +229,26 @@ def write_ranks(setting: Setting, meetings_ns: np.ndarray, working: Path, first:
     return _Part(
         operations=writer.rows, bytes_read=int(moved[0]), bytes_written=int(moved[1]), spans=pa.concat_tables(spans)
     )
+
+
+def _listing(workload: Workload, ranks: int) -> Iterator[str]:
+    """A warning of the listing of the data folder, which no operation of a capture expresses."""
+    data = workload.dataset
+    if not workload.workflow.train:
+        return
+    sets = [data.num_files_train, data.num_files_eval * workload.workflow.evaluation]
+    who, files = f"each of {ranks:,} ranks lists", sum(sets)
+    if workload.reading == "v3.0":
+        who = "rank 0 lists"
+        if data.skip_listing:
+            who, files = "rank 0 looks for", sum(_looked_at(each, data.listing_validation_interval) for each in sets)
+    if files:
+        yield f"the listing of the data folder is not part of the capture: {who} {files:,} files before the first step"
+
+
+def _looked_at(files: int, interval: int) -> int:
+    """Files that are looked at in place of a listing: the first, the last and each `interval`-th; none for 0."""
+    return len({0, files - 1, *range(0, files, interval)}) if files and interval else 0
 
 
 def _info(setting: Setting, generated: Generated, notes: Sequence[str]) -> CaptureInfo:

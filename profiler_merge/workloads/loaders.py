@@ -46,6 +46,11 @@ class Loaders:
         return self.workload.reader.data_loader == "tensorflow" and self.workload.dataset.format == "tfrecord"
 
     @property
+    def _is_mlperf(self) -> bool:
+        """Whether MLPerf's own line of DLIO is followed, which starts new readers in each epoch."""
+        return self.workload.reading == "v3.0"
+
+    @property
     def _in_turn(self) -> int:
         """Readers that the description asks for; tf.data has at least one."""
         threads = self.workload.reader.read_threads
@@ -82,10 +87,18 @@ class Loaders:
             block_bytes=self.block_bytes,
             samples_per_file=data.num_samples_per_file,
             odirect=reader.odirect or reader.data_loader == "native_dali",
+            whole=self._is_mlperf,
             hdf5=self.files.hdf5,
         )
         return BatchReads(
-            order=sample_order(self.workload, shared, epoch=segment.epoch, readers=self._in_turn),
+            order=sample_order(
+                self.workload,
+                shared,
+                epoch=segment.epoch,
+                readers=self._in_turn,
+                fetches=segment.fetches,
+                ahead=self._depth() - 1,
+            ),
             costs=SampleCosts(
                 file_format="synthetic" if synthetic or mapped else data.format,
                 layout=layout,
@@ -98,7 +111,7 @@ class Loaders:
             depth=self._depth(),
             batch=shared.batch,
             fetches=segment.fetches,
-            indexes=len(files.side_ids) > 0 and self._first_of_loader(segment),
+            indexes=len(files.side_ids) > 0 and (self._is_mlperf or self._first_of_loader(segment)),
             preprocesses=reader.preprocess_time != NO_TIME,
         )
 
@@ -119,19 +132,17 @@ class Loaders:
         return max(reader.prefetch_size, 1)
 
     def _tfrecord(self, segment: Pass, shared: Share, files: DataFiles, first_lane: int) -> TfrecordReads:
-        reader, epochs = self.workload.reader, self.workload.train.epochs
+        reader = self.workload.reader
         literal = self.workload.reading != "documented"
         by_file = shared.files >= shared.ranks if literal else shared.files % shared.ranks == 0
         kept = shared.ranks if literal and not by_file else 1
         shuffle = reader.shuffle_size if reader.sample_shuffle != "off" else 1
         ahead = reader.computation_threads + reader.prefetch_size
-        # The code repeats the data set and takes as many batches as all epochs have, anew in each of them.
-        again = (shuffle if shuffle > 1 else 0) + ahead * shared.batch * kept if literal and epochs > 1 else 0
         return TfrecordReads(
             share=shared,
             files=files,
             device=self.device,
-            transfer_bytes=reader.transfer_size or TRANSFER_BYTES,
+            transfer_bytes=TRANSFER_BYTES if reader.transfer_size is None else reader.transfer_size,
             in_turn=self._in_turn,
             first_lane=first_lane,
             kept=kept,
@@ -139,10 +150,22 @@ class Loaders:
             batches_ahead=ahead,
             by_file=by_file,
             fetches=segment.fetches,
-            again=again if segment.fetches > segment.steps else 0,
+            again=self._read_again(segment, shared, kept, shuffle) if literal else (),
             preprocessing=None if literal or reader.preprocess_time == NO_TIME else self._preprocessing(segment),
             parsers=max(reader.computation_threads, 1),
         )
+
+    def _read_again(self, segment: Pass, shared: Share, kept: int, shuffle: int) -> tuple[int, ...]:
+        """See TfrecordReads. The code repeats the data set and takes as many batches as all epochs have, anew in each
+        epoch and evaluation: so many are put ready when the loop has taken the last one of the pass."""
+        reader, epochs = self.workload.reader, self.workload.train.epochs
+        ready = min(reader.prefetch_size, (epochs - 1) * shared.steps)
+        if segment.steps < shared.steps or epochs == 1 or not (ready or segment.fetches > segment.steps):
+            return ()
+        whole, batches = divmod(max(ready - 1, 0), shared.steps)
+        last = min(ready, batches + 1) + reader.computation_threads
+        records = (shuffle if shuffle > 1 else 0) + last * shared.batch * kept
+        return (shared.files * shared.samples_per_file,) * whole + (records,)
 
     @property
     def _is_seeded(self) -> bool:

@@ -13,7 +13,14 @@ import numpy as np
 
 from profiler_merge.workloads.assumed_device import AssumedDevice
 from profiler_merge.workloads.description import Format
-from profiler_merge.workloads.request_templates import Layout, Requests, Samples, index_requests, sample_requests
+from profiler_merge.workloads.request_templates import (
+    HDF5_SIEVE_BYTES,
+    Layout,
+    Requests,
+    Samples,
+    index_requests,
+    sample_requests,
+)
 from profiler_merge.workloads.sample_order import BatchSamples, SampleOrder
 
 COST_OPERATIONS = 1 << 20
@@ -138,18 +145,17 @@ class SampleCosts:
 
     def durations_ns(self, samples: BatchSamples) -> np.ndarray:
         """int64 per sample. Samples that are alike are worked out once."""
-        places = np.zeros_like(samples.index) if self._same_everywhere else samples.index
         keys = np.stack(
             (
                 self.files.size[samples.file],
                 self.files.sample_bytes[samples.file],
                 self.files.row_chunks[samples.file],
-                places,
+                self._until_end(samples),
                 2 * samples.opens.astype(np.int64) + samples.closes,
             ),
             axis=1,
         )
-        if self.files.uniform and self._same_everywhere:
+        if self.files.uniform and self.same_everywhere:
             _, one, which = np.unique(keys[:, -1], return_index=True, return_inverse=True)
         else:
             _, one, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -162,10 +168,23 @@ class SampleCosts:
             begin = end
         return found[which.reshape(-1)]
 
+    def _until_end(self, samples: BatchSamples) -> np.ndarray:
+        """int64 per sample: samples from it to the end of its file, as far as one request may reach."""
+        most = self._reach_bytes // np.maximum(self.files.sample_bytes[samples.file], 1) + 1
+        return np.minimum(self.layout.samples_per_file - samples.index, most)
+
     @property
-    def _same_everywhere(self) -> bool:
+    def same_everywhere(self) -> bool:
         """Whether a sample's place in its file does not change how long it takes."""
-        return self.file_format != "indexed_binary"
+        return bool(np.all(self.files.sample_bytes >= self._reach_bytes))
+
+    @property
+    def _reach_bytes(self) -> int:
+        """Bytes that are read where a sample has fewer, and its file does not end before."""
+        if self.file_format == "indexed_binary":
+            return self.layout.block_bytes
+        contiguous = self.layout.hdf5 if self.layout.hdf5 and not self.layout.hdf5.chunk_rows else None
+        return HDF5_SIEVE_BYTES * contiguous.datasets if contiguous else 0
 
     def _worked_out(self, samples: BatchSamples) -> np.ndarray:
         requests = self.requests(samples)
@@ -189,7 +208,8 @@ class BatchReads:
     """Readers that make whole batches (`PassReads`): every loader but tf.data over TFRecord.
 
     first_lane: lane of the first reader. lanes: readers; 0: the training thread reads when it begins a fetch.
-    depth: batches that are given out ahead. batch, fetches: samples of a fetch, and fetches of the pass.
+    depth: batches that are given out ahead. batch, fetches: samples of a fetch, and fetches of the pass. Batches that
+    the order has beyond them are read ahead in vain, while the loop is at its last fetch.
     indexes: whether the readers load index files before their first batch. preprocesses: whether samples take time
     after their reads (`preprocessing`).
     """
@@ -224,18 +244,24 @@ class BatchReads:
 
     def pieces(self, ranks: np.ndarray, first: int, last: int) -> Pieces:
         """See PassReads."""
+        last = self._with_vain(last)
         busy = np.stack([self._busy_ns(int(rank), first, last) for rank in ranks], axis=1)
-        fetch, row = (each.reshape(-1) for each in np.indices(busy.shape))
-        fetch = first + fetch
+        place, row = (each.reshape(-1) for each in np.indices(busy.shape))
+        batch = first + place
+        fetch = np.minimum(batch, self.fetches - 1)
         return Pieces(
             row=row,
             fetch=fetch,
-            turn=np.zeros_like(row),
-            lane=self._lane(fetch),
-            follows=self._follows(fetch),
+            turn=batch - fetch,
+            lane=self._lane(batch),
+            follows=self._follows(batch),
             busy_ns=busy.reshape(-1),
-            needed=np.ones(len(row), dtype=bool),
+            needed=batch < self.fetches,
         )
+
+    def _with_vain(self, last: int) -> int:
+        """The end of the batches that are read for the fetches up to `last` - 1."""
+        return max(self.order.batches, last) if last == self.fetches else last
 
     def _busy_ns(self, rank: int, first: int, last: int) -> np.ndarray:
         samples = self.order.samples(rank, first, last)
@@ -278,6 +304,7 @@ class BatchReads:
 
     def operations(self, rank: int, first: int, last: int) -> PieceOperations:
         """See PassReads."""
+        last = self._with_vain(last)
         samples = self.order.samples(rank, first, last)
         requests = self.costs.requests(samples)
         sample = requests.sample
@@ -320,7 +347,7 @@ class BatchReads:
 
     def alike(self, ranks: np.ndarray) -> np.ndarray:
         """See PassReads."""
-        if not self.costs.files.uniform or self.indexes or self.preprocesses:
+        if not (self.costs.files.uniform and self.costs.same_everywhere) or self.indexes or self.preprocesses:
             return ranks
         return self.order.alike(ranks)
 

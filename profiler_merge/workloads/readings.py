@@ -1,7 +1,8 @@
 """What each reading makes of the keys of a description: the places where DLIO's code does not do what its pages say.
 
 A rule looks at the given keys (full name -> checked value), changes them to what has an effect, and says so in notes.
-The facts were read from DLIO's code (commit e1919d7, June 2026, and its branch mlperf_storage_v2.0).
+The facts were read from DLIO's code (commit e1919d7, June 2026, and its branch mlperf_storage_v2.0) and from
+MLPerf's line of it for v3.0 (DLIO_local_changes, July 2026).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from profiler_merge.workloads.description import NO_TIME, Reading
 from profiler_merge.workloads.note import Note, NoteKind, shown
+from profiler_merge.workloads.request_templates import WHOLE_FILES
 from traces.errors import UsageError
 
 Given = dict[str, Any]
@@ -30,7 +32,7 @@ def apply_reading(given: Given, raw: Mapping[str, Any], reading: Reading) -> Ite
 
     Raises: UsageError for what stops DLIO's code, under the readings that follow it.
     """
-    for rule in _RULES:
+    for rule in _MLPERF_RULES if reading == "v3.0" else _RULES:
         yield from rule(given, raw, reading != "documented")
 
 
@@ -167,9 +169,10 @@ def _subfolders(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[No
 def _workflow(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[Note]:
     trains = given.get("workflow.train", True)
     if not trains and not given.get("workflow.checkpoint", False):
+        only = "it only writes its data set" if given.get("workflow.generate_data") else "it has no I/O"
         raise UsageError(
-            "workflow.train and workflow.checkpoint are both off, so the workload has no I/O: switch one on, such as "
-            "with workflow.train=true (the data set itself is made by dxt-replay stage)"
+            f"workflow.train and workflow.checkpoint are both off, so {only}: switch one on, such as with "
+            "workflow.train=true (the data set itself is made by dxt-replay stage)"
         )
     if given.get("workflow.generate_data"):
         why = "writing the data set is not part of the capture: dxt-replay stage makes it"
@@ -197,6 +200,12 @@ def _checkpoint(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[No
     if code and pause < 0 and not given.get("workflow.train", True):
         why = "DLIO's code sleeps for the absolute value, 1 s where the key is left out"
         yield Note(key=key, value=shown(pause), kind="read as", why=why)
+    if given.get("workflow.checkpoint") and given.get("framework", "tensorflow") == "tensorflow":
+        why = (
+            "TensorFlow's checkpoints are approximate: their temporary files and renames, and what is read back while "
+            "they are written, are left out, and each tensor is one write"
+        )
+        yield _note(given, "workflow.checkpoint", "read as", why)
     given[key] = float(abs(pause)) if code else float(max(pause, 0))
     for count in ("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"):
         given[count] = given.get(count) or 0
@@ -219,7 +228,40 @@ def _record(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[Note]:
         yield from _drop(given, "dataset.record_length_bytes", "dataset.record_dims is given too")
 
 
+def _mlperf(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[Note]:
+    """What MLPerf Storage v3.0's line of DLIO does with PyTorch, which its own workloads use."""
+    trains, of, shuffle = given.get("workflow.train", True), _format(given), "reader.file_shuffle"
+    framework, loader = given.get("framework", "tensorflow"), given["reader.data_loader"]
+    if framework != "pytorch" or (trains and loader != "pytorch"):
+        raise UsageError(
+            f"framework {framework} with reader.data_loader {loader}: the reading v3.0 is known for pytorch alone; use "
+            "another --reading"
+        )
+    if shuffle in given:
+        if given[shuffle] != "seed":
+            why = "MLPerf's code shuffles for any value, off included; random and seed are the same"
+            yield _note(given, shuffle, "read as", why)
+        given[shuffle] = "seed"
+    if of in WHOLE_FILES:
+        yield from _drop(given, "reader.read_type", "MLPerf's readers read a file again for each of its samples")
+    else:
+        yield from _read_type(given, raw, code)
+    if trains and given.get("reader.read_threads", 1) == 1:
+        why = "that MLPerf's code starts up to 8 readers for 1, as many as a rank has cores: the capture has 1"
+        yield Note(key="reader.read_threads", value="1", kind="not expressed", why=why)
+    if given.get("checkpoint.num_checkpoints_read"):
+        why = "that 4 threads read a checkpoint at once, a quarter each: the capture reads one quarter after the other"
+        yield _note(given, "checkpoint.num_checkpoints_read", "not expressed", why)
+    kind = raw.get("storage.storage_type")
+    if trains and of in WHOLE_FILES and kind in ("s3", "aistore", "direct_fs"):
+        why = "that its readers fetch up to 64 files at once, ahead of the batches: files are read as on local_fs"
+        yield Note(key="storage.storage_type", value=shown(kind), kind="not expressed", why=why)
+    given["checkpoint.fsync"] = True
+
+
 _RULES: tuple[Rule, ...] = (
     _workflow, _storage, _loader, _file_shuffle, _sample_shuffle, _compression, _chunks, _read_type, _reader_options,
     _subfolders, _checkpoint, _record,
 )  # fmt: skip
+
+_MLPERF_RULES = (*(rule for rule in _RULES if rule not in (_file_shuffle, _read_type)), _mlperf)

@@ -49,6 +49,15 @@ OLDER_HDF5_READS = ((0, 8), (0, 48), (48, 48), (96, 512), None, (680, 512), (136
 OLDER_HDF5_INDEX_READS = ((1400, 3136),)
 """Reads of the chunk index of such a file where one node holds it."""
 
+HDF5_SIEVE_BYTES = 1 << 16
+"""HDF5's buffer for each dataset that is opened (its "sieve"), which smaller reads fill: `H5Pset_sieve_buf_size`."""
+
+WHOLE_FILES = ("npz", "npy", "jpeg", "png")
+"""Formats whose files MLPerf Storage v3.0 reads whole for each sample, without decoding them."""
+
+CALL_BYTES = 2_147_479_552
+"""Bytes that Linux moves at most in one call."""
+
 ODIRECT_BYTES = 4096
 """What the request of a reader with `odirect` is rounded up to."""
 
@@ -95,12 +104,14 @@ class Layout:
     block_bytes: block size of the file system (`st_blksize`), which Python's buffered files read.
     samples_per_file: samples in each file.
     odirect: whether `.npy` and `.npz` files are read past the page cache.
+    whole: whether files of WHOLE_FILES are read whole and not decoded.
     hdf5: how HDF5 files lie on disk; None for other formats.
     """
 
     block_bytes: int = 4096
     samples_per_file: int = 1
     odirect: bool = False
+    whole: bool = False
     hdf5: Hdf5Reads | None = None
 
 
@@ -179,6 +190,8 @@ def sample_requests(file_format: Format, samples: Samples, layout: Layout) -> Re
         "png": _png,
         "indexed_binary": _indexed_binary,
     }.get(file_format, _untouched)
+    if layout.whole and not layout.odirect and file_format in WHOLE_FILES:
+        template = _whole
     template(requests, samples, layout)
     return requests.requests()
 
@@ -241,6 +254,17 @@ def _buffered(
     requests.reads(np.repeat(sample, 2).reshape(-1, 2)[chosen], offset[chosen], length[chosen])
 
 
+def _whole(requests: RequestList, samples: Samples, layout: Layout) -> None:
+    """Python's `open(path, "rb").read()`: the whole file, then its end."""
+    opens, size = samples.opens, samples.size
+    requests.one(OPEN, opens)
+    requests.one(STAT, opens)
+    requests.one(STAT, opens)
+    requests.run(opens, 0, size, CALL_BYTES)
+    requests.one(READ, opens, size, 0)
+    requests.one(CLOSE, opens)
+
+
 def _npy(requests: RequestList, samples: Samples, layout: Layout) -> None:
     """An `.npy`: the header through Python's buffer, the values through a C stream on the same file."""
     opens, size, block = samples.opens, samples.size, layout.block_bytes
@@ -281,8 +305,19 @@ def _hdf5(requests: RequestList, samples: Samples, layout: Layout) -> None:
             _hdf5_index(requests, samples, hdf5, -(-per_file // hdf5.chunk_rows))
             requests.run(every, begin, begin + row_bytes, hdf5.chunk_bytes)
         else:
-            requests.one(READ, every, hdf5.data_offset + (dataset * per_file + samples.index) * part, part)
+            offset = hdf5.data_offset + (dataset * per_file + samples.index) * part
+            end = hdf5.data_offset + (dataset + 1) * per_file * part
+            requests.one(READ, every, offset, sieved_bytes(offset, part, end))
     requests.one(CLOSE, samples.closes)
+
+
+def sieved_bytes(offset: np.ndarray, wanted: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Bytes that HDF5 reads for the first `wanted` ones at `offset` in a contiguous dataset that ends at `end`.
+
+    A request below HDF5_SIEVE_BYTES fills the buffer of the dataset. DLIO looks the dataset up anew for each sample,
+    and the buffer goes with the dataset that is dropped, so no sample finds there what an earlier one has read.
+    """
+    return np.maximum(wanted, np.minimum(HDF5_SIEVE_BYTES, end - offset))
 
 
 def _hdf5_index(requests: RequestList, samples: Samples, hdf5: Hdf5Reads, rows: int) -> None:

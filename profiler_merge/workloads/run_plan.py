@@ -109,6 +109,11 @@ def _no_steps(workload: Workload, ranks: int) -> str:
             f"{data.num_samples_per_file * needed}, and there are {data.num_files_train}: no step is left; give more "
             "files, or --reading documented"
         )
+    if workload.reading == "v3.0" and data.num_files_train < ranks:
+        return (
+            f"the reading v3.0 deals whole files to the ranks, and there are {data.num_files_train} files for {ranks} "
+            "ranks: give at least as many files as ranks"
+        )
     return (
         f"the training set has {samples} samples and a step of {ranks} ranks takes {needed}: no step is left; give "
         "fewer ranks, a smaller reader.batch_size or more dataset.num_files_train"

@@ -19,11 +19,14 @@ from traces.schema import READ
 TRANSFER_BYTES = 1 << 18
 """TensorFlow's buffer for a TFRecord file where no transfer size is given."""
 
+HEADER_BYTES = 12
+"""Bytes of a record before its content: the length and a checksum of it. Without a buffer they are read alone."""
+
 RECORDS_AHEAD = 2
 """Records that a file holds ready for the interleave: twice its block length of one record."""
 
 SECOND_PASS_AHEAD = 3
-"""Records that an open file holds ready when the iterator over a second pass is dropped."""
+"""Records that an open file holds ready when the iterator over a further pass is dropped."""
 
 OPENED_AHEAD = 2
 """Files opened ahead, as a multiple of the files read in turn."""
@@ -45,7 +48,7 @@ class _Segments:
 class _Reads:
     """Operations of a rank in the order of its lanes' work, arrays (n,).
 
-    segment: which part of a file it reads; those of a second pass are numbered on. needed: whether the fetch waits.
+    segment: which part of a file it reads; those of further passes are numbered on. needed: whether the fetch waits.
     """
 
     segment: np.ndarray
@@ -61,13 +64,14 @@ class _Reads:
 class TfrecordReads:
     """Readers of TFRecord files (`PassReads`).
 
+    transfer_bytes: of a request; 0: files are read without a buffer, a record's header and the rest of it at a time.
     in_turn: files read in turn (T). first_lane: of 3 T lanes, in which files follow each other.
     kept: of how many records a rank keeps one: the number of ranks where all of them read all files; else 1.
     shuffle: records that the shuffle buffer holds before the first batch leaves it; 1 without one.
     batches_ahead: batches in the parsing and in the prefetch buffer.
     by_file: whether rank r reads the files r, r + R ...; else the samples from r `per_rank` on, or all files.
-    fetches: of the pass. again: records of a second pass that the buffers take in before its iterator is dropped, at
-    the end of the last fetch; 0 where there is none.
+    fetches: of the pass. again: records of each further pass that the buffers take in before the iterator is dropped,
+    at the end of the last fetch, which takes their first batch where `fetches` are more than the steps of the share.
     preprocessing: how long samples take to be parsed; None for no time. parsers: batches that are parsed at once.
     """
 
@@ -82,7 +86,7 @@ class TfrecordReads:
     batches_ahead: int
     by_file: bool
     fetches: int
-    again: int = 0
+    again: tuple[int, ...] = ()
     preprocessing: Preprocessing | None = None
     parsers: int = 1
 
@@ -117,7 +121,18 @@ class TfrecordReads:
         """See PassReads."""
         records, per_file = self._step_records, self.share.samples_per_file
         moved = records * int(self.files.size.max(initial=0)) // per_file
-        return max(1, moved // self.transfer_bytes + 4 * (1 + records // per_file))
+        requests = moved // self.transfer_bytes if self.transfer_bytes else 2 * records
+        return max(1, requests + 4 * (1 + records // per_file))
+
+    def _requests(self, size: np.ndarray, record_bytes: np.ndarray) -> np.ndarray:
+        """Requests for so many bytes of records."""
+        return -(-size // self.transfer_bytes) if self.transfer_bytes else 2 * (size // record_bytes)
+
+    def _request_begin(self, number: np.ndarray, record_bytes: np.ndarray) -> np.ndarray:
+        """Where a request begins, in bytes from the first one."""
+        if self.transfer_bytes:
+            return number * self.transfer_bytes
+        return number // 2 * record_bytes + number % 2 * HEADER_BYTES
 
     def _segments(self, rank: int) -> _Segments:
         shared = self.share
@@ -152,44 +167,44 @@ class TfrecordReads:
 
     def _reads(self, rank: int, first: int, last: int) -> _Reads:
         """The operations for the fetches first to last - 1, file by file."""
-        found = self._first_pass(rank, first, last)
-        if last < self.fetches or not self.again:
-            return found
-        more = self._second_pass(rank)
-        return _Reads(
-            **{name: np.concatenate((getattr(found, name), getattr(more, name))) for name in _Reads.__slots__}
-        )
+        parts = [self._first_pass(rank, first, last)]
+        if last == self.fetches:
+            parts += [self._further_pass(rank, number, taken) for number, taken in enumerate(self.again, start=1)]
+        return _Reads(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _Reads.__slots__})
 
-    def _second_pass(self, rank: int) -> _Reads:
-        """What is read of the pass that begins at the end of this one, and closed with it."""
+    def _further_pass(self, rank: int, pass_number: int, again: int) -> _Reads:
+        """What is read of a pass that begins at the end of this one, of `again` records, and closed with it."""
         segments, fetch = self._segments(rank), self.fetches - 1
         number = np.arange(len(segments.file))
-        left = np.maximum(self.again - segments.base[number // self.in_turn], 0)
+        left = np.maximum(again - segments.base[number // self.in_turn], 0)
         taken = np.clip(-(-(left - number % self.in_turn) // self.in_turn), 0, segments.records)
         opened = number < self.lanes + np.count_nonzero(taken == segments.records)
         segment, taken = number[opened], taken[opened]
         records = np.minimum(taken + SECOND_PASS_AHEAD, segments.records[segment])
         whole = records == segments.records[segment]
         stop = records * segments.record_bytes[segment]
-        counts = -(-stop // self.transfer_bytes)
+        counts = self._requests(stop, segments.record_bytes[segment])
         row, place = numbered(counts + 2 + whole)
-        at = (place - 1) * self.transfer_bytes
+        record_bytes = segments.record_bytes[segment[row]]
+        at, until = (self._request_begin(each, record_bytes) for each in (place - 1, place))
         is_read = (place > 0) & (place <= counts[row])
         closes = place == counts[row] + 1 + whole[row]
-        record = np.maximum(at, 0) // segments.record_bytes[segment[row]]
+        record = np.maximum(at, 0) // record_bytes
         position = self._position(segments, segment[row], np.minimum(record, segments.records[segment[row]] - 1))
-        begin = int(segments.base[-1])
+        begin = pass_number * int(segments.base[-1])
         room = begin + np.where(record < RECORDS_AHEAD, np.minimum(position, 0), position) - self._records_ahead
-        follows = np.where(room < 0, 0, 2 * np.minimum(room // self._step_records, fetch - 1) + 1)
+        ended = np.minimum(room // self._step_records, fetch - 1)
+        follows = np.where((room < 0) | (ended < 0), 0, 2 * ended + 1)
+        takes_first = pass_number == 1 and self.fetches > self.share.steps
         size = self.files.size[segments.file[segment[row]]]
         return _Reads(
-            segment=len(segments.file) + segment[row],
+            segment=pass_number * len(segments.file) + segment[row],
             fetch=np.full(len(row), fetch),
-            needed=(place <= counts[row]) & (position < self._step_records),
+            needed=(place <= counts[row]) & (position < self._step_records) & takes_first,
             follows=follows,
             op=np.select([place == 0, closes], [OPEN, CLOSE], READ).astype(np.int8),
             offset=np.where((place == 0) | closes, NO_OFFSET, np.minimum(at, size)),
-            length=np.where(is_read, np.minimum(self.transfer_bytes, size - at), 0),
+            length=np.where(is_read, np.minimum(until, size) - at, 0),
         )
 
     def _first_pass(self, rank: int, first: int, last: int) -> _Reads:
@@ -204,18 +219,21 @@ class TfrecordReads:
         whole = segments.first[chosen] + segments.records[chosen] == self.share.samples_per_file
         # The bytes that a file has beyond its records are read with them.
         stop = np.where(whole, self.files.size[segments.file[chosen]], stop)
-        counts = -(-(stop - start) // self.transfer_bytes)
+        counts = self._requests(stop - start, segments.record_bytes[chosen])
         # Each file is opened, read, met at its end, and closed.
         row, number = numbered(counts + 3)
         is_read = (number > 0) & (number <= counts[row])
-        at = np.minimum(np.maximum(number - 1, 0) * self.transfer_bytes, stop[row] - start[row])
-        segment = chosen[row]
-        record = np.minimum(at // segments.record_bytes[segment], segments.records[segment] - 1)
+        segment, extent = chosen[row], (stop - start)[row]
+        record_bytes = segments.record_bytes[segment]
+        at, until = (
+            np.minimum(self._request_begin(each, record_bytes), extent) for each in (np.maximum(number - 1, 0), number)
+        )
+        record = np.minimum(at // record_bytes, segments.records[segment] - 1)
         position = self._position(segments, segment, record)
         fetch = np.maximum(position - self.shuffle + 1, 0) // self._step_records
         op = np.select([number == 0, number == counts[row] + 2], [OPEN, CLOSE], READ).astype(np.int8)
         offset = np.where(op == READ, start[row] + at, NO_OFFSET)
-        length = np.where(is_read, np.minimum(self.transfer_bytes, stop[row] - start[row] - at), 0)
+        length = np.where(is_read, until - at, 0)
         mine = (fetch >= first) & (fetch < last)
         mine &= whole[row] | (op != READ) | is_read  # the end is met only by who reads up to it
         return _Reads(

@@ -71,12 +71,12 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError
     text = str(value)
-    if "${" in text or "\0" in text or len(text.encode()) > 4000:  # a lone surrogate is a ValueError too
+    if "\0" in text or len(text.encode()) > 4000:  # a lone surrogate is a ValueError too
         raise ValueError
     return text
 
 
-TEXT = ValueType(wanted="text (interpolations, ${...}, are not resolved: write the value)", convert=_text)
+TEXT = ValueType(wanted="text", convert=_text)
 
 OPTIONAL_TEXT = ValueType(wanted=TEXT.wanted, convert=lambda value: None if value is None else _text(value))
 

@@ -41,11 +41,14 @@ class Key:
 
 
 def _code(why: str) -> Dead:
-    return {"head": why, "v2.0": why}
+    return {"head": why, "v2.0": why, "v3.0": why}
 
 
 _ABSENT_IN_V2: Dead = {"v2.0": "this version does not know it"}
-_NO_CHUNK_SIZE: Dead = {"head": "DLIO stores it and nothing reads it: use dataset.hdf5.chunk_dims"}
+_NO_CHUNK_SIZE: Dead = dict.fromkeys(
+    ("head", "v3.0"), "DLIO stores it and nothing reads it: use dataset.hdf5.chunk_dims"
+)
+_V3_ALONE: Dead = dict.fromkeys(("documented", "head", "v2.0"), "MLPerf Storage v3.0 alone knows it (--reading v3.0)")
 _NEVER_READ = _code("DLIO stores it under a name that nothing reads")
 
 _LIVE: tuple[tuple[str, ValueType], ...] = (
@@ -77,6 +80,8 @@ _LIVE: tuple[tuple[str, ValueType], ...] = (
     ("dataset.num_subfolders_eval", whole(0, 1_000_000)),
     ("dataset.file_prefix", NAME_PART),
     ("dataset.generation_buffer_size", whole(1)),
+    ("dataset.skip_listing", FLAG),
+    ("dataset.listing_validation_interval", whole()),
     ("reader.data_loader", choice(description.Loader)),
     ("reader.data_loader_sampler", choice(description.Sampler)),
     ("reader.batch_size", whole(1)),
@@ -88,7 +93,7 @@ _LIVE: tuple[tuple[str, ValueType], ...] = (
     ("reader.file_shuffle", shuffle(description.Shuffle)),
     ("reader.sample_shuffle", shuffle(description.Shuffle)),
     ("reader.read_type", choice(description.ReadType)),
-    ("reader.transfer_size", optional_whole()),
+    ("reader.transfer_size", optional_whole(0)),
     ("reader.preprocess_time", TIMES),
     ("reader.odirect", FLAG),
     ("reader.dont_use_mmap", FLAG),
@@ -141,7 +146,9 @@ _DEAD: Mapping[str, Dead] = {
     "dataset.hdf5.chunk_dims": _ABSENT_IN_V2,
     "dataset.hdf5.num_dset_per_record": _ABSENT_IN_V2,
     "dataset.hdf5.max_shape": _ABSENT_IN_V2,
-    "checkpoint.fsync": _NEVER_READ,
+    "dataset.skip_listing": _V3_ALONE,
+    "dataset.listing_validation_interval": _V3_ALONE,
+    "checkpoint.fsync": {**_NEVER_READ, "v3.0": "MLPerf's writer syncs every checkpoint"},
     "checkpoint.recovery_rank_shift": _NEVER_READ,
 }
 
@@ -158,6 +165,7 @@ NOT_EXPRESSED: Mapping[str, str] = {
     "reader.data_loader_classname": "what your own class reads is not known: the loader is the one of data_loader",
     "reader.reader_classname": "what your own class reads is not known: the reader is the one of the format",
     "checkpoint.checkpoint_mechanism_classname": "what your own class writes is not known: taken as the framework's",
+    "dataset.num_files_generated": "the names of the files have num_files_train in its place",
     "dataset.parquet": "Parquet files cannot be described by DLIO's main line; see the shipped flux and dlrm",
 }
 """Keys whose effect a capture cannot hold, with what is assumed instead."""
@@ -167,7 +175,7 @@ SECRET = "storage.storage_options"
 
 NOT_IO = frozenset(
     {
-        "dataset.keep_files", "dataset.skip_listing", "dataset.listing_validation_interval", "dataset.data_gen_method",
+        "dataset.keep_files", "dataset.data_gen_method",
         "reader.pin_memory", "reader.multiprocessing_context", "reader.transformed_record_dims",
         "reader.transformed_record_element_type", "reader.write_threads", "checkpoint.randomize_tensor",
         "checkpoint.ksm", "workflow.profiling", "workflow.query", "output.folder", "output.log_file",

@@ -9,11 +9,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from profiler_merge.workloads.description import Reading, Workload, WorkloadSource
+from profiler_merge.workloads.description import READINGS, Reading, Workload, WorkloadSource
+from profiler_merge.workloads.interpolation import resolved
 from profiler_merge.workloads.note import Note, shown
 from profiler_merge.workloads.override_text import Override, read_override
 from profiler_merge.workloads.workload_keys import SECRET
-from profiler_merge.workloads.workload_values import workload_from_values
+from profiler_merge.workloads.workload_values import SECTIONS, workload_from_values
 from profiler_merge.workloads.yaml_text import MAX_CHARACTERS, read_yaml
 from traces.errors import UsageError
 
@@ -36,9 +37,10 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
 
 
-def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Reading = "documented") -> ReadWorkload:
+def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Reading | None = None) -> ReadWorkload:
     """The workload of a file, of a folder with `.hydra/config.yaml`, or of a shipped name; `overrides`: `KEY=VALUE`.
 
+    reading: None for that which the description asks for (its key `reading`, which DLIO ignores), else `documented`.
     Raises: UsageError for a source that is not there or not a description, and as `workload_from_values`.
     """
     path = _find(str(source))
@@ -47,10 +49,17 @@ def read_workload(source: str | Path, overrides: Sequence[str] = (), reading: Re
     changes = [read_override(text) for text in overrides]
     for override in changes:
         values = _overridden(values, override)
+    values = resolved(values)
+    asked = values.pop("reading", None) or "documented"
+    own = next((each for each in READINGS if each == asked), None)
+    if own is None:
+        raise UsageError(f"reading: {shown(asked)} is not one of {', '.join(READINGS)}")
     name = path.stem if path.parent == SHIPPED else str(source)
     digest = hashlib.sha256(text.encode()).hexdigest()
     workload, notes = workload_from_values(
-        values, reading=reading, source=WorkloadSource(name=name, sha256=digest, overrides=_kept(overrides, changes))
+        values,
+        reading=reading or own,
+        source=WorkloadSource(name=name, sha256=digest, overrides=_kept(overrides, changes)),
     )
     return ReadWorkload(workload=workload, notes=notes)
 
@@ -98,7 +107,7 @@ def _description(document: Any, path: Path) -> Mapping[Any, Any]:
         if others:
             raise UsageError(f"{path} has {min(others)} beside workload: one of both is the description")
         document = inner
-    if not isinstance(document, Mapping):
+    if not isinstance(document, Mapping) or (document and not SECTIONS & {str(key) for key in document}):
         raise UsageError(
             f"{path} is not a workload description: it should have sections such as dataset, reader and train"
         )

@@ -24,6 +24,7 @@ from profiler_merge.workloads.description import (
     Workload,
     WorkloadSource,
 )
+from profiler_merge.workloads.interpolation import MARK
 from profiler_merge.workloads.note import Note, shown
 from profiler_merge.workloads.readings import apply_reading
 from profiler_merge.workloads.value_types import TIMES, number
@@ -32,7 +33,11 @@ from traces.errors import UsageError
 
 Section = TypeVar("Section")
 
-_SECTIONS = frozenset(name.split(".")[0] for name in {*KEYS, *NOT_IO, *NOT_EXPRESSED} if "." in name)
+_WITH_KEYS = frozenset(name.split(".")[0] for name in {*KEYS, *NOT_IO, *NOT_EXPRESSED} if "." in name)
+
+SECTIONS = _WITH_KEYS | {"data_reader", "framework"}
+"""Top-level keys of a description; a document with none of them is something else."""
+
 _SUBSECTIONS = frozenset({"dataset.hdf5", "model.parallelism", "model.transformer", "output.metric"})
 _DEVIATIONS = {f"{name}_stdev": name for name, key in KEYS.items() if key.takes is TIMES}
 """Key of a standard deviation beside a time -> the key of the time."""
@@ -65,7 +70,9 @@ def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         name = "reader" if section == "data_reader" else str(section)
         if section == "reader" and values.get("data_reader") is not None:
             raise UsageError("the description has both data_reader and reader: DLIO reads data_reader alone; keep one")
-        if name not in _SECTIONS and not isinstance(keys, Mapping):
+        if name == "model" and isinstance(keys, str):  # as DLIO's version 1 and MLPerf Storage v1.0 write it
+            yield "model.name", keys
+        elif name not in _WITH_KEYS and not isinstance(keys, Mapping):
             yield name, keys
         elif keys is not None:
             yield from _keys_of(name, keys)
@@ -138,6 +145,8 @@ def _meant(name: str) -> str:
 
 
 def _checked(name: str, value: Any, wanted: str, convert: Any) -> Any:
+    if isinstance(value, str) and MARK in value:
+        raise UsageError(f"{name}: {shown(value)} refers to what this file does not hold: write the value")
     try:
         return convert(value)
     except (ValueError, OverflowError) as error:

@@ -66,6 +66,7 @@ class KnownReader:
         self._fetched = np.cumsum(loop.kind == FETCH)
         self._floor: dict[int, int] = {}
         self._moment: dict[int, int] = {}
+        self._needed: dict[int, int] = {}
 
     def dependencies(self, batch: OperationBatch) -> Dependencies:
         """Dependencies of these operations, which continue the earlier batches.
@@ -102,7 +103,11 @@ class KnownReader:
         return Dependencies(need=need, floor=floor, gate=gate, gate_count=count, gate_ns=gate_ns, ready_ns=ready_ns)
 
     def _floors(self, lane: int, need: np.ndarray, floor: np.ndarray) -> np.ndarray:
-        """The floors of operations of one lane: no later one of them is needed by an earlier event."""
+        """The floors of operations of one lane: no later one of them is needed by an earlier event, and what nothing
+        needs holds up nothing that needs an operation before it."""
+        reached = np.maximum.accumulate(np.concatenate(([self._needed.get(lane, NO_EVENT)], need)))
+        self._needed[lane] = int(reached[-1])
+        floor = np.where(need == NO_EVENT, np.maximum(floor, reached[:-1] + 1), floor)
         wanted = np.where(need == NO_EVENT, _NEVER, need)
         if wanted.min() < self._floor.get(lane, 0):
             number = int(self._fetched[wanted.min()]) - 1

@@ -69,7 +69,7 @@ def workloads(draw: st.DrawFn) -> dict[str, object]:
 FEW_FILES = {"dataset.num_files_train": 3, "dataset.num_files_eval": 9}
 
 
-@given(workloads(), st.sampled_from(["documented", "head", "v2.0"]), st.sampled_from([1, 2, 4]))
+@given(workloads(), st.sampled_from(["documented", "head", "v2.0", "v3.0"]), st.sampled_from([1, 2, 4]))
 @example(FEW_FILES, "documented", 1)  # no training step, but steps of the evaluation
 @example({"train.total_training_steps": 1, "train.epochs": 3}, "documented", 1)  # an evaluation after the last step
 @settings(max_examples=25)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from profiler_merge.workloads.checkpoint_files import (
-    WRITE_BYTES,
     Shard,
     layers_of_stage,
     loading,
@@ -14,6 +13,7 @@ from profiler_merge.workloads.checkpoint_files import (
     shards_of_rank,
 )
 from profiler_merge.workloads.description import Checkpoint, Model, Parallelism, Transformer, Workload
+from profiler_merge.workloads.request_templates import CALL_BYTES
 from traces.errors import UsageError
 from traces.schema import OPS, READ, WRITE
 
@@ -136,7 +136,7 @@ def test_a_sync_comes_before_the_close():
 def test_large_tensors_take_several_calls():
     (written,) = saving(Workload(framework="pytorch"), shard_of(5 * 10**9))
     lengths = written.length[written.op == WRITE].tolist()
-    assert lengths[1:-1] == [WRITE_BYTES, WRITE_BYTES, 5 * 10**9 - 2 * WRITE_BYTES]
+    assert lengths[1:-1] == [CALL_BYTES, CALL_BYTES, 5 * 10**9 - 2 * CALL_BYTES]
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])

@@ -113,6 +113,7 @@ HDF5_CASES = [
     ({"chunk_size": 1024}, (202, 202), "documented"),
     ({"chunk_size": 65536}, (202, 202), "v2.0"),
     ({"compression": "gzip"}, (500, 500), "head"),
+    ({"compression": "gzip", "compression_level": 9}, (500, 500), "documented"),
     ({"compression": "lzf", "num_samples_per_file": 100}, (50, 50), "head"),
     ({"num_samples_per_file": 40, "hdf5": Hdf5(max_shape=(80, 80))}, (50, 50), "head"),
     (
@@ -177,3 +178,46 @@ def test_many_chunks_are_estimated_and_said_to_be():
     layout = hdf5_layout(Dataset(format="hdf5", chunk_size=100), (400, 400), "documented")
     assert not layout.exact
     assert layout.file_bytes == pytest.approx(174_923, rel=0.001)  # what h5py 3.16 wrote
+
+
+ELEMENTS = ("uint8", "int8", "bool", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64", "float64")
+
+
+def values_of_dlio(shape, element):
+    """Random values as DLIO draws them: float32 in [0, 1), spread over the range of whole numbers."""
+    rng, kind = np.random.default_rng(3), np.dtype(element)
+    if kind.kind == "f" and kind.itemsize >= 4:
+        return rng.random(shape, dtype=kind)
+    values = rng.random(shape, dtype=np.float32)
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        values = values * (limits.max - limits.min) + limits.min
+    return values.astype(kind)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+def test_compressed_hdf5_files_are_as_large_as_h5py_makes_them(tmp_path, element, compression):
+    """Tolerance: 2 % of the data and 1 % of what it was; bool hardly leaves anything."""
+    data = Dataset(
+        format="hdf5", record_dims=(127, 1024), record_element_type=element, compression=compression,
+        hdf5=Hdf5(chunk_dims=(1, 127, 256)),
+    )  # fmt: skip
+    layout = hdf5_layout(data, data.record_dims, "head")
+    values = values_of_dlio(layout.shape, element)
+    with h5py.File(tmp_path / "x.hdf5", "w", libver="latest") as file:
+        file.create_dataset("records_0", data=values, chunks=layout.chunk_shape, compression=compression)
+    with h5py.File(tmp_path / "x.hdf5") as file:
+        stored = file["records_0"].id.get_storage_size()
+    assert layout.data_bytes == pytest.approx(stored, rel=0.02, abs=0.01 * values.nbytes)
+    assert layout.chunk_columns(0)[2].sum() == layout.data_bytes
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_compressed_npz_files_are_as_large_as_numpy_makes_them(tmp_path, element):
+    data = {"format": "npz", "record_dims": (120, 500), "record_element_type": element, "compression": "zip"}
+    files = files_of(num_files_train=2, **data).train
+    values = values_of_dlio((120, 500, 1), element)
+    np.savez_compressed(tmp_path / "x.npz", x=values, y=[0])
+    assert not files.exact
+    assert files.sizes.tolist() == [pytest.approx((tmp_path / "x.npz").stat().st_size, rel=0.02, abs=600)] * 2

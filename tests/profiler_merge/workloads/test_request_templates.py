@@ -93,14 +93,14 @@ def test_images_are_read_as_strace_shows():
 def test_hdf5_reads_headers_and_the_sample():
     layout = Layout(samples_per_file=10, hdf5=Hdf5Reads(older=False, data_offset=2048))
     requests = sample_requests("hdf5", one_sample(43_088, 4096, index=3), layout)
-    assert reads(requests) == [(0, 8), (0, 48), (48, 512), (179, 512), (2048 + 3 * 4096, 4096)]
+    assert reads(requests) == [(0, 8), (0, 48), (48, 512), (179, 512), (2048 + 3 * 4096, 7 * 4096)]
 
 
 def test_an_open_hdf5_file_is_read_once():
     layout = Layout(samples_per_file=10, hdf5=Hdf5Reads(older=False, data_offset=2048, datasets=2))
     sample = one_sample(43_088, 4096, index=3, opens=False, closes=False)
     assert rows(sample_requests("hdf5", sample, layout)) == [
-        ("read", 2048 + 3 * 2048, 2048), ("read", 2048 + 13 * 2048, 2048),
+        ("read", 2048 + 3 * 2048, 7 * 2048), ("read", 2048 + 13 * 2048, 7 * 2048),
     ]  # fmt: skip
 
 

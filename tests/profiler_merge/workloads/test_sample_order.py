@@ -15,7 +15,8 @@ from tests.profiler_merge.workloads.workload_cases import workload_of
 
 def order_of(workload, ranks, epoch=1):
     shared = share(workload, ranks, evaluation=False)
-    return shared, sample_order(workload, shared, epoch=epoch, readers=workload.reader.read_threads)
+    readers = workload.reader.read_threads
+    return shared, sample_order(workload, shared, epoch=epoch, readers=readers, fetches=shared.steps, ahead=0)
 
 
 def read_by(workload, ranks, rank, epoch=1):
@@ -44,7 +45,8 @@ def test_the_code_of_tf_data_closes_the_current_file_after_as_many_samples_as_a_
     first = order.samples(1, 0, 1)
     assert list(zip(first.file.tolist(), first.index.tolist(), strict=True)) == [(4, 0), (0, 1), (0, 2), (0, 3)]
     assert first.opens.tolist() == [True, True, False, False]
-    assert first.closes.tolist() == [False, False, False, True]
+    # DLIO's code leaves file 4 open until its reader ends; here it is closed after its only sample.
+    assert first.closes.tolist() == [True, False, False, True]
     second = order.samples(1, 1, 2)
     assert set(second.file.tolist()) == {2}
     assert order.reader(np.arange(4)).tolist() == [0, 1, 0, 1]
@@ -128,3 +130,47 @@ def test_batches_are_the_same_whatever_is_asked_for_with_them(reading, first, co
     mine = (every.fetch >= first) & (every.fetch < last)
     for name in ("fetch", "file", "index", "opens", "closes"):
         assert np.array_equal(getattr(every, name)[mine], getattr(some, name))
+
+
+def stream_by_hand(*, files, per_file, ranks, rank, streams, number):
+    """(file, index, opened for it) of a stream of DLIO's code, followed with a set of open files."""
+    samples = -(-files * per_file // ranks)
+    dealt = [sample for sample in range(samples) if sample // (samples // streams) % streams == number]
+    found, still_open = [], set()
+    for done, sample in enumerate(dealt, start=1):
+        file = sample // per_file % files if sample else rank * (files // ranks % files)
+        found.append((file, sample % per_file, file not in still_open))
+        still_open.add(file)
+        if done % per_file == 0:
+            still_open.remove(file)
+    return found
+
+
+@settings(max_examples=150)
+@given(
+    files=st.integers(1, 9),
+    per_file=st.integers(1, 5),
+    ranks=st.integers(1, 3),
+    batch=st.integers(1, 4),
+    streams=st.integers(1, 5),
+)
+def test_the_streams_of_the_code_open_what_is_not_open(files, per_file, ranks, batch, streams):
+    if files * per_file % (ranks * batch) or files * per_file < ranks * streams:
+        return
+    workload = workload_of(
+        "hdf5", "tensorflow", files=files, per_file=per_file, batch=batch, readers=streams, reading="v2.0"
+    )
+    shared = share(workload, ranks, evaluation=False)
+    order = sample_order(workload, shared, epoch=1, readers=streams, fetches=shared.steps, ahead=10**6)
+    for rank in range(ranks):
+        found = order.samples(rank, 0, order.batches)
+        stream = order.reader(found.fetch)
+        for number in range(streams):
+            mine = stream == number
+            rows = zip(*(column[mine].tolist() for column in (found.file, found.index, found.opens)), strict=True)
+            assert list(rows) == stream_by_hand(
+                files=files, per_file=per_file, ranks=ranks, rank=rank, streams=streams, number=number
+            )
+            opened = np.cumsum(found.opens[mine].astype(int) - np.append(0, found.closes[mine][:-1]))
+            assert opened.min(initial=1) >= 1
+            assert found.opens[mine].sum() == found.closes[mine].sum()

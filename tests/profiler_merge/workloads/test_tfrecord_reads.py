@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler_merge.workloads.assumed_device import NULL_DEVICE
+from profiler_merge.workloads.generation import generate
 from profiler_merge.workloads.read_ahead import DataFiles
 from profiler_merge.workloads.sample_order import Share
 from profiler_merge.workloads.tfrecord_reads import TfrecordReads
+from tests.profiler_merge.workloads.test_dlio_runs import visits
+from tests.profiler_merge.workloads.workload_cases import workload_of
 from traces.schema import OPS, READ
 
 RECORD = 100
@@ -27,7 +30,7 @@ def reads_of(
     transfer=300,
     shuffle=1,
     ahead=3,
-    again=0,
+    again=(),
     extra=0,
     by_file=True,
 ):
@@ -80,6 +83,13 @@ def test_two_files_in_turn_by_hand():
     ]  # fmt: skip
 
 
+def test_without_a_buffer_records_are_read_as_strace_shows():
+    """TensorFlow 2.21, `TFRecordDataset(buffer_size=0)`: a file of 3 records of 84 bytes, then its end."""
+    reads = reads_of(files=1, per_file=3, batch=3, in_turn=1, transfer=0)
+    shown = [(0, 12), (12, 88), (100, 12), (112, 88), (200, 12), (212, 88), (300, 0)]
+    assert [row[2:] for row in rows(reads, 0, 0, 1) if row[1] == "read"] == shown
+
+
 def test_a_shuffle_buffer_is_filled_before_the_first_batch():
     """Its first 4 records leave it when 19 have come: two whole files, and the first request of two others."""
     reads = reads_of(shuffle=16)
@@ -88,7 +98,7 @@ def test_a_shuffle_buffer_is_filled_before_the_first_batch():
 
 def test_what_a_second_pass_reads_is_what_strace_shows():
     """One file in turn, 4 files of 8 records of 99,915 bytes, 12 records taken in: 5 + 3 + 2 + 2 reads."""
-    reads = reads_of(files=4, in_turn=1, transfer=262, again=12, extra=1)
+    reads = reads_of(files=4, in_turn=1, transfer=262, again=(12,), extra=1)
     found = reads.operations(0, reads.fetches - 1, reads.fetches)
     files = Counter(found.file_id[found.op == READ].tolist())
     assert files == {0: 5, 1: 3, 2: 2, 3: 2}
@@ -104,7 +114,7 @@ def test_what_a_second_pass_reads_is_what_strace_shows():
     ranks=st.integers(1, 4),
     batch=st.integers(1, 6),
     in_turn=st.integers(1, 4),
-    transfer=st.integers(40, 900),
+    transfer=st.just(0) | st.integers(40, 900),
     shuffle=st.integers(1, 30),
     ahead=st.integers(0, 4),
     by_file=st.booleans(),
@@ -156,3 +166,48 @@ def test_fetches_are_the_same_whatever_is_asked_for_with_them(first, count, in_t
     last = min(first + count, reads.fetches)
     apart = [rows(reads, 0, fetch, fetch + 1) for fetch in range(first, last)]
     assert rows(reads, 0, first, last) == [row for each in apart for row in each]
+
+
+def visits_of(tmp_path, *, epochs=2, prefetch=2, shuffle=16, reading="v2.0"):
+    """How often rank 0 opens each of its files and reads of it: a Counter of the visits by path, training and not."""
+    workload = workload_of(
+        "tfrecord",
+        "tensorflow",
+        reading=reading,
+        files=10,
+        evaluation_files=4,
+        per_file=12,
+        record=40_000,
+        batch=6,
+        readers=3,
+        epochs=epochs,
+        reader={
+            "batch_size_eval": 4,
+            "transfer_size": 65_536,
+            "prefetch_size": prefetch,
+            "sample_shuffle": "seed" if shuffle else "off",
+            "shuffle_size": shuffle,
+        },
+    )
+    generate(workload, 2, tmp_path / f"{prefetch}.capture")
+    lanes = visits(tmp_path / f"{prefetch}.capture")
+    found = Counter(path for lane in lanes[0].values() for path, _ in lane)
+    return tuple(sorted(count for path, count in found.items() if part in path) for part in ("train", "valid"))
+
+
+def test_what_repeat_reads_ahead_is_what_real_runs_show(tmp_path):
+    """DLIO v2.0 with these keys visited each file 5 times in training and 5 times in 2 evaluations, and twice where
+    there is one epoch. One of them is taken to be the generation's, which reads each file to index it."""
+    assert visits_of(tmp_path) == ([4] * 5, [4] * 2)
+    assert visits_of(tmp_path, epochs=1, prefetch=3) == ([1] * 5, [1] * 2)
+
+
+def test_what_repeat_reads_ahead_is_bounded_by_the_buffers(tmp_path):
+    """6 batches of 4 are one evaluation. The code takes as many as all epochs have, so 18 here: with room for all
+    of them, each of the 3 evaluations goes on through 2 further passes; without room for any, through none."""
+    train, evaluation = visits_of(tmp_path, epochs=3, prefetch=100)
+    assert (train, evaluation) == ([9] * 5, [9] * 2)
+    assert visits_of(tmp_path, epochs=3, prefetch=0, shuffle=0)[1] == [3] * 2
+    assert visits_of(tmp_path, epochs=3, prefetch=7)[1] == [9] * 2
+    assert visits_of(tmp_path, epochs=3, prefetch=6)[1] == [6] * 2
+    assert visits_of(tmp_path, epochs=3, prefetch=1, reading="documented") == ([3] * 5, [3] * 2)

@@ -87,7 +87,10 @@ def test_what_is_not_a_description_is_refused(tmp_path, monkeypatch, name, text,
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_workloads_are_followed_whole(name):
     found = read_workload(name)
-    assert {note.key for note in found.notes} <= {"model.model_size"}
+    said = {"model.model_size", "reader.sample_shuffle"}
+    if found.workload.framework == "tensorflow":
+        said.add("workflow.checkpoint")  # TensorFlow's checkpoints are approximate
+    assert {note.key for note in found.notes} <= said
     assert found.workload.source.name == name
     assert data_set_files(found.workload).train.total_bytes >= 0
 

@@ -94,7 +94,7 @@ def test_values_arrive_with_their_types():
         ("dataset.record_dims", [4, 0], "a list of whole numbers of 1 or more"),
         ("dataset.record_element_type", "complex", "one of bool, int8"),
         ("dataset.file_prefix", "a/b", "part of a file's name"),
-        ("dataset.data_folder", "${hydra:run.dir}", "interpolations"),
+        ("dataset.data_folder", "${hydra:run.dir}", "refers to"),
         ("train.computation_time", {"type": "cauchy", "x": 1}, "{type: gamma, shape, scale}"),
         ("train.computation_time", {"mean": 1, "stdev": -1}, "is not a number of seconds"),
         ("train.computation_time_stdev", "x", "train.computation_time_stdev: 'x' is not a number"),
@@ -180,7 +180,7 @@ def test_what_stops_dlio_stops_only_the_readings_of_its_code(base, changes, said
 )
 def test_readings_differ(base, changes, documented, code):
     section, key = changes[0][0].split(".")
-    for reading in READINGS:
+    for reading in ("documented", "head", "v2.0"):
         workload, notes = read(base, *changes, reading=reading)
         effective = getattr(getattr(workload, section), key)
         effective = effective.mean_s if isinstance(effective, Distribution) else effective
@@ -224,8 +224,15 @@ def test_spellings_of_the_documentation_are_followed_by_that_reading_alone():
 )
 @pytest.mark.parametrize("reading", READINGS)
 def test_what_is_not_followed_is_listed(key, value, kind, reading):
-    found = notes_of(NPZ, (key, value), reading=reading)
+    found = notes_of(NPZ, ("reader.read_threads", 2), (key, value), reading=reading)
     assert found == ({(key, kind)} if kind else set())
+
+
+@pytest.mark.parametrize("reading", [name for name in READINGS if name != "v3.0"])  # v3.0 refuses TensorFlow
+def test_checkpoints_of_tensorflow_are_said_to_be_approximate(reading):
+    """PyTorch's equal DLIO's request by request; what TensorFlow does beside its final files was not modelled."""
+    assert ("workflow.checkpoint", "read as") in notes_of(TF_NPZ, ("workflow.checkpoint", True), reading=reading)
+    assert notes_of(NPZ, ("workflow.checkpoint", True), reading=reading) == set()
 
 
 def test_an_unknown_key_gets_the_nearest_name():

@@ -81,6 +81,7 @@ _OTHER_READINGS = (
     "npz with evaluations and checkpoints",
     "npz with checkpoints by steps",
     "hdf5, tf.data",
+    "hdf5, streams that do not divide",
     "npz, tf.data, shuffled",
     "indexed binary",
     "tfrecord",
@@ -112,6 +113,10 @@ def _of_reading(reading: str) -> dict[str, tuple[Workload, int]]:
         "csv": made("csv", "pytorch", record=10_000),
         "hdf5": made("hdf5", "pytorch", per_file=4),
         "hdf5, tf.data": made("hdf5", "tensorflow", per_file=4, batch=4),
+        "hdf5, streams that do not divide": made(
+            "hdf5", "tensorflow", files=8, per_file=2, batch=4, readers=3, ranks=1
+        ),
+        "hdf5 of small records": made("hdf5", "pytorch", files=3, per_file=40, record=4096, batch=3, ranks=4),
         "hdf5 in chunks": made("hdf5", "pytorch", per_file=4, dataset={"chunk_size": 10_000}),
         "npz, tf.data": made("npz", "tensorflow", per_file=3, files=24, readers=3, batch=4, record=20_000),
         "npz, tf.data, shuffled": made(
@@ -140,6 +145,8 @@ def _of_reading(reading: str) -> dict[str, tuple[Workload, int]]:
             "tfrecord", "tensorflow", files=32 if reading == "head" else 2, per_file=4, batch=2, ranks=4
         ),
     }
+    if reading == "v3.0":  # it is known for PyTorch alone
+        found = {name: case for name, case in found.items() if case[0].reader.data_loader == "pytorch"}
     return {name: case for name, case in found.items() if reading == "documented" or name in _OTHER_READINGS}
 
 
