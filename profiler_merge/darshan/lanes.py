@@ -54,6 +54,15 @@ def _after_all_before(start_ns: np.ndarray, end_ns: np.ndarray, group: np.ndarra
     return alone
 
 
+def latest_before(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The largest of the values before each in its group, NEVER for the first; `group` (n,) is sorted."""
+    before = np.full(len(values), NEVER, dtype=np.int64)
+    if len(values):
+        inside = group[1:] == group[:-1]
+        before[1:][inside] = _latest(values, group)[:-1][inside]
+    return before
+
+
 def _latest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     """The largest of the values so far in each group; `group` (n,) is sorted."""
     if not len(values) or group[0] == group[-1]:

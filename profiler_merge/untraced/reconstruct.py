@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profiler_merge.darshan.lanes import first_not_below, lanes_from_overlap, lanes_where_clear
+from profiler_merge.darshan.lanes import first_not_below, lanes_from_overlap, lanes_where_clear, latest_before
 from profiler_merge.untraced.data_rows import (
     CountedBatch,
     CountedData,
@@ -37,7 +37,7 @@ from profiler_merge.untraced.traced_operations import (
 )
 from profiler_merge.untraced.transfers import Transfers
 from traces.few_together import few_together
-from traces.schema import OPS
+from traces.schema import OPS, READ, WRITE
 
 MOST_ROWS = 1 << 24
 """Opens, seeks, stats and syncs made for one process, unless more reads and writes are: files with the most of these
@@ -146,6 +146,7 @@ def reconstruct(
     # Where one thread did all that was traced, what it did untraced stays in order with that.
     single = traced.lanes_used(processes) == 1
     wanted[(wanted < 0) & single[columns["process"]]] = 0
+    columns, wanted = _behind_what_came_before(columns, wanted, traced)
     return ReconstructedRows(
         **columns,
         lane=_lanes(columns, wanted, traced, processes),
@@ -192,6 +193,31 @@ def _size(process: CountedData) -> int:
     return int(process.own.count.sum()) + process.dealt + process.files
 
 
+def _behind_what_came_before(
+    columns: dict[str, np.ndarray], wanted: np.ndarray, traced: Traced
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The rows, and their lanes, with opens and the like that begin when what came before them on their lane has ended.
+
+    Their durations are means: some reach into the operation before, and would look like the work of another thread. One
+    that would lose more than half of its duration may be another thread's, and stays.
+    """
+    start, end, process = columns["start_ns"], columns["end_ns"], columns["process"]
+    rows = np.flatnonzero(wanted >= 0)
+    if not len(rows):
+        return columns, wanted
+    of_lane = process[rows] * (1 + int(wanted.max())) + wanted[rows]
+    rows = rows[np.argsort(of_lane, kind="stable")]
+    free_ns = np.maximum(
+        traced.latest_on_lanes(process[rows], wanted[rows], end[rows]), latest_before(end[rows], np.sort(of_lane))
+    )
+    reach = np.maximum(free_ns, start[rows]) - start[rows]
+    moved = (reach > 0) & (2 * reach <= end[rows] - start[rows]) & ~np.isin(columns["op"][rows], (READ, WRITE))
+    columns["start_ns"] = start.copy()
+    columns["start_ns"][rows[moved]] = free_ns[moved]
+    order = _in_order(columns)
+    return {name: values[order] for name, values in columns.items()}, wanted[order]
+
+
 def _lanes(columns: Mapping[str, np.ndarray], wanted: np.ndarray, traced: Traced, processes: int) -> np.ndarray:
     """int32 lane of each row. MPI-IO has lanes of its own: its calls last as long as the POSIX calls in them."""
     start, end, process = columns["start_ns"], columns["end_ns"], columns["process"]
@@ -232,12 +258,16 @@ def _columns(made: Sequence[_MadeOfModule], renames: Mapping[int, Renames]) -> d
     for name, value in (("offset", 0), ("length", 0), ("tie", _AFTER_ALL)):
         of_renames = np.full(renamed, value, dtype=np.int64)
         columns[name] = np.concatenate([getattr(rows, name) for _, rows in parts] + [of_renames])
-    # Of what starts together, what takes no time comes first: it must not follow an operation that ends later.
-    lasts = columns["end_ns"] > columns["start_ns"]
-    order = np.lexsort((columns["tie"], -columns["end_ns"], lasts, columns["start_ns"], columns["process"]))
+    order = _in_order(columns)
     columns = {name: values[order] for name, values in columns.items()}
     columns["api"] = columns["api"].astype(np.int8)
     return columns
+
+
+def _in_order(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    # Of what starts together, what takes no time comes first: it must not follow an operation that ends later.
+    lasts = columns["end_ns"] > columns["start_ns"]
+    return np.lexsort((columns["tie"], -columns["end_ns"], lasts, columns["start_ns"], columns["process"]))
 
 
 def _apis(made: _MadeOfModule) -> tuple[np.ndarray, np.ndarray]:

@@ -64,6 +64,16 @@ def test_an_open_between_is_where_a_pass_begins():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("opens", [1, 2, 3, 4])
+@pytest.mark.parametrize("read_ns", [[1_000], [4_000_000_000], [1_000, 2_000_000_000], []])
+def test_closes_take_no_more_than_was_counted_of_metadata(opens, read_ns):
+    """First and last close are 3.653 s apart; Darshan counted 7 us (F_META_TIME) of all opens and closes together."""
+    times = {"open_start": 100, "open_end": 200, "close_start": 100_000, "close_end": 3_653_100_000, "meta_ns": 7_000}
+    rows = placed(counted([{"opens": opens} | times]), [(0, at, at + 10, 0, 10, False) for at in read_ns])
+    assert sum(end - start for op, _, start, end, _ in rows if op == "close") <= 7_000
+    assert [end for op, _, _, end, _ in rows if op == "close"][-1:] == [3_653_100_000]
+
+
 def test_slow_opens_are_not_given_to_closes():
     """Darshan counts the opens and closes of both passes as one time. The last close came 2 ns after the last read."""
     file = ONE_PASS | {"opens": 2, "open_end": 560, "close_start": 300, "close_end": 672, "meta_ns": 124}

@@ -123,7 +123,8 @@ def test_a_checkpoint_of_streams_is_written_and_renamed(tmp_path):
     named = {row["path"]: row for row in capture.files.to_pylist()}
     assert named["/ckpt/m.data-00000-of-00001"]["size"] == 10
     assert named["/ckpt/m.data-00000-of-00001"]["record_id"] == record_id("/ckpt/m.data-00000-of-00001")
-    assert capture.info.coverage.operations is None
+    assert capture.info.coverage.operations == 0
+    assert capture.info.coverage.traceable == (None, None)
 
 
 def test_a_checkpoint_is_written_on_the_lane_that_reads_its_index(tmp_path):
