@@ -33,14 +33,24 @@ def probably_mapped(files: pa.Table) -> np.ndarray:
     So `numpy.memmap`, `torch.load(mmap=True)` and the like leave their input in Darshan's counters: they seek to the
     end for its size and map it. The page faults that read it are in no counter and in no trace.
     """
+    result: np.ndarray = opened_only(files) & _counted(files, "posix_seeks")
+    return result
 
-    def counted(name: str) -> np.ndarray:
-        values: np.ndarray = files[name].fill_null(0).to_numpy()
-        return values > 0
 
+def opened_only(files: pa.Table) -> np.ndarray:
+    """Files, bool (n,), that were opened at POSIX and neither read nor written at any interface.
+
+    With data in them they were mapped, most likely: `mmap`, pyarrow's memory_map and safetensors ask for the size by
+    fstat, which is not counted. Some are only looked at, or locked.
+    """
     moved = np.zeros(files.num_rows, dtype=bool)
     for interface in ("posix", "stdio", "mpiio", "h5d"):
-        moved |= counted(f"{interface}_reads") | counted(f"{interface}_writes")
+        moved |= _counted(files, f"{interface}_reads") | _counted(files, f"{interface}_writes")
     standard = pc.starts_with(files["path"], "<").to_numpy(zero_copy_only=False)  # <STDIN> and its like
-    result: np.ndarray = counted("posix_opens") & counted("posix_seeks") & ~moved & ~standard
+    result: np.ndarray = _counted(files, "posix_opens") & ~moved & ~standard
     return result
+
+
+def _counted(files: pa.Table, name: str) -> np.ndarray:
+    values: np.ndarray = files[name].fill_null(0).to_numpy()
+    return values > 0

@@ -8,6 +8,9 @@ RECORDING_MARK = "recording.txt"
 """Stands in the folder of what `dxt-replay record` recorded, and names the command: its logs are of one job. A folder
 without it is not a recording, and is never replaced."""
 
+UNSEEN = "unseen.json"
+"""Beside it: what the job read through mapped files and sockets, which no trace holds."""
+
 _WRITTEN_BY_RECORDERS = re.compile(
     r"(?:.*/)?dxt-anchor\..+\.bin|.*/plugins/profile/.*|.*\.profile-empty"
     r"|.+\.xplane\.pb|.+\.input_pipeline\.pb|.+\.trace\.json(?:\.gz)?|.+\.darshan(?:_partial)?",

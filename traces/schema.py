@@ -44,6 +44,9 @@ READING_WAITS = ("next_batch", "enumerate(DataLoader)#_SingleProcessDataLoaderIt
 """`spans.name` of an `input_wait` in which the training thread reads or makes the batch itself. Under any other name it
 waits for threads or processes that do."""
 
+EVALUATION_NAMES = ("evaluation", "evaluate", "eval", "validation", "validate")
+"""`spans.name` of an `other` span in which the model is evaluated: its time is no time of a training step."""
+
 _ENUM = pa.dictionary(pa.int8(), pa.string())
 VOCABULARY: Mapping[str, tuple[str, ...]] = {
     "op": OPS,
@@ -271,16 +274,38 @@ class RankClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """Trace coverage: traced / counted, 1.0 where everything was traced; None where nothing was counted.
+class Unseen:
+    """Bytes that a job read and no trace holds.
 
-    bytes, operations: of the whole job.
-    ranks: rank -> (bytes, operations).
+    kind: mapped, by page faults of a mapped file; socket, from a peer. name: the path, or "address:port".
+    bytes: the least that it can have been; None where nobody knows.
+    """
+
+    kind: Literal["mapped", "socket"]
+    name: str
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Trace coverage: traced / (counted + unseen), 1.0 where everything was traced; None where it is not known.
+
+    bytes, operations: of the whole job. ranks: rank -> (bytes, operations), of what was counted.
+    without_streams: (bytes, operations) beside the C library's streams, which DXT never traces and which are rebuilt
+    from counters; None where nothing went through them.
+    unseen: what no counter holds either; the operations leave it out.
     """
 
     bytes: float | None
     operations: float | None
     ranks: Mapping[int, tuple[float | None, float | None]] = field(default_factory=dict)
+    without_streams: tuple[float | None, float | None] | None = None
+    unseen: tuple[Unseen, ...] = ()
+
+    @property
+    def traceable(self) -> tuple[float | None, float | None]:
+        """(bytes, operations): what was traced of that which DXT can trace. Below 1, a part of the trace is missing."""
+        return (self.bytes, self.operations) if self.without_streams is None else self.without_streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,9 @@ RECORDS = 65536
 EXCLUDED_ROOTS = ("etc", "dev", "usr", "bin", "boot", "lib", "opt", "sbin", "sys", "proc", "var")
 """Top-level folders whose files Darshan leaves out by itself."""
 
+SHARED_MEMORY = "/dev/shm"
+"""A file system in memory below /dev: its files are data, as elsewhere."""
+
 _NOT_DATA = (
     r"\.py$",
     r"\.pyc(\.[0-9]+)?$",
@@ -56,7 +59,7 @@ def module_memory_mib(dxt_mib: int) -> int:
 
 
 def config_text(dxt_mib: int, include: Iterable[str] = ()) -> str:
-    """The text of DARSHAN_CONFIG_PATH. `include`: folders to trace though they lie where Darshan leaves files out."""
+    """The text of DARSHAN_CONFIG_PATH. `include`: folders and files to trace where Darshan leaves files out."""
     lines = [
         "# Written by dxt-replay record. Read by Darshan 3.4.0 and later.",
         f"MAX_RECORDS {dxt_mib * 1024} DXT_POSIX,DXT_MPIIO",
@@ -66,7 +69,7 @@ def config_text(dxt_mib: int, include: Iterable[str] = ()) -> str:
         f"NAME_EXCLUDE {','.join(_NOT_DATA)} *",
         f"APP_EXCLUDE (^|/)({_NOT_THE_JOB})$",
     ]
-    lines += [f"NAME_INCLUDE ^{_pattern(folder)}/ *" for folder in include]
+    lines += [f"NAME_INCLUDE ^{_pattern(path)}(/|$) *" for path in (SHARED_MEMORY, *include)]
     return "\n".join(lines) + "\n"
 
 

@@ -46,7 +46,7 @@ def set_up(
     Raises: RecordingError when the library cannot be loaded, writes no log, or was built without DXT.
     """
     config = folder / CONFIG
-    wanted = [*include, *_data_folders(command), str(folder)]
+    wanted = [*include, *_data_places(command), str(folder)]
     named = dict.fromkeys(path for path in wanted if settings.needs_include(path))
     config.write_text(settings.config_text(dxt_mib, named), encoding="utf-8", errors="surrogateescape")
     job = secrets.randbelow(2**31 - 1) + 1  # Darshan keeps 32 bits with a sign
@@ -126,10 +126,16 @@ def _facts(path: Path, place: Path) -> tuple[str, bool, bool]:
     return log.job.metadata.get("lib_ver", ""), "DXT_POSIX" in log.modules, path.parent != place
 
 
-def _data_folders(command: Sequence[str]) -> list[str]:
-    """Folders that the command names, also behind `=`: data that lie where Darshan leaves files out are wanted."""
-    words = [word.rpartition("=")[2] for word in command]
-    return [word for word in words if word.startswith("/") and len(Path(word).parts) > 2 and os.path.isdir(word)]
+def _data_places(command: Sequence[str]) -> list[str]:
+    """Folders and files that the command names, also behind `=`, and its working directory: data that lie where Darshan
+    leaves files out are wanted. A folder for output may not exist yet. Programs and scripts are no data."""
+    words = [word.rpartition("=")[2] for word in command[1:]]
+    named = [word for word in words if word.startswith("/") and len(Path(word).parts) > 2 and not _is_program(word)]
+    return [*named, os.getcwd()]
+
+
+def _is_program(path: str) -> bool:
+    return path.endswith((".py", ".sh")) or (os.path.isfile(path) and os.access(path, os.X_OK))
 
 
 def _hdf5_libraries(library: Path, command: Sequence[str], environment: Mapping[str, str]) -> list[Path]:

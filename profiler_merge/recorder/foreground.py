@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -15,7 +15,7 @@ from traces.errors import UsageError
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 LOOK_S = 0.2
-"""How often the command is looked at without a signal, where another thread of this process took the signal."""
+"""How often the command is looked at without a signal: another thread of this process may have taken the signal."""
 
 _BY_KERNEL = 0x80
 """Code of a signal that the terminal sent (SI_KERNEL): the command, of the same process group, has it already."""
@@ -45,17 +45,23 @@ def signals_held() -> Iterator[set[int]]:
 
 
 def run_in_foreground(
-    words: Sequence[str], environment: Mapping[str, str], mask: set[int], *, output: int | None = None
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    mask: set[int],
+    *,
+    output: int | None = None,
+    look: Callable[[int], None] = lambda pid: None,
 ) -> Ended:
     """Run a command to its end. Signals sent to this process go on to the command; this process outlives them.
 
     `mask`: as `signals_held` gives it; the command starts with it. `output`: the descriptor that takes the command's
-    standard output, None for this process's own. A signal that came before the start ends this process as usual.
+    standard output, None for this process's own. `look`: called with the command's pid, each LOOK_S or so while it
+    runs, and not for long. A signal that came before the start ends this process as usual.
     Raises: UsageError when the command cannot be started.
     """
     if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return _Command(_start(words, environment, mask, output)).wait()
+    return _Command(_start(words, environment, mask, output), look).wait()
 
 
 def _start(words: Sequence[str], environment: Mapping[str, str], mask: set[int], output: int | None) -> int:
@@ -78,8 +84,8 @@ def _start(words: Sequence[str], environment: Mapping[str, str], mask: set[int],
 class _Command:
     """The running command."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pid: int, look: Callable[[int], None]) -> None:
+        self._pid, self._look = pid, look
         self._came: list[int] = []
 
     def wait(self) -> Ended:
@@ -89,6 +95,7 @@ class _Command:
                 if ended:
                     code = os.waitstatus_to_exitcode(status)
                     return Ended(status=128 - code if code < 0 else code, signals=tuple(self._came))
+                self._look(self._pid)
                 info = signal.sigtimedwait((*FORWARDED, signal.SIGCHLD), LOOK_S)
                 if info is not None and info.si_signo != signal.SIGCHLD:
                     self._pass_on(info.si_signo, has_it=info.si_code == _BY_KERNEL)

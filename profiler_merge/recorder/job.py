@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from profiler_merge.recorder.job_script import script_text
 from profiler_merge.recorder.launch_line import is_launched, with_prefix
 from profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace
 from profiler_merge.recorder.tracer import DARSHAN, DFTRACER, STRACE, Tracer
+from profiler_merge.recorder.watch import Watch
 from traces.errors import RecordingError, UsageError
+from traces.recorder_files import UNSEEN
 
 _LEAST_STEP_NS = 1_000_000
 """A difference between two clocks that two looks, one after the other, never make up."""
@@ -103,7 +106,10 @@ def record_job(
         tracer, script, job = _prepared(found, folder, command, options)
     words = with_prefix(command, [str(script)], lambda word: _is_program(word, environment))
     ahead_ns = _ahead_ns()
-    ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output)
+    watch = Watch()
+    ended = run_in_foreground(words, without_darshan(environment), mask, output=options.output, look=watch.look)
+    with suppress(OSError):
+        watch.write(folder / UNSEEN)
     recorded = _collect(folder, tracer, ended, job)
     return replace(recorded, warnings=(*recorded.warnings, *_clock_was_set(_ahead_ns() - ahead_ns)))
 

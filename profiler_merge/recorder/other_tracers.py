@@ -18,7 +18,7 @@ CALLS = (
     "read,pread64,readv,preadv,preadv2,write,pwrite64,writev,pwritev,pwritev2,open,openat,openat2,creat,close,lseek,dup,"
     "dup2,dup3,fcntl,mmap,msync,sendfile,copy_file_range,splice,fsync,fdatasync,sync_file_range,ftruncate,fallocate,"
     "rename,renameat,renameat2,unlink,unlinkat,stat,lstat,fstat,newfstatat,statx,mkdir,mkdirat,clone,clone3,fork,vfork,"
-    "execve,exit_group,chdir,fchdir,io_submit,io_uring_enter"
+    "execve,exit_group,chdir,fchdir,io_submit,io_uring_enter,recvfrom,recvmsg"
 )
 """System calls that the operations of a job are rebuilt from. A machine may lack some: each is asked for with `?`."""
 
@@ -42,7 +42,7 @@ def find_strace(environment: Mapping[str, str]) -> Tracer:
     done = subprocess.run([program, "-V"], capture_output=True, text=True, check=False)
     found = re.search(r"version (\d+)\.(\d+)", done.stdout)
     version = (int(found.group(1)), int(found.group(2))) if found else (0, 0)
-    options = ["-f", "-ttt", "-T", "-y", "-s", "0", "-q", "-D", "-e", "signal=none"]
+    options = ["-f", "-ttt", "-T", "-yy", "-s", "0", "-q", "-D", "-e", "signal=none"]
     options += ["--seccomp-bpf"] if version >= _FIRST_WITH_SECCOMP else []
     options += ["-e", "trace=" + ",".join(f"?{name}" for name in CALLS.split(","))]
     tried = subprocess.run(

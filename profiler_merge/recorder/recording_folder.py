@@ -11,11 +11,11 @@ from pathlib import Path
 
 from traces.errors import TargetError
 from traces.output import DirectoryKind, check_output, new_directory, refusal
-from traces.recorder_files import RECORDING_MARK
+from traces.recorder_files import RECORDING_MARK, UNSEEN
 
 LOGS, PROFILES, CHECK, KILLED = "logs", "profile", "check", "killed"
 SCRIPT, CONFIG, PYTHON = "job.sh", "darshan.conf", "python"
-_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, PYTHON}
+_NAMES = {RECORDING_MARK, LOGS, PROFILES, CHECK, KILLED, SCRIPT, CONFIG, PYTHON, UNSEEN}
 
 
 def _objection(path: Path) -> str | None:

@@ -11,11 +11,16 @@ from traces.units import format_counted
 
 NOT_KEPT = -1
 
-_SYSTEM = re.compile(rb"/(bin|boot|dev|etc|lib|lib32|lib64|opt|proc|sbin|sys|usr|var)(/|\Z)")
-"""Where Darshan does not look either, unless it is configured to (`darshan-core.c`, its default exclusions)."""
+_SYSTEM = re.compile(
+    rb"/(bin|boot|dev(?!/shm/)|etc|lib|lib32|lib64|proc|sbin|sys|usr)(/|\Z)"
+    rb"|/var/(cache|db|lib|lock|log|mail|run|spool)(/|\Z)|/opt/(.*/)?(bin|etc|include|lib|lib64|libexec|share)(/|\Z)"
+)
+"""Folders of the system, and of programs below /opt: what else lies there (/opt/data, /var/tmp, /dev/shm) are data."""
+_NO_FILE = re.compile(rb"/(dev|proc)/(?!shm/(?!sem\.[^/]*\Z))")
+"""Devices, what the kernel says, and named semaphores (sem_overview(7)), of which multiprocessing makes many."""
 _SOFTWARE = re.compile(
-    rb"\.(py|pyc|pyi|pyd|pth|so|egg-link)\Z|\.so\.[\d.]+\Z|/(site|dist)-packages(/|\Z)|/lib/python\d[\d.]*(/|\Z)"
-    rb"|/__pycache__(/|\Z)|/pyvenv\.cfg\Z|-info/[^/]+\Z"
+    rb"\.(py|pyc|pyi|pyd|so|egg-link)\Z|\.so\.[\d.]+\Z|/(site|dist)-packages(/|\Z)|/lib/python\d[\d.]*(/|\Z)"
+    rb"|/__pycache__(/|\Z)|/pyvenv\.cfg\Z|\.(dist|egg)-info/[^/]+\Z"
 )
 
 
@@ -45,8 +50,10 @@ class PathNumbers:
     def _add(self, path: bytes) -> int:
         number, text = NOT_KEPT, path.decode("utf-8", "backslashreplace")
         included = any(fnmatchcase(text, glob) for glob in self._include)
-        if not path.startswith(b"/") or path.startswith((b"/dev/", b"/proc/", b"/memfd:", b"/anon_hugepage")):
-            pass  # A pipe, a socket, a device: not a file.
+        if not path.startswith(b"/") or path.startswith((b"/memfd:", b"/anon_hugepage")):
+            pass  # a pipe, a socket, memory: not a file
+        elif not included and _NO_FILE.match(path):
+            pass
         elif not included and _SYSTEM.match(path):
             self._reasons[path] = "system"
         elif not included and _SOFTWARE.search(path):
@@ -70,9 +77,9 @@ class PathNumbers:
     def warnings(self) -> list[str]:
         """What was left out, where it was anything."""
         said = [
-            (self.dropped["system"], "files of the system (/usr, /etc, /opt, /var and their like)"),
+            (self.dropped["system"], "files of the system (/usr, /etc, /var/lib and their like)"),
             (self.dropped["software"], "Python code and libraries"),
         ]
         parts = [f"{format_counted(calls, 'operation')} on {what}" for calls, what in said if calls]
-        left_out = f"left out, as Darshan leaves them out or as they load programs: {'; '.join(parts)}"
+        left_out = f"left out, as they load programs: {'; '.join(parts)}"
         return [f"{left_out} (--include GLOB keeps files)"] if parts else []

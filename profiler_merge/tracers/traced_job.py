@@ -56,6 +56,8 @@ class TracedJob:
     clock_ns: what has to be added to its times to get CLOCK_REALTIME, as (least, most).
     paths: exact path by number of the file. sizes: the greatest size seen, by number.
     mapped: files of which parts were mapped into memory, whose reads are page faults and in no trace.
+    received: bytes received through sockets from outside the job, by "address:port".
+    received_of_unknown: bytes received through sockets of which the trace does not show who sent them.
     suspect: file -> operations whose offset may be wrong.
     left_out: files of `paths` on which no operation is kept, such as those that are folders of others.
     spans: of a rank, in CLOCK_REALTIME, where the program was annotated.
@@ -73,6 +75,8 @@ class TracedJob:
     complete: bool
     sizes: Mapping[int, int] = field(default_factory=dict)
     mapped: frozenset[int] = frozenset()
+    received: Mapping[str, int] = field(default_factory=dict)
+    received_of_unknown: int = 0
     suspect: Mapping[int, int] = field(default_factory=dict)
     left_out: frozenset[int] = frozenset()
     spans: Mapping[int, SpanColumns] = field(default_factory=dict)

@@ -100,9 +100,11 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
         rows=rows,
         paths=paths.paths,
         left_out=paths.folders(),
-        complete=not (damage or unfollowed or calls.mapped or any(calls.left_out[what] for what in HIDDEN.values())),
+        complete=not (damage or unfollowed or any(calls.left_out[what] for what in HIDDEN.values())),
         sizes=calls.positions.greatest_sizes(),
         mapped=frozenset(calls.mapped),
+        received=calls.sockets.by_peer(),
+        received_of_unknown=calls.sockets.of_unknown_peers(),
         suspect=dict(calls.positions.suspect),
         warnings=(*damage.warnings(), *notes, *paths.warnings(), *_warnings(calls, span, unfollowed)),
     )

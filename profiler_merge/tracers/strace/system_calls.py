@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from profiler_merge.tracers.open_files import UNKNOWN, OpenFile, Positions
 from profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
+from profiler_merge.tracers.strace.sockets import Sockets
 from profiler_merge.tracers.strace.strace_lines import Call, unescape
 from profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks
 from profiler_merge.tracers.traced_rows import TracedRows
@@ -21,6 +22,8 @@ POSIX = APIS.index("POSIX")
 OPEN, CLOSE, STAT, SYNC, SEEK, RENAME = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek", "rename"))
 
 _DESCRIPTOR = re.compile(rb"\s*(\d+)<((?:[^>\\]|\\.)*)>(\(deleted\))?")
+_DEVICE = re.compile(rb"<(char|block) [\d:]+\Z")
+"""Behind a path, as -yy shows it up to the first bracket; one in the path itself is escaped."""
 _NUMBER = re.compile(rb"\s*(\d+)")
 _FOLDER = re.compile(rb"\s*(?:AT_FDCWD|\d+)<((?:[^>\\]|\\.)*)>(?:\(deleted\))?,\s*")
 _TEXT = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"')
@@ -47,7 +50,10 @@ HIDDEN = {b"io_uring_enter": "io_uring", b"io_submit": "io_submit"}
 
 
 class SystemCalls:
-    """Turns calls into operations. `seen`: calls of each name; `mapped`: files of which parts were mapped."""
+    """Turns calls into operations.
+
+    seen: calls of each name. mapped: files of which parts were mapped. sockets: what was received on them.
+    """
 
     def __init__(self, rows: TracedRows, paths: PathNumbers) -> None:
         self._rows, self._paths = rows, paths
@@ -55,11 +61,13 @@ class SystemCalls:
         self.seen: Counter[bytes] = Counter()
         self.left_out: Counter[str] = Counter()
         self.mapped: set[int] = set()
+        self.sockets = Sockets()
         self._numbers: dict[bytes, int] = {}
         self._renamed: set[int] = set()
         self._effects: dict[bytes, Callable[[Task, Call], None]] = {
             **dict.fromkeys(_AT_POSITION, self._move),
             **dict.fromkeys(_AT_OFFSET, self._move_at),
+            **dict.fromkeys((b"recvfrom", b"recvmsg"), self._receive),
             **dict.fromkeys((b"open", b"openat", b"openat2", b"creat"), self._open),
             **dict.fromkeys((b"dup", b"dup2", b"dup3"), self._dup),
             **dict.fromkeys((b"fsync", b"fdatasync", b"sync_file_range", b"syncfs"), self._sync),
@@ -93,7 +101,9 @@ class SystemCalls:
         """The file of a path as strace shows it."""
         number = self._numbers.get(shown)
         if number is None:
-            number = self._numbers[shown] = self._paths.number(unescape(shown).removesuffix(b" (deleted)"))
+            is_device = _DEVICE.search(shown) is not None
+            path = unescape(shown).removesuffix(b" (deleted)")
+            number = self._numbers[shown] = NOT_KEPT if is_device else self._paths.number(path)
         elif number == NOT_KEPT:
             self._paths.number(unescape(shown))
         return number
@@ -136,11 +146,16 @@ class SystemCalls:
     # The calls.
 
     def _move(self, task: Task, call: Call) -> None:
-        opened = self._opened(task, call.arguments)
+        opened, op = self._opened(task, call.arguments), _AT_POSITION[call.name]
         if opened is not None:
-            op = _AT_POSITION[call.name]
             offset = self.positions.moved(opened, call.result, is_write=op == WRITE)
             self._add(task, call, op, opened.file, offset, call.result)
+        else:
+            self.sockets.note(call.arguments, call.result if op == READ else 0)
+
+    def _receive(self, task: Task, call: Call) -> None:
+        if b"MSG_PEEK" not in call.arguments:  # what is only looked at is received again
+            self.sockets.note(call.arguments, call.result)
 
     def _move_at(self, task: Task, call: Call) -> None:
         opened = self._opened(task, call.arguments)
@@ -173,7 +188,9 @@ class SystemCalls:
         descriptor = _NUMBER.match(call.arguments)
         if descriptor is not None:
             task.descriptors.pop(int(descriptor[1]), None)
-        if opened is not None and opened.closed_by(task.process.number):
+        if opened is None:
+            self.sockets.note(call.arguments, 0)
+        elif opened.closed_by(task.process.number):
             self._add(task, call, CLOSE, opened.file)
 
     def _seek(self, task: Task, call: Call) -> None:

@@ -23,9 +23,9 @@ def test_the_file_gives_dxt_its_memory_and_the_region_room_for_it() -> None:
 
 
 def patterns(text: str, key: str) -> list[str]:
-    """The regular expressions of a line, divided as Darshan divides them."""
-    (line,) = [line for line in text.splitlines() if line.startswith(f"{key} ")]
-    return line.split()[1].split(",")
+    """The regular expressions of all lines with a key, divided as Darshan divides them."""
+    lines = [line for line in text.splitlines() if line.startswith(f"{key} ")]
+    return [pattern for line in lines for pattern in line.split()[1].split(",")]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,17 @@ def test_pythons_own_files_are_left_out_and_data_are_not(path: str, left_out: bo
 
 
 def test_an_included_folder_is_matched_as_it_is_spelled() -> None:
-    (pattern,) = patterns(settings.config_text(64, ["/opt/my data, v1.0/(x)"]), "NAME_INCLUDE")
+    _, pattern = patterns(settings.config_text(64, ["/opt/my data, v1.0/(x)"]), "NAME_INCLUDE")
     assert re.search(pattern, "/opt/my data, v1.0/(x)/a")
+    assert re.search(pattern, "/opt/my data, v1.0/(x)")
+    assert not re.search(pattern, "/opt/my data, v1.0/(x)y")
     assert not re.search(pattern, "/opt/my data, v1.0/y/a")
+
+
+def test_files_in_memory_are_always_recorded() -> None:
+    (pattern,) = patterns(settings.config_text(64), "NAME_INCLUDE")
+    assert re.search(pattern, "/dev/shm/x/a.bin")
+    assert not re.search(pattern, "/dev/null")
 
 
 @pytest.mark.parametrize("name", ["/usr/bin/uname", "sh", "bash", "/opt/cuda/bin/nvcc", "c++"])

@@ -63,7 +63,7 @@ def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
     result = merge(files, [], tmp_path / "a.capture", MergeOptions())
     assert (len(result.info.ranks), result.operations, result.reconstructed) == (1, 803, 0)
     assert result.info.sources[0].kind == "strace"
-    assert any("mapped into memory: /scratch/train/data/raw.bin" in text for text in result.info.warnings)
+    assert any("memory-mapped: /scratch/train/data/raw.bin" in text for text in result.info.warnings)
     assert result.info.coverage.bytes is None
     capture = open_capture(result.capture)
     assert np.isin(np.array([b"/scratch/train/data/ck11.pkl"]), exact_paths(capture.files)).all()

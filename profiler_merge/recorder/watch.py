@@ -1,0 +1,210 @@
+"""What a job reads past every tracer: through mapped files and through sockets. Looked at from outside, in /proc.
+
+A page fault is no call, and an object store's client reads from a socket, so that a complete trace of all calls on
+files can hold next to nothing of what the job read. While the job runs its processes are looked at now and then: which
+data files they have mapped and how much of these is in their memory, and how much each TCP connection has received.
+What came and went between two looks is missed: all of it is a least amount. Linux only; the standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+
+SHARE = 50
+"""A look that takes a time is followed by this many times of it without one: 2 % of one processor at most."""
+
+_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (....) [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) (\d+) +(/.*)")
+_NOT_DATA = re.compile(
+    rb"\A/(dev/|proc/|sys/|usr/|etc/|lib|bin/|sbin/|var/(cache|lib|run)/|memfd:|anon_hugepage|SYSV)"
+    rb"|/(site|dist)-packages/|/lib/python\d|\.so(\.[\d.]+)?\Z|\.pyc?\Z|_mmap-log-[^/]*\.darshan\Z| \(deleted\)\Z"
+)
+"""Mapped files of the system and of programs, shared memory that has no name any more, and Darshan's own."""
+
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_DIAG, _DUMP, _DONE, _ERROR, _BY_FAMILY = 4, 0x301, 3, 2, 20
+_HEADER, _REQUEST, _MESSAGE = struct.Struct("=IHHII"), struct.Struct("=BBBBI48s"), struct.Struct("=BBBB48sIIIII")
+_INFO, _RECEIVED_AT = 2, 128
+"""The attribute with `struct tcp_info`, and where `tcpi_bytes_received` is in it (Linux 4.1)."""
+
+
+@dataclass(slots=True)
+class _Mapped:
+    size: int = 0
+    resident: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """A TCP socket: of which inode, between which ends ("address:port"), and what it has received, bytes."""
+
+    inode: int
+    own: str
+    peer: str
+    received: int
+
+
+class Watch:
+    """The processes that one process starts, itself included, looked at again and again."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[str, _Mapped] = {}
+        self._received: dict[tuple[str, str], int] = {}
+        self._next_s = 0.0
+
+    def look(self, pid: int) -> None:
+        """Look at a process and at all that it started, unless the last look was just now."""
+        begin_s = time.monotonic()
+        if begin_s < self._next_s:
+            return
+        inodes: set[int] = set()
+        for each in descendants(pid):
+            with suppress(OSError, ValueError):
+                self._look_at_mappings(each)
+            inodes |= _socket_inodes(each)
+        if inodes:
+            self._look_at_sockets(inodes)
+        self._next_s = time.monotonic() + SHARE * (time.monotonic() - begin_s)
+
+    def _look_at_mappings(self, pid: int) -> None:
+        maps = Path(f"/proc/{pid}/maps").read_bytes()
+        if not any(True for _ in data_mappings(maps)):
+            return
+        for path, (size, resident) in mapped_files(Path(f"/proc/{pid}/smaps").read_bytes()).items():
+            entry = self._mapped.setdefault(os.fsdecode(path), _Mapped())
+            entry.size = max(entry.size, size)
+            entry.resident[pid] = max(entry.resident.get(pid, 0), resident)
+
+    def _look_at_sockets(self, inodes: set[int]) -> None:
+        found = list(_connections())
+        ours = {each.own for each in found if each.inode in inodes}
+        for each in found:
+            # What the processes of a job send each other is no input.
+            if each.inode in inodes and each.peer not in ours and each.received:
+                key = (each.own, each.peer)
+                self._received[key] = max(self._received.get(key, 0), each.received)
+
+    def found(self) -> dict[str, object]:
+        """Mapped files with what was in memory of them, and bytes received by peer, for `unseen.json`."""
+        peers: dict[str, int] = {}
+        for (_, peer), received in self._received.items():
+            peers[peer] = peers.get(peer, 0) + received
+        return {
+            "mapped": {
+                path: {"size": entry.size, "bytes": min(sum(entry.resident.values()), entry.size)}
+                for path, entry in sorted(self._mapped.items())
+            },
+            "received": dict(sorted(peers.items())),
+        }
+
+    def write(self, path: Path) -> None:
+        """Write what was found, where anything was."""
+        found = self.found()
+        if any(found.values()):
+            path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8", errors="surrogateescape")
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """A process and all that it started, as long as their parents live."""
+    yield pid
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
+                    yield from descendants(int(child))
+
+
+def data_mappings(maps: bytes) -> Iterator[bytes]:
+    """Paths of the mapped files in the text of /proc/PID/maps or smaps that are neither programs nor of the system."""
+    found = [match.groups() for match in map(_MAPPING.fullmatch, maps.splitlines()) if match]
+    programs = {path for _, _, how, _, _, path in found if b"x" in how}
+    for path in {path for *_, path in found}:
+        if path not in programs and _NOT_DATA.search(path) is None:
+            yield path
+
+
+def mapped_files(smaps: bytes) -> Mapping[bytes, tuple[int, int]]:
+    """Path -> (bytes that are mapped, bytes of these in memory), from the text of /proc/PID/smaps."""
+    wanted = set(data_mappings(smaps))
+    found: dict[bytes, tuple[int, int]] = {}
+    path = b""
+    for line in smaps.splitlines():
+        match = _MAPPING.fullmatch(line)
+        if match is not None:
+            path = match[6]
+            if path in wanted:
+                size, resident = found.get(path, (0, 0))
+                found[path] = size + int(match[2], 16) - int(match[1], 16), resident
+        elif b"-" in line.split(b" ", 1)[0]:
+            path = b""  # a mapping without a file
+        elif path in wanted and line.startswith(b"Rss:"):
+            size, resident = found[path]
+            found[path] = size, resident + 1024 * int(line.split()[1])
+    return found
+
+
+def _socket_inodes(pid: int) -> set[int]:
+    found: set[int] = set()
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                match = _SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{name}"))
+                if match:
+                    found.add(int(match[1]))
+    return found
+
+
+def _connections() -> Iterator[_Connection]:
+    """All TCP sockets of this network, from the kernel's socket diagnosis; none where that is not to be had."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError, struct.error), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAG) as asked:
+            asked.settimeout(1)
+            body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, 0xFFFFFFFF, bytes(48))
+            asked.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _DUMP, 1, 0) + body)
+            yield from _answers(asked, family)
+
+
+def _answers(asked: socket.socket, family: int) -> Iterator[_Connection]:
+    while True:
+        answer = asked.recv(1 << 18)
+        at = 0
+        while at + _HEADER.size <= len(answer):
+            length, kind, *_ = _HEADER.unpack_from(answer, at)
+            if kind in (_DONE, _ERROR) or length < _HEADER.size:
+                return
+            yield from _connection(answer[at + _HEADER.size : at + length], family)
+            at += (length + 3) & ~3
+        if not answer:
+            return
+
+
+def _connection(message: bytes, family: int) -> Iterable[_Connection]:
+    _, _, _, _, ends, _, _, _, _, inode = _MESSAGE.unpack_from(message)
+    width = 4 if family == socket.AF_INET else 16
+    ports = struct.unpack_from(">HH", ends)
+    own, peer = (f"{_shown(ends[at : at + width])}:{port}" for at, port in zip((4, 20), ports, strict=True))
+    at = _MESSAGE.size
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, at)
+        if length < 4:
+            return
+        if kind == _INFO and length - 4 >= _RECEIVED_AT + 8:
+            (received,) = struct.unpack_from("=Q", message, at + 4 + _RECEIVED_AT)
+            yield _Connection(inode, own, peer, received)
+        at += (length + 3) & ~3
+
+
+def _shown(packed: bytes) -> str:
+    """An address; one of IPv4 in the form of IPv6 as itself, so that both ends of a connection are written alike."""
+    address = ip_address(packed)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)

@@ -1,0 +1,98 @@
+"""What no trace holds: how it is known, how it changes the coverage, and what may still be judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.capture_builder import File, build_capture, files_table, read
+from traces.errors import LogError
+from traces.schema import CaptureInfo, Coverage, Job, Unseen
+from traces.unseen import all_unseen, mapped_files, unseen_of, watched, why_not_judged, with_unseen
+
+WHOLE = Coverage(bytes=1.0, operations=1.0)
+SHARD = Unseen(kind="mapped", name="/data/shard", bytes=300)
+STORE = Unseen(kind="socket", name="10.0.0.1:9000", bytes=600)
+UNKNOWN = Unseen(kind="mapped", name="/data/index", bytes=None)
+
+
+def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace() -> None:
+    assert with_unseen(WHOLE, 100, (SHARD, STORE)).bytes == 0.1
+    assert with_unseen(Coverage(bytes=0.5, operations=0.5), 100, (SHARD,)).bytes == 0.125
+    assert with_unseen(Coverage(bytes=None, operations=None), 0, (SHARD,)).bytes == 0
+    assert with_unseen(Coverage(bytes=None, operations=None), 100, (SHARD,)).bytes is None
+    assert with_unseen(WHOLE, 100, (SHARD, UNKNOWN)).bytes is None
+    assert with_unseen(WHOLE, 100, ()) is WHOLE
+    assert with_unseen(WHOLE, 100, (SHARD,)).unseen == (SHARD,)
+
+
+@pytest.mark.parametrize(
+    ("counted", "unseen", "why"),
+    [
+        (100, (), None),
+        (1_000_000, (SHARD,), None),
+        (100, (UNKNOWN,), "1 file was opened but never read through a call (probably memory-mapped), and no trace"),
+        (
+            100,
+            (SHARD, STORE),
+            "the trace holds 10.0 % of the bytes; at least 300 B through mapped files and 600 B through sockets came "
+            "past it",
+        ),
+    ],
+)
+def test_too_little_is_not_judged(counted: int, unseen: tuple[Unseen, ...], why: str | None) -> None:
+    found = why_not_judged(with_unseen(WHOLE, counted, unseen), unseen)
+    assert (found is None) == (why is None)
+    assert found is None or found.startswith(why or "")
+
+
+def test_a_file_with_data_that_is_opened_and_never_read_was_mapped(tmp_path: Path) -> None:
+    full, empty = tmp_path / "full", tmp_path / "empty"
+    full.write_bytes(b"x")
+    empty.touch()
+    opened = {"posix_opens": 1}
+    positioned, used = opened | {"posix_seeks": 1}, opened | {"posix_reads": 2}
+    table = files_table(
+        [
+            File(str(full), counters=opened),
+            File(str(empty), counters=opened),
+            File(str(tmp_path), counters=opened),
+            File("/not/here/any/more", counters=opened),
+            File("/not/here/either", counters=positioned),
+            File(str(full) + "-read", counters=used),
+            File("/dev/shm/torch_1", counters=opened),
+        ],
+        [],
+    )
+    assert mapped_files(table) == [str(full), "/not/here/either"]
+
+
+def test_what_a_recording_saw_is_known_and_the_rest_is_not() -> None:
+    assert all_unseen((SHARD, STORE), ["/data/shard", "/data/index"]) == (SHARD, STORE, UNKNOWN)
+
+
+def test_the_log_of_a_recording_leads_to_what_it_saw(tmp_path: Path) -> None:
+    log = tmp_path / "run.recording" / "logs" / "rank0" / "2026" / "11" / "23" / "a.darshan"
+    log.parent.mkdir(parents=True)
+    assert watched([log]) == ()
+    (tmp_path / "run.recording" / "recording.txt").touch()
+    assert watched([log, log]) == ()
+    found = {"mapped": {"/data/shard": {"size": 900, "bytes": 300}}, "received": {"10.0.0.1:9000": 600}}
+    (tmp_path / "run.recording" / "unseen.json").write_text(json.dumps(found))
+    assert watched([log, log]) == (SHARD, STORE)
+    for damage in ("{", "[]", '{"mapped": {"/a": {}}, "received": {}}', '{"mapped": {}, "received": {"a": -1}}'):
+        (tmp_path / "run.recording" / "unseen.json").write_text(damage)
+        with pytest.raises(LogError, match=r"unseen.json is damaged"):
+            watched([log])
+
+
+def test_captures_keep_it_and_those_of_older_releases_show_what_their_counters_say(tmp_path: Path) -> None:
+    coverage = with_unseen(WHOLE, 100, (SHARD, STORE))
+    said = CaptureInfo(job=Job(nprocs=1, run_time_s=1.0), ranks=(0,), coverage=coverage)
+    new = build_capture(tmp_path / "new", files=["/a"], ops=[read(0, length=100)], info=said)
+    assert unseen_of(new.info, new.files) == (SHARD, STORE)
+    counters = {"posix_opens": 1, "posix_seeks": 1}
+    old = build_capture(tmp_path / "old", files=[File("/data/index", counters=counters)], ops=[])
+    assert unseen_of(old.info, old.files) == (UNKNOWN,)

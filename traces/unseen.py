@@ -1,0 +1,192 @@
+"""What a job read and no trace holds, and whether a capture may be judged by the rest: one rule for the whole product.
+
+Page faults of mapped files and bytes on sockets are in no trace of calls. `dxt-replay record` counts them from outside;
+of other logs the counters tell that a file was opened, with something in it, and never read. A capture of which too
+little was traced, or nobody knows how much, says what it holds and never what storage cost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from traces.errors import LogError
+from traces.file_rows import opened_only, probably_mapped
+from traces.recorder_files import RECORDING_MARK, UNSEEN
+from traces.schema import CaptureInfo, Coverage, Unseen
+from traces.text import listed
+from traces.units import format_bytes, format_counted
+
+LEAST_COVERAGE = 0.99
+"""Traced / counted, below which every total may be off by a hundredth."""
+
+UNKNOWN_PEERS = "peers that the trace does not show"
+
+MEMORY = "/dev/shm/"
+"""Files below it are memory that processes share by mapping it: no storage is behind what is read so."""
+
+_FOLDERS_ABOVE = 6
+"""A log may lie in folders year/month/day below that of its rank, which is in that of the logs."""
+
+
+def recording_of(log: Path) -> Path | None:
+    """The folder of the recording that a log is of."""
+    above = log.absolute().parents[:_FOLDERS_ABOVE]
+    return next((folder for folder in above if (folder / RECORDING_MARK).is_file()), None)
+
+
+def watched(logs: Iterable[Path]) -> tuple[Unseen, ...]:
+    """What `dxt-replay record` saw of mapped files and sockets while it recorded these logs.
+
+    Raises: LogError where its file is damaged.
+    """
+    found: list[Unseen] = []
+    for folder in dict.fromkeys(filter(None, map(recording_of, logs))):
+        path = folder / UNSEEN
+        try:
+            content = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+            found += [_unseen("mapped", name, entry["bytes"]) for name, entry in content["mapped"].items()]
+            found += [_unseen("socket", name, moved) for name, moved in content["received"].items()]
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LogError(f"{path} is damaged ({error!r}): remove it, or record again") from error
+    return tuple(found)
+
+
+def _unseen(kind: Literal["mapped", "socket"], name: str, moved: int) -> Unseen:
+    if not isinstance(moved, int) or moved < 0:
+        raise ValueError(f"{moved!r} bytes of {name}")
+    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return Unseen(kind=kind, name=shown, bytes=moved)
+
+
+def mapped_files(files: pa.Table) -> list[str]:
+    """Files of a `FILES_SCHEMA` table that were opened and never read through a call, and hold something."""
+    sure = probably_mapped(files)
+    paths = files["path"].to_pylist()
+    found = zip(paths, sure, opened_only(files), strict=True)
+    return [path for path, mapped, only in found if mapped or (only and _holds_data(path))]
+
+
+def _holds_data(path: str) -> bool:
+    """Whether it is a file with a size, on this machine and now."""
+    if path.startswith(MEMORY):
+        return False
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0
+
+
+def all_unseen(seen_by_watch: Sequence[Unseen], mapped: Iterable[str]) -> tuple[Unseen, ...]:
+    """What a recording saw, and the mapped files of which it does not know how much was read."""
+    known = {each.name for each in seen_by_watch if each.kind == "mapped"}
+    return (*seen_by_watch, *(Unseen(kind="mapped", name=path, bytes=None) for path in mapped if path not in known))
+
+
+def received(peers: Mapping[str, int], of_unknown: int, moved: int, seen_by_watch: Sequence[Unseen]) -> list[Unseen]:
+    """What a recording saw, and what a trace shows of bytes received through sockets.
+
+    peers: bytes by "address:port". of_unknown: bytes of which nobody knows whether they came from outside the job.
+    moved: bytes read and written by the operations of the trace.
+    """
+    found = {(each.kind, each.name): each for each in seen_by_watch}
+    for peer, number in peers.items():
+        known = found.get(("socket", peer))
+        # Each may have missed a part: the watch looks now and then, and not every call that receives is traced.
+        most = max(number, (known.bytes or 0) if known else 0)
+        found["socket", peer] = Unseen(kind="socket", name=peer, bytes=most)
+    matters = of_unknown > (1 - LEAST_COVERAGE) * (moved + of_unknown)
+    if matters and not any(kind == "socket" for kind, _ in found):
+        found["socket", UNKNOWN_PEERS] = Unseen(kind="socket", name=UNKNOWN_PEERS, bytes=None)
+    return list(found.values())
+
+
+def with_unseen(coverage: Coverage, counted_bytes: int, unseen: tuple[Unseen, ...]) -> Coverage:
+    """A coverage with what no counter holds in it. counted_bytes: what the coverage of bytes is a share of.
+
+    with_unseen(Coverage(bytes=1.0, operations=1.0), 100, (Unseen(kind="mapped", name="/a", bytes=300),))
+    # Coverage(bytes=0.25, operations=1.0, unseen=...)
+    """
+    if not unseen:
+        return coverage
+    missing = [each.bytes for each in unseen]
+    share: float | None = None
+    if None not in missing:
+        total = counted_bytes + sum(each or 0 for each in missing)
+        traced = (coverage.bytes or 0.0) * counted_bytes
+        share = traced / total if total and (coverage.bytes is not None or not counted_bytes) else None
+    without = coverage.without_streams
+    if without is not None:
+        traceable = (coverage.bytes or 0.0) * counted_bytes / without[0] if without[0] else 0.0
+        beside = replace(coverage, bytes=without[0], without_streams=None)
+        without = (with_unseen(beside, round(traceable), unseen).bytes, without[1])
+    return replace(coverage, bytes=share, without_streams=without, unseen=unseen)
+
+
+def unseen_of(info: CaptureInfo, files: pa.Table) -> tuple[Unseen, ...]:
+    """What no trace of a capture holds; of one of an older release, the files that were positioned and never read."""
+    if info.coverage.unseen:
+        return info.coverage.unseen
+    paths = files["path"].filter(pa.array(probably_mapped(files))).to_pylist()
+    return tuple(Unseen(kind="mapped", name=path, bytes=None) for path in paths)
+
+
+def coverage_json(coverage: Coverage) -> dict[str, Any]:
+    """The object that commands print."""
+    unseen = [{"kind": each.kind, "name": each.name, "bytes": each.bytes} for each in coverage.unseen]
+    return {
+        "bytes": coverage.bytes,
+        "operations": coverage.operations,
+        "traceable": list(coverage.traceable),
+        "unseen": unseen,
+    }
+
+
+def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
+    """Why what storage cost a run is not known, a clause to follow a colon; None where the trace holds enough.
+
+    2 files were opened but never read through a call (probably memory-mapped), and no trace holds page faults
+    """
+    unknown = sum(each.bytes is None and each.kind == "mapped" for each in unseen)
+    if unknown:
+        were = "was" if unknown == 1 else "were"
+        return (
+            f"{format_counted(unknown, 'file')} {were} opened but never read through a call (probably memory-mapped), "
+            "and no trace holds page faults"
+        )
+    if any(each.bytes is None for each in unseen):
+        return f"bytes were received through sockets from {UNKNOWN_PEERS}"
+    held_share, _ = coverage.traceable  # streams are rebuilt, with the times that were counted of them
+    if held_share is None or held_share >= LEAST_COVERAGE:
+        return None
+    beside = " and ".join(
+        f"{format_bytes(moved)} through {how}"
+        for kind, how in (("mapped", "mapped files"), ("socket", "sockets"))
+        if (moved := sum(each.bytes or 0 for each in unseen if each.kind == kind))
+    )
+    held = f"the trace holds {100 * held_share:.1f} % of the bytes"
+    return f"{held}; at least {beside} came past it" if beside else held
+
+
+def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
+    """What was read past the trace, with the names, and what follows."""
+    said = []
+    for kind, how in (("mapped", "memory-mapped"), ("socket", "read from sockets")):
+        mine = sorted((each for each in unseen if each.kind == kind), key=lambda each: -(each.bytes or 0))
+        if mine:
+            shown = [each.name if each.bytes is None else f"{each.name} ({format_bytes(each.bytes)})" for each in mine]
+            said.append(
+                f"{how}: {listed(shown)}. No trace holds these bytes: a replay does not read them, and they are no "
+                "part of its time"
+            )
+    return said
