@@ -42,8 +42,14 @@ _FIRST_IN_PROGRAM = ("torch", "jax", "tensorflow")
 INPUT_FOLDER = "tf.data"
 """Folder, beside what JAX's profiler writes, of what TensorFlow's writes of the input pipeline."""
 
+_phases: dict[str, int] = {}
+"""How many profiles this process has begun in each folder."""
+
 BETWEEN_STEPS = "between_steps"
 """Annotation from the end of a step to the next `with r.step()`: there the loop fetches its batch."""
+
+EVALUATION = "evaluation"
+"""Annotation of a validation between steps."""
 
 
 class _Profiler(Protocol):
@@ -191,17 +197,22 @@ class Recording:
 
     def __init__(self, folder: str, profiler: _Profiler, rank: int, steps: int | None) -> None:
         self.folder = folder
-        """The folder of this rank's profile."""
+        """The folder of this rank's profile; one below it for a later recording in the same process."""
+        self._first_folder = folder
         self.steps = 0
-        """Number of steps that have ended."""
+        """Number of steps that have ended since the start."""
         self._profiler: _Profiler | None = profiler
         self._rank, self._limit = rank, steps
         self._running = False
         self._between: AbstractContextManager[Any] | None = None
+        self._evaluation: AbstractContextManager[Any] | None = None
+        self._fetching = False
         self._watched: list[tuple[Any, str, Any]] = []
 
     def start(self) -> None:
         """Start the profiler and begin step 0. What fails here is printed: the training goes on."""
+        self.steps = 0
+        self.folder = _folder_of_phase(self._first_folder)
         os.makedirs(self.folder, exist_ok=True)
         try:
             assert self._profiler is not None
@@ -236,12 +247,42 @@ class Recording:
         self.next_step()
         self._fetches_batch()
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """A validation of the model: it is shown as such, and is no input wait of the step that it lies in.
+
+        with r.evaluation():
+            validate(model, validation_loader)
+        """
+        self.begin_evaluation()
+        try:
+            yield
+        finally:
+            self.end_evaluation()
+
+    def begin_evaluation(self) -> None:
+        """As `evaluation`, where begin and end are in two places: a framework's callback."""
+        self._fetching = self._between is not None
+        self._has_batch()
+        if self._evaluation is None and self._profiler is not None and self._running:
+            self._evaluation = self._profiler.annotation(EVALUATION)
+            self._evaluation.__enter__()
+
+    def end_evaluation(self) -> None:
+        """The end of what `begin_evaluation` began."""
+        if self._evaluation is not None:
+            self._evaluation.__exit__(None, None, None)
+            self._evaluation = None
+            if self._fetching:
+                self._fetches_batch()
+
     def stop(self) -> None:
         """Stop the profiler, which writes the profile. Does nothing the second time."""
         if not self._running:
             return
         self._running = False
         self._has_batch()
+        self.end_evaluation()
         atexit.unregister(self.stop)
         while self._watched:
             setattr(*self._watched.pop())
@@ -282,7 +323,7 @@ class Recording:
     def _anchors(self) -> None:
         with suppress(OSError):
             for _ in range(ANCHORS):
-                _beside.anchor(rank=self._rank, directory=self.folder)
+                _beside.anchor(rank=self._rank, directory=self._first_folder)  # numbered on in later phases
 
     def __enter__(self) -> Recording:
         self.start()
@@ -309,7 +350,8 @@ def recording(
                 with r.step():
                     train(batch)
 
-    The profile goes to `folder/rank<rank>`; under `dxt-replay record` to the folder of the recording.
+    The profile goes to `folder/rank<rank>`; under `dxt-replay record` to the folder of the recording. A second
+    recording of the process is a phase of the same training, in a folder of its own below the first one's.
     `framework`: torch, tensorflow or jax, by default the one that is imported. `rank`: by default what
     torch.distributed or the launcher says. `steps`: profile only so many, as profiles of long jobs grow large.
     Raises: ValueError for another framework.
@@ -340,6 +382,12 @@ def keras_recording(folder: str | os.PathLike[str] = "profile", **choices: Any) 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             run.next_step()
 
+        def on_test_begin(self, logs: Any = None) -> None:
+            run.begin_evaluation()
+
+        def on_test_end(self, logs: Any = None) -> None:
+            run.end_evaluation()
+
         def on_train_end(self, logs: Any = None) -> None:
             run.stop()
 
@@ -364,6 +412,14 @@ def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: A
         def on_train_batch_end(self, *arguments: Any, **named: Any) -> None:
             started[-1].next_step()
 
+        def on_validation_start(self, trainer: Any, module: Any) -> None:
+            if started:
+                started[-1].begin_evaluation()
+
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            if started:
+                started[-1].end_evaluation()
+
         def on_train_end(self, trainer: Any, module: Any) -> None:
             started[-1].stop()
 
@@ -372,6 +428,12 @@ def lightning_recording(folder: str | os.PathLike[str] = "profile", **choices: A
                 started[-1].stop()
 
     return LightningRecording()
+
+
+def _folder_of_phase(folder: str) -> str:
+    """The folder itself the first time, then one of its own below it: profilers overwrite what they find."""
+    phase = _phases[folder] = _phases.get(folder, 0) + 1
+    return folder if phase == 1 else os.path.join(folder, f"phase{phase}")
 
 
 def _profiler(framework: str) -> _Profiler:

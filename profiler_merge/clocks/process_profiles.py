@@ -7,10 +7,9 @@ from pathlib import Path
 
 from profiler_merge.clocks.anchors import anchor_rank
 from profiler_merge.clocks.other_runs import refuse_other_run, time_contradiction
-from profiler_merge.clocks.profile_ranks import ProfileRanks, rank_in_path
+from profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, rank_in_path
 from profiler_merge.profiles.event_table import Profile
 from profiler_merge.profiles.reading import read_profile
-from traces.errors import ProfileError
 
 
 def profiles_of_processes(
@@ -25,7 +24,7 @@ def profiles_of_processes(
     `times_ns`: CLOCK_REALTIME of the trace's first and last instant. A profile that no rule places is left out, with a
     warning. Raises: ProfileError when a profile cannot be read, is of another time, or several are of the same rank.
     """
-    by_rank: dict[int, tuple[Path, ...]] = {}
+    by_rank = ProfilesByRank()
     warnings = []
     exports: set[str] = set()
     for files in profiles:
@@ -38,13 +37,9 @@ def profiles_of_processes(
             warnings.append(
                 f"no rank was found for the profile {files[0]}: it is left out; name its folder rank0, rank1 ..."
             )
-        elif rank in by_rank:
-            raise ProfileError(
-                f"{by_rank[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
-            )
         else:
-            by_rank[rank] = files
-    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings), exports=tuple(sorted(exports)))
+            by_rank.add(rank, files, profile)
+    return ProfileRanks(by_rank=by_rank.files, warnings=tuple(warnings), exports=tuple(sorted(exports)))
 
 
 def _rank_of(path: Path, profile: Profile, pids: Sequence[Collection[int]]) -> int | None:

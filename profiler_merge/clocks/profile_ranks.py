@@ -52,6 +52,26 @@ class ProfileRanks:
     numbers: Mapping[int, int] = field(default_factory=dict)
 
 
+class ProfilesByRank:
+    """The profiles of each rank: of one that was profiled several times, one after the other, the files of all."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, tuple[Path, ...]] = {}
+        self._times: dict[int, Intervals] = {}
+        self._of_torch: dict[int, bool] = {}
+
+    def add(self, rank: int, files: tuple[Path, ...], profile: Profile) -> None:
+        """Add a profile of a rank. Raises: ProfileError where it may be of the time of one before."""
+        of_torch = profile.torch is not None
+        if rank in self.files and (self._of_torch[rank] != of_torch or _overlaps(self._times[rank], profile)):
+            raise ProfileError(
+                f"{self.files[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
+            )
+        self.files[rank] = (*self.files.get(rank, ()), *files)
+        self._times[rank] = self._times.get(rank, Intervals()).union(_time_of(profile))
+        self._of_torch[rank] = of_torch
+
+
 def map_profiles(
     profiles: Sequence[tuple[Path, ...]],
     job: JobLogs,
@@ -69,35 +89,28 @@ def map_profiles(
     """
     mapper = _Mapper(job, gather)
     warnings: list[str] = []
-    by_rank: dict[int, tuple[Path, ...]] = {}
+    by_rank = ProfilesByRank()
     exports: set[str] = set()
     numbers: dict[int, int] = {}
-    times: dict[int, Intervals] = {}
     for files in profiles:
         profile = read_profile(files, skip_damaged=skip_damaged)
         refuse_other_run(files[0], contradictions(profile, job, mapper.hosts, offset_ns))
         if profile.torch is not None:
             exports.update((*profile.torch.exports, *(path.name for path in files)))
         alone = job.nprocs == 1 and (len(profiles) == 1 or profile.torch is not None)
-        rank = 0 if alone else mapper.rank_of(files[0], profile, frozenset(by_rank))
+        rank = 0 if alone else mapper.rank_of(files[0], profile, frozenset(by_rank.files))
         if rank is None:
             warnings.append(
                 f"no rank was found for the profile {files[0]}: it is left out; name its folder rank0, rank1 ..."
             )
-        elif rank in by_rank and profile.torch is not None and not _overlaps(times[rank], profile):
-            by_rank[rank] += files  # another cycle of the profiler's schedule, under a name of the user's own
-        elif rank in by_rank:
-            raise ProfileError(
-                f"{by_rank[rank][0]} and {files[0]} are both of rank {rank}: give the profiles of one run"
-            )
         else:
-            by_rank[rank] = files
-        if rank is not None:
-            times[rank] = times.get(rank, Intervals()).union(_time_of(profile))
+            by_rank.add(rank, files, profile)
             if (number := _own_number(profile)) is not None and not mapper.in_one_log:
                 numbers[rank] = number
     warnings += mapper.warnings
-    return ProfileRanks(by_rank=by_rank, warnings=tuple(warnings), exports=tuple(sorted(exports)), numbers=numbers)
+    return ProfileRanks(
+        by_rank=by_rank.files, warnings=tuple(warnings), exports=tuple(sorted(exports)), numbers=numbers
+    )
 
 
 def _time_of(profile: Profile) -> Intervals:

@@ -78,6 +78,7 @@ class Profile:
     Names that are not UTF-8 are decoded with surrogate escapes. `options` is empty before TF 2.21.
     `stats`: key -> (event rows, values), ascending; see `stat`. `skipped_fields`: message -> number of fields in the
     file that this release does not know. `torch`: of a PyTorch profile only. `warnings`: damage that was skipped.
+    `phases`: where the process was profiled several times, one after the other, the profile of each time; else empty.
     """
 
     path: Path
@@ -98,6 +99,7 @@ class Profile:
     skipped_fields: Mapping[str, int]
     torch: TorchFacts | None = None
     warnings: tuple[str, ...] = ()
+    phases: tuple[Profile, ...] = ()
 
     def __len__(self) -> int:
         """Number of events."""
@@ -145,7 +147,7 @@ class Profile:
 
 
 def beside(first: Profile, second: Profile) -> Profile:
-    """The events of two profilers that ran in one process at the same time, such as JAX's and TensorFlow's.
+    """The events of two profilers that ran in one process, such as JAX's and TensorFlow's at the same time.
 
     The facts of the file (`path`, `hostnames`, `options`) are those of the first.
     Raises: ProfileError where one of them has no date.

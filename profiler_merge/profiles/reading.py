@@ -7,6 +7,8 @@ import gzip
 import re
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 from profiler_merge.profiles.event_table import Profile, beside
@@ -59,11 +61,25 @@ def _recorded_in(path: Path) -> Path:
 
 
 def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profile:
-    """All events of one profile, as `profile_files` groups them.
+    """All events of the profile of one process: of one group of `profile_files`, or of several as its phases.
 
     `skip_damaged`: of a profile in JSON that is cut off, read what is there. Raises: ProfileError for files that are
     missing, damaged or without events; MissingDependencyError.
     """
+    kinds = {profile_kind(path) for path in files}
+    groups: list[tuple[Path, ...]] = profile_files(files)
+    if kinds == {"kineto"}:
+        folders = dict.fromkeys(path.parent for path in files)
+        groups = [tuple(path for path in files if path.parent == folder) for folder in folders]
+    if len(groups) == 1:
+        return _read(files, skip_damaged)
+    phases = sorted((_read(group, skip_damaged) for group in groups), key=lambda phase: phase.epoch_start_ns or 0)
+    whole = _read(files, skip_damaged) if kinds == {"kineto"} else reduce(beside, phases)
+    return replace(whole, phases=tuple(phases))
+
+
+def _read(files: Sequence[Path], skip_damaged: bool) -> Profile:
+    """The profile of one group."""
     kind = profile_kind(files[0])
     if kind == "kineto":
         from profiler_merge.profiles.kineto.decode import read_profile as read_kineto
@@ -73,5 +89,4 @@ def read_profile(files: Sequence[Path], *, skip_damaged: bool = False) -> Profil
         from profiler_merge.profiles.trace_viewer.viewer_events import read_profile as read_viewer
 
         return read_viewer(files[0], skip_damaged=skip_damaged)
-    profiles = [xplane.read_profile(each) for each in files]
-    return profiles[0] if len(profiles) == 1 else beside(*profiles)
+    return reduce(beside, [xplane.read_profile(each) for each in files])

@@ -13,9 +13,8 @@ from replay.fitting.data_files import DataFiles
 from replay.fitting.estimate import Estimate, relative
 from replay.fitting.observation import Observation
 from replay.fitting.sample_shape import Samples
-from replay.fitting.sample_size import is_data, modal
+from replay.fitting.sample_size import IMAGES, is_data, modal
 
-_IMAGES = ("jpeg", "png")
 _IMAGE_PIECE_BYTES = 1 << 16
 _BLOCK_BYTES = 4096
 _MOST_RECORD_BYTES = 1 << 50
@@ -43,7 +42,7 @@ def _file_bytes(file_format: Format, record: int, per_file: int) -> int:
         format=file_format,
         num_files_train=1,
         num_samples_per_file=per_file,
-        record_dims=(1, record) if file_format in (*_IMAGES, "hdf5") else (record,),
+        record_dims=(1, record) if file_format in (*IMAGES, "hdf5") else (record,),
     )
     return int(data_set_files(Workload(dataset=data)).train.sizes[0])
 
@@ -89,7 +88,7 @@ def record(seen: Observation, data: DataFiles, samples: Samples) -> tuple[Estima
 
 def _other_requests(data: DataFiles, samples: Samples, length: int, request: int) -> Iterator[str]:
     """How DLIO's reader of the format asks for a sample otherwise than the application does."""
-    if data.format in _IMAGES and samples.one_file_each and request > _IMAGE_PIECE_BYTES:
+    if data.format in IMAGES and samples.one_file_each and request > _IMAGE_PIECE_BYTES:
         yield "the application reads an image in one request, DLIO's reader in pieces of 64 KiB at most"
     if data.format == "indexed_binary" and length < _BLOCK_BYTES:
         yield f"DLIO reads {_BLOCK_BYTES} B, a block, for a record that is smaller"
@@ -126,7 +125,7 @@ def _dims(
     data: DataFiles, samples: Samples, length: int, request: int, deviation: float
 ) -> tuple[list[int], list[int]]:
     """Dimensions of a record where its length alone is not enough, and of its chunks; empty for none."""
-    if deviation or data.format in (*_IMAGES, "csv"):
+    if deviation or data.format in (*IMAGES, "csv"):
         return [], []
     if data.format == "hdf5" and 0 < request < length and length % request == 0:
         return [length // request, request], [1, 1, request]

@@ -14,6 +14,9 @@ import numpy as np
 from replay.fitting.data_files import DataFiles
 from replay.fitting.observation import Observation, RankReads
 
+IMAGES = ("jpeg", "png")
+"""DLIO's formats whose files hold one sample each."""
+
 WHOLE_FILE = 0.98
 """Share of a file that is read between two reads of its beginning, from which on it counts as read whole."""
 
@@ -58,6 +61,7 @@ def sample_size(
         return SampleSize(batch=batch, sample_bytes=max(step_bytes / batch - overhead, 1), found="given with --batch")
     return (
         _whole_files(seen, data)
+        or _images(seen, data)
         or (None if data.stream else _runs(seen, data))
         or _elements(step_bytes, elements, overhead)
         or SampleSize(
@@ -92,6 +96,26 @@ def _whole_files(seen: Observation, data: DataFiles) -> SampleSize | None:
         batch=most,
         sample_bytes=float(seen.sizes[data.train].mean()),
         found=f"{100 * share:.3g} % of the batches read {most} whole files each",
+        one_file_each=True,
+    )
+
+
+def _images(seen: Observation, data: DataFiles) -> SampleSize | None:
+    """An image is a sample whoever waited for it: as many as the steps read on average, for readers that run ahead."""
+    if data.format not in IMAGES:
+        return None
+    images, steps = 0.0, sum(rank.steps for rank in seen.looked)
+    for rank in seen.looked:
+        chosen = ~rank.of_fetches(~rank.is_training) & np.isin(rank.file_id, data.train) & (rank.length > 0)
+        images += float((rank.length[chosen] / seen.sizes[rank.file_id[chosen]]).sum())
+    batch = round(images / max(steps, 1))
+    if not batch:
+        return None
+    return SampleSize(
+        batch=batch,
+        sample_bytes=float(seen.sizes[data.train].mean()),
+        found=f"each image is a sample, and {images:.0f} were read for {steps} steps",
+        error=f"{images / steps:.4g} images a step on average: smaller last batches of an epoch do not show",
         one_file_each=True,
     )
 

@@ -129,12 +129,49 @@ def test_the_input_of_a_jax_program_is_profiled_by_tensorflow(framework, monkeyp
     assert framework.calls.count("stop") == 2
 
 
+def test_each_recording_of_a_process_has_a_folder_of_its_own(framework, monkeypatch, tmp_path) -> None:
+    """JAX names what it writes by the second: two profiles of one second and folder would be one."""
+    places: list[str] = []
+    jax = framework.jax()
+    jax.profiler.start_trace = places.append
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    again = train(tmp_path, rank=0)
+    train(tmp_path, rank=0)
+    with again:
+        again.next_step()
+    assert again.steps == 1
+    assert places == [str(tmp_path / "rank0" / name) for name in ("", "phase2", "phase3")]
+    assert [path.parent for path in tmp_path.rglob("dxt-anchor.*")] == [tmp_path / "rank0"]
+
+
 def test_a_loop_that_does_not_use_step_has_one_mark_between_steps(framework, monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "torch", framework.torch())
     with recording(tmp_path) as r:
         for _ in range(3):
             r.next_step()
     assert framework.calls.count("fetch") == framework.calls.count("fetched") == 1
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax"])
+def test_an_evaluation_is_marked_and_is_no_wait_for_a_batch(framework, monkeypatch, tmp_path, name) -> None:
+    monkeypatch.setitem(sys.modules, name, getattr(framework, name)())
+    with recording(tmp_path, rank=0) as r:
+        with r.step():
+            pass
+        framework.calls.clear()
+        with pytest.raises(ValueError, match="no images"), r.evaluation():
+            raise ValueError("no images")
+        assert framework.calls == ["fetched", "begin evaluation", "end evaluation", "fetch"]
+
+
+def test_an_evaluation_without_a_profiler_marks_nothing(framework, tmp_path) -> None:
+    with recording(tmp_path) as r:
+        with r.evaluation(), r.step():
+            pass
+        assert r.steps == 1
+    with r.evaluation():  # after the end
+        pass
+    assert framework.calls == []
 
 
 def test_the_profile_ends_after_so_many_steps(framework, monkeypatch, tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from profiler_merge.workloads.workload_source import read_workload
@@ -12,7 +13,7 @@ from replay.commands.main import main
 from replay.fitting.fitted import Fit, fit
 from replay.fitting.observation import observe
 from tests.capture_builder import File, Span, build_capture, read, write
-from tests.replay.fitting.loops import record_loop
+from tests.replay.fitting.loops import STEP_NS, record_loop
 from traces.errors import CaptureError, TargetError, UsageError
 from traces.store.reader import Capture
 
@@ -72,6 +73,29 @@ def test_a_checkpoint_after_each_epoch_follows_epochs(tmp_path):
     assert found["checkpoint.checkpoint_after_epoch"] == 1
     assert found["checkpoint.epochs_between_checkpoints"] == 1
     assert "checkpoint.steps_between_checkpoints" not in found
+
+
+def test_an_image_is_a_sample_where_workers_run_ahead_of_the_loop(tmp_path):
+    """Two workers read 320 images of many sizes twice, in pieces and in bursts that no single step waits for."""
+    steps, batch, images = 80, 8, 320
+    sizes = np.random.default_rng(1).integers(20_000, 120_000, images)
+    ops, spans = [], []
+    for taken in range(steps * batch):
+        size = int(sizes[taken % images])
+        first = 1_000_000 + taken // 20 * 20 * STEP_NS // batch + taken % 20 * 100_000
+        for piece in range(0, size, 50_000):
+            at = first + piece
+            length = min(50_000, size - piece)
+            ops.append(read(taken % images, lane=1 + taken % 2, offset=piece, length=length, start_ns=at))
+    for step in range(steps):
+        begin = 2_000_000 + step * STEP_NS
+        spans.append(Span("step", begin, begin + STEP_NS, name="ProfilerStep", thread=1, step=step))
+        spans.append(Span("input_wait", begin, begin + 100_000, name="wait", thread=1, step=step))
+    files = [File(f"/data/train/class{n % 4}/{n}.jpg", size=int(size)) for n, size in enumerate(sizes)]
+    found = values(fitted(build_capture(tmp_path, ops=ops, files=files, spans=spans)))
+    assert (found["reader.batch_size"], found["dataset.num_samples_per_file"]) == (batch, 1)
+    assert found["train.epochs"] == 2
+    assert found["dataset.record_length_bytes"] < 3 * sizes.max()  # as decoded
 
 
 def test_a_known_batch_size_divides_the_bytes_of_a_step(tmp_path):
