@@ -25,6 +25,7 @@ from replay.ranks.meeting_relay import MeetingRelay
 from traces.errors import CaptureError
 from traces.schema import DEPENDENCY_COLUMNS, codes
 from traces.store.reader import Capture
+from traces.unseen import unseen_of, why_not_judged
 
 MAX_CHECKED_OPERATIONS = 5_000_000
 """Operations up to which `expected_elapsed_ns` works out a model: it needs a second per million of them."""
@@ -147,7 +148,7 @@ def derive_steps(
         surveys={survey.rank: survey for survey in surveys},
         meetings=meetings,
         origin_ns=origin_ns,
-        warnings=(*warnings, *_outside(models), *doubts(models)),
+        warnings=(*warnings, *_outside(models), *_not_traced(capture), *doubts(models)),
     )
 
 
@@ -207,6 +208,12 @@ def doubts(models: Mapping[int, LoopModel]) -> list[str]:
             first.setdefault(model.doubt, rank)
     found = sorted(first.items(), key=lambda each: each[1])[:1]
     return [f"rank {rank}: how long training takes on other storage is not known: {text}" for text, rank in found]
+
+
+def _not_traced(capture: Capture) -> list[str]:
+    """A warning where the job read what the capture does not hold."""
+    why = why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files))
+    return [f"how long training takes on other storage is not known: {why}"] if why else []
 
 
 def _outside(models: Mapping[int, LoopModel]) -> list[str]:

@@ -24,9 +24,10 @@ from replay.plan.pacing import Pace, Pacing
 from replay.plan.survey import spans_by_rank, survey_rank
 from replay.ranks.comm import Solo
 from traces.errors import CaptureError, ReplayError
-from traces.schema import SPAN_KINDS, codes
+from traces.measures.span_times import computed_in_loops, training_ns
 from traces.store.reader import Capture
 from traces.units import format_count, ns_to_seconds
+from traces.unseen import unseen_of, why_not_judged
 
 MOST_OPERATIONS, MOST_SPANS = 2_000_000, 50_000
 """Operations and spans up to which the limit is worked out: about 1 s for a million operations, or 25,000 spans."""
@@ -42,8 +43,6 @@ MATTERS_PCT = 2.0
 
 _LEAST_PCT = 0.001
 
-_COMPUTE, _STEP = SPAN_KINDS.index("compute"), SPAN_KINDS.index("step")
-
 _JSON_KEYS = (
     "limit_pct", "elapsed_s", "fastest_s", "saved_s", "model_s", "utilisation_pct", "fastest_utilisation_pct",
 )  # fmt: skip
@@ -58,7 +57,7 @@ class LimitPoint:
 
     quantity: what is faster: `speed` (all of storage), `bandwidth`, or `latency`.
     multiple: how many times as fast as recorded; None for infinitely fast.
-    elapsed_ns: how long the training then takes, from its first operation.
+    elapsed_ns: how long the training then takes.
     above_fastest_pct: how much longer than with infinitely fast storage.
     utilisation_pct: accelerator utilisation; None where the capture shows no compute.
     """
@@ -72,7 +71,8 @@ class LimitPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLimit:
-    """What storage costs a training by its causal model. Times in ns, from the first operation or event to the last.
+    """What storage costs a training by its causal model. Times in ns, from the first step's begin to the last one's
+    end: what a program does before and after its training loop is no part of it.
 
     recorded_ns: of the capture. model_ns: by the model with the recorded durations. fastest_ns: with infinitely fast
     storage, by the model.
@@ -135,29 +135,31 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
             f"the causal model is not worked out above {format_count(MOST_OPERATIONS)} operations or "
             f"{format_count(MOST_SPANS)} spans; choose a part, such as --steps 10-19"
         )
-    begin_ns, end_ns = capture.time_span_ns
-    steps = _steps(capture, begin_ns)
+    steps = _steps(capture, capture.time_span_ns[0])
+    recorded_ns = training_ns(capture.spans) or 0
+    if unjudged := why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files)):
+        raise NoStorageLimitError(unjudged)
     if doubted := next((model.doubt for model in steps.models.values() if model.doubt), ""):
         raise NoStorageLimitError(doubted)
     lanes = planned_lanes(capture, steps, Pacing(pace=Pace.STEPS))
-    training = _Training(lanes, _compute_ns(capture))
     try:
-        recorded, fastest = training.run(1.0), training.run(0.0)
+        training = _Training(lanes, *computed_in_loops(capture.spans))
+        recorded, fastest = training.recorded, training.run(0.0)
     except ReplayError as error:
         raise NoStorageLimitError(str(error)) from error
-    error_pct = 100.0 * (recorded.elapsed_ns / (end_ns - begin_ns) - 1.0) if end_ns > begin_ns else 0.0
+    error_pct = 100.0 * (recorded.elapsed_ns / recorded_ns - 1.0) if recorded_ns else 0.0
     if abs(error_pct) > MOST_ERROR_PCT:
         raise NoStorageLimitError(
             f"the causal model of the training comes to {recorded.elapsed_ns / 1e9:.3f} s, the recording took "
-            f"{(end_ns - begin_ns) / 1e9:.3f} s"
+            f"{recorded_ns / 1e9:.3f} s"
         )
-    points = tuple(training.curves(recorded, fastest)) if curve else ()
+    points = tuple(training.curves(fastest)) if curve else ()
     return StorageLimit(
-        recorded_ns=end_ns - begin_ns,
+        recorded_ns=recorded_ns,
         model_ns=recorded.elapsed_ns,
         fastest_ns=min(fastest.elapsed_ns, recorded.elapsed_ns),
-        utilisation_pct=recorded.utilisation_pct,
-        fastest_utilisation_pct=fastest.utilisation_pct,
+        utilisation_pct=training.utilisation_pct(recorded),
+        fastest_utilisation_pct=training.utilisation_pct(fastest),
         points=points,
         enough={name: enough(points, name) for name in dict.fromkeys(point.quantity for point in points)},
     )
@@ -188,30 +190,30 @@ def _steps(capture: Capture, begin_ns: int) -> Steps:
         raise NoStorageLimitError(str(error)) from error
 
 
-def _compute_ns(capture: Capture) -> int:
-    """Time of compute inside the training loops, over all ranks."""
-    total = 0
-    for spans in spans_by_rank(capture.spans, capture.ranks).values():
-        kind, start, end = codes(spans, "kind"), spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-        steps, compute = kind == _STEP, kind == _COMPUTE
-        inside = np.minimum(end[compute], end[steps].max()) - np.maximum(start[compute], start[steps].min())
-        total += int(np.maximum(inside, 0).sum())
-    return total
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
+    """`loops_ns`: of the training loops of all ranks, evaluations included."""
+
     elapsed_ns: int
-    utilisation_pct: float | None
+    loops_ns: int
 
 
 class _Training:
-    """The lanes of a training, run with other durations of its operations."""
+    """The lanes of a training, run with other durations of its operations. `recorded`: with the recorded ones.
 
-    def __init__(self, lanes: Lanes, compute_ns: int) -> None:
+    compute_ns, loops_ns: of the capture, as `computed_in_loops` has them.
+    """
+
+    def __init__(self, lanes: Lanes, compute_ns: int, loops_ns: int) -> None:
         self._lanes = lanes
-        self._compute_ns = compute_ns
+        self._compute_ns, self._loops_ns = compute_ns, loops_ns
         self._marks = {name: np.flatnonzero(items["kind"] == MARK) for name, (items, _) in lanes.items()}
+        self.recorded = self.run(1.0)
+
+    def utilisation_pct(self, run: _Run) -> float | None:
+        """Accelerator utilisation of a run, whose loops are so much longer than by the model as recorded."""
+        loops_ns = self._loops_ns + run.loops_ns - self.recorded.loops_ns
+        return min(100.0 * self._compute_ns / loops_ns, 100.0) if self._compute_ns and loops_ns > 0 else None
 
     def run(self, share: float, same: Mapping[Hashable, np.ndarray] | None = None) -> _Run:
         """With `share` times the recorded durations. `same`: the part of each of them, ns, that stays as it is."""
@@ -220,26 +222,33 @@ class _Training:
             kept = np.zeros_like(durations) if same is None else same[name]
             lanes[name] = items, kept + np.rint((durations - kept) * share).astype(np.int64)
         times = schedule(lanes)
-        elapsed_ns = max((int(each.end_ns[-1]) for each in times.values() if len(each.end_ns)), default=0)
-        loops_ns = sum(int(np.ptp(times[name].begin_ns[marks])) for name, marks in self._marks.items() if len(marks))
-        known = self._compute_ns and loops_ns
-        return _Run(elapsed_ns=elapsed_ns, utilisation_pct=100.0 * self._compute_ns / loops_ns if known else None)
+        loops = [times[name].begin_ns[marks] for name, marks in self._marks.items() if len(marks)]
+        elapsed_ns = max(int(each.max()) for each in loops) - min(int(each.min()) for each in loops) if loops else 0
+        return _Run(elapsed_ns=elapsed_ns, loops_ns=sum(int(np.ptp(each)) for each in loops))
 
-    def curves(self, recorded: _Run, fastest: _Run) -> list[LimitPoint]:
+    def curves(self, fastest: _Run) -> list[LimitPoint]:
         """The points of all curves: each from slow to infinitely fast."""
-        points = [
-            _point("speed", each, self.run(1.0 / each) if each != 1.0 else recorded, fastest) for each in MULTIPLES
-        ]
-        points.append(_point("speed", None, fastest, fastest))
+        runs = [(each, self.run(1.0 / each) if each != 1.0 else self.recorded) for each in MULTIPLES]
+        points = [self._point("speed", each, run, fastest) for each, run in [*runs, (None, fastest)]]
         latency = self._latency_ns()
         if latency is None:
             return points
         rest = {name: durations - latency[name] for name, (_, durations) in self._lanes.items()}
         for quantity, kept in (("bandwidth", latency), ("latency", rest)):
             limit = self.run(0.0, kept)
-            runs = [(each, self.run(1.0 / each, kept) if each != 1.0 else recorded) for each in MULTIPLES]
-            points += [_point(quantity, each, run, limit) for each, run in [*runs, (None, limit)]]
+            runs = [(each, self.run(1.0 / each, kept) if each != 1.0 else self.recorded) for each in MULTIPLES]
+            points += [self._point(quantity, each, run, limit) for each, run in [*runs, (None, limit)]]
         return points
+
+    def _point(self, quantity: str, multiple: float | None, run: _Run, fastest: _Run) -> LimitPoint:
+        above = 100.0 * (run.elapsed_ns / fastest.elapsed_ns - 1.0) if fastest.elapsed_ns else 0.0
+        return LimitPoint(
+            quantity=quantity,
+            multiple=multiple,
+            elapsed_ns=run.elapsed_ns,
+            above_fastest_pct=max(above, 0.0),
+            utilisation_pct=self.utilisation_pct(run),
+        )
 
     def _latency_ns(self) -> dict[Hashable, np.ndarray] | None:
         """The part of each duration that does not depend on the size; None where the sizes do not show it."""
@@ -249,14 +258,3 @@ class _Training:
         if not times.separable:
             return None
         return {name: times.latency_ns(items, durations) for name, (items, durations) in self._lanes.items()}
-
-
-def _point(quantity: str, multiple: float | None, run: _Run, fastest: _Run) -> LimitPoint:
-    above = 100.0 * (run.elapsed_ns / fastest.elapsed_ns - 1.0) if fastest.elapsed_ns else 0.0
-    return LimitPoint(
-        quantity=quantity,
-        multiple=multiple,
-        elapsed_ns=run.elapsed_ns,
-        above_fastest_pct=max(above, 0.0),
-        utilisation_pct=run.utilisation_pct,
-    )

@@ -42,7 +42,7 @@ from replay.fidelity.workload_verdict import (
 from traces.lateness import allowed_lag_us, machine_jitter_us, percentiles_us
 from traces.measures.distribution import Distribution
 from traces.measures.lane_times import matched_starts
-from traces.measures.span_times import extended_steps
+from traces.measures.span_times import TrainingTime, extended_steps
 from traces.replay_record import ReplayRecord, replay_record
 from traces.store.part_capture import part_replayed
 from traces.store.reader import Capture
@@ -121,6 +121,7 @@ class Comparison:
     """All that `dxt-replay compare` reports; field names are the JSON keys.
 
     `headline`: the result in plain sentences.
+    `training`: how long training took in both, of a replay that waits as training does; else None.
     `relation`: whether one capture replays the other.
     `workload`: the result that the replayer is responsible for.
     `storage`: the measured result, which never fails a replay.
@@ -129,6 +130,7 @@ class Comparison:
     """
 
     headline: str
+    training: TrainingTime | None
     relation: str
     pace: str | None
     speed: float
@@ -215,6 +217,9 @@ def _comparison(
             stopped=captures[1].info.partial,
             tracer=next((SLOW_TRACERS[s.kind] for s in captures[0].info.sources if s.kind in SLOW_TRACERS), None),
         ),
+        training=TrainingTime.of(captures[0].spans, captures[1].spans)
+        if record is not None and record.pace == "steps" and not captures[1].info.partial
+        else None,
         relation=relation.value,
         pace=times.pace,
         speed=1.0 if record is None else record.speed,

@@ -46,7 +46,7 @@ def generate(
     output: PathLike,
     *,
     overrides: Sequence[str] | Mapping[str, Any] = (),
-    reading: str = "documented",
+    reading: str | None = None,
     device: str | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -57,7 +57,8 @@ def generate(
     """Generate the I/O of a workload on `ranks` ranks, without running it, as the capture `output`.
 
     `workload`: a YAML file of DLIO, a folder with the `.hydra/config.yaml` of one of its runs, or a shipped name (see
-    `workloads`). `overrides`: keys that replace those of the file. `reading`: documented, head or v2.0. `device`: the
+    `workloads`). `overrides`: keys that replace those of the file. `reading`: documented, head, v2.0 or v3.0; None for
+    what the description names as its `reading` (those of MLPerf Storage v3.0 do), else documented. `device`: the
     storage that the times assume, such as "latency=100us,bandwidth=1GB/s" or "null". `seed`: of what DLIO draws
     without one. `workers`: processes, or `executor`: who shares the work; the capture does not depend on either.
     `on_progress` gets ranks done, and all.
@@ -74,7 +75,7 @@ def generate(
     from profiler_merge.workloads.workload_source import read_workload
 
     chosen = next((each for each in READINGS if each == reading), None)
-    if chosen is None:
+    if chosen is None and reading is not None:
         raise UsageError(f"reading {reading!r}: choose {', '.join(READINGS)}")
     if isinstance(overrides, Mapping):
         overrides = [override_text(key, value) for key, value in overrides.items()]

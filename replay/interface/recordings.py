@@ -205,9 +205,8 @@ def _coverage_warnings(recorded: Recorded) -> list[str]:
     if merged is None:
         return []
     warnings = []
-    coverage = merged.info.coverage
-    known = [share for share in (coverage.bytes, coverage.operations) if share is not None]
-    if known and min(known) < _ENOUGH and not recorded.job.warnings:
+    known = [share for share in merged.info.coverage.traceable if share is not None]
+    if known and min(known) < _ENOUGH and not recorded.job.warnings and not merged.info.coverage.unseen:
         warnings.append(
             f"only {min(known):.1%} of the job's I/O is in the trace: record again with more memory for it, such as "
             "--memory 1024 (MiB for each process)"

@@ -37,6 +37,7 @@ class Simulated:
     prediction: Prediction
     scaling: Sequence[Prediction]
     recorded_ns: int
+    recorded_training_ns: int
     warnings: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -50,6 +51,7 @@ class Simulated:
                 "uncertainty_pct": 100.0 * self.storage.uncertainty,
             },
             "recorded_s": recorded,
+            "recorded_training_s": ns_to_seconds(self.recorded_training_ns),
             "change_pct": 100.0 * (found["elapsed_s"] / recorded - 1.0) if recorded else None,
             **found,
             "steps": self.prediction.steps(),
@@ -92,6 +94,7 @@ def simulate(
     from replay.simulation.model_file import read_storage_model
     from replay.simulation.prediction import predict
     from replay.simulation.storage_model import StorageModel
+    from traces.measures.span_times import training_ns
 
     one_of("compute", compute, ("sleep", "spin", "skip"))
     if runs < 1 or any(not 1 <= count <= MAX_RANKS for count in ranks):
@@ -124,6 +127,7 @@ def simulate(
                 for count in ranks
             ],
             recorded_ns=end_ns - begin_ns,
+            recorded_training_ns=training_ns(source.spans) or 0,
             warnings=job.steps.warnings,
         )
 
@@ -171,11 +175,12 @@ def _job(source: Capture, pacing: Pacing, compute: str, *, reconstruct: bool) ->
     from replay.ranks.comm import Solo
     from replay.run.context import choose_layers_together, derive_context
     from replay.simulation.simulated_job import simulated_job
+    from traces.measures.span_times import computed_in_loops
 
     layers = choose_layers_together(source, Solo(), api="auto", reconstruct=reconstruct)
     context = derive_context(source, Solo(), layers, pacing.pace)
     assert context.steps is not None  # the pace is steps
-    return simulated_job(source, context.steps, pacing, compute)
+    return simulated_job(source, context.steps, pacing, compute, computed_in_loops(source.spans)[0])
 
 
 def _shared_among(source: Capture, ranks: int, pacing: Pacing, compute: str, *, reconstruct: bool) -> SimulatedJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from replay.engine.issue import Core
 from replay.plan.pacing import Pace, Pacing
 from replay.run.recording import Failure, Tally
 from traces.lateness import percentiles_us
+from traces.measures.span_times import TrainingTime
 from traces.replay_record import ReplayRecord
 from traces.schema import NO_STEP, OPS, CaptureInfo, Job, Source
 from traces.store.reader import Capture
@@ -91,6 +93,7 @@ class RunResult:
     `models`: rank -> causal model in numbers (`replay.causal.explain`); None for a pace without a model.
     `jitter_before_us`: as `jitter_us`, before the run; None where it was not measured.
     `processors_pct`: share of the machine's processors that the replay took.
+    `training`: from the first step's begin to the last one's end; None for a pace without steps, and for a stopped run.
     `failures`: the first operations that failed or moved too little, from `named_failures`.
     """
 
@@ -110,6 +113,7 @@ class RunResult:
     io: IoResult = IoResult()
     overhead: Overhead = Overhead()
     models: Mapping[int, Mapping[str, Any]] | None = None
+    training: TrainingTime | None = None
     failures: tuple[Mapping[str, Any], ...] = ()
     jitter_before_us: Mapping[str, float] | None = None
     processors_pct: float | None = None
@@ -175,6 +179,7 @@ class RunResult:
             "close_errors": _by_name(tally.close_errors),
             "short": tally.short,
             "failures": [dict(failure) for failure in self.failures],
+            "training": None if self.training is None else dataclasses.asdict(self.training),
             "left_out": self.left_out,
             "api": self.io.api,
             "backends": list(self.io.backends),

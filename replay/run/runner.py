@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from replay.twin.containment import locked_target
 from traces.errors import ReplayError
 from traces.lateness import percentiles_us
 from traces.measures.distribution import Distribution
+from traces.measures.span_times import TrainingTime
 from traces.schema import COUNTERS, FILES_SCHEMA
 from traces.store.reader import Capture
 from traces.store.writer import (
@@ -229,13 +230,16 @@ class _Run:
 
     def _finish(self, parts: Sequence[_Part], process: ReplayProcess, zero_ns: int) -> RunResult:
         """Write the files that cover the whole replay, and move the output to its place. `zero_ns`: see `_part`."""
-        capture, working = self.context.capture, self.prepared.working
+        capture, working, options = self.context.capture, self.prepared.working, self.options
+        spans = pa.concat_tables([part.spans for part in parts])
         result = self._result(parts, process)
-        write_spans(working, pa.concat_tables([part.spans for part in parts]))
+        if options.pacing.pace is Pace.STEPS and not result.stopped:
+            result = replace(result, training=TrainingTime.of(capture.spans, spans))
+        write_spans(working, spans)
         write_files(working, _replayed_files(capture.files))
         stored = sum(part.stored for part in parts)
-        write_capture_info(working, replay_info(capture, result, zero_ns, stored, self.options.sources))
-        publish_capture(working, self.output, force=self.options.force)
+        write_capture_info(working, replay_info(capture, result, zero_ns, stored, options.sources))
+        publish_capture(working, self.output, force=options.force)
         return result
 
     def _result(self, parts: Sequence[_Part], process: ReplayProcess) -> RunResult:

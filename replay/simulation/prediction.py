@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from replay.causal.lane_events import Watch, run_lanes
+from replay.causal.lane_events import EventLane, LaneTimes, Watch, run_lanes
+from replay.engine.items import MARK
 from replay.simulation.agreement import Agreement
 from replay.simulation.model_numbers import KIND_NAMES, ModelNumbers, StorageUse
 from replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob
@@ -30,11 +31,12 @@ FREE_PCT = 2.0
 class Run:
     """One simulated run.
 
-    use: what the storage did, None without one. spent: where the time went. operations, items: how many were simulated.
-    seconds: of processor time.
+    training_ns: from the first step's begin to the last one's end. use: what the storage did, None without one.
+    spent: where the time went. operations, items: how many were simulated. seconds: of processor time.
     """
 
     elapsed_ns: int
+    training_ns: int
     use: StorageUse | None
     spent: Watch | None
     operations: int
@@ -76,9 +78,21 @@ class Prediction:
     def interval_ns(self) -> tuple[int, int]:
         """From the shortest to the longest run, with the error of the causal model; wider where a replayed window
         differs."""
-        shortest, longest = min(run.elapsed_ns for run in self.runs), max(run.elapsed_ns for run in self.runs)
-        found = round(shortest * (1.0 - self.model_error)), round(longest * (1.0 + self.model_error))
-        return found if self.checked is None else self.checked.widened(found, self.free.elapsed_ns)
+        return self._interval([run.elapsed_ns for run in self.runs], self.free.elapsed_ns)
+
+    @property
+    def training_ns(self) -> int:
+        """As `elapsed_ns`, of the training loop: without what the program does before and after it."""
+        return int(np.median([run.training_ns for run in self.runs[: self.seeds]]))
+
+    @property
+    def training_interval_ns(self) -> tuple[int, int]:
+        """As `interval_ns`, of the training loop."""
+        return self._interval([run.training_ns for run in self.runs], self.free.training_ns)
+
+    def _interval(self, times_ns: Sequence[int], free_ns: int) -> tuple[int, int]:
+        found = round(min(times_ns) * (1.0 - self.model_error)), round(max(times_ns) * (1.0 + self.model_error))
+        return found if self.checked is None else self.checked.widened(found, free_ns)
 
     @property
     def storage_pct(self) -> float:
@@ -87,8 +101,15 @@ class Prediction:
 
     @property
     def utilisation_pct(self) -> float | None:
-        """Accelerator utilisation: per cent of the time in steps that is compute; None without steps."""
-        return _utilisation_pct(self.runs[0])
+        """Accelerator utilisation: the recorded compute, per cent of the simulated training loops without evaluations;
+        None without steps, or where the capture shows no compute."""
+        spent = self.runs[0].spent
+        if spent is None or not self.job.compute_ns:
+            return None
+        in_steps = spent.spent_ns[:-1]
+        loops_ns = int(in_steps.sum() - in_steps[:, TIME_CLASSES.index("evaluation")].sum())
+        compute_ns = self.job.compute_ns * self.ranks / self.job.ranks
+        return min(100.0 * compute_ns / loops_ns, 100.0) if loops_ns > 0 else None
 
     def as_json(self) -> dict[str, Any]:
         """The figures of the prediction, without the steps one by one."""
@@ -98,6 +119,8 @@ class Prediction:
             "operations": self.job.operations_of(self.ranks),
             "elapsed_s": ns_to_seconds(self.elapsed_ns),
             "interval_s": [ns_to_seconds(limit) for limit in self.interval_ns],
+            "training_s": ns_to_seconds(self.training_ns),
+            "training_interval_s": [ns_to_seconds(limit) for limit in self.training_interval_ns],
             "check": None if self.checked is None else self.checked.as_json(),
             "runs": len(self.runs),
             "model_error_pct": 100.0 * self.model_error,
@@ -198,12 +221,16 @@ def _resource(name: str, each: str, busy: np.ndarray, waited_ns: float | None) -
     }
 
 
-def _utilisation_pct(run: Run) -> float | None:
-    if run.spent is None:
-        return None
-    in_steps = run.spent.spent_ns[:-1]
-    total = int(in_steps.sum())
-    return 100.0 * int(in_steps[:, TIME_CLASSES.index("compute")].sum()) / total if total else None
+def _timed(lanes: Sequence[EventLane]) -> list[EventLane]:
+    """The lanes, those of training threads with room for the times of their items."""
+    return [replace(lane, times=LaneTimes.room(len(lane.items))) if lane.watched else lane for lane in lanes]
+
+
+def _training_ns(lanes: Sequence[EventLane]) -> int:
+    """From the first mark of a step to the last, over all ranks."""
+    marks = [lane.times.begin_ns[lane.items["kind"] == MARK] for lane in lanes if lane.times is not None]
+    marks = [found for found in marks if len(found)]
+    return max(int(found.max()) for found in marks) - min(int(found.min()) for found in marks) if marks else 0
 
 
 def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -> Prediction:
@@ -222,9 +249,11 @@ def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -
     def run(seed: int, scale: float) -> Callable[[], Run]:
         def go() -> Run:
             storage, watch, began = simulated_storage(numbers, seed=seed, scale=scale), job.watch(), time.thread_time()
-            done = run_lanes(lanes, storage, watch)
+            timed = _timed(lanes)
+            done = run_lanes(timed, storage, watch)
             return Run(
                 elapsed_ns=int(done.end_ns.max(initial=0)),
+                training_ns=_training_ns(timed),
                 use=storage.use,
                 spent=watch,
                 operations=done.served,
@@ -235,9 +264,17 @@ def predict(job: SimulatedJob, model: StorageModel, *, ranks: int, seeds: int) -
         return go
 
     def free() -> Run:
-        done = run_lanes(lanes)
-        elapsed = int(done.end_ns.max(initial=0))
-        return Run(elapsed_ns=elapsed, use=None, spent=None, operations=done.served, items=items, seconds=0.0)
+        timed = _timed(lanes)
+        done = run_lanes(timed)
+        return Run(
+            elapsed_ns=int(done.end_ns.max(initial=0)),
+            training_ns=_training_ns(timed),
+            use=None,
+            spent=None,
+            operations=done.served,
+            items=items,
+            seconds=0.0,
+        )
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         started = [pool.submit(each) for each in (free, *(run(seed, scale) for seed, scale in chosen + limits))]

@@ -42,7 +42,8 @@ class SimulatedJob:
     """The lanes of the recorded ranks, from which those of any number of ranks are made.
 
     steps: the causal models. io_lanes: by recorded rank, the items of its lanes and of its input pipeline (`PLAN_ROW`).
-    file_bytes: int64 by file. operations: of all recorded ranks.
+    file_bytes: int64 by file. operations: of all recorded ranks. compute_ns: of the accelerators in the loops of all
+    recorded ranks, at the speed of the simulation; 0 where the capture shows none.
     """
 
     steps: Steps
@@ -51,6 +52,7 @@ class SimulatedJob:
     io_lanes: Mapping[int, Sequence[np.ndarray]]
     file_bytes: np.ndarray
     operations: int
+    compute_ns: float
 
     @property
     def ranks(self) -> int:
@@ -106,8 +108,10 @@ class SimulatedJob:
         return Watch(class_of=class_of.ravel(), spent_ns=spent, first_step=first)
 
 
-def simulated_job(capture: Capture, steps: Steps, pacing: Pacing, compute: str) -> SimulatedJob:
-    """The job of a capture. Memory: 40 bytes an item, of which an operation has one to three.
+def simulated_job(capture: Capture, steps: Steps, pacing: Pacing, compute: str, compute_ns: int) -> SimulatedJob:
+    """The job of a capture. `compute_ns`: as recorded, of its accelerators.
+
+    Memory: 40 bytes an item, of which an operation has one to three.
 
     Raises: CaptureError when a part is damaged.
     """
@@ -129,4 +133,5 @@ def simulated_job(capture: Capture, steps: Steps, pacing: Pacing, compute: str) 
         io_lanes=io_lanes,
         file_bytes=capture.files.column("size").to_numpy().astype(np.int64),
         operations=sum(survey.operations for survey in steps.surveys.values()),
+        compute_ns=compute_ns / (pacing.compute_speed or pacing.speed),
     )

@@ -71,13 +71,8 @@ def test_a_storage_limit_that_is_not_known_has_its_reason() -> None:
     assert verdicts.lines(_row(fast=found))[0].endswith("not known: there are no steps")
 
 
-def test_the_loop_of_a_simulation_is_what_is_not_loading() -> None:
-    result = {
-        "elapsed_s": 8.0,
-        "interval_s": [7.5, 8.5],
-        "time_s": {"compute": 3.0, "input_wait": 1.0, "evaluation": 0.25, "loading": 3.0},
-    }
-
+def test_the_loop_of_a_simulation_is_its_training_loop() -> None:
+    result = {"elapsed_s": 8.0, "interval_s": [7.5, 8.5], "training_s": 4.25, "training_interval_s": [3.75, 4.75]}
     assert simulated_loop(result) == {"seconds": 4.25, "interval_s": [3.75, 4.75]}
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
+from traces.schema import EVALUATION_NAMES, NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
+from traces.units import ns_to_seconds
 
 
 def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:
@@ -16,11 +19,72 @@ def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:
     return {rank: Intervals.union_of(starts, ends) for rank, _, starts, ends in spans_by_rank(spans, kind)}
 
 
+def are_evaluations(spans: pa.Table) -> np.ndarray:
+    """bool (rows,): the spans in which a model is evaluated."""
+    named = pc.is_in(spans["name"], pa.array(EVALUATION_NAMES)).to_numpy()
+    found: np.ndarray = named & (codes(spans, "kind") == SPAN_KINDS.index("other"))
+    return found
+
+
+def evaluations_by_rank(spans: pa.Table) -> dict[int, Intervals]:
+    """Times in which each rank evaluated the model; ranks that never did are absent."""
+    return union_by_rank(spans.filter(pa.array(are_evaluations(spans))), "other")
+
+
 def whole_steps(spans: pa.Table) -> pa.Table:
     """The rows that are training steps: those of kind `step` with a number. A step that the window of a part cuts has
     none (`traces.part`): it would look fast."""
     step = spans["step"].to_numpy()
     return spans.filter(pa.array((codes(spans, "kind") == SPAN_KINDS.index("step")) & (step != NO_STEP)))
+
+
+def training_ns(spans: pa.Table) -> int | None:
+    """How long training lasted, ns: from the begin of the first step of any rank to the end of the last, with all that
+    lies between; None without steps."""
+    steps = whole_steps(spans)
+    if not steps.num_rows:
+        return None
+    return int(steps["end_ns"].to_numpy().max() - steps["start_ns"].to_numpy().min())
+
+
+def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
+    """(compute, loops), ns over all ranks. Accelerator utilisation is compute as a share of the loops.
+
+    Compute: inside the loop, and outside of waits, collectives, checkpoints and evaluations. Loop: from the first
+    step's start to the last one's end, without evaluations.
+    """
+    evaluated, computed = evaluations_by_rank(spans), union_by_rank(spans, "compute")
+    held = [union_by_rank(spans, kind) for kind in ("input_wait", "collective", "checkpoint")]
+    compute_ns = loops_ns = 0
+    for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
+        evaluation, busy = evaluated.get(rank, Intervals()), computed.get(rank, Intervals())
+        for others in (evaluated, *held):
+            busy = busy.minus(others.get(rank, Intervals()))
+        first, last = starts[:1], ends.max(keepdims=True)
+        compute_ns += int(busy.covered_within(first, last)[0])
+        loops_ns += int((last - first - evaluation.covered_within(first, last))[0])
+    return compute_ns, loops_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTime:
+    """How long training lasted as recorded and in a replay, and the second to the first; None where that was 0."""
+
+    recorded_s: float
+    replayed_s: float
+    ratio: float | None
+
+    @classmethod
+    def of(cls, source: pa.Table, replay: pa.Table) -> TrainingTime | None:
+        """From the spans of both; None where one has no steps."""
+        recorded, replayed = training_ns(source), training_ns(replay)
+        if recorded is None or replayed is None:
+            return None
+        return cls(
+            recorded_s=ns_to_seconds(recorded),
+            replayed_s=ns_to_seconds(replayed),
+            ratio=replayed / recorded if recorded else None,
+        )
 
 
 def extended_steps(spans: pa.Table) -> tuple[int, int]:

@@ -27,10 +27,9 @@ FASTEST = Storage(latency_ns=0, bytes_per_ns=1e12)
 
 
 def elapsed_ns(job: KnownJob, storage: Storage) -> int:
-    """How long the job lasts, from its first operation."""
-    found = run(job, storage)
-    rows = [*found.ops, *found.spans]
-    return max(row.end_ns for row in rows) - min(row.start_ns for row in rows)
+    """How long the job trains, from its first step's begin to the last one's end."""
+    steps = [span for span in run(job, storage).spans if span.kind == "step"]
+    return max(step.end_ns for step in steps) - min(step.start_ns for step in steps)
 
 
 def limit_of(folder: Path, job: KnownJob, *, curve: bool = False) -> StorageLimit:

@@ -6,14 +6,20 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from profiler_merge.analysis.summary import summarise
 from replay import interface as dxt_replay
 from replay.interface.simulations import Simulated
 from replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, Servers, StorageModel
+from tests.capture_builder import Span, spans_table
 from tests.replay.causal.test_model import APPLICATIONS, FAST, SLOW, derived
 from tests.simulated_application import MS, READ_BYTES, Application, Storage, run
 from traces.errors import CaptureError, UsageError
+from traces.store.reader import open_capture
+from traces.store.writer import write_spans
 
 
 def described(storage: Storage, **keys: object) -> StorageModel:
@@ -56,9 +62,30 @@ def test_the_time_of_the_training_thread_adds_up(tmp_path: Path) -> None:
     steps = prediction.steps()
     assert [step["step"] for step in steps] == list(range(80))
     assert steps[9]["checkpoints"] > 0 == steps[8]["checkpoints"]
-    in_steps = sum(step["compute"] for step in steps)
-    all_of_steps = sum(value for step in steps for name, value in step.items() if name != "step")
-    assert found["accelerator_utilisation_pct"] == pytest.approx(100 * in_steps / all_of_steps)
+
+
+def test_the_utilisation_is_the_accelerators_and_not_what_the_training_thread_does_besides(tmp_path: Path) -> None:
+    """Of 8 ms between two waits an accelerator computes 1 ms: on the recorded storage, what `summary` says."""
+    capture, _, _ = derived(tmp_path, Application(ranks=2), FAST)
+    kinds = capture.spans["kind"].cast(pa.string())
+    steps = capture.spans.filter(pc.equal(kinds, "step"))
+    spans = [
+        Span(row["kind"], row["start_ns"], row["end_ns"], row["name"], row["rank"], row["thread"], row["step"])
+        for row in capture.spans.filter(pc.not_equal(kinds, "compute")).to_pylist()
+    ]
+    spans += [
+        Span("compute", end - MS, end, rank=rank, step=step)
+        for rank, step, end in zip(*(steps[name].to_pylist() for name in ("rank", "step", "end_ns")), strict=True)
+    ]
+    write_spans(capture.path, spans_table(sorted(spans, key=lambda span: (span.rank, span.start_ns))))
+    found = dxt_replay.simulate(open_capture(capture.path), described(FAST))
+    last = steps["end_ns"].to_numpy().max() - steps["start_ns"].to_numpy().min()
+    truth = 100 * MS * steps.num_rows / 2 / last
+    assert truth < 15
+    assert found.prediction.utilisation_pct == pytest.approx(truth, rel=0.02)
+    loop = summarise(open_capture(capture.path)).loop
+    assert loop is not None
+    assert loop.compute_pct == pytest.approx(truth, rel=0.02)
 
 
 def test_infinitely_fast_storage_is_the_limit(tmp_path: Path) -> None:
