@@ -31,11 +31,12 @@ def capture_info(
     coverage: Coverage,
     warnings: Sequence[str],
     extended: Mapping[str, Any],
+    counted: Mapping[str, Any],
     options: Mapping[str, Any],
     digest: Callable[[Path], str],
 ) -> CaptureInfo:
     """The contents of capture.json. `more_files`: with spans, and no profiles. `stored`: rows of the op stream;
-    `extended`, `options`: what `made_by` repeats. `digest`: of a source.
+    `extended`, `counted`, `options`: what `made_by` repeats. `digest`: of a source.
     """
     ranks = set(range(job.nprocs)) if job.nprocs <= MAX_RANKS else set()
     return CaptureInfo(
@@ -54,6 +55,7 @@ def capture_info(
             "operations_reconstructed": rows.reconstructed,
             "rebuilt": rows.rebuilt.as_json(),
             **({"extended": dict(extended)} if extended else {}),
+            **({"counted_times": dict(counted)} if counted else {}),
             **options,
         },
     )

@@ -15,7 +15,8 @@ from profiler_merge.darshan.log import DarshanLog
 from profiler_merge.darshan.record_id import record_id
 from profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT, FileNotes, KnownFiles, Renamed
 from traces.errors import LogError
-from traces.file_rows import STANDARD_STREAMS, probably_mapped, without_dots
+from traces.file_rows import STANDARD_STREAMS, without_dots
+from traces.recorder_files import is_recorder_file
 from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
 from traces.text import listed
 from traces.units import format_bytes, format_counted
@@ -214,10 +215,11 @@ class FileTable:
     def finish(self, ranks_of_logs: Sequence[int | None]) -> tuple[pa.Table, Coverage]:
         """The files table and the coverage; `ranks_of_logs[i]`: the rank of log i's process, None for a whole job."""
         counted: dict[tuple[int, int], _Traced] = {}
+        streams: dict[tuple[int, int], _Traced] = {}
         sums: dict[str, dict[int, int]] = {name: {} for name in COUNTERS}
         stripes: dict[int, tuple[int, int]] = {}
         for log, fixed_rank in zip(self.logs, ranks_of_logs, strict=True):
-            self._add_counters(log, fixed_rank, sums, counted)
+            self._add_counters(log, fixed_rank, sums, counted, streams)
             self._let_go(log)
             stripes |= {
                 self._number_one(record): stripe
@@ -225,7 +227,7 @@ class FileTable:
                 if self._same.get(record, record) in self._ids
             }
         table = self._table(sums, stripes, self._file_coverage(counted))
-        return table, self._coverage(counted)
+        return table, self._coverage(counted, streams)
 
     def _add_counters(
         self,
@@ -233,6 +235,7 @@ class FileTable:
         fixed_rank: int | None,
         sums: dict[str, dict[int, int]],
         counted: dict[tuple[int, int], _Traced],
+        streams: dict[tuple[int, int], _Traced],
     ) -> None:
         for module, columns in _SUMMED.items():
             records = self._counters(log, module)
@@ -250,8 +253,11 @@ class FileTable:
                     # The counter has the same error as the trace had.
                     if total > 0 and file not in self._offsets[REPAIRED]:
                         self._sizes[file] = max(self._sizes[file], last + 1)
-            if module == "POSIX":
-                _count(records, file_ids, fixed_rank, counted)
+            if module in _LAST_BYTE:
+                kept = _of_the_job(log, records)
+                _count(records, file_ids, kept, fixed_rank, counted)
+                if module == "STDIO":
+                    _count(records, file_ids, kept, fixed_rank, streams)
 
     def _counters(self, log: DarshanLog, module: str) -> CounterTable | None:
         records = read_counters(log, module)
@@ -276,7 +282,7 @@ class FileTable:
             counted_bytes[file] = counted_bytes.get(file, 0) + entry.bytes
         return {file: traced_bytes.get(file, 0) / total for file, total in counted_bytes.items() if total}
 
-    def _coverage(self, counted: dict[tuple[int, int], _Traced]) -> Coverage:
+    def _coverage(self, counted: dict[tuple[int, int], _Traced], streams: dict[tuple[int, int], _Traced]) -> Coverage:
         reduced = {file for rank, file in counted if rank == SHARED_RANK}
         traced_by_rank, counted_by_rank = (_by_rank(each, reduced) for each in (self._traced, counted))
         nothing = _Traced()
@@ -285,8 +291,11 @@ class FileTable:
             for rank in sorted(traced_by_rank.keys() | counted_by_rank.keys())
             if rank != SHARED_RANK
         }
-        total = _ratio(_summed(self._traced.values()), _summed(counted.values()))
-        return Coverage(bytes=total[0], operations=total[1], ranks=by_rank)
+        traced, every, through = (_summed(each.values()) for each in (self._traced, counted, streams))
+        share = _ratio(traced, every)
+        rest = _Traced(every.operations - through.operations, every.bytes - through.bytes)
+        without = _ratio(traced, rest) if through.operations or through.bytes else None
+        return Coverage(bytes=share[0], operations=share[1], ranks=by_rank, without_streams=without)
 
     def _table(
         self, sums: dict[str, dict[int, int]], stripes: dict[int, tuple[int, int]], coverage: dict[int, float]
@@ -322,17 +331,37 @@ def _file_records(records: CounterTable) -> list[int]:
     return [int(record) for record in ids]
 
 
+def _of_the_job(log: DarshanLog, records: CounterTable) -> list[bool]:
+    """Which records are of the job: on C streams, TensorFlow writes its profile too, which is no part of it."""
+    if records.module != "STDIO":
+        return [True] * len(records.ranks)
+    paths = (log.names.get(record, b"").decode("utf-8", "backslashreplace") for record in _file_records(records))
+    return [not is_recorder_file(path) for path in paths]
+
+
 def _count(
-    records: CounterTable, file_ids: list[int], fixed_rank: int | None, counted: dict[tuple[int, int], _Traced]
+    records: CounterTable,
+    file_ids: list[int],
+    kept: list[bool],
+    fixed_rank: int | None,
+    counted: dict[tuple[int, int], _Traced],
 ) -> None:
-    operations = records.counters["POSIX_READS"] + records.counters["POSIX_WRITES"]
-    moved = records.counters["POSIX_BYTES_READ"] + records.counters["POSIX_BYTES_WRITTEN"]
-    for rank, file, count, total in zip(
-        records.ranks.tolist(), file_ids, operations.tolist(), moved.tolist(), strict=True
+    """Add the reads and writes of a module, of the records that are `kept`.
+
+    What STDIO counts is not in POSIX too: Darshan sees the program's calls and not those of the C library.
+    """
+    operations, moved = (
+        sum(np.maximum(records.counters[f"{records.module}_{name}"], 0) for name in names)
+        for names in (("READS", "WRITES"), ("BYTES_READ", "BYTES_WRITTEN"))
+    )
+    for rank, file, of_job, count, total in zip(
+        records.ranks.tolist(), file_ids, kept, operations.tolist(), moved.tolist(), strict=True
     ):
+        if not of_job:
+            continue
         entry = counted.setdefault((rank if fixed_rank is None else fixed_rank, file), _Traced())
-        entry.operations += max(count, 0)
-        entry.bytes += max(total, 0)
+        entry.operations += count
+        entry.bytes += total
 
 
 def _stripes(log: DarshanLog) -> dict[int, tuple[int, int]]:
@@ -371,15 +400,3 @@ def _ratio(traced: _Traced, counted: _Traced) -> tuple[float | None, float | Non
         traced.bytes / counted.bytes if counted.bytes else None,
         traced.operations / counted.operations if counted.operations else None,
     )
-
-
-def mapped_warnings(files: pa.Table) -> list[str]:
-    """A warning about the files whose reads Darshan cannot have seen, from a `FILES_SCHEMA` table."""
-    mapped = files.filter(pa.array(probably_mapped(files)))["path"].to_pylist()
-    if not mapped:
-        return []
-    return [
-        f"opened but never read through a call, so probably memory-mapped: {listed(mapped)}. Darshan "
-        "sees no page faults: these reads are not in the capture, coverage does not count them, and a replay does not "
-        "issue them"
-    ]

@@ -56,7 +56,7 @@ def gap_warnings(job: JobLogs, rows: RowTotals, coverage: Coverage, *, traced: i
             "process"
         )
         return warnings
-    for share, what in ((coverage.bytes, "bytes"), (coverage.operations, "operations")):
+    for share, what in zip(coverage.traceable, ("bytes", "operations"), strict=True):
         if share is not None and share < 1:
             warnings.append(f"the trace is partial: it holds {share:.1%} of the {what} that the counters saw")
             break

@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 from profiler_merge.capture_info import capture_info, source_files
 from profiler_merge.clocks.alignment import parse_method
 from profiler_merge.clocks.profile_ranks import map_profiles
+from profiler_merge.counted_times import counted_times
 from profiler_merge.darshan.job_logs import JobLogs, numbered, open_job, process_ids
 from profiler_merge.darshan.rank_segments import RanksInterleavedError
 from profiler_merge.darshan.regions import DamagedLogError
-from profiler_merge.file_table import FileTable, mapped_warnings
+from profiler_merge.file_table import FileTable
 from profiler_merge.gaps import gap_warnings, refuse_rubbish
 from profiler_merge.given_files import GivenFiles, given_files
 from profiler_merge.hdf5.datasets import hdf5_facts
@@ -39,7 +40,7 @@ from profiler_merge.rank_merge import JobSetting, MergedRanks, RankMerge, let_go
 from profiler_merge.rank_sources import left_out
 from profiler_merge.recognise import DARSHAN
 from profiler_merge.span_sources import MoreSpans, more_spans
-from traces.schema import CaptureInfo, RankClock
+from traces.schema import COUNTERS, CaptureInfo, RankClock
 from traces.store.digests import digests_beside
 from traces.store.renumber import RenumberedParts, renumber
 from traces.store.writer import (
@@ -54,7 +55,11 @@ from traces.store.writer import (
     write_spans,
 )
 from traces.units import seconds_to_ns
+from traces.unseen import all_unseen, coverage_json, mapped_files, unseen_warnings, watched, with_unseen
 from traces.workers.workers import ALONE, Workers
+
+_MOVED = ("posix_bytes_", "stdio_bytes_")
+"""Counters of the bytes that the coverage is a share of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,7 @@ class MergeResult:
             "spans": self.spans,
             "lanes": self.info.lanes,
             "counted": {name: dict(totals) for name, totals in self.counted.items()},
-            "coverage": {"bytes": self.info.coverage.bytes, "operations": self.info.coverage.operations},
+            "coverage": coverage_json(self.info.coverage),
             "clock": [
                 {
                     "rank": clock.rank,
@@ -288,6 +293,12 @@ class _Merger:
             for text in found.log_warnings.get(str(process.log.path), ()):
                 process.log.add_warning(text)
 
+    def _counted_times(self) -> Mapping[str, Any]:
+        """What the counters say of the time in I/O, where no trace does."""
+        if self._stored > self._made.reconstructed:
+            return {}
+        return counted_times([(process.log, process.rank) for process in self._job.processes], self._files.excluded)
+
     def _finish(self) -> tuple[CaptureInfo, pa.Table, int]:
         """What follows from all ranks together."""
         self._warnings += self._spans.add_rest()
@@ -299,8 +310,11 @@ class _Merger:
             refuse_rubbish(self._job, coverage, table)
         self._warnings += self._files.offset_warnings(table["path"].to_pylist())
         self._warnings += self._files.stream_warnings()
-        self._warnings += mapped_warnings(table)
+        unseen = all_unseen(watched([log.path for log in logs]), mapped_files(table))
+        counted = sum(pc.sum(table[name]).as_py() or 0 for name in COUNTERS if name.startswith(_MOVED))
+        self._warnings += unseen_warnings(unseen)
         self._warnings += gap_warnings(self._job, self._made, coverage, traced=self._stored - self._made.reconstructed)
+        coverage = with_unseen(coverage, counted, unseen)
         hdf5 = hdf5_facts(logs, table, inspect=self._options.inspect, maps=self._options.inspect_maps)
         self._warnings += hdf5.warnings
         self._warnings[:0] = self._job.log_warnings()
@@ -316,6 +330,7 @@ class _Merger:
             coverage=coverage,
             warnings=self._warnings,
             extended=self._spans.extended_json(),
+            counted=self._counted_times(),
             options=self._options.repeated(),
             digest=self._digest,
         )

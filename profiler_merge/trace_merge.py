@@ -43,11 +43,12 @@ from traces.schema import (
     Coverage,
     Job,
     RankClock,
+    Unseen,
     table_from_columns,
 )
 from traces.store.writer import OpsWriter, write_capture_info, write_files, write_hdf5, write_spans
-from traces.text import listed
 from traces.units import ns_to_seconds
+from traces.unseen import MEMORY, all_unseen, received, unseen_warnings, watched, with_unseen
 from traces.version import VERSION
 
 _RENAME = OPS.index("rename")
@@ -125,6 +126,7 @@ class _TraceMerger:
             extend=options.extend,
         )
         self._clock: list[RankClock] = []
+        self._unseen: tuple[Unseen, ...] = ()
         self.warnings: list[str] = []
 
     def run(self, output: Path) -> tuple[CaptureInfo, pa.Table, int]:
@@ -135,20 +137,23 @@ class _TraceMerger:
         if not writer.rows:
             why = "; ".join(self._job.warnings) or "nothing was opened"
             raise LogError(f"{self._job.files[0]} holds no operation on a file of the job: {why}")
-        self.warnings += [*self._spans.add_rest(), *self._spans.extension_warnings(), *_mapped(self._job)]
-        table, spans, info = (
-            self._files.table(complete=self._job.complete),
-            self._spans.table(),
-            self._info(writer.rows),
-        )
+        names = [self._job.paths[file].decode("utf-8", "backslashreplace") for file in self._job.mapped]
+        mapped = sorted(name for name in names if not name.startswith(MEMORY))
+        table, moved = self._files.table(complete=self._job.complete), self._files.moved
+        seen = received(self._job.received, self._job.received_of_unknown, moved, watched(self._job.files))
+        self._unseen = all_unseen(seen, mapped)
+        self.warnings += [*self._spans.add_rest(), *self._spans.extension_warnings(), *unseen_warnings(self._unseen)]
+        spans = self._spans.table()
+        info = self._info(writer.rows, moved)
         write_files(output, table)
         write_spans(output, spans)
         write_hdf5(output, HDF5_SCHEMA.empty_table())
         write_capture_info(output, info)
         return info, table, spans.num_rows
 
-    def _info(self, stored: int) -> CaptureInfo:
+    def _info(self, stored: int, moved: int) -> CaptureInfo:
         job, share = self._job, 1.0 if self._job.complete else None
+        whole = Coverage(bytes=share, operations=share, ranks=dict.fromkeys(range(job.nprocs), (share, share)))
         extended = self._spans.extended_json()
         return CaptureInfo(
             job=_job(job),
@@ -159,7 +164,7 @@ class _TraceMerger:
                 *(source_of(path, str(kind_of(path))) for path in self._more.files),
             ),
             clock=tuple(self._clock),
-            coverage=Coverage(bytes=share, operations=share, ranks=dict.fromkeys(range(job.nprocs), (share, share))),
+            coverage=with_unseen(whole, moved, self._unseen),
             lanes="pthread_id",
             warnings=tuple(self.warnings),
             made_by={
@@ -261,13 +266,3 @@ def _job(job: TracedJob) -> Job:
         zero_ns=job.start_ns,
         exe=job.ranks[0].own.exe,
     )
-
-
-def _mapped(job: TracedJob) -> list[str]:
-    names = sorted(job.paths[file].decode("utf-8", "backslashreplace") for file in job.mapped)
-    if not names:
-        return []
-    return [
-        f"mapped into memory: {listed(names)}. No tracer sees page faults: what was read through the "
-        "mapping is not in the capture, coverage does not count it, and a replay does not issue it"
-    ]

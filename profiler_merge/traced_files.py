@@ -63,6 +63,11 @@ class TracedFiles:
         for file in np.unique(file_id).tolist():
             counts[file] += int(sums[file])
 
+    @property
+    def moved(self) -> int:
+        """Bytes that were read and written."""
+        return sum(counts.total() for name, counts in self._counts.items() if "_bytes_" in name)
+
     def table(self, *, complete: bool) -> pa.Table:
         """The files as `FILES_SCHEMA`. `complete`: whether the trace is known to hold all that was read and written."""
         raw = [self._paths[number] for number in self._numbers]

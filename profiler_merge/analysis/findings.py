@@ -14,8 +14,8 @@ from traces.store.reader import Capture
 from traces.workers.workers import ALONE, Workers
 
 CODES = (
-    "no-trace", "partial-trace", "small-reads", "small-writes", "small-chunks", "random-shared", "re-reads",
-    "shared-reads", "rank-imbalance", "metadata-time", "input-bound", "no-overlap", "one-reader",
+    "no-trace", "partial-trace", "not-traced", "small-reads", "small-writes", "small-chunks", "random-shared",
+    "re-reads", "shared-reads", "rank-imbalance", "metadata-time", "input-bound", "no-overlap", "one-reader",
     "checkpoint-blocking", "warm-up", "mlperf-storage", "benchmark-figures",
 )  # fmt: skip
 """All codes that a `Finding` can have."""

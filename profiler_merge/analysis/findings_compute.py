@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from profiler_merge.analysis.analyse import Analysis
 from profiler_merge.analysis.finding import Finding, Stake, percent
 from profiler_merge.analysis.overlap import RankOverlap
-from profiler_merge.analysis.remedies import remedy
+from profiler_merge.analysis.remedies import input_remedy, remedy
 from profiler_merge.analysis.steady_loop import SteadyLoop
 from profiler_merge.analysis.thresholds import (
     HIDDEN_PCT,
@@ -43,7 +43,7 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
         f"busy in {percent(loop.io_in_wait_pct)} of the wait.",
         threshold=f"above {percent(100 - LEAST_UTILISATION_PCT)}: MLPerf Storage asks for {LEAST_UTILISATION_PCT:g} % "
         "accelerator utilisation",
-        remedy=remedy(name, found.setting.framework),
+        remedy=input_remedy(name, found.setting),
         values={"input_wait_pct": loop.input_wait_pct, "io_in_wait_pct": loop.io_in_wait_pct},
         **_of_loop(loop.input_wait_s, loop).columns(),
     )
@@ -67,7 +67,7 @@ def no_overlap(found: Analysis) -> Iterator[Finding]:
         evidence=f"{percent(hidden)} of the I/O time lies inside compute; I/O takes {percent(loop.io_pct)} of the "
         f"training loop{_after_warm_up(loop)}.",
         threshold=f"less than {HIDDEN_PCT:g} % hidden, and I/O at least {NOTICEABLE_PCT:g} % of the loop",
-        remedy=remedy("read ahead", found.setting.framework),
+        remedy=input_remedy("read ahead", found.setting),
         values={"io_hidden_pct": hidden, "io_of_loop_pct": loop.io_pct},
         **stake.columns(),
     )
@@ -92,7 +92,7 @@ def one_reader(found: Analysis) -> Iterator[Finding]:
         evidence=f"{together:.2f} operations are in flight while any is; {percent(loop.io_exposed_pct)} of the "
         f"training loop is I/O outside compute{_after_warm_up(loop)}.",
         threshold=f"less than {ONE_AT_A_TIME:g} in flight, and exposed I/O at least {NOTICEABLE_PCT:g} % of the loop",
-        remedy=remedy("read in parallel", found.setting.framework),
+        remedy=input_remedy("read in parallel", found.setting),
         values={"in_flight": together, "exposed_io_of_loop_pct": loop.io_exposed_pct},
         **stake.columns(),
     )

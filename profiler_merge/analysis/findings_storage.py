@@ -16,7 +16,6 @@ from profiler_merge.analysis.setting import LUSTRE, Framework
 from profiler_merge.analysis.thresholds import (
     CONSECUTIVE_PCT,
     IMBALANCE_PCT,
-    LEAST_COVERAGE,
     LEAST_REQUESTS,
     LEAST_REREAD_BYTES,
     MATERIAL_PCT,
@@ -28,8 +27,12 @@ from profiler_merge.analysis.thresholds import (
     SMALL_REQUEST_PCT,
 )
 from traces.units import NS_PER_S, format_bytes, format_count, format_duration, ns_to_seconds
+from traces.unseen import LEAST_COVERAGE
 
 _WORST_FILES = 5
+
+_SHARDS = (".tar", ".tfrecord", ".tfrecords", ".parquet", ".arrow", ".h5", ".hdf5")
+"""Suffixes of files that hold many samples."""
 
 
 def no_trace(found: Analysis) -> Iterator[Finding]:
@@ -50,28 +53,50 @@ def no_trace(found: Analysis) -> Iterator[Finding]:
 
 
 def _counted(found: Analysis) -> int:
-    """Reads and writes in the counters of all interfaces."""
-    return sum(totals.operations for totals in found.summary.interfaces.values() if totals.source == "counters")
+    """Reads and writes in the counters. POSIX and STDIO carry out what the other interfaces ask for."""
+    counted = {name: each for name, each in found.summary.interfaces.items() if each.source == "counters"}
+    base = [each for name, each in counted.items() if name in ("POSIX", "STDIO")]
+    return sum(each.operations for each in base or counted.values())
 
 
 def partial_trace(found: Analysis) -> Iterator[Finding]:
     """Operations that the trace lacks, so that every number here covers a part of the run."""
     coverage, operations = found.summary.coverage, found.summary.operations
-    known = {"bytes": coverage.bytes, "operations": coverage.operations}
+    known = dict(zip(("bytes", "operations"), coverage.traceable, strict=True))
     low = {name: share for name, share in known.items() if share is not None and share < LEAST_COVERAGE}
     traced = operations.read or operations.write
     if not (low and (traced or not _counted(found))) and not found.summary.partial:
         return
+    aside = ", C streams aside" if coverage.traceable != (coverage.bytes, coverage.operations) else ""
     shares = " and ".join(f"{percent(100 * share)} of the {name}" for name, share in low.items())
     yield Finding(
         code="partial-trace",
         severity="high",
         title="The trace holds a part of the run",
-        evidence=f"Traced are {shares} that Darshan counted." if low else "The source is marked as incomplete.",
+        evidence=f"Traced are {shares} that Darshan counted{aside}." if low else "The source is marked as incomplete.",
         threshold=f"below {percent(100 * LEAST_COVERAGE)}",
         remedy="Record again with more memory for DXT (DARSHAN_MODMEM, or MODMEM in a DARSHAN_CONFIG_PATH file), or "
         "leave out files that do not matter.",
         values={f"coverage_{name}": share for name, share in low.items()},
+    )
+
+
+def not_traced(found: Analysis) -> Iterator[Finding]:
+    """Bytes that were read through mapped files or sockets, and which no trace of calls holds."""
+    unseen, why = found.summary.coverage.unseen, found.summary.not_judged
+    if not unseen or why is None:
+        return
+    known = sum(each.bytes or 0 for each in unseen)
+    yield Finding(
+        code="not-traced",
+        severity="high",
+        title="The job read past the trace",
+        evidence=f"{why[:1].upper()}{why[1:]}: what storage cost is not known, and a replay does not read them.",
+        threshold=f"above {percent(100 * (1 - LEAST_COVERAGE))} of the bytes, or not known",
+        remedy="Record once with reads in place of mappings (torch.load(mmap=False), numpy.load without mmap_mode, "
+        "datasets with keep_in_memory=True), and objects from a mounted bucket, to learn what they cost.",
+        values={"least_bytes": known, "mapped_files": sum(each.kind == "mapped" for each in unseen)},
+        files=tuple(each.name for each in unseen if each.kind == "mapped")[:_WORST_FILES],
     )
 
 
@@ -93,7 +118,7 @@ def small_requests(found: Analysis) -> Iterator[Finding]:
             evidence=f"{format_count(small)} of {format_count(total)} {name} ({percent(share)}) move less than "
             f"{limit}; the mean is {format_bytes(moved / total)}.",
             threshold=f"more than {SMALL_REQUEST_PCT:g} %, and at least {LEAST_REQUESTS}",
-            remedy=remedy(f"{name.removesuffix('s')} more at once", _reader(found, files, f"small_{name}")),
+            remedy=_of_requests(name, found, files),
             values={f"small_{name}": small, f"small_{name}_pct": share},
             files=_worst(files, files[f"small_{name}"]),
             **stake.columns(),
@@ -238,13 +263,23 @@ def metadata_time(found: Analysis) -> Iterator[Finding]:
         evidence=f"Rank {ranks['rank'][worst]} spends {format_duration(float(time_ns[worst]))} ({percent(stake.pct)} "
         "of the run) in metadata.",
         threshold=f"at least {MATERIAL_PCT:g} % of the run, or above {METADATA_RANK_S:g} s of a rank",
-        remedy="Put samples into fewer, larger files (shards, HDF5), and keep files open between epochs.",
+        remedy=remedy("open shards less often" if _sharded(found) else "open fewer files", Framework.UNKNOWN),
         values={"metadata_s": stake.seconds, "metadata_of_run_pct": stake.pct},
         **stake.columns(),
     )
 
 
-RULES = (no_trace, partial_trace, small_requests, small_chunks, random_shared, rereads, rank_imbalance, metadata_time)
+RULES = (
+    no_trace,
+    partial_trace,
+    not_traced,
+    small_requests,
+    small_chunks,
+    random_shared,
+    rereads,
+    rank_imbalance,
+    metadata_time,
+)
 """The findings of this module, in the order in which equally grave ones are listed."""
 
 RUN = "run"
@@ -269,6 +304,25 @@ def _reader(found: Analysis, files: dict[str, Any], small: str) -> Framework:
     framework, worst = found.setting.framework, int(files[small].argmax())
     by_itself = framework is not Framework.TENSORFLOW or files["format"][worst] == "tfrecord"
     return framework if by_itself else Framework.UNKNOWN
+
+
+def _of_requests(name: str, found: Analysis, files: dict[str, Any]) -> str:
+    """What to do about small `reads` or `writes`; programs that read shards by now are not told to."""
+    reader, worst = _reader(found, files, f"small_{name}"), int(files[f"small_{name}"].argmax())
+    if name == "reads" and reader is Framework.PYTORCH and files["path"][worst].endswith(_SHARDS):
+        return remedy("read more of a shard at once", Framework.UNKNOWN)
+    return remedy(f"{name.removesuffix('s')} more at once", reader)
+
+
+def _sharded(found: Analysis) -> bool:
+    """Whether most of what is read lies in files of many samples."""
+    files = _program_files(found)
+    sharded = [
+        kind in ("tfrecord", "hdf5") or path.endswith(_SHARDS)
+        for kind, path in zip(files["format"], files["path"], strict=True)
+    ]
+    moved = files["bytes_read"] + files["reconstructed_bytes"]
+    return bool(2 * moved[np.array(sharded, dtype=bool)].sum() > moved.sum())
 
 
 def _program_files(found: Analysis) -> dict[str, Any]:

@@ -17,16 +17,18 @@ from traces.measures.operation_rows import OperationRows
 from traces.schema import WRITE
 from traces.store.reader import Capture
 
-_INSIDE = ("compute", "wait", "collective", "checkpoint", "pipeline")
+_INSIDE = ("compute", "wait", "collective", "checkpoint", "evaluation", "pipeline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOverlap:
-    """Times of one rank, int64 ns. The loop lasts from the first step's start to the last one's end.
+    """Times of one rank, int64 ns. The loop lasts from the first step's start to the last one's end, without
+    evaluations: no other number with `loop` holds what happened in these.
 
     `io_ns`: union of its traced reads and writes; `io_hidden_ns` of it lies inside compute, `io_in_wait_ns` inside
     input wait, `io_in_collective_ns` inside collectives, `io_in_checkpoint_ns` inside checkpoints, `io_in_loop_ns`
     inside the loop.
+    `evaluations`: their number within the loop, `evaluation_ns` their time there, `io_in_evaluation_ns` the I/O inside.
     `pipeline_ns`: I/O or work on input.
     `loop_ns`, `compute_ns`, `input_wait_ns`, `collective_ns`, `checkpoint_ns`, and those with `_in_loop`: from the
     spans, 0 where `profiled` is False.
@@ -45,6 +47,9 @@ class RankOverlap:
     input_wait_in_loop_ns: int
     collective_in_loop_ns: int
     checkpoint_in_loop_ns: int
+    evaluations: int
+    evaluation_ns: int
+    io_in_evaluation_ns: int
     io_ns: int
     io_hidden_ns: int
     io_in_wait_ns: int
@@ -101,7 +106,9 @@ class LineTotals:
                 add_at(sums, place, times.covered_within(starts, ends))
         if len(self._loops.step):
             first, last = self._first[place], self._last[place]
-            add_at(self._in_loop, place, np.clip(ends, first, last) - np.clip(starts, first, last))
+            starts_in, ends_in = np.clip(starts, first, last), np.clip(ends, first, last)
+            trained = ends_in - starts_in - self._loops.evaluation.covered_within(starts_in, ends_in)
+            add_at(self._in_loop, place, trained)
             self._steps.add(operations, starts, ends)
 
     def steps(self) -> pa.Table:
@@ -117,13 +124,17 @@ class LineTotals:
             "collective": loops.collective,
             "checkpoint": loops.checkpoint,
         }
+        evaluated = loops.evaluation.covered_within(self._first, self._last)
         columns = {
             "rank": line.ranks,
             "profiled": self._profiled,
             "steps": self._steps_of,
-            "loop_ns": self._last - self._first,
+            "loop_ns": self._last - self._first - evaluated,
             **{f"{name}_ns": line.lengths(times) for name, times in spans.items()},
             **{f"{name}_in_loop_ns": times.covered_within(self._first, self._last) for name, times in spans.items()},
+            "evaluations": self._evaluations(),
+            "evaluation_ns": evaluated,
+            "io_in_evaluation_ns": inside["evaluation"],
             "io_ns": io_ns,
             "io_hidden_ns": inside["compute"],
             "io_in_wait_ns": inside["wait"],
@@ -135,6 +146,13 @@ class LineTotals:
         }
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         return [RankOverlap(**dict(zip(columns, row, strict=True))) for row in rows]
+
+    def _evaluations(self) -> np.ndarray:
+        """int64 (ranks,): evaluations that begin within the loop of each rank."""
+        begins = self._loops.evaluation.starts
+        place = self._line.places_at(begins)
+        within = (begins >= self._first[place]) & (begins < self._last[place])
+        return np.bincount(place[within], minlength=len(self._line.ranks))
 
 
 def lines_of(capture: Capture) -> list[LineTotals]:

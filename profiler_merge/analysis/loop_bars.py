@@ -11,7 +11,7 @@ import pyarrow as pa
 from profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolution_key, resolution_ns
 from profiler_merge.analysis.loops import RankLoop, rank_loops
 
-KINDS = ("step", "compute", "input wait", "collective", "checkpoint", "pipeline")
+KINDS = ("step", "compute", "input wait", "collective", "checkpoint", "evaluation", "pipeline")
 """Kinds of bars. All but step and pipeline are disjoint on a rank, as in `RankLoop`."""
 
 MOST_BARS = 12_000
@@ -55,7 +55,7 @@ def loop_bars(spans: pa.Table, ranks: Collection[int], most_bars: int = MOST_BAR
 
 
 def _single(loop: RankLoop) -> dict[str, Bars]:
-    times = (loop.compute, loop.wait, loop.collective, loop.checkpoint, loop.pipeline)
+    times = (loop.compute, loop.wait, loop.collective, loop.checkpoint, loop.evaluation, loop.pipeline)
     found = {
         kind: Bars.single({"start_ns": part.starts, "end_ns": part.ends})
         for kind, part in zip(KINDS[1:], times, strict=True)

@@ -12,9 +12,13 @@ import pyarrow.compute as pc
 
 from profiler_merge.analysis.rank_line import RankLine, rank_lines
 from traces.measures.intervals import Intervals
+from traces.measures.span_times import are_evaluations
 from traces.schema import NO_STEP, READING_WAITS, SPAN_KINDS, codes
 
-_TIMES = ("wait", "collective", "checkpoint", "compute", "pipeline")
+_TIMES = ("evaluation", "wait", "collective", "checkpoint", "compute", "pipeline")
+_IN_ORDER = {"wait": "input_wait", "collective": "collective", "checkpoint": "checkpoint", "compute": "compute"}
+"""Sets of a `RankLoop` and the kinds of their spans, in the order in which they claim an instant."""
+
 _NO_STEPS = np.empty(0, dtype=np.int64)
 
 
@@ -23,13 +27,14 @@ class RankLoop:
     """The spans of one rank as sets of times.
 
     step, start_ns, end_ns: int64 (steps,), in order.
-    wait, collective, checkpoint, compute: disjoint; an instant belongs to the first of the four that it is in.
+    evaluation, wait, collective, checkpoint, compute: disjoint; an instant belongs to the first of them that it is in.
     pipeline: input being produced, by other threads or by the loop itself (a wait of READING_WAITS).
     """
 
     step: np.ndarray = field(default_factory=lambda: _NO_STEPS)
     start_ns: np.ndarray = field(default_factory=lambda: _NO_STEPS)
     end_ns: np.ndarray = field(default_factory=lambda: _NO_STEPS)
+    evaluation: Intervals = field(default_factory=Intervals)
     wait: Intervals = field(default_factory=Intervals)
     collective: Intervals = field(default_factory=Intervals)
     checkpoint: Intervals = field(default_factory=Intervals)
@@ -38,13 +43,16 @@ class RankLoop:
 
     @property
     def loop_ns(self) -> int:
-        """From the start of the first step to the end of the last; 0 without steps."""
-        return int(self.end_ns.max() - self.start_ns.min()) if len(self.step) else 0
+        """From the start of the first step to the end of the last, without evaluations; 0 without steps."""
+        if not len(self.step):
+            return 0
+        first, last = self.start_ns.min(keepdims=True), self.end_ns.max(keepdims=True)
+        return int((last - first - self.evaluation.covered_within(first, last))[0])
 
     @property
     def steps_ns(self) -> np.ndarray:
-        """Duration of each step."""
-        durations: np.ndarray = self.end_ns - self.start_ns
+        """Duration of each step, without evaluations in it."""
+        durations = self.end_ns - self.start_ns - self.evaluation.covered_within(self.start_ns, self.end_ns)
         return durations
 
 
@@ -68,6 +76,7 @@ def loops_on_line(spans: pa.Table, line: RankLine) -> RankLoop:
         line.put(spans["start_ns"].to_numpy()[mine], place),
         line.put(spans["end_ns"].to_numpy()[mine], place),
         _produced(spans)[mine],
+        are_evaluations(spans)[mine],
     )
 
 
@@ -100,24 +109,24 @@ def _produced(spans: pa.Table) -> np.ndarray:
     return produced | (kind == SPAN_KINDS.index("pipeline"))
 
 
-def _loop(kind: np.ndarray, step: np.ndarray, start: np.ndarray, end: np.ndarray, produced: np.ndarray) -> RankLoop:
+def _loop(
+    kind: np.ndarray, step: np.ndarray, start: np.ndarray, end: np.ndarray, produced: np.ndarray, evaluates: np.ndarray
+) -> RankLoop:
     def times(mask: np.ndarray) -> Intervals:
         return Intervals.union_of(start[mask], end[mask])
 
     steps = np.flatnonzero((kind == SPAN_KINDS.index("step")) & (step != NO_STEP))
     steps = steps[np.argsort(start[steps], kind="stable")]
-    wait, collective, checkpoint, compute = (
-        times(kind == SPAN_KINDS.index(name)) for name in ("input_wait", "collective", "checkpoint", "compute")
-    )
-    collective = collective.minus(wait)
-    checkpoint = checkpoint.minus(wait).minus(collective)
+    taken = evaluation = times(evaluates)
+    disjoint = {}
+    for name, span_kind in _IN_ORDER.items():
+        whole = times(kind == SPAN_KINDS.index(span_kind))
+        disjoint[name], taken = whole.minus(taken), taken.union(whole)
     return RankLoop(
         step=step[steps],
         start_ns=start[steps],
         end_ns=end[steps],
-        wait=wait,
-        collective=collective,
-        checkpoint=checkpoint,
-        compute=compute.minus(wait).minus(collective).minus(checkpoint),
+        evaluation=evaluation,
+        **disjoint,
         pipeline=times(produced),
     )

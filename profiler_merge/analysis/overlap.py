@@ -27,12 +27,14 @@ RANKS_SCHEMA = pa.schema(
         pa.field("rank", pa.int32()),
         pa.field("profiled", pa.bool_()),
         pa.field("steps", pa.int64()),
+        pa.field("evaluations", pa.int64()),
         *(
             pa.field(f"{name}_ns", pa.int64())
             for name in (
                 "loop", "compute", "input_wait", "collective", "checkpoint", "compute_in_loop", "input_wait_in_loop",
-                "collective_in_loop", "checkpoint_in_loop", "io", "io_hidden", "io_exposed",
-                "io_in_wait", "io_in_collective", "io_in_checkpoint", "io_in_loop", "pipeline", "reconstructed_io",
+                "collective_in_loop", "checkpoint_in_loop", "evaluation", "io", "io_hidden", "io_exposed",
+                "io_in_evaluation", "io_in_wait", "io_in_collective", "io_in_checkpoint", "io_in_loop", "pipeline",
+                "reconstructed_io",
             )
         ),
     ]
@@ -65,8 +67,9 @@ class Overlap:
 
     @property
     def io_hidden_pct(self) -> float | None:
-        """I/O time that lies inside compute-busy, of the I/O time of the profiled ranks."""
-        return self._pct("io_hidden_ns", "io_ns")
+        """I/O time that lies inside compute-busy, of the I/O time of the profiled ranks outside of evaluations."""
+        io_ns = self.total("io_ns", profiled=True) - self.total("io_in_evaluation_ns", profiled=True)
+        return 100 * self.total("io_hidden_ns", profiled=True) / io_ns if io_ns else None
 
     @property
     def io_of_loop_pct(self) -> float | None:

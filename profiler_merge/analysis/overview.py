@@ -149,6 +149,8 @@ def moments(analysis: Analysis, course: Timeline) -> list[tuple[str, int, int]]:
         found.append(("busiest moment", begin, begin + course.bin_ns))
     slowest = analysis.overlap.slowest(1)
     if slowest.num_rows:
-        begin = slowest["start_ns"][0].as_py()
-        found.append(("slowest step", begin, begin + slowest["duration_ns"][0].as_py()))
+        begin, duration, evaluation = (
+            slowest[name][0].as_py() for name in ("start_ns", "duration_ns", "evaluation_ns")
+        )
+        found.append(("slowest step", begin, begin + duration + evaluation))
     return found

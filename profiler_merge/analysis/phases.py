@@ -8,7 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from traces.measures.intervals import Intervals
-from traces.measures.span_times import extended_steps, spans_by_rank, union_by_rank, whole_steps
+from traces.measures.span_times import (
+    evaluations_by_rank,
+    extended_steps,
+    spans_by_rank,
+    union_by_rank,
+    whole_steps,
+)
 from traces.units import ns_to_seconds
 
 
@@ -17,7 +23,7 @@ class Steps:
     """Training steps.
 
     count: of the rank with the most.
-    mean_s: over the steps of all ranks, None without any.
+    mean_s: over the steps of all ranks, without evaluations in them; None without any.
     extended: how many were not profiled but extended from the profiled ones, of the rank with the most.
     """
 
@@ -28,10 +34,10 @@ class Steps:
 
 def steps(spans: pa.Table) -> Steps:
     """Steps of a spans table."""
-    counts, total_ns = [], 0
-    for _, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
+    counts, total_ns, evaluated = [], 0, evaluations_by_rank(spans)
+    for rank, _, starts, ends in spans_by_rank(whole_steps(spans), "step"):
         counts.append(len(starts))
-        total_ns += int((ends - starts).sum())
+        total_ns += int((ends - starts - evaluated.get(rank, Intervals()).covered_within(starts, ends)).sum())
     return Steps(
         count=max(counts, default=0),
         mean_s=ns_to_seconds(total_ns) / sum(counts) if counts else None,
@@ -41,7 +47,10 @@ def steps(spans: pa.Table) -> Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phases:
-    """Compute-busy and input-wait times by rank, and the ranks that have any span; of the others they are not known."""
+    """Compute-busy and input-wait times by rank, and the ranks that have any span; of the others they are not known.
+
+    `input_wait`: of training; an evaluation's waits are no part of it.
+    """
 
     profiled_ranks: tuple[int, ...]
     compute: dict[int, Intervals]
@@ -56,8 +65,12 @@ class Phases:
 
 def phases(spans: pa.Table) -> Phases:
     """Phases of a spans table."""
+    evaluated = evaluations_by_rank(spans)
     return Phases(
         profiled_ranks=tuple(np.unique(spans["rank"].to_numpy()).tolist()),
         compute=union_by_rank(spans, "compute"),
-        input_wait=union_by_rank(spans, "input_wait"),
+        input_wait={
+            rank: waits.minus(evaluated.get(rank, Intervals()))
+            for rank, waits in union_by_rank(spans, "input_wait").items()
+        },
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from profiler_merge.analysis.setting import Framework
+from profiler_merge.analysis.setting import Framework, Setting
 
 _TENSORFLOW, _PYTORCH, _JAX, _UNKNOWN = (
     Framework.TENSORFLOW,
@@ -16,24 +16,24 @@ _TENSORFLOW, _PYTORCH, _JAX, _UNKNOWN = (
 _REMEDIES: Mapping[str, Mapping[Framework, str]] = {
     "read ahead": {
         _TENSORFLOW: "Prepare the next batches while the present one is computed: dataset.prefetch(tf.data.AUTOTUNE).",
-        _PYTORCH: "Prepare the next batches while the present one is computed: DataLoader(..., num_workers=8, "
-        "prefetch_factor=4).",
+        _PYTORCH: "Prepare the next batches while the present one is computed: DataLoader(..., num_workers=N, "
+        "prefetch_factor=4), N up to the cores of each rank.",
         _JAX: "Prepare the next batches in the background, with tf.data's prefetch or a loader such as Grain.",
         _UNKNOWN: "Prepare the next batches in background threads or processes while the present one is computed.",
     },
     "read in parallel": {
         _TENSORFLOW: "Read several files at once: dataset.interleave(..., num_parallel_calls=tf.data.AUTOTUNE). The "
         "DLIO paper gained 1.2x with 8 read threads.",
-        _PYTORCH: "Read with several processes: DataLoader(..., num_workers=8). The DLIO paper gained 1.2x with 8 read "
-        "threads.",
+        _PYTORCH: "Read with several processes: DataLoader(..., num_workers=N), N up to the cores of each rank, or "
+        "more where they wait for storage. The DLIO paper gained 1.2x with 8 read threads.",
         _UNKNOWN: "Read several files at once, in threads or processes. The DLIO paper gained 1.2x with 8 read "
         "threads.",
     },
     "prepare faster": {
         _TENSORFLOW: "Decode in parallel, dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE), or once, ahead of "
         "the run. The DLIO paper gained up to 66 % with more preprocessing threads.",
-        _PYTORCH: "Decode in more processes, DataLoader(..., num_workers=16, persistent_workers=True), or once, ahead "
-        "of the run. The DLIO paper gained up to 66 % with more preprocessing threads.",
+        _PYTORCH: "Decode in more processes, DataLoader(..., num_workers=N), N up to the cores of each rank, or once, "
+        "ahead of the run. The DLIO paper gained up to 66 % with more preprocessing threads.",
         _UNKNOWN: "Decode in more threads or processes, or once, ahead of the run. The DLIO paper gained up to 66 % "
         "with more preprocessing threads.",
     },
@@ -44,6 +44,16 @@ _REMEDIES: Mapping[str, Mapping[Framework, str]] = {
         "buffering=8 << 20). Reads of 1 MiB instead of 256 KiB were 1.25 to 1.32 times as fast in the DLIO paper.",
         _UNKNOWN: "Ask for more at once: a larger buffer, or several samples a read. Reads of 1 MiB instead of 256 KiB "
         "were 1.25 to 1.32 times as fast in the DLIO paper.",
+    },
+    "read more of a shard at once": {
+        _UNKNOWN: "Ask for more at once: read the shards through a larger buffer, such as open(path, 'rb', "
+        "buffering=8 << 20). Reads of 1 MiB instead of 256 KiB were 1.25 to 1.32 times as fast in the DLIO paper.",
+    },
+    "open fewer files": {
+        _UNKNOWN: "Put samples into fewer, larger files (shards, HDF5), and keep files open between epochs.",
+    },
+    "open shards less often": {
+        _UNKNOWN: "Keep files open between epochs, and put more samples into each of them.",
     },
     "write more at once": {
         _UNKNOWN: "Collect the data in a buffer of some MiB before they are written; log less often.",
@@ -64,6 +74,22 @@ _REMEDIES: Mapping[str, Mapping[Framework, str]] = {
         _UNKNOWN: "Copy the state in memory and write it in the background, from all ranks in parallel, or less often.",
     },
 }
+
+
+_BY_WORKERS = ("read ahead", "read in parallel", "prepare faster")
+"""Remedies that the worker processes of a DataLoader carry out."""
+
+
+def input_remedy(name: str, setting: Setting) -> str:
+    """A remedy for the input of this program, with what the recording says of its DataLoader's workers."""
+    found = remedy(name, setting.framework)
+    if setting.framework is not _PYTORCH or name not in _BY_WORKERS or not setting.workers:
+        return found
+    recorded = "1 worker process" if setting.workers == 1 else f"{setting.workers} worker processes"
+    return (
+        f"{found} The recording holds {recorded} of a rank, of all epochs together; persistent_workers=True keeps "
+        "workers from one epoch to the next."
+    )
 
 
 def remedy(name: str, framework: Framework) -> str:

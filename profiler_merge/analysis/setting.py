@@ -29,13 +29,15 @@ class Framework(Enum):
 class Setting:
     """`framework`: of the program; `file_systems`: of its files, by name, such as ext4; `own_files`: the ids of files
     that belong to the profilers rather than to the program. `benchmark`: what it runs of a benchmark, None for other
-    programs. `cache`: the page cache before a replay, None for what is not a replay."""
+    programs. `cache`: the page cache before a replay, None for what is not a replay. `workers`: recorded processes of a
+    DataLoader, of the rank with most, in all epochs together; 0 where none is known."""
 
     framework: Framework = Framework.UNKNOWN
     file_systems: frozenset[str] = field(default_factory=frozenset)
     own_files: frozenset[int] = field(default_factory=frozenset)
     benchmark: BenchmarkRun | None = None
     cache: CacheRecord | None = None
+    workers: int = 0
 
 
 _BY_SPAN = (
@@ -68,4 +70,5 @@ def setting_of(capture: Capture) -> Setting:
         own_files=frozenset(np.flatnonzero([is_recorder_file(path) for path in paths]).tolist()),
         benchmark=benchmark_run(capture.info),
         cache=None if record is None else record.cache,
+        workers=max((clock.worker for clock in capture.info.clock), default=0),
     )

@@ -23,8 +23,9 @@ LEAST_STEPS = 3
 class SteadyLoop:
     """The training loop without the first step of each rank where that step is a warm-up; means over profiled ranks.
 
+    `loop_s` is without evaluations. `evaluations`: of the rank with most, `evaluation_s` their time, mean of the ranks.
     `warm_up_s`: what the first steps took above the usual step, 0 where they are counted like all others.
-    `compute_pct`: accelerator utilisation, compute-busy of the loop.
+    `compute_pct`: accelerator utilisation, compute-busy of the whole loop, with its first step.
     `io_pct`: I/O (union), of which `io_exposed_pct` outside compute; `io_in_wait_pct`: of the input wait.
     `storage_gain_s`: the most that infinitely fast storage could save, from traced and reconstructed I/O: the figure
     of `summary`, of the page and of the findings.
@@ -41,6 +42,8 @@ class SteadyLoop:
     io_exposed_pct: float
     storage_gain_s: float
     storage_gain_pct: float
+    evaluations: int
+    evaluation_s: float
 
 
 def steady_loop(overlap: Overlap, in_flight_s: float) -> SteadyLoop | None:
@@ -71,11 +74,13 @@ def steady_loop(overlap: Overlap, in_flight_s: float) -> SteadyLoop | None:
         input_wait_s=wait_ns / len(ranks) / NS_PER_S,
         input_wait_pct=100 * wait_ns / loop_ns,
         io_in_wait_pct=100 * in_wait_ns / wait_ns if wait_ns else 0.0,
-        compute_pct=100 * total("compute_in_loop_ns", "compute_ns") / loop_ns,
+        compute_pct=overlap.compute_pct or 0.0,
         io_pct=100 * io_ns / loop_ns,
         io_exposed_pct=100 * exposed_ns / loop_ns,
         storage_gain_s=gain_s,
         storage_gain_pct=100 * gain_s / loop_s,
+        evaluations=max(rank.evaluations for rank in ranks),
+        evaluation_s=sum(rank.evaluation_ns for rank in ranks) / len(ranks) / NS_PER_S,
     )
 
 

@@ -20,8 +20,8 @@ STEPS_SCHEMA = pa.schema(
         *(
             pa.field(f"{name}_ns", pa.int64())
             for name in (
-                "start", "duration", "compute", "input_wait", "collective", "checkpoint", "rest", "io", "io_hidden",
-                "io_exposed", "io_in_wait", "gap", "gap_checkpoint",
+                "start", "duration", "evaluation", "compute", "input_wait", "collective", "checkpoint", "rest", "io",
+                "io_hidden", "io_exposed", "io_in_wait", "gap", "gap_checkpoint",
             )
         ),
         *(pa.field(name, pa.int64()) for name in ("operations", "bytes_read", "bytes_written", "excess_ns")),
@@ -29,11 +29,12 @@ STEPS_SCHEMA = pa.schema(
         pa.field("why_excess_ns", pa.int64()),
     ]
 )  # fmt: skip
-"""One row per step. compute + input_wait + collective + checkpoint + rest == duration. `io`: union of the reads and
-writes within the step, of which `io_hidden` inside compute and `io_in_wait` inside input wait. `gap`: from the step's
-end to the start of the next (0 for the last), of which `gap_checkpoint` was saving. Operations and bytes are of the
-operations that start in the step. `excess_ns`: duration above the median of the rank's steps. `why`: the part of
-`CAUSES` that is furthest above its own median, by `why_excess_ns`; null where none is above."""
+"""One row per step. compute + input_wait + collective + checkpoint + rest == duration. `evaluation`: time in the step
+that is in no other number of it, not in the duration either. `io`: union of the reads and writes within the step, of
+which `io_hidden` inside compute and `io_in_wait` inside input wait. `gap`: from the step's end to the start of the next
+(0 for the last), without evaluations, of which `gap_checkpoint` was saving. Operations and bytes are of the operations
+that start in the step, evaluations included. `excess_ns`: duration above the median of the rank's steps. `why`: the
+part of `CAUSES` that is furthest above its own median, by `why_excess_ns`; null where none is above."""
 
 CAUSES = ("compute", "exposed I/O", "input wait", "checkpoint", "collective", "rest")
 """Causes of a slow step, which add up to its duration: exposed I/O is that within input wait and within what has
@@ -72,11 +73,12 @@ class StepTotals:
         starts, ends, step = starts[inside], ends[inside], step[inside]
         if not len(starts):
             return
+        trained = ends - starts - self._loop.evaluation.covered_within(starts, ends)
         for name, covered in (
-            ("io", ends - starts),
+            ("io", trained),
             ("compute", self._loop.compute.covered_within(starts, ends)),
             ("wait", self._loop.wait.covered_within(starts, ends)),
-            ("idle", ends - starts - self._spans.covered_within(starts, ends)),
+            ("idle", trained - self._spans.covered_within(starts, ends)),
         ):
             np.add.at(self._io[name], step, covered)
 
@@ -123,6 +125,7 @@ class StepTotals:
                 "step": loop.step.astype(np.int32),
                 "start_ns": self._line.taken(loop.start_ns, places),
                 "duration_ns": loop.steps_ns,
+                "evaluation_ns": self._within(loop.evaluation),
                 "compute_ns": compute,
                 "input_wait_ns": wait,
                 "collective_ns": collective,
@@ -132,7 +135,7 @@ class StepTotals:
                 "io_hidden_ns": self._io["compute"],
                 "io_exposed_ns": self._io["io"] - self._io["compute"],
                 "io_in_wait_ns": self._io["wait"],
-                "gap_ns": following - loop.end_ns,
+                "gap_ns": following - loop.end_ns - loop.evaluation.covered_within(loop.end_ns, following),
                 "gap_checkpoint_ns": loop.checkpoint.covered_within(loop.end_ns, following),
                 "operations": self._operations["operations"],
                 "bytes_read": self._operations["read"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,17 +25,19 @@ from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTota
 from profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from profiler_merge.analysis.phases import Phases, Steps, phases, steps
 from profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
-from traces.file_rows import probably_mapped
 from traces.layers import FileLayers
 from traces.measures.access_pattern import AccessCounts, AccessPattern
 from traces.measures.distribution import Distribution
 from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.operation_rows import OperationRows
 from traces.replay_record import is_replay
-from traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo
+from traces.schema import OPS, READ, RECONSTRUCTED, WRITE, CaptureInfo, Unseen
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, format_duration, ns_to_seconds
+from traces.unseen import unseen_of, why_not_judged
 from traces.workers.workers import ALONE, Workers
+
+_RECORDERS = ("darshan", "strace", "dftracer")
 
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
@@ -112,10 +115,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageShare:
-    """Traced / counted; None where the source counted nothing."""
+    """Traced / counted; None where it is not known.
+
+    traceable: (bytes, operations) of what DXT can trace: all but the C library's streams.
+    unseen: what a recording saw that no trace holds, by name.
+    """
 
     bytes: float | None
     operations: float | None
+    traceable: tuple[float | None, float | None]
+    unseen: tuple[Unseen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,27 +141,48 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BesidesTime:
+    """Time in operations that are no traced reads and writes: of the rank with most, and `mean_s` over the ranks.
+
+    `read_s`, `write_s`: rebuilt from counters, whose times these are (POSIX_F_READ_TIME ...); `other_s`: metadata.
+    """
+
+    rank: int
+    read_s: float
+    write_s: float
+    other_s: float
+    total_s: float
+    mean_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """All numbers of `dxt-replay summary`; field names are the JSON keys.
 
     `in_flight_s`: time in which at least one operation of any rank was in flight.
+    `besides`: time in all other operations, and in those rebuilt from counters; None without any.
     `bandwidth_per_op_mib_s`: length / duration of each operation that moved bytes.
     `unmeasured_operations`: moved bytes in a recorded duration of 0, so they have no bandwidth.
     `aggregate_bandwidth_mib_s`: bytes / `in_flight_s`.
     `access_pattern_source`: counters (Darshan's) or operations.
     `loop`: of a capture with training steps, unless it is a replay that keeps to recorded times.
-    `probably_mapped`: files that were opened and positioned but never read: most likely memory-mapped, so that their
-    reads are in no trace and no counter.
+    `probably_mapped`: files that were mapped, or opened and never read, so that their reads are in no trace and no
+    counter.
+    `recorded_by`: what recorded the operations: darshan, strace, dftracer; capture where that is not known any more.
+    `counted_times`: what Darshan's counters say of the time in I/O, by interface; empty where there is a trace.
+    `not_judged`: why nothing is said of what storage cost, a clause; None where the trace holds enough.
     `groups`: the rows of the breakdown `by`, where one was asked for.
     """
 
     job: JobFacts
+    recorded_by: str | None
     operations: OperationCounts
     bytes: ByteCounts
     files: int
     reconstructed: Reconstructed
     io_time_s: IoTime
     in_flight_s: float
+    besides: BesidesTime | None
     transfer_size_bytes: Spread
     bandwidth_per_op_mib_s: Spread
     unmeasured_operations: int
@@ -166,6 +196,8 @@ class Summary:
     interfaces: Mapping[str, InterfaceTotals]
     partial: bool
     probably_mapped: int
+    not_judged: str | None
+    counted_times: Mapping[str, Mapping[str, Any]]
     warnings: tuple[str, ...]
     loop: SteadyLoop | None = None
     groups: tuple[GroupTotals, ...] | None = None
@@ -258,6 +290,7 @@ class SummaryCollector(Collector):
         self.takes_several_ranks = by is None and durations is recorded_durations
         self._other = 0
         self._reconstructed = np.zeros(5, dtype=np.int64)
+        self._besides_ns: Counter[tuple[int, str]] = Counter()
 
     def add(self, rows: OperationRows) -> None:
         """Add rows of the capture."""
@@ -273,6 +306,9 @@ class SummaryCollector(Collector):
             self._pattern.add(rows)
             return
         self._other += int((traced & ~data).sum())
+        for rank in rows.where(~(traced & data)).each_rank():
+            for name, chosen in (("read", rank.op == READ), ("write", rank.op == WRITE), ("other", ~rank.data)):
+                self._besides_ns[rank.rank, name] += int(rank.duration_ns[chosen].sum())
         self._add_reconstructed(rows.where(~traced))
         self._pattern.add(rows.where((traced & data) | np.isin(rows.op, _OPEN_OR_CLOSE)))
 
@@ -296,22 +332,25 @@ class SummaryCollector(Collector):
             self._breakdown.merge(later._breakdown)
         self._other += later._other
         self._reconstructed += later._reconstructed
+        self._besides_ns += later._besides_ns
 
     def summary(self) -> Summary:
         """Totals of all that was added."""
         info, io, phase = self._capture.info, self._io.totals(), self._phase
-        counters = self._counters()
+        counters, unseen = self._counters(), self._unseen()
         pattern, source = _pattern(counters, self._pattern.counts)
         operations = OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other)
         moved = ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written"))
         return Summary(
             job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s or None, exe=info.job.exe),
+            recorded_by=_recorded_by(info),
             operations=operations,
             bytes=moved,
             files=int(io.files_used.sum()),
             reconstructed=_rebuilt(self._reconstructed.tolist(), operations, moved),
             io_time_s=_io_time(io, self._rank_count()),
             in_flight_s=ns_to_seconds(io.busy.length_ns),
+            besides=_besides(self._besides_ns, self._rank_count()),
             transfer_size_bytes=Spread.of(io.size_bytes),
             bandwidth_per_op_mib_s=Spread.of(io.bandwidth_mib_s),
             unmeasured_operations=io.unmeasured,
@@ -319,22 +358,31 @@ class SummaryCollector(Collector):
             sequential_pct=pattern.sequential_pct,
             consecutive_pct=pattern.consecutive_pct,
             access_pattern_source=source,
-            coverage=CoverageShare(bytes=info.coverage.bytes, operations=info.coverage.operations),
+            coverage=CoverageShare(
+                bytes=info.coverage.bytes,
+                operations=info.coverage.operations,
+                traceable=info.coverage.traceable,
+                unseen=unseen,
+            ),
             steps=steps(self._spans),
             compute=_compute(phase, io),
             interfaces=self._interfaces.totals(counters),
             partial=info.partial,
-            probably_mapped=self._probably_mapped(),
+            probably_mapped=sum(each.kind == "mapped" for each in unseen),
+            not_judged=why_not_judged(info.coverage, unseen),
+            counted_times=info.made_by.get("counted_times", {}),
             warnings=(*info.warnings, *_warnings(info, io)),
             groups=None if self._breakdown is None else self._breakdown.groups(),
             by=self._by,
         )
 
-    def _probably_mapped(self) -> int:
-        """How many files of the part were mapped; a replay has its source's counters, not its own."""
+    def _unseen(self) -> tuple[Unseen, ...]:
+        """What no trace holds of the files of the part; a replay has its source's counters, not its own."""
         if is_replay(self._capture.info):
-            return 0
-        return int((probably_mapped(self._capture.files) & self._capture.file_mask).sum())
+            return ()
+        files = self._capture.files
+        others = set(files["path"].filter(pa.array(~self._capture.file_mask)).to_pylist())
+        return tuple(each for each in unseen_of(self._capture.info, files) if each.name not in others)
 
     def _counters(self) -> pa.Table | None:
         """Darshan's counters where they cover exactly the rows of the capture or part; else None.
@@ -352,6 +400,27 @@ class SummaryCollector(Collector):
         ranks = self._capture.ranks
         whole = ranks == self._capture.whole.ranks
         return max(self._capture.info.job.nprocs, len(ranks)) if whole else len(ranks)
+
+
+def _recorded_by(info: CaptureInfo) -> str | None:
+    """What recorded the operations, also those of a capture that was made from another one's."""
+    kinds = [source.kind for source in info.sources]
+    return next((kind for kind in kinds if kind in _RECORDERS), kinds[0] if kinds else None)
+
+
+def _besides(times_ns: Mapping[tuple[int, str], int], ranks: int) -> BesidesTime | None:
+    totals: Counter[int] = Counter()
+    for (rank, _), spent in times_ns.items():
+        totals[rank] += spent
+    if not any(totals.values()):
+        return None
+    ((slowest, most),) = totals.most_common(1)
+    return BesidesTime(
+        rank=slowest,
+        **{f"{name}_s": ns_to_seconds(times_ns.get((slowest, name), 0)) for name in ("read", "write", "other")},
+        total_s=ns_to_seconds(most),
+        mean_s=ns_to_seconds(sum(totals.values())) / max(ranks, 1),
+    )
 
 
 def _rebuilt(rebuilt: list[int], operations: OperationCounts, moved: ByteCounts) -> Reconstructed:

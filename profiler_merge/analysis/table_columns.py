@@ -53,8 +53,10 @@ MEANINGS: Mapping[str, str] = {
     "compute_ns": "computing",
     "consecutive": "accesses that begin at the byte after the previous one",
     "dataset": "path of the dataset within its file",
-    "duration_ns": "from the start of the step to its end",
+    "duration_ns": "from the start of the step to its end, without evaluations",
     "elapsed_ns": "how long the training takes, from the first operation or event to the last",
+    "evaluation_ns": "evaluating the model, within the step or the training loop; in no other column",
+    "evaluations": "evaluations of the model within the training loop",
     "evidence": "the numbers behind the finding, as a sentence",
     "excess_ns": "duration above the median of the rank's steps",
     "file_id": "number of the file in files.parquet",
@@ -62,7 +64,7 @@ MEANINGS: Mapping[str, str] = {
     "filter": "compression: gzip, lzf, szip; empty for none",
     "format": "kind of the file, such as tfrecord, hdf5 or checkpoint",
     "gap_checkpoint_ns": "saving between the step's end and the next step's start",
-    "gap_ns": "from the step's end to the start of the next; 0 for the last",
+    "gap_ns": "from the step's end to the start of the next, without evaluations; 0 for the last",
     "group": "the rank, path, format, step or size class",
     "in_flight_max": "most operations in flight at any instant",
     "in_flight_mean": "operations in flight, mean over the time of the bin",
@@ -74,11 +76,12 @@ MEANINGS: Mapping[str, str] = {
     "io_hidden_ns": "I/O inside compute",
     "io_in_checkpoint_ns": "I/O inside saving and restoring",
     "io_in_collective_ns": "I/O inside collectives",
+    "io_in_evaluation_ns": "I/O inside evaluations",
     "io_in_loop_ns": "I/O within the training loop",
     "io_in_wait_ns": "I/O inside input wait",
     "io_ns": "time in traced reads and writes: union in overlap and steps, sum of the durations in the other tables",
     "least_bytes": "smallest size, included",
-    "loop_ns": "from the start of the first step to the end of the last",
+    "loop_ns": "from the start of the first step to the end of the last, without evaluations",
     "mean_bytes": "mean size",
     "metadata_ns": "sum of the durations of traced opens, closes, stats, syncs and seeks",
     "most_bytes": "largest size, included; empty for no limit",
@@ -138,22 +141,33 @@ JSON_KEYS: Mapping[str, str] = {
     "access_pattern_source": "counters (Darshan's) or operations (the trace): source of the next two",
     "aggregate_bandwidth_mib_s": "bytes moved per time in which any operation of any rank was in flight",
     "bandwidth_per_op_mib_s": "min, median, mean and max over operations that moved bytes in measurable time",
+    "besides": "time in operations that are no traced reads and writes, of the `rank` with most: `read_s` and "
+    "`write_s`, rebuilt from counters, `other_s` (opens, closes, stats and the like) and `total_s`; `mean_s`: the mean "
+    "total of the ranks",
     "by": "what the groups are; with --by only",
     "bytes": "read and written, traced",
     "compute": "compute and input wait, mean of the profiled ranks; share of their I/O time inside compute",
     "consecutive_pct": "accesses that begin at the byte after the previous one",
-    "coverage": "share of the counted bytes, and of the counted operations, that was traced, 0 to 1",
+    "counted_times": "of a log without a trace, by interface, what Darshan's counters say of the time in I/O: "
+    "`read_s`, `write_s` (with syncs) and `metadata_s` of all ranks together, `slowest_s` of the slowest rank, as "
+    "darshan-parser takes it, `slowest_rank`, and `bytes`",
+    "coverage": "share of the counted bytes, and of the counted operations, that was traced, 0 to 1, null where it is "
+    "not known; `traceable`: both beside C streams, which DXT cannot trace; `unseen`: what was read through mapped "
+    "files and sockets, by name, in no trace and counted into the bytes",
     "files": "files that were read or written",
     "groups": "rows of the table groups; with --by only",
     "in_flight_s": "time in which any operation of any rank was in flight",
     "interfaces": "reads, writes and bytes by interface, and whether they are from counters or operations",
     "io_time_s": "time in reads and writes per rank: union and sum of the durations, mean and max over the ranks",
     "job": "ranks (nprocs), run time and command line (exe)",
-    "loop": "the training loop without a first step that dominates: input wait, compute, I/O, and the most that "
-    "infinitely fast storage could save; null without steps",
+    "loop": "the training loop without a first step that dominates and without evaluations: input wait, compute, I/O, "
+    "and the most that infinitely fast storage could save; number and time of the evaluations; null without steps",
+    "not_judged": "why it is not known what storage cost, a clause; null where the trace holds enough",
     "operations": "read, write and other, traced",
     "partial": "whether the source is marked as incomplete",
-    "probably_mapped": "files that were opened and positioned, but neither read nor written: probably memory-mapped",
+    "probably_mapped": "files that were mapped, or opened with something in them and never read: probably "
+    "memory-mapped",
+    "recorded_by": "what recorded the operations: darshan, strace, dftracer; capture for one made from another",
     "reconstructed": "operations and bytes from counters, which are in no other total; `pct`: their share of the reads "
     "and writes, or of the bytes of these where that is more",
     "sequential_pct": "accesses at a higher offset than the previous one",

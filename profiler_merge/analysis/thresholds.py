@@ -54,9 +54,6 @@ IMBALANCE_PCT = 30.0
 METADATA_RANK_S = 30.0
 """Seconds in metadata operations of one rank: Drishti, metadata_time_rank."""
 
-LEAST_COVERAGE = 0.99
-"""Traced / counted, below which every total may be off by a hundredth."""
-
 STRETCHED = 2.0
 """Time from a step with a checkpoint to the next, against that of the others: saving costs a step or more."""
 

@@ -21,8 +21,8 @@ import numpy as np
 from profiler_merge.darshan.counters import read_counters
 from profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
 from profiler_merge.darshan.log import DarshanLog
-from traces.recorder_files import RECORDING_MARK
 from traces.units import NS_PER_S, format_duration
+from traces.unseen import recording_of
 
 _SPAWNED = re.compile(r"multiprocessing\.spawn")
 _PID_IN_NAME = re.compile(r"_id\d+-(\d+)_")
@@ -67,8 +67,7 @@ class ProcessFacts:
     @cached_property
     def recording(self) -> Path | None:
         """The folder of the recording that the log is of."""
-        above = self.log.path.absolute().parents[: _FOLDERS_ABOVE + 2]
-        return next((folder for folder in above if (folder / RECORDING_MARK).is_file()), None)
+        return recording_of(self.log.path)
 
     @cached_property
     def has_data(self) -> bool:

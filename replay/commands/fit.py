@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from profiler_merge.workloads.description import Reading
     from replay.interface.captures import NamedPart
 
-READINGS = ("documented", "head", "v2.0")
+READINGS = ("documented", "head", "v2.0", "v3.0")
 """The names of `profiler_merge.workloads.description.READINGS`, which is not imported for a --help."""
 
 
@@ -51,7 +51,8 @@ READINGS = ("documented", "head", "v2.0")
     type=click.Choice(READINGS),
     default="documented",
     show_default=True,
-    help="For the comparison: follow DLIO's documentation, or what its code does (head: main of 2026; v2.0: MLPerf's).",
+    help="For the comparison: follow DLIO's documentation, or what its code does (head: main of 2026; v2.0, v3.0: "
+    "MLPerf's).",
 )
 @part_options
 @force_option

@@ -12,7 +12,7 @@ from replay.commands.shared_options import force_option, json_option, worker_opt
 if TYPE_CHECKING:
     from traces.workers.workers import Workers
 
-READINGS = ("documented", "head", "v2.0")
+READINGS = ("documented", "head", "v2.0", "v3.0")
 """Those of `profiler_merge.workloads.description`, which a command does not import to be listed."""
 
 
@@ -25,9 +25,8 @@ READINGS = ("documented", "head", "v2.0")
 @click.option(
     "--reading",
     type=click.Choice(READINGS),
-    default="documented",
-    show_default=True,
-    help="Follow DLIO's documentation, or what its code does: main of June 2026 (head), or MLPerf Storage v2.0 (v2.0).",
+    help="Follow DLIO's documentation, or what its code does: main of June 2026 (head), MLPerf Storage v2.0 (v2.0) or "
+    "v3.0 (v3.0).  [default: what WORKLOAD names, else documented]",
 )
 @click.option(
     "--device",
@@ -50,7 +49,7 @@ def command(
     listed: bool,
     ranks: int | None,
     output: Path | None,
-    reading: str,
+    reading: str | None,
     device: str | None,
     seed: int,
     workers: Workers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from replay.sharing.anonymous_names import AnonymousNames
@@ -13,7 +13,7 @@ from traces.benchmark_run import benchmark_run
 from traces.file_rows import exact_paths
 from traces.part import Part
 from traces.replay_record import is_replay
-from traces.schema import SCHEMA_VERSION, CaptureInfo, Job, RankClock, Source
+from traces.schema import SCHEMA_VERSION, CaptureInfo, Job, RankClock, Source, Unseen
 from traces.store.reader import Capture
 from traces.version import VERSION
 
@@ -25,6 +25,11 @@ _HINT = re.compile(r"\s*[a-z_]{1,40}\s*=\s*(?:true|false|enable|disable|automati
 
 _RELEASE = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,3}")
 _MILLISECOND = 1_000_000
+
+
+def _unnamed(unseen: Iterable[Unseen]) -> Iterator[Unseen]:
+    for number, each in enumerate(unseen):
+        yield dataclasses.replace(each, name=f"{each.kind}-{number}")
 
 
 def anonymous_info(capture: Capture, names: AnonymousNames, own: Source, stored: int) -> CaptureInfo:
@@ -42,6 +47,7 @@ def anonymous_info(capture: Capture, names: AnonymousNames, own: Source, stored:
         sources=tuple(_source(number, source, names) for number, source in enumerate(sources)),
         clock=tuple(_clock(clock, names) for clock in info.clock),
         lanes=info.lanes if info.lanes in WORDS else "overlap",
+        coverage=dataclasses.replace(info.coverage, unseen=tuple(_unnamed(info.coverage.unseen))),
         warnings=(left_out,) if info.warnings else (),
         made_by=_made_by(capture, names, stored),
         schema_version=SCHEMA_VERSION,

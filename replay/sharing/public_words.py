@@ -62,7 +62,7 @@ WORDS = frozenset(
     (
         *(*PACE_CHOICES, *API_CHOICES, *OPS, *APIS, *FORMATS, *OFFSETS, *ORIGINS, *SPAN_KINDS),
         *("dxt-replay", "merge", "run", "generate", "transform", "cold", "as found", "sleep", "spin", "skip"),
-        *("compiled", "python", "documented", "head", "v2.0", "STDIO", "POSIX", "MPI-IO", "H5D", "H5F"),
+        *("compiled", "python", "documented", "head", "v2.0", "v3.0", "STDIO", "POSIX", "MPI-IO", "H5D", "H5F"),
         *("anchors", "nesting", "wall", "seconds", "overlap", "pthread_id", "recorded"),
     )
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
 from replay.show.noise_sections import noise_section, relaxed_limits
+from replay.show.run_sections import training_sentence
 from replay.show.section import Section, prose
 from traces.lateness import kept_times_limit_us
 from traces.units import (
@@ -42,7 +43,8 @@ def _result(comparison: Comparison) -> list[str]:
     """The headline, and what else its reader must know."""
     headline = comparison["headline"]
     relaxed = [] if comparison["floor"] is None else relaxed_limits(comparison["floor"])
-    return [headline, *(text for text in comparison["verdict"]["reasons"] if text not in headline), *relaxed]
+    training = training_sentence(comparison["training"])
+    return [*training, headline, *(text for text in comparison["verdict"]["reasons"] if text not in headline), *relaxed]
 
 
 def _workload(comparison: Comparison) -> Section:

@@ -197,6 +197,7 @@ OVERLAP = (
     _time("input wait", "input_wait_ns"),
     _time("collective", "collective_ns"),
     _time("checkpoint", "checkpoint_ns"),
+    _time("evaluation", "evaluation_ns"),
     _time("I/O", "io_ns"),
     _time("inside compute", "io_hidden_ns"),
     _time("outside", "io_exposed_ns"),
@@ -216,6 +217,7 @@ STEPS = (
     _time("I/O", "io_ns", total=False, terminal=False),
     _time("collective", "collective_ns", total=False, terminal=False),
     _time("checkpoint", "checkpoint_ns", total=False, terminal=False),
+    _time("evaluation", "evaluation_ns", total=False, terminal=False),
     _count("operations", "operations", terminal=False),
 )
 """Columns of `step_times.STEPS_SCHEMA`."""

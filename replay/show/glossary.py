@@ -16,7 +16,8 @@ WORDS = {
     "counters": "Darshan's totals per file. They cover the whole run but do not say when anything happened.",
     "change point": "A place in a history where the runs after it differ from those before it by more than the "
     "threshold.",
-    "coverage": "Trace coverage: the share of the bytes, or operations, that Darshan counted and DXT traced.",
+    "coverage": "Trace coverage: the share of the bytes, or operations, that was traced, of all that Darshan counted "
+    "and of what the job is known to have read through mapped files and sockets.",
     "drift": "How much faster or slower than the source a replay's schedule runs, in parts per million.",
     "DXT": "Darshan's extended tracing: start, end, offset and length of every read and write.",
     "elapsed": "How long the operations lasted: from the first to the last. `run` includes opens and closes; `compare` "

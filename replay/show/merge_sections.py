@@ -53,13 +53,15 @@ def _headline(merged: Mapping[str, Any]) -> str:
     if not operations["traced"]:
         return f"Merged {ranks}, but {no_dxt(merged.get('counted', {}))}"
     said = [f"Merged {ranks}, {format_counted(operations['traced'], 'operation')}"]
-    known = [share for share in (coverage["bytes"], coverage["operations"]) if share is not None]
+    known = [share for share in coverage["traceable"] if share is not None]
     if not known:
         traced = merged.get("recorded_by", "darshan") != "darshan"
         why = "a trace has no counters to be held against" if traced else "the log has no counters"
         said.append(f"trace coverage unknown, as {why}")
     elif min(known) >= _WHOLE:
-        said.append("trace coverage 100 %")
+        whole = [each for each in (coverage["bytes"], coverage["operations"]) if each is not None]
+        streams = ", the rest went through C streams, which DXT does not trace" if min(whole) < _WHOLE else ""
+        said.append(f"trace coverage {share(min(whole)) if streams else '100 %'}{streams}")
     else:
         said.append(f"but the trace is partial: coverage {share(min(known))}")
     if merged["spans"] and merged["clock"]:

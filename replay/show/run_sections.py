@@ -46,7 +46,7 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
     by_operation = run.get("latency_by_operation_us") or {}
     several = {name: name for name in by_operation} if len(by_operation) > 1 else {}
     sections = [
-        prose(STOPPED if run.get("stopped") else "", [run_headline(run)]),
+        prose(STOPPED if run.get("stopped") else "", [*training_sentence(run.get("training")), run_headline(run)]),
         _failures(run),
         facts("Run", rows),
         _shares("Times of an operation", run, times, notes=(explained,)),
@@ -54,6 +54,16 @@ def run_sections(run: Mapping[str, Any]) -> list[Section]:
         prose("Warnings", run.get("warnings", ())),
     ]
     return [section for section in sections if section.rows]
+
+
+def training_sentence(training: Mapping[str, Any] | None) -> list[str]:
+    """How long training was recorded and predicted, in a sentence; none where it is not known."""
+    if not training or training["ratio"] is None:
+        return []
+    return [
+        f"Training takes {seconds(training['replayed_s'])} here; recorded {seconds(training['recorded_s'])} "
+        f"(x {training['ratio']:.2f})."
+    ]
 
 
 def run_headline(run: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ def simulation_sections(found: Mapping[str, Any]) -> list[Section]:
     """The tables of `dxt-replay simulate`, from its JSON object."""
     total = sum(found["time_s"].values()) or 1.0
     sections = [
-        prose("", [simulation_headline(found), *check_sentence(found), limit_sentence(found)]),
+        prose("", [training_line(found), simulation_headline(found), *check_sentence(found), limit_sentence(found)]),
         facts("Prediction", _facts(found)),
         Section(
             title="Where the time of a training thread goes",
@@ -64,6 +64,15 @@ def simulation_headline(found: Mapping[str, Any]) -> str:
         f"On {found['storage']['name']} this run would take {seconds(found['elapsed_s'])}{interval}; "
         f"in the capture it takes {seconds(found['recorded_s'])}{change}."
     )
+
+
+def training_line(found: Mapping[str, Any]) -> str:
+    """The same of the training loop."""
+    low, high = found["training_interval_s"]
+    interval = f" ({seconds(low)} to {seconds(high)})" if high > low else ""
+    recorded, predicted = found["recorded_training_s"], found["training_s"]
+    ratio = f" (x {predicted / recorded:.2f})" if recorded else ""
+    return f"Training would take {seconds(predicted)}{interval}; recorded {seconds(recorded)}{ratio}."
 
 
 def check_sentence(found: Mapping[str, Any]) -> list[str]:

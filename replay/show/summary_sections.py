@@ -15,9 +15,6 @@ LIMITS_PCT, SLOWS_PCT = 20.0, 5.0
 LONG_WAIT_PCT = 10.0
 """Input wait, per cent of the loop, that MLPerf Storage does not accept."""
 
-LEAST_COVERAGE = 0.99
-"""Trace coverage of the bytes below which the trace cannot show what storage cost."""
-
 LEAST_REBUILT_PCT = 1.0
 """Share of the reads and writes, per cent, from which on it is said that they were rebuilt from counters."""
 
@@ -82,24 +79,46 @@ def storage_cost(summary: Mapping[str, Any]) -> list[str]:
     bound `storage_gain_s` of the summary's loop, which the findings use too.
     """
     if not has_trace(summary):
-        return ["No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."]
+        return list(_counted_cost(summary))
     if not summary["operations"]["read"] and not summary["operations"]["write"]:
         none = "The capture holds no reads and no writes: what storage cost this run is not known."
         return [none, *_waits(summary)]
-    if summary["probably_mapped"]:
-        return [_mapped(summary["probably_mapped"]), *_waits(summary)]
-    covered = summary["coverage"]["bytes"]
-    if covered is not None and covered < LEAST_COVERAGE:
-        few = f"The trace holds {100 * covered:.1f} % of the bytes: too little to say what storage cost this run."
-        return [few, *_waits(summary)]
+    if summary["not_judged"]:
+        return [f"What storage cost this run is not known: {summary['not_judged']}.", *_waits(summary)]
     return [*_gain(summary), *_waits(summary)]
 
 
-def _mapped(files: int) -> str:
-    return (
-        f"{format_counted(files, 'file')} opened but never read through a call: probably memory-mapped. Darshan sees "
-        "no page faults, so what storage cost this run is not known."
+def _counted_cost(summary: Mapping[str, Any]) -> Iterable[str]:
+    """What Darshan's counters say of the time in I/O, where no trace does."""
+    counted, run_s, ranks = _below(summary["counted_times"]), summary["job"]["run_time_s"], summary["job"]["nprocs"]
+    if not counted:
+        yield "No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."
+        return
+    interface, worst = max(counted.items(), key=lambda each: each[1]["slowest_s"])
+    of_run = f" of {seconds(run_s)}" if run_s else ""
+    number = "" if worst["slowest_rank"] is None else f", {worst['slowest_rank']},"
+    who = f"the slowest rank{number}" if ranks > 1 else "the job"
+    mean = f"; the mean of the ranks is {seconds(_all_s(worst) / ranks)}" if ranks > 1 else ""
+    yield f"By Darshan's counters {who} spent {seconds(worst['slowest_s'])}{of_run} in {interface} calls{mean}."
+    parts = ", ".join(
+        f"{100 * worst[name] / _all_s(worst):.1f} % in {what}"
+        for name, what in (("read_s", "reads"), ("write_s", "writes and syncs"), ("metadata_s", "metadata"))
+        if worst[name] > 0.0005 * _all_s(worst)
     )
+    if parts:
+        yield f"Of that time of all ranks, {parts}."
+    yield "No DXT trace: whether the program waited for this I/O is not known."
+
+
+def _all_s(counted: Mapping[str, Any]) -> float:
+    found: float = counted["read_s"] + counted["write_s"] + counted["metadata_s"]
+    return found
+
+
+def _below(by_interface: Mapping[str, Any]) -> dict[str, Any]:
+    """Of figures by interface, those of POSIX and STDIO, which carry out everything else, where there are any."""
+    base = {name: found for name, found in by_interface.items() if name in ("POSIX", "STDIO")}
+    return base or dict(by_interface)
 
 
 def _what_ran(summary: Mapping[str, Any]) -> str:
@@ -124,9 +143,9 @@ def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
             if limit is not None:
                 yield f"This is an upper bound: {limit['reason']}."
         if loop["input_wait_pct"] >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
-            yield "Training waits for input to be prepared, or for reads that no trace holds (memory-mapped files)."
+            yield "Training waits for input to be prepared."
     elif not summary["steps"]["count"] and run_s:
-        gain_s = min(summary["in_flight_s"], run_s)
+        gain_s = min(summary["in_flight_s"] + (summary["besides"] or {"total_s": 0.0})["total_s"], run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
         yield "Without a profile it is not known whether training waited for the I/O."
 
@@ -151,11 +170,16 @@ def _gain_text(gain_s: float, pct: float, of: str) -> str:
 
 def _waits(summary: Mapping[str, Any]) -> Iterable[str]:
     loop = summary.get("loop")
-    if loop is not None:
+    if loop is not None and not summary["compute"]["input_wait_s_per_rank_mean"]:
+        yield (
+            "The profile shows no waits for input, so how long training waits for it is not known; it computes "
+            f"{loop['compute_pct']:.1f} % of the loop."
+        )
+    elif loop is not None:
         after = " after the first step" if loop["warm_up_s"] else ""
         yield (
             f"Training waits for input {loop['input_wait_pct']:.1f} % of the loop{after} and computes "
-            f"{loop['compute_pct']:.1f} % of it."
+            f"{loop['compute_pct']:.1f} % of {'the whole loop' if after else 'it'}."
         )
 
 
@@ -167,6 +191,12 @@ def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "run time of the job", run_time(job["run_time_s"])
     yield "trace coverage, bytes", share(coverage["bytes"])
     yield "trace coverage, operations", share(coverage["operations"])
+    if summary["recorded_by"] == "darshan":
+        yield "not recorded", "files below /etc, /usr, /opt, /var and other folders of the system, unless included"
+    for each in coverage["unseen"]:
+        how = "through a mapping" if each["kind"] == "mapped" else "received on sockets"
+        known = "how much is not known" if each["bytes"] is None else f"at least {format_bytes(each['bytes'])}"
+        yield f"not traced: {how}", f"{known}, {each['name']}"
     if summary["partial"]:
         yield "complete", "no: the capture is partial"
 
@@ -181,12 +211,16 @@ def _loop_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
                 f"{format_count(steps['extended'])} of {format_count(steps['count'])}: not profiled, see the warnings",
             )
     if loop is not None:
-        if loop["warm_up_s"]:
-            yield "first step, above the usual", f"{seconds(loop['warm_up_s'])}, not part of the next three lines"
-        yield "loop", seconds(loop["loop_s"])
+        if loop["evaluations"]:
+            spent = f"{format_count(loop['evaluations'])}, {seconds(loop['evaluation_s'])}"
+            yield "evaluations", f"{spent}, no part of the loop and its steps"
         yield "compute (accelerator utilisation)", f"{loop['compute_pct']:.1f} % of the loop"
+        if loop["warm_up_s"]:
+            yield "first step, above the usual", f"{seconds(loop['warm_up_s'])}, not part of the next two lines"
+        yield "loop", seconds(loop["loop_s"])
         busy = f"; storage busy in {loop['io_in_wait_pct']:.1f} % of it" if loop["input_wait_s"] else ""
-        yield "input wait", f"{loop['input_wait_pct']:.1f} % of the loop{busy}"
+        waits = bool(compute["input_wait_s_per_rank_mean"])
+        yield "input wait", f"{loop['input_wait_pct']:.1f} % of the loop{busy}" if waits else "not known: none is shown"
     if compute["profiled_ranks"]:
         steps = "with the first step" if loop is not None and loop["warm_up_s"] else "mean of the ranks"
         yield f"compute, {steps}", or_dash(compute["busy_s_per_rank_mean"], seconds)
@@ -221,11 +255,20 @@ def _io_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def _counted_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Totals of a log without a trace; POSIX and STDIO carry out everything else, and do not overlap."""
-    base = {name: found for name, found in summary["interfaces"].items() if name in ("POSIX", "STDIO")}
-    counted = base or summary["interfaces"]
+    counted = _below(summary["interfaces"])
     yield "reads, counted", format_count(_counted(counted, "reads"))
     yield "writes, counted", format_count(_counted(counted, "writes"))
     yield "bytes, counted", format_bytes(_counted(counted, "bytes"))
+    for name, each in summary["counted_times"].items():
+        total_s, ranks = _all_s(each), max(summary["job"]["nprocs"], 1)
+        shares = f"{seconds(each['read_s'])} reads, {seconds(each['write_s'])} writes and syncs"
+        yield f"{name}: time of all ranks", f"{seconds(total_s)}: {shares}, {seconds(each['metadata_s'])} metadata"
+        if ranks > 1:
+            who = "" if each["slowest_rank"] is None else f", rank {each['slowest_rank']}"
+            yield f"{name}: slowest rank", f"{seconds(each['slowest_s'])}{who}; mean {seconds(total_s / ranks)}"
+        if each["slowest_s"]:
+            speed = mib_s(each["bytes"] / each["slowest_s"] / (1 << 20))
+            yield f"{name}: bandwidth by the slowest rank", speed
     if summary["sequential_pct"] is not None:
         yield "sequential", percent(summary["sequential_pct"])
         yield "consecutive", or_dash(summary["consecutive_pct"], percent)

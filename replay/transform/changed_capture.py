@@ -99,7 +99,7 @@ def _info(source: Capture, ranks: tuple[int, ...], stored: int, making: Making) 
         sources=(as_source(source), *info.sources),
         # The rows stand at the times of one clock, and no counters count them.
         clock=() if making.known else info.clock,
-        coverage=Coverage(bytes=None, operations=None),
+        coverage=Coverage(bytes=None, operations=None, unseen=info.coverage.unseen),
         dependencies="known" if making.known else info.dependencies,
         made_by={
             "program": "dxt-replay",

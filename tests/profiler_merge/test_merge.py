@@ -11,6 +11,7 @@ from profiler_merge.merge import MergeOptions, merge
 from profiler_merge.profiles.xplane.decode import find_profiles
 from tests.places import SHARED
 from traces.errors import AlignmentError, LogError, UsageError
+from traces.recorder_files import is_recorder_file
 from traces.samples import NAMES, sample
 from traces.schema import READ, codes
 from traces.store.reader import open_capture
@@ -60,7 +61,11 @@ def test_a_bundled_capture_merges_whole(tmp_path, name):
     assert sorted(merged) == segments_of(files.log)
     assert [clock.method for clock in capture.info.clock] == ["anchors", "anchors"]
     assert all(clock.interval_ns[1] - clock.interval_ns[0] <= 5000 for clock in capture.info.clock)
-    assert (capture.info.coverage.bytes, capture.info.coverage.operations) == (1.0, 1.0)
+    traced_bytes = pc.sum(table["length"]).as_py()
+    ours = capture.files.filter(pa.array([not is_recorder_file(path) for path in capture.paths()]))
+    streams = sum(pc.sum(ours[f"stdio_bytes_{what}"]).as_py() or 0 for what in ("read", "written"))
+    assert capture.info.coverage.traceable == (1.0, 1.0)
+    assert capture.info.coverage.bytes == traced_bytes / (traced_bytes + streams)
     assert not capture.info.warnings
     assert result.as_json()["operations"] == {
         "traced": table.num_rows,
@@ -122,7 +127,7 @@ def test_excluded_files_leave_neither_rows_nor_counters(tmp_path):
     assert not any(path.endswith(".tfrecord") for path in capture.paths())
     # 16 writes; an open and a close of four files, two of them with two seeks.
     assert capture.operation_count() == 16 + 12
-    assert capture.info.coverage.bytes == 1.0
+    assert capture.info.coverage.traceable == (1.0, 1.0)
 
 
 def test_one_profile_stands_for_all_ranks_and_that_is_said(tmp_path):
@@ -171,7 +176,7 @@ def test_all_captures_merge_by_anchors(tmp_path, log):
     assert all(clock.method == "anchors" for clock in capture.info.clock)
     assert all(clock.interval_ns[1] - clock.interval_ns[0] <= 5000 for clock in capture.info.clock)
     assert capture.info.lanes == ("pthread_id" if log.parent.name == "cosmoflow_threads" else "overlap")
-    assert capture.info.coverage.operations == 1.0
+    assert capture.info.coverage.traceable == (1.0, 1.0)
 
 
 @needs_captures
@@ -193,7 +198,7 @@ def test_a_production_log_without_a_profile(tmp_path):
     merged = merge([THETA], [], tmp_path / "c.capture")
     assert merged.operations == 313_872
     assert len(merged.info.ranks) == 8
-    assert merged.info.coverage.operations == 1.0
+    assert merged.info.coverage.traceable[1] == 1.0
     assert {clock.method for clock in merged.info.clock} == {"wall"}
     table = open_capture(tmp_path / "c.capture").files
     assert pc.sum(table["stdio_bytes_written"]).as_py() > 3 * 292_770_360

@@ -5,6 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 
+from profiler_merge.analysis.overlap import overlap
+from profiler_merge.analysis.summary import summarise
 from profiler_merge.merge import MergeOptions, merge
 from profiler_merge.recognise import find_profiles
 from tests import kineto_writer as kineto
@@ -176,3 +178,16 @@ def test_workers_are_placed_whatever_method_places_their_rank(tmp_path, align, m
     logs = sorted((folder / "logs").glob("*.darshan"))
     result, _, _ = merged(tmp_path, logs, find_profiles(folder / "profile"), align=align)
     assert {clock.method for clock in result.info.clock if clock.worker} == methods
+
+
+@pytest.mark.skipif(not (CAPTURES / "torch_eval").is_dir(), reason="no recorded captures beside this checkout")
+def test_the_evaluations_of_a_real_job_are_counted_apart(tmp_path):
+    """The program evaluated after every 30 of its 180 steps; `wall-0.json` has the time of its whole loop."""
+    source = CAPTURES / "torch_eval"
+    _, _, capture = merged(tmp_path, sorted((source / "logs").iterdir()), find_profiles(source / "profile"))
+    loop = summarise(capture).loop
+    assert loop.evaluations == 6
+    wall = json.loads((source / "wall-0.json").read_text())
+    assert loop.loop_s + loop.evaluation_s < wall["t1"] - wall["t0"]
+    slow = [row for row in overlap(capture).steps.to_pylist()[1:] if row["duration_ns"] > 50 * 10**6]
+    assert {row["why"] for row in slow} == {"checkpoint"}

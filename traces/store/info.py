@@ -65,6 +65,7 @@ def _problems(info: CaptureInfo) -> Iterator[str]:
         # The offset moves a log's own time, which may count from 1970, to the capture's.
         if clock.worker < 0 or low > high or max(abs(low), abs(high), abs(clock.offset_ns)) > 2 * MOST_NS:
             yield f"the clock of rank {clock.rank}"
-    shares = [coverage.bytes, coverage.operations, *(share for pair in coverage.ranks.values() for share in pair)]
+    pairs = [(coverage.bytes, coverage.operations), coverage.traceable, *coverage.ranks.values()]
+    shares = [share for pair in pairs for share in pair]
     if any(share is not None and (share < 0 or not math.isfinite(share)) for share in shares):
         yield "a trace coverage below 0"

@@ -28,6 +28,7 @@ _LOOP_ROWS = {
     "input wait": "loop",
     "collective": "loop",
     "checkpoint": "loop",
+    "evaluation": "loop",
     "pipeline": "input",
 }
 """Row of a rank that each kind of span is drawn in."""
@@ -114,7 +115,7 @@ def step_times_json(overview: Overview, origin_ns: int) -> dict[str, list[int]]:
     limits = np.iinfo(np.int64)
     first, last = np.full(count, limits.max), np.full(count, limits.min)
     np.minimum.at(first, group, start)
-    np.maximum.at(last, group, start + steps["duration_ns"].to_numpy())
+    np.maximum.at(last, group, start + steps["duration_ns"].to_numpy() + steps["evaluation_ns"].to_numpy())
     return {"step": number[::width].tolist(), "from_ns": first.tolist(), "until_ns": last.tolist()}
 
 

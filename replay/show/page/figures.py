@@ -22,7 +22,7 @@ Figure = dict[str, Any]
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#8A8A8A"
-BROWN, SAND = "#8C5A3C", "#C9BB98"
+BROWN, SAND, INDIGO = "#8C5A3C", "#C9BB98", "#3D3D8F"
 
 KIND_COLOURS = {
     "read": BLUE,
@@ -33,6 +33,7 @@ KIND_COLOURS = {
     "input wait": ORANGE,
     "collective": PURPLE,
     "checkpoint": YELLOW,
+    "evaluation": INDIGO,
     "pipeline": SKY,
     "step": BROWN,
 }

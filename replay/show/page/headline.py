@@ -103,6 +103,14 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
         found = [("run time", run_time(summary.job.run_time_s), ranks)]
     else:
         found = [("elapsed", seconds(elapsed_s), f"first to last operation, {ranks}")]
+    counted = max(summary.counted_times.values(), key=lambda each: float(each["slowest_s"]), default=None)
+    if counted is not None and elapsed_s is None:
+        return [
+            *found,
+            ("read", format_bytes(rebuilt.bytes_read), "counted by Darshan, not traced"),
+            ("written", format_bytes(rebuilt.bytes_written), "counted by Darshan, not traced"),
+            ("I/O time", seconds(counted["slowest_s"]), "of the slowest rank, by Darshan's counters"),
+        ]
     found += [
         ("read", format_bytes(summary.bytes.read), _operations(summary.operations.read, "read", rebuilt.bytes_read)),
         (
@@ -121,7 +129,9 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
     if not overview.waits_are_real:
         found.append(("input wait", "-", "not replayed at this pace"))
     elif summary.loop is not None:
-        found.append(("input wait", percent(summary.loop.input_wait_pct), "of the training loop"))
+        shown = summary.compute.input_wait_s_per_rank_mean
+        waits = percent(summary.loop.input_wait_pct) if shown else "-"
+        found.append(("input wait", waits, "of the training loop" if shown else "not known: the profile shows none"))
         found.append(("accelerator in use", percent(summary.loop.compute_pct), "compute, of the training loop"))
     if summary.aggregate_bandwidth_mib_s is not None:
         found.append(("bandwidth", f"{summary.aggregate_bandwidth_mib_s:,.4g} MiB/s", "while any I/O was in flight"))

@@ -90,11 +90,13 @@ def checks(overview: Overview) -> Iterator[Check]:
     info, summary = overview.info, overview.analysis.summary
     if info.partial or summary.partial:
         yield "bad", "the capture is partial: it does not hold the whole run"
-    for what, share in (("bytes", info.coverage.bytes), ("operations", info.coverage.operations)):
+    shares = (info.coverage.bytes, info.coverage.operations)
+    for what, share, traceable in zip(("bytes", "operations"), shares, info.coverage.traceable, strict=True):
         if share is None:
             yield "info", f"how many of the {what} were traced is not known: nothing counted them"
         else:
-            yield "ok" if share >= 0.995 else "warn", f"{100 * share:.2f} % of the counted {what} were traced"
+            whole = traceable is None or traceable >= 0.995
+            yield "ok" if whole else "warn", f"{100 * share:.2f} % of the counted {what} were traced"
     yield from _clock_checks(info)
     profiled, ranks = summary.compute.profiled_ranks, len(overview.analysis.overlap.ranks)
     if summary.steps.extended:

@@ -11,7 +11,7 @@ from profiler_merge.analysis import thresholds
 from profiler_merge.analysis.finding import SEVERITIES, Finding
 from profiler_merge.analysis.findings import CODES, SCHEMA, findings, findings_table
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from traces.schema import CaptureInfo, Coverage, Job
+from traces.schema import CaptureInfo, Coverage, Job, RankClock
 
 MIB = 1 << 20
 KIB = 1 << 10
@@ -363,6 +363,35 @@ def test_remedies_are_those_of_the_framework(tmp_path: Path, wait: str, exe: str
     ]
     described = CaptureInfo(job=Job(nprocs=1, run_time_s=10.0, exe=exe), ranks=(0,))
     assert remedy in codes(tmp_path, spans=spans, info=described)["input-bound"].remedy
+
+
+@pytest.mark.parametrize(("workers", "said"), [(0, None), (1, "1 worker process of"), (8, "8 worker processes of")])
+def test_the_remedy_for_a_dataloader_says_which_workers_were_recorded(
+    tmp_path: Path, workers: int, said: str | None
+) -> None:
+    clock = [
+        RankClock(rank=0, method="wall", offset_ns=0, residual_ns=1, interval_ns=(0, 1), worker=n) for n in range(9)
+    ]
+    described = CaptureInfo(
+        job=Job(nprocs=1, run_time_s=10.0, exe="torchrun train.py"), ranks=(0,), clock=tuple(clock[: workers + 1])
+    )
+    remedy = codes(tmp_path, spans=steps(10, S, input_wait=(0, S // 2)), info=described)["input-bound"].remedy
+    assert "num_workers=N" in remedy
+    assert ("persistent_workers" in remedy) == (said is not None)
+    assert (said or "") in remedy
+
+
+@pytest.mark.parametrize(
+    ("path", "sharded"), [("/data/train-0001.tar", True), ("/data/0.h5", True), ("/data/images/1.jpg", False)]
+)
+def test_no_remedy_is_what_the_program_does_by_now(tmp_path: Path, path: str, sharded: bool) -> None:
+    """A program that reads shards is not told to read shards, and one with HDF5 not to use HDF5."""
+    opened = [Op("open", 0, start_ns=n * S, end_ns=n * S + S // 2) for n in range(40)]
+    described = CaptureInfo(job=Job(nprocs=1, run_time_s=100.0, exe="torchrun train.py"), ranks=(0,))
+    found = codes(tmp_path, files=[path], ops=[*opened, *reads(3000, 4 * KIB)], info=described)
+    for code in ("metadata-time", "small-reads"):
+        remedy = found[code].remedy
+        assert ("WebDataset" in remedy or "HDF5" in remedy) != sharded, code
 
 
 @pytest.mark.parametrize(("fs_type", "stripe", "limit"), [("lustre", 4 * MIB, "a stripe"), ("ext4", None, "1 MiB")])

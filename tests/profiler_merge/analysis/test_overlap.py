@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from profiler_merge.analysis.overlap import overlap
 from profiler_merge.analysis.step_times import CAUSES
 from tests.capture_builder import Span, build_capture, read, write
+from traces.measures.span_times import computed_in_loops
 from traces.part import Part
 from traces.schema import READING_WAITS
 from traces.store.part_capture import part_of
@@ -56,6 +57,8 @@ def test_every_time_of_a_small_loop(tmp_path: Path) -> None:
         "input_wait_ns": 6,
         "collective_ns": 1,
         "checkpoint_ns": 2,
+        "evaluation_ns": 0,
+        "io_in_evaluation_ns": 0,
         "compute_in_loop_ns": 17,
         "input_wait_in_loop_ns": 6,
         "collective_in_loop_ns": 1,
@@ -93,6 +96,7 @@ def test_every_column_of_the_steps(tmp_path: Path) -> None:
     assert {name: value // MS for name, value in first.items() if name.endswith("_ns")} == {
         "start_ns": 0,
         "duration_ns": 10,
+        "evaluation_ns": 0,
         "compute_ns": 6,
         "input_wait_ns": 2,
         "collective_ns": 1,
@@ -172,8 +176,9 @@ def test_filters_choose_operations_and_spans(tmp_path: Path) -> None:
     assert (written.ranks[0].io_ns, written.ranks[0].reconstructed_io_ns) == (0, 2 * MS)
 
 
+KINDS = ("compute", "input_wait", "collective", "checkpoint")
 SPAN = st.tuples(
-    st.sampled_from(["compute", "input_wait", "collective", "checkpoint", "pipeline"]),
+    st.sampled_from(["compute", "input_wait", "collective", "checkpoint", "pipeline", "evaluation"]),
     st.integers(0, 300),
     st.integers(1, 80),
 )
@@ -195,16 +200,16 @@ def test_all_times_are_those_of_every_nanosecond(
     group: int,
 ) -> None:
     """A mask of nanoseconds for each kind, compared with the sets of intervals."""
-    mask = {name: np.zeros(600, dtype=bool) for name in ("compute", "input_wait", "collective", "checkpoint", "io")}
-    mask["pipeline"] = np.zeros(600, dtype=bool)
+    mask = {name: np.zeros(600, dtype=bool) for name in ("evaluation", *KINDS, "io", "pipeline")}
     for kind, start, length in spans:
         mask[kind][start : start + length] = True
     for start, length in io:
         mask["io"][start : start + length] = True
     # All waits have a name by which the loop itself reads.
     mask["pipeline"] |= mask["input_wait"] | mask["io"]
-    rest = ~mask["input_wait"]
-    for kind in ("collective", "checkpoint", "compute"):
+    trained = ~mask["evaluation"]
+    rest = trained.copy()
+    for kind in ("input_wait", "collective", "checkpoint", "compute"):
         mask[kind] &= rest
         rest &= ~mask[kind]
     bounds, begin = [], 0
@@ -216,7 +221,12 @@ def test_all_times_are_those_of_every_nanosecond(
         files=["/a"],
         ops=[read(0, length=1, start_ns=start, end_ns=start + length) for start, length in io],
         spans=[
-            *(Span(kind, start, start + length, READING_WAITS[0]) for kind, start, length in spans),
+            *(
+                Span("other", start, start + length, kind)
+                if kind == "evaluation"
+                else Span(kind, start, start + length, READING_WAITS[0])
+                for kind, start, length in spans
+            ),
             *(Span("step", start_ns=start, end_ns=end, step=number) for number, (start, end) in enumerate(bounds)),
         ],
         row_group_rows=group,
@@ -228,12 +238,18 @@ def test_all_times_are_those_of_every_nanosecond(
     assert rank.io_in_wait_ns == (mask["io"] & mask["input_wait"]).sum()
     assert rank.io_in_checkpoint_ns == (mask["io"] & mask["checkpoint"]).sum()
     assert rank.pipeline_ns == mask["pipeline"].sum()
-    assert rank.io_in_loop_ns == mask["io"][bounds[0][0] : bounds[-1][1]].sum()
-    assert rank.compute_in_loop_ns == mask["compute"][bounds[0][0] : bounds[-1][1]].sum()
+    loop = slice(bounds[0][0], bounds[-1][1])
+    assert (rank.loop_ns, rank.evaluation_ns) == (trained[loop].sum(), mask["evaluation"][loop].sum())
+    assert computed_in_loops(capture.spans) == (mask["compute"][loop].sum(), trained[loop].sum())
+    assert rank.io_in_evaluation_ns == (mask["io"] & mask["evaluation"]).sum()
+    assert rank.io_in_loop_ns == (mask["io"] & trained)[loop].sum()
+    assert rank.compute_in_loop_ns == mask["compute"][loop].sum()
     for row, (start, end) in zip(found.steps.to_pylist(), bounds, strict=True):
         part = {name: times[start:end] for name, times in mask.items()}
-        for kind in ("compute", "input_wait", "collective", "checkpoint", "io"):
+        part["io"] = part["io"] & trained[start:end]
+        for kind in ("evaluation", *KINDS, "io"):
             assert row[f"{kind}_ns"] == part[kind].sum()
+        assert row["duration_ns"] == trained[start:end].sum()
         assert row["rest_ns"] == rest[start:end].sum()
         assert row["io_exposed_ns"] == (part["io"] & ~part["compute"]).sum()
         assert row["io_in_wait_ns"] == (part["io"] & part["input_wait"]).sum()

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from profiler_merge.analysis.overlap import overlap
 from profiler_merge.analysis.steady_loop import SteadyLoop
 from profiler_merge.analysis.summary import summarise
+from replay.show.summary_sections import summary_sections
 from tests.capture_builder import Span, build_capture, read
 from traces.schema import CaptureInfo, Job
 
@@ -37,7 +39,8 @@ def test_the_first_step_counts_like_the_others_unless_it_dominates(tmp_path: Pat
     found = loop_of(tmp_path / "b", spans=steps([30, 10, 10, 10], [25, 1, 1, 1]))
     assert found is not None
     assert (found.steps, found.warm_up_s, found.loop_s) == (3, 0.02, 0.03)
-    assert (found.input_wait_pct, found.compute_pct) == (10.0, 90.0)
+    assert found.input_wait_pct == 10.0
+    assert found.compute_pct == pytest.approx(100 * (5 + 27) / 60)  # accelerator utilisation is of the whole loop
 
 
 def test_storage_cannot_gain_more_than_the_time_in_which_it_was_busy(tmp_path: Path) -> None:
@@ -74,3 +77,33 @@ def test_a_replay_that_keeps_to_recorded_times_has_no_waits(tmp_path: Path, pace
 
 def test_without_steps_there_is_no_loop(tmp_path: Path) -> None:
     assert loop_of(tmp_path, spans=[Span("compute", start_ns=0, end_ns=5)]) is None
+
+
+def test_an_evaluation_is_no_part_of_its_step_nor_of_the_loop(tmp_path: Path) -> None:
+    """Four steps of 10 ms; the last one's mark stays open over an evaluation that waits for its data for 400 ms."""
+    spans = steps([10, 10, 10, 510], [1, 1, 1, 1])
+    spans[-1] = Span("compute", start_ns=31 * MS, end_ns=40 * MS, step=3)
+    spans += [
+        Span("other", start_ns=40 * MS, end_ns=540 * MS, name="evaluation", step=3),
+        Span("input_wait", start_ns=50 * MS, end_ns=450 * MS, name="next_batch", step=3),
+        Span("compute", start_ns=450 * MS, end_ns=500 * MS, step=3),
+    ]
+    capture = build_capture(tmp_path, files=["/a"], spans=spans, ops=[read(0, length=1, start_ns=60 * MS)])
+    found = summarise(capture)
+    assert found.loop is not None
+    assert (found.loop.evaluations, found.loop.evaluation_s, found.loop.loop_s) == (1, 0.5, 0.04)
+    assert (found.loop.input_wait_s, found.loop.storage_gain_s) == (0.004, 0.0)
+    assert (found.steps.mean_s, found.compute.input_wait_s_per_rank_mean) == (0.01, 0.004)
+    assert overlap(capture).slowest().num_rows == 0
+    (row,) = (row for section in summary_sections(found.as_json()) for row in section.rows if row[0] == "evaluations")
+    assert row[1].startswith("1, 500 ms")
+
+
+def test_an_evaluation_between_steps_counts_once(tmp_path: Path) -> None:
+    spans = [
+        Span("step", start_ns=begin * MS, end_ns=(begin + 10) * MS, step=number) for number, begin in enumerate((0, 50))
+    ]
+    spans += [Span("other", start_ns=15 * MS, end_ns=45 * MS, name="validation")]
+    found = loop_of(tmp_path, spans=spans)
+    assert found is not None
+    assert (found.evaluations, found.evaluation_s, found.loop_s) == (1, 0.03, 0.03)

@@ -105,6 +105,24 @@ def test_a_folder_that_is_not_a_recording_is_never_replaced(library, work, capfd
     assert (work / "mine" / "thesis.tex").exists()
 
 
+def test_what_a_job_reads_through_a_mapping_is_in_the_coverage(library, work, capfd) -> None:
+    """The stand-in traces 12 bytes; the job reads 8 MiB of a mapped file beside them."""
+    (work / "train.bin").write_bytes(bytes(1 << 23))
+    program = (
+        "import mmap, os, time\ndata = mmap.mmap(os.open('train.bin', os.O_RDONLY), 0, prot=mmap.PROT_READ)\n"
+        "sum(data[::4096])\ntime.sleep(1)"
+    )
+    assert record("--", PYTHON, "-c", program, library=library) == 0
+    err = " ".join(capfd.readouterr().err.split())
+    assert f"memory-mapped: {work}/train.bin (8.00 MiB)" in err
+    assert "trace coverage 100 %" not in err
+    capture = open_capture(work / "run.capture")
+    (unseen,) = capture.info.coverage.unseen
+    assert (unseen.kind, unseen.name, unseen.bytes) == ("mapped", str(work / "train.bin"), 1 << 23)
+    assert capture.info.coverage.bytes is not None
+    assert capture.info.coverage.bytes < 0.01
+
+
 def test_a_job_that_crashed_is_not_told_to_put_what_it_may_have(library, work, capfd) -> None:
     assert record("--", PYTHON, "-c", "raise SystemExit(3)", library=library) == 3
     err = " ".join(capfd.readouterr().err.split())
@@ -344,6 +362,26 @@ def test_strace_records_every_read(work, capfd, ending) -> None:
     ]
     assert reads == [(0, 1000), (1000, 1000), (2000, 1000), (3000, 0)]
     assert "each traced call takes 0.05 to 0.13 ms longer" in capfd.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.skipif(not can_strace(), reason="strace is not installed, or may not trace here")
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="/dev/shm is not there")
+def test_strace_records_data_wherever_they_lie(work, capfd) -> None:
+    """Files in memory, checkpoints of PyTorch and what lies in a folder named like a package's are data."""
+    (work / "my-info").mkdir()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        files = [Path(memory) / "a.bin", work / "model.pth", work / "my-info" / "a.bin"]
+        for file in files:
+            file.write_bytes(bytes(1000))
+        program = (
+            "import os, sys\nfor name in [*sys.argv[1:], '/dev/null']:\n os.read(os.open(name, os.O_RDONLY), 2000)"
+        )
+        assert record("--with", "strace", "--", PYTHON, "-c", program, *map(str, files), "/dev/null") == 0
+    capture = open_capture(work / "run.capture")
+    rows = [row for batch in capture.operations() for row in batch.to_pylist()]
+    read = {capture.paths()[row["file_id"]]: row["length"] for row in rows if row["op"] == "read"}
+    assert {str(file): 1000 for file in files}.items() <= read.items()
+    assert "/dev/null" not in read
 
 
 def test_strace_that_is_not_there_says_how_to_get_it(capfd, monkeypatch, tmp_path) -> None:

@@ -73,7 +73,7 @@ def test_the_keys_of_the_design_are_there(capture: Capture, capsys: pytest.Captu
     for spread in ("transfer_size_bytes", "bandwidth_per_op_mib_s"):
         assert found[spread].keys() == {"min", "median", "mean", "max"}
     assert found.keys() >= {"files", "aggregate_bandwidth_mib_s", "sequential_pct", "consecutive_pct"}
-    assert found["coverage"].keys() == {"bytes", "operations"}
+    assert found["coverage"].keys() == {"bytes", "operations", "traceable", "unseen"}
     assert found["steps"].keys() == {"count", "mean_s", "extended"}
     assert found["compute"].keys() >= {"busy_s_per_rank_mean", "io_hidden_pct", "input_wait_s_per_rank_mean"}
     assert found["interfaces"]["POSIX"].keys() >= {"operations", "bytes"}

@@ -19,11 +19,11 @@ from profiler_merge.analysis.lane_bars import MOST_BARS as BARS
 from profiler_merge.analysis.overview import overview
 from profiler_merge.merge import merge
 from replay.fidelity.compare import compare
-from replay.show.page.data import lag_course
+from replay.show.page.data import lag_course, timeline_json
 from replay.show.page.figures import KIND_COLOURS, SAND
 from replay.show.page.html import TABLE_ROWS, report_page
 from replay.show.summary_sections import storage_cost
-from tests.capture_builder import File, build_capture, files_table, read, spans_table
+from tests.capture_builder import File, Span, build_capture, files_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
 from traces.part import Part
 from traces.samples import sample
@@ -239,6 +239,14 @@ def test_the_first_lines_say_what_ran_and_what_storage_cost(drawn: tuple) -> Non
     assert tiles["accelerator in use"] == f"{loop.compute_pct:.1f} %"
     assert "/scratch (ext4): " in page
     assert re.search(r'<a href="#findings">Findings</a>: <span class="mark', page)
+
+
+def test_an_evaluation_is_drawn_in_the_row_of_the_loop(tmp_path: Path) -> None:
+    spans = [Span("step", 0, 10 * MS, step=0), Span("other", 10 * MS, 30 * MS, name="evaluation")]
+    capture = build_capture(tmp_path, files=["/a"], ops=[read(0, length=1)], spans=spans)
+    timeline = timeline_json(page_of(capture)[0], 0)
+    (row,) = (track["row"] for track in timeline["tracks"] if track["kind"] == "evaluation")
+    assert timeline["rows"][row].endswith("loop")
 
 
 def test_kinds_that_share_a_chart_have_their_own_colours() -> None:
