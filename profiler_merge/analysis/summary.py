@@ -31,7 +31,7 @@ from traces.measures.distribution import Distribution
 from traces.measures.io_totals import IoCollector, IoTotals
 from traces.measures.operation_rows import OperationRows
 from traces.replay_record import is_replay
-from traces.schema import OPS, READ, RECONSTRUCTED, WRITE, CaptureInfo, Unseen
+from traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo, Unseen
 from traces.store.reader import Capture
 from traces.units import NS_PER_S, format_duration, ns_to_seconds
 from traces.unseen import unseen_of, why_not_judged
@@ -141,26 +141,11 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BesidesTime:
-    """Time in operations that are no traced reads and writes: of the rank with most, and `mean_s` over the ranks.
-
-    `read_s`, `write_s`: rebuilt from counters, whose times these are (POSIX_F_READ_TIME ...); `other_s`: metadata.
-    """
-
-    rank: int
-    read_s: float
-    write_s: float
-    other_s: float
-    total_s: float
-    mean_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """All numbers of `dxt-replay summary`; field names are the JSON keys.
 
     `in_flight_s`: time in which at least one operation of any rank was in flight.
-    `besides`: time in all other operations, and in those rebuilt from counters; None without any.
+    `other_io_s`: time in opens, closes and the like, and in what was rebuilt from counters, of the rank with most.
     `bandwidth_per_op_mib_s`: length / duration of each operation that moved bytes.
     `unmeasured_operations`: moved bytes in a recorded duration of 0, so they have no bandwidth.
     `aggregate_bandwidth_mib_s`: bytes / `in_flight_s`.
@@ -182,7 +167,7 @@ class Summary:
     reconstructed: Reconstructed
     io_time_s: IoTime
     in_flight_s: float
-    besides: BesidesTime | None
+    other_io_s: float
     transfer_size_bytes: Spread
     bandwidth_per_op_mib_s: Spread
     unmeasured_operations: int
@@ -290,7 +275,7 @@ class SummaryCollector(Collector):
         self.takes_several_ranks = by is None and durations is recorded_durations
         self._other = 0
         self._reconstructed = np.zeros(5, dtype=np.int64)
-        self._besides_ns: Counter[tuple[int, str]] = Counter()
+        self._other_ns: Counter[int] = Counter()
 
     def add(self, rows: OperationRows) -> None:
         """Add rows of the capture."""
@@ -307,8 +292,7 @@ class SummaryCollector(Collector):
             return
         self._other += int((traced & ~data).sum())
         for rank in rows.where(~(traced & data)).each_rank():
-            for name, chosen in (("read", rank.op == READ), ("write", rank.op == WRITE), ("other", ~rank.data)):
-                self._besides_ns[rank.rank, name] += int(rank.duration_ns[chosen].sum())
+            self._other_ns[rank.rank] += int(rank.duration_ns.sum())
         self._add_reconstructed(rows.where(~traced))
         self._pattern.add(rows.where((traced & data) | np.isin(rows.op, _OPEN_OR_CLOSE)))
 
@@ -332,7 +316,7 @@ class SummaryCollector(Collector):
             self._breakdown.merge(later._breakdown)
         self._other += later._other
         self._reconstructed += later._reconstructed
-        self._besides_ns += later._besides_ns
+        self._other_ns += later._other_ns
 
     def summary(self) -> Summary:
         """Totals of all that was added."""
@@ -350,7 +334,7 @@ class SummaryCollector(Collector):
             reconstructed=_rebuilt(self._reconstructed.tolist(), operations, moved),
             io_time_s=_io_time(io, self._rank_count()),
             in_flight_s=ns_to_seconds(io.busy.length_ns),
-            besides=_besides(self._besides_ns, self._rank_count()),
+            other_io_s=ns_to_seconds(max(self._other_ns.values(), default=0)),
             transfer_size_bytes=Spread.of(io.size_bytes),
             bandwidth_per_op_mib_s=Spread.of(io.bandwidth_mib_s),
             unmeasured_operations=io.unmeasured,
@@ -406,21 +390,6 @@ def _recorded_by(info: CaptureInfo) -> str | None:
     """What recorded the operations, also those of a capture that was made from another one's."""
     kinds = [source.kind for source in info.sources]
     return next((kind for kind in kinds if kind in _RECORDERS), kinds[0] if kinds else None)
-
-
-def _besides(times_ns: Mapping[tuple[int, str], int], ranks: int) -> BesidesTime | None:
-    totals: Counter[int] = Counter()
-    for (rank, _), spent in times_ns.items():
-        totals[rank] += spent
-    if not any(totals.values()):
-        return None
-    ((slowest, most),) = totals.most_common(1)
-    return BesidesTime(
-        rank=slowest,
-        **{f"{name}_s": ns_to_seconds(times_ns.get((slowest, name), 0)) for name in ("read", "write", "other")},
-        total_s=ns_to_seconds(most),
-        mean_s=ns_to_seconds(sum(totals.values())) / max(ranks, 1),
-    )
 
 
 def _rebuilt(rebuilt: list[int], operations: OperationCounts, moved: ByteCounts) -> Reconstructed:

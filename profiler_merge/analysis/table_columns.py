@@ -141,9 +141,6 @@ JSON_KEYS: Mapping[str, str] = {
     "access_pattern_source": "counters (Darshan's) or operations (the trace): source of the next two",
     "aggregate_bandwidth_mib_s": "bytes moved per time in which any operation of any rank was in flight",
     "bandwidth_per_op_mib_s": "min, median, mean and max over operations that moved bytes in measurable time",
-    "besides": "time in operations that are no traced reads and writes, of the `rank` with most: `read_s` and "
-    "`write_s`, rebuilt from counters, `other_s` (opens, closes, stats and the like) and `total_s`; `mean_s`: the mean "
-    "total of the ranks",
     "by": "what the groups are; with --by only",
     "bytes": "read and written, traced",
     "compute": "compute and input wait, mean of the profiled ranks; share of their I/O time inside compute",
@@ -164,6 +161,7 @@ JSON_KEYS: Mapping[str, str] = {
     "and the most that infinitely fast storage could save; number and time of the evaluations; null without steps",
     "not_judged": "why it is not known what storage cost, a clause; null where the trace holds enough",
     "operations": "read, write and other, traced",
+    "other_io_s": "time in opens, closes and the like, and in what was rebuilt from counters, of the rank with most",
     "partial": "whether the source is marked as incomplete",
     "probably_mapped": "files that were mapped, or opened with something in them and never read: probably "
     "memory-mapped",

@@ -80,11 +80,11 @@ def storage_cost(summary: Mapping[str, Any]) -> list[str]:
     """
     if not has_trace(summary):
         return list(_counted_cost(summary))
+    if summary["not_judged"]:
+        return [f"What storage cost this run is not known: {summary['not_judged']}.", *_waits(summary)]
     if not summary["operations"]["read"] and not summary["operations"]["write"]:
         none = "The capture holds no reads and no writes: what storage cost this run is not known."
         return [none, *_waits(summary)]
-    if summary["not_judged"]:
-        return [f"What storage cost this run is not known: {summary['not_judged']}.", *_waits(summary)]
     return [*_gain(summary), *_waits(summary)]
 
 
@@ -145,7 +145,7 @@ def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
         if loop["input_wait_pct"] >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
             yield "Training waits for input to be prepared."
     elif not summary["steps"]["count"] and run_s:
-        gain_s = min(summary["in_flight_s"] + (summary["besides"] or {"total_s": 0.0})["total_s"], run_s)
+        gain_s = min(summary["in_flight_s"] + summary["other_io_s"], run_s)
         yield _gain_text(gain_s, 100 * gain_s / run_s, "run")
         yield "Without a profile it is not known whether training waited for the I/O."
 
