@@ -9,6 +9,7 @@ from profiler_merge.darshan.job_logs import UNREAD_MODULES, JobLogs
 from profiler_merge.process_rows import RowTotals
 from traces.errors import LogError
 from traces.schema import Coverage
+from traces.unseen import recording_of
 
 MOST_TRACED = 2.0
 """Times of what was counted that a damaged trace may hold: counters can be incomplete too."""
@@ -50,6 +51,9 @@ def gap_warnings(job: JobLogs, rows: RowTotals, coverage: Coverage, *, traced: i
                 "this release does not read the counters: what is in the capture is the rest"
             )
             return warnings
+        if coverage.operations is None and recording_of(job.first.path) is not None:
+            # `record` tries DXT before it starts the job: it was on.
+            return [*warnings, "the job read and wrote no file through calls: a replay has nothing to read or write"]
         rest = "rests on counters alone" if rows.rebuilt.operations else "has no reads and writes at POSIX"
         warnings.append(
             f"no DXT in this log: a replay {rest}; record with DXT_ENABLE_IO_TRACE=1 in the environment of every "
