@@ -22,12 +22,12 @@ setup(
     package_dir={"dxt_replay": "replay/interface"},
     ext_modules=cythonize(
         [
-            core("replay.engine._issue", optional=LOOP_IS_OPTIONAL),
-            core("replay.causal._lane_events", optional=LOOP_IS_OPTIONAL),
-            core("replay.simulation._simulated_storage", optional=LOOP_IS_OPTIONAL),
-            core("replay.twin._small_files", optional=LOOP_IS_OPTIONAL),
-            core("profiler_merge.darshan._overlap_lanes", optional=LOOP_IS_OPTIONAL),
-            core("profiler_merge.profiles.xplane._xplane", optional=False),
+            core("dxt_replay.replay.engine._issue", optional=LOOP_IS_OPTIONAL),
+            core("dxt_replay.replay.causal._lane_events", optional=LOOP_IS_OPTIONAL),
+            core("dxt_replay.replay.simulation._simulated_storage", optional=LOOP_IS_OPTIONAL),
+            core("dxt_replay.replay.twin._small_files", optional=LOOP_IS_OPTIONAL),
+            core("dxt_replay.profiler_merge.darshan._overlap_lanes", optional=LOOP_IS_OPTIONAL),
+            core("dxt_replay.profiler_merge.profiles.xplane._xplane", optional=False),
         ],
         compiler_directives={"language_level": "3"},
     ),

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measured_command import measured_command
-from traces.units import format_bytes
-from traces.workers.workers import processors
+from dxt_replay.traces.units import format_bytes
+from dxt_replay.traces.workers.workers import processors
 
 COPIES = (1, 10)
 SINGLE = 20

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from traces.units import format_count
-from traces.workers.workers import PIECE_OPERATIONS
+from dxt_replay.traces.units import format_count
+from dxt_replay.traces.workers.workers import PIECE_OPERATIONS
 
 OPERATIONS, RANKS, WORKERS = (10**9, 10**11), 10_000, (1, 2, 64, 1024)
 """What is predicted: numbers of operations, on so many ranks, by so many workers."""

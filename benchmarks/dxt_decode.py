@@ -26,8 +26,8 @@ MOST_BYTES_PER_SEGMENT = 150.0
 
 # A child imports everything first and decodes a tiny log once, so that only the reading itself is measured.
 _OURS = """
-from profiler_merge.darshan.log import open_log
-from profiler_merge.darshan.dxt import read_dxt
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.dxt import read_dxt
 def run(path):
     blocks = list(read_dxt(open_log(path)))  # held together, as pydarshan holds its records
     return sum(len(block.record) for block in blocks)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measured_child import measured_child
-from traces.units import format_bytes, format_count
+from dxt_replay.traces.units import format_bytes, format_count
 
 RANKS = (1024, 8192)
 """Numbers of ranks; 65,536 take about eight times as long as 8,192, so they are measured where they are asked for."""
@@ -26,8 +26,8 @@ MOST_RESIDENT_BYTES = 1_000_000_000
 
 _GENERATE = """
 from pathlib import Path
-from profiler_merge.workloads.generation import generate
-from profiler_merge.workloads.workload_source import read_workload
+from dxt_replay.profiler_merge.workloads.generation import generate
+from dxt_replay.profiler_merge.workloads.workload_source import read_workload
 def run(path):
     workload = read_workload({name!r}, {overrides!r}, "documented").workload
     return generate(workload, {ranks}, Path(path)).operations

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from replay.engine.backends.base import FileSlot
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import Lane, make_files, make_lane
-from replay.engine.items import BATCH_ITEMS, READ_AT, Batch, LoopPace
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import Lane, make_files, make_lane
+from dxt_replay.replay.engine.items import BATCH_ITEMS, READ_AT, Batch, LoopPace
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20

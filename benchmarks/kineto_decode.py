@@ -15,7 +15,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from profiler_merge.profiles.kineto.decode import read_profile
+from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile
 
 SMALL_BYTES, LARGE_BYTES = 1_000_000, 50_000_000
 _STEP = 250

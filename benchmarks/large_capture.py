@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from traces.schema import (
+from dxt_replay.traces.schema import (
     APIS,
     FILES_SCHEMA,
     FORMATS,
@@ -36,14 +36,14 @@ from traces.schema import (
     Job,
     table_from_columns,
 )
-from traces.store.writer import (
+from dxt_replay.traces.store.writer import (
     OpsWriter,
     create_capture,
     write_capture_info,
     write_files,
     write_spans,
 )
-from traces.units import NS_PER_S
+from dxt_replay.traces.units import NS_PER_S
 
 OPERATIONS = 2_000_000
 """Enough to see a scan or a leak, and few enough for continuous integration; the requirement is for 50 million."""
@@ -153,7 +153,7 @@ def _replay(folder: Path, capture: Path, processes: int, operations: int) -> dic
     """Stage `capture` as holes, and replay it in processes that report their memory and start (`_CHILD`)."""
     twin, output = folder / "twin", folder / "replay.capture"
     command = ["stage", str(capture), "--target", str(twin), "--sparse", "--json"]
-    subprocess.run([sys.executable, "-m", "replay.commands.main", *command], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "dxt_replay.replay.commands.main", *command], check=True, capture_output=True)
     launcher = [str(_mpiexec()), "-n", str(processes)] if processes > 1 else []
     run = ["run", str(capture), "--target", str(twin), "-o", str(output), "--pace", "none", "--api", "null", "--json"]
     began = time.monotonic_ns()
@@ -178,8 +178,8 @@ def _replay(folder: Path, capture: Path, processes: int, operations: int) -> dic
 
 _CHILD = """
 import json, resource, sys
-from replay.engine import clock
-from replay.commands.main import main
+from dxt_replay.replay.engine import clock
+from dxt_replay.replay.commands.main import main
 opened = clock.StartGate.open
 started = []
 def noting(gate, t0_ns):

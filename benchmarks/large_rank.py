@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.large_log import MODULE_VERSION, write_large_log
 from benchmarks.measured_child import measured_child
-from traces.units import format_bytes
+from dxt_replay.traces.units import format_bytes
 
 OPERATIONS = (250_000, 500_000)
 IN_MEMORY = (250_000,)
@@ -31,8 +31,8 @@ MOST_BYTES = 1_000_000_000
 _IN_STRETCHES, _WHOLE = 1, 1 << 62
 _MERGE = """
 from pathlib import Path
-from profiler_merge.merge import merge
-from profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.merge_options import MergeOptions
 def run(path):
     options = MergeOptions(rank_segments={segments}, force=True)
     return merge([Path(path)], [], Path(path).with_suffix(".capture"), options).operations

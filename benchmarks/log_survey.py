@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traces.units import format_bytes
+from dxt_replay.traces.units import format_bytes
 
 LIMIT_S = 600
 """Seconds that one command may take."""
@@ -47,7 +47,7 @@ def command(*arguments: str, limit_s: int = LIMIT_S) -> Ended:
     """Run one command of dxt-replay with `--json` in a new process."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
-            [sys.executable, "-m", "replay.commands.main", *arguments, "--json"], stdout=out, stderr=errors,
+            [sys.executable, "-m", "dxt_replay.replay.commands.main", *arguments, "--json"], stdout=out, stderr=errors,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s)),
         )  # fmt: skip
         _, status, used = os.wait4(child.pid, 0)

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measured_child import measured_child
-from traces.errors import TargetError
-from traces.schema import FILES_SCHEMA, OPS_SCHEMA, READ, SPANS_SCHEMA, CaptureInfo, Job, table_from_columns
-from traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
-from traces.units import format_bytes, format_count
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.schema import FILES_SCHEMA, OPS_SCHEMA, READ, SPANS_SCHEMA, CaptureInfo, Job, table_from_columns
+from dxt_replay.traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from dxt_replay.traces.units import format_bytes, format_count
 
 FILES = (10_000, 100_000)
 SIDES = ("stage", "again", "run", "remove")
@@ -38,9 +38,9 @@ FEWEST_FILES = 500_000
 
 _STAGE = """
 from pathlib import Path
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
-from traces.store.reader import open_capture
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.store.reader import open_capture
 def run(path):
     plan = plan_stage(open_capture(path), Path(path).parent / "twin")
     stage(plan)
@@ -48,9 +48,9 @@ def run(path):
 """
 _AGAIN = """
 from pathlib import Path
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
-from traces.store.reader import open_capture
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.store.reader import open_capture
 def run(path):
     plan = plan_stage(open_capture(path), Path(path).parent / "twin")
     stage(plan)
@@ -58,21 +58,21 @@ def run(path):
 """
 _RUN = """
 from pathlib import Path
-from replay.interface.replays import run as replay
+from dxt_replay.replay.interface.replays import run as replay
 def run(path):
     folder = Path(path).parent
     return replay(path, folder / "twin", folder / "replay.capture", pace="none").as_json()["operations"]
 """
 _REMOVE = """
 from pathlib import Path
-from replay.twin.stage import unstage
+from dxt_replay.replay.twin.stage import unstage
 def run(path):
     return unstage(Path(path).parent / "twin")
 """
 _COPY = """
 import resource, subprocess
 from pathlib import Path
-from replay.twin.file_writer import sync_file_system
+from dxt_replay.replay.twin.file_writer import sync_file_system
 def run(path):
     folder = Path(path).parent
     subprocess.run(["cp", "-r", folder / "twin/dxt-replay-twin", folder / "copy"], check=True)

@@ -22,7 +22,8 @@ import numpy as np
 
 from benchmarks.dxt_decode import PYDARSHAN
 from benchmarks.measured_child import measured_child
-from profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.traces.units import format_bytes
 from tests.darshan_writer import (
     DxtRecord,
     JobSpec,
@@ -33,7 +34,6 @@ from tests.darshan_writer import (
     segment_dtype,
     write_log,
 )
-from traces.units import format_bytes
 
 RANKS = (250, 500, 1_000)
 """Ranks of the logs, ascending: few enough for continuous integration; the requirement is for 10,000."""
@@ -45,7 +45,7 @@ MOST_RATIO = 1.5
 
 _MERGE = """
 from pathlib import Path
-from profiler_merge.merge import merge
+from dxt_replay.profiler_merge.merge import merge
 def run(path):
     made = merge([Path(path)], [], Path(path).with_suffix(".capture"))
     return made.operations

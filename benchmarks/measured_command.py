@@ -49,7 +49,9 @@ def measured_command(arguments: Sequence[str]) -> Measured:
     """
     began = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-m", "replay.commands.main", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "dxt_replay.replay.commands.main", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as child:
         found = _Watched()
         watching = threading.Thread(target=_watch, args=(child.pid, found))

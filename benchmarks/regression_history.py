@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.file_systems.measuring import generate
 from benchmarks.file_systems.mounted import Mounted, Storage, mounted, own_namespace
 from benchmarks.slowed_storage import dxt_replay, limited
-from traces.samples import sample
+from dxt_replay.traces.samples import sample
 
 MB = 1_000_000
 IN_MEMORY = Path("/dev/shm")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replay import interface
+import dxt_replay
 
 BUNDLED = ("imagenet", "cosmictagger")
 SHOWN = {
@@ -46,7 +46,7 @@ class Recording:
 def recordings(folder: Path | None, names: Sequence[str]) -> Iterator[Recording]:
     """Those with these names, or all."""
     if folder is None:
-        for sample in map(interface.sample, names or BUNDLED):
+        for sample in map(dxt_replay.sample, names or BUNDLED):
             yield Recording(name=sample.name, logs=sample.log, profiles=sample.profiles)
         return
     for name in names or sorted(path.name for path in folder.iterdir() if path.is_dir()):
@@ -55,21 +55,21 @@ def recordings(folder: Path | None, names: Sequence[str]) -> Iterator[Recording]
             yield Recording(name=name, logs=logs, profiles=folder / name / "profile")
 
 
-def noise(capture: Path, target: Path, work: Path) -> interface.Comparison:
+def noise(capture: Path, target: Path, work: Path) -> dxt_replay.Comparison:
     """The third of three replays, compared beside what the first two differ by."""
     replays = [work / f"{number}.capture" for number in range(3)]
     for replay in replays:
-        interface.run(capture, target, replay)
-    return interface.compare(capture, replays[2], floor=[(replays[0], replays[1])])
+        dxt_replay.run(capture, target, replay)
+    return dxt_replay.compare(capture, replays[2], floor=[(replays[0], replays[1])])
 
 
-def witnessed(capture: Path, target: Path, work: Path, library: Path) -> interface.CountedComparison:
+def witnessed(capture: Path, target: Path, work: Path, library: Path) -> dxt_replay.CountedComparison:
     """A replay at the recorded times, compared by what Darshan counted in it. Raises: CalledProcessError."""
     program = Path(sys.executable).with_name("dxt-replay")
     run = [program, "run", capture, "--target", target, "-o", work / "witnessed.capture", "-q"]
     record = [program, "record", "--library", library, "-o", work / "witness.capture", "-q", "--", *run]
     subprocess.run([str(word) for word in record], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return interface.compare_log(capture, work / "witness.recording")
+    return dxt_replay.compare_log(capture, work / "witness.recording")
 
 
 def noise_row(name: str, found: Mapping[str, Any]) -> str:
@@ -111,13 +111,13 @@ def main() -> None:
             work = Path(folder) / each.name
             work.mkdir()
             capture = work / "run.capture"
-            interface.merge(each.logs, capture, profiles=each.profiles)
-            interface.stage(capture, work / "target")
+            dxt_replay.merge(each.logs, capture, profiles=each.profiles)
+            dxt_replay.stage(capture, work / "target")
             print(noise_row(each.name, noise(capture, work / "target", work).as_json()), flush=True)
             if given.library is not None:
                 found = witnessed(capture, work / "target", work, given.library)
                 witnesses.append(witness_row(each.name, found.as_json()))
-            interface.unstage(work / "target")
+            dxt_replay.unstage(work / "target")
     if witnesses:
         print("\n| capture | files equal | reads and writes | bytes | verdict |\n|---|---|---|---|---|")
         print("\n".join(witnesses))

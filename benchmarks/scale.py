@@ -23,8 +23,8 @@ from benchmarks.dxt_decode import PYDARSHAN
 from benchmarks.large_log import FILES_PER_RANK, write_large_log
 from benchmarks.measured_child import measured_child
 from benchmarks.measured_command import measured_command
-from traces.errors import TargetError
-from traces.units import format_bytes
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.units import format_bytes
 
 OPERATIONS = (250_000, 500_000, 1_000_000)
 RANKS = (50, 100, 200)

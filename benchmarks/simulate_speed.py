@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import dxt_replay
 from benchmarks.measured_child import measured_child
-from replay import interface as dxt_replay
-from traces.units import format_bytes, format_count
+from dxt_replay.traces.units import format_bytes, format_count
 
 RANKS, FEW_RANKS = 8192, 256
 REQUIRED = {"items_per_s": 1e6, "ratio_python": 20.0}
@@ -25,11 +25,11 @@ MOST_PEAK_BYTES = 1_500_000_000
 _RUN = """
 import os
 os.environ["DXT_REPLAY_CORE"] = {core!r}
-from replay import interface as dxt_replay
-from replay.causal.lane_events import run_lanes
-from replay.simulation.model_file import read_storage_model
-from replay.simulation.model_numbers import ModelNumbers
-from replay.simulation.simulated_storage import simulated_storage
+import dxt_replay
+from dxt_replay.replay.causal.lane_events import run_lanes
+from dxt_replay.replay.simulation.model_file import read_storage_model
+from dxt_replay.replay.simulation.model_numbers import ModelNumbers
+from dxt_replay.replay.simulation.simulated_storage import simulated_storage
 def run(path):
     lanes = job.lanes({ranks})
     storage = simulated_storage(ModelNumbers.of(read_storage_model("theta_lustre"), {ranks}, job.file_bytes))

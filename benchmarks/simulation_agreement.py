@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import dxt_replay
 from benchmarks.slowed_storage import CannotThrottleError, delayed, dxt_replay, throttled
-from replay import interface
 
 BUNDLED = ("imagenet", "cosmictagger")
 BYTES_PER_S, REQUESTS_PER_S, DELAY_US = 10_000_000, 100, 5000
@@ -116,7 +116,7 @@ def _merged(scratch: Path, recordings: Path | None, wanted: Sequence[str]) -> di
     folders = [] if recordings is None else sorted(path.parent for path in recordings.glob("*/job.darshan"))
     sources = {path.name: (path / "job.darshan", [path / "profile"]) for path in folders}
     for name in () if sources else BUNDLED:
-        sample = interface.sample(name)
+        sample = dxt_replay.sample(name)
         sources[name] = (Path(sample.log), [Path(profile) for profile in sample.profiles])
     unknown = set(wanted) - sources.keys()
     if unknown:
@@ -124,12 +124,12 @@ def _merged(scratch: Path, recordings: Path | None, wanted: Sequence[str]) -> di
     for name in wanted or sources:
         log, profiles = sources[name]
         found[name] = scratch / f"{name}.capture"
-        interface.merge(log, found[name], profiles=profiles)
+        dxt_replay.merge(log, found[name], profiles=profiles)
     return found
 
 
 def _row(target: Target, name: str, capture: Path, twin: Path, model: Path, data: Path, repeats: int) -> dict[str, Any]:
-    predicted = interface.simulate(capture, model).as_json()
+    predicted = dxt_replay.simulate(capture, model).as_json()
     replayed = []
     for _ in range(repeats):
         output = str(model.with_name("replay.capture"))

@@ -32,7 +32,7 @@ class CannotThrottleError(Exception):
 
 def dxt_replay(*arguments: str, procs: Path | None = None, statuses: Collection[int] = (0,)) -> str:
     """What the command prints; `procs` and `statuses` as in `run_in`."""
-    return run_in([sys.executable, "-m", "replay.commands.main", *arguments], procs, statuses)
+    return run_in([sys.executable, "-m", "dxt_replay.replay.commands.main", *arguments], procs, statuses)
 
 
 def run_in(command: Sequence[str], procs: Path | None, statuses: Collection[int] = (0,)) -> str:

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measured_child import measured_child
-from traces.errors import TargetError
-from traces.schema import (
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     OPS_SCHEMA,
     READ,
@@ -31,15 +31,15 @@ from traces.schema import (
     Job,
     table_from_columns,
 )
-from traces.schema import SPAN_KINDS as KINDS
-from traces.store.writer import (
+from dxt_replay.traces.schema import SPAN_KINDS as KINDS
+from dxt_replay.traces.store.writer import (
     OpsWriter,
     create_capture,
     write_capture_info,
     write_files,
     write_spans,
 )
-from traces.units import MIB, format_bytes, format_count
+from dxt_replay.traces.units import MIB, format_bytes, format_count
 
 OPERATIONS = 10_000_000
 TEXT_SEGMENTS = 400_000
@@ -55,33 +55,33 @@ MOST_RESIDENT_BYTES = 1_000_000_000
 
 _OURS = {
     "summary": """
-from profiler_merge.analysis.summary import summarise
-from traces.store.reader import open_capture
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.traces.store.reader import open_capture
 def run(path):
     found = summarise(open_capture(path))
     return found.operations.read + found.operations.write
 """,
     "analyse": """
-from profiler_merge.analysis.analyse import analyse
-from profiler_merge.analysis.findings import findings_of
-from traces.store.reader import open_capture
+from dxt_replay.profiler_merge.analysis.analyse import analyse
+from dxt_replay.profiler_merge.analysis.findings import findings_of
+from dxt_replay.traces.store.reader import open_capture
 def run(path):
     found = analyse(open_capture(path))
     findings_of(found)
     return found.summary.operations.read + found.summary.operations.write
 """,
     "timeline": """
-from profiler_merge.analysis.timeline import timeline
-from traces.store.reader import open_capture
+from dxt_replay.profiler_merge.analysis.timeline import timeline
+from dxt_replay.traces.store.reader import open_capture
 def run(path):
     found = timeline(open_capture(path), bins=1000)
     return int(found.matrix("reads").sum() + found.matrix("writes").sum())
 """,
 }
 _WIDE = """
-from profiler_merge.analysis.analyse import analyse
-from profiler_merge.analysis.findings import findings_of
-from traces.store.reader import open_capture
+from dxt_replay.profiler_merge.analysis.analyse import analyse
+from dxt_replay.profiler_merge.analysis.findings import findings_of
+from dxt_replay.traces.store.reader import open_capture
 def run(path):
     found = analyse(open_capture(path))
     findings_of(found)

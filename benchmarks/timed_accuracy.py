@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from replay.engine.backends.base import FileSlot
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import Lane, make_files, make_lane
-from replay.engine.items import BATCH_ITEMS, READ_AT, Batch, Completed, LoopPace
-from replay.engine.jitter import JitterProbe
-from traces.lateness import percentiles_us
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import Lane, make_files, make_lane
+from dxt_replay.replay.engine.items import BATCH_ITEMS, READ_AT, Batch, Completed, LoopPace
+from dxt_replay.replay.engine.jitter import JitterProbe
+from dxt_replay.traces.lateness import percentiles_us
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 << 20

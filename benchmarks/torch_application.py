@@ -60,7 +60,7 @@ def train(training: TorchTraining, folder: Path, output: Path) -> float:
     import torch
     from torch.profiler import profile, record_function, schedule, tensorboard_trace_handler
 
-    from profiler_merge.anchor import anchor
+    from dxt_replay.profiler_merge.anchor import anchor
 
     torch.set_num_threads(1)
     loader = _loader(training, folder)

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from benchmarks.slowed_storage import CannotThrottleError, dxt_replay, run_in, throttled
 from benchmarks.torch_application import TorchTraining
-from traces.store.reader import open_capture
+from dxt_replay.traces.store.reader import open_capture
 
 APPLICATIONS = {
     "files, 2 workers": TorchTraining(),

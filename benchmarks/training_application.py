@@ -19,7 +19,7 @@ from queue import Queue
 
 import numpy as np
 
-from traces.schema import (
+from dxt_replay.traces.schema import (
     APIS,
     COUNTERS,
     FILES_SCHEMA,
@@ -33,7 +33,7 @@ from traces.schema import (
     Job,
     table_from_columns,
 )
-from traces.store.writer import (
+from dxt_replay.traces.store.writer import (
     OpsWriter,
     create_capture,
     write_capture_info,

@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks.large_log import write_large_log
 from benchmarks.measured_command import Measured, measured_command
 from benchmarks.summary_scale import generate
-from traces.units import format_bytes, format_count
-from traces.workers.workers import processors
+from dxt_replay.traces.units import format_bytes, format_count
+from dxt_replay.traces.workers.workers import processors
 
 OPERATIONS = 50_000_000
 """Enough that the start of the processes, a second of CPU time, does not decide."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from replay.commands.main import COMMANDS, cli
+from dxt_replay.replay.commands.main import COMMANDS, cli
 
 INTRODUCTION = """# The commands of dxt-replay
 

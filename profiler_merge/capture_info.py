@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from profiler_merge.darshan.job_logs import JobLogs
-from profiler_merge.process_rows import RowTotals
-from profiler_merge.profiles.reading import profile_kind
-from profiler_merge.recognise import kind_of
-from traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
-from traces.store.digests import file_digest
-from traces.units import ns_to_seconds
-from traces.version import VERSION
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs
+from dxt_replay.profiler_merge.process_rows import RowTotals
+from dxt_replay.profiler_merge.profiles.reading import profile_kind
+from dxt_replay.profiler_merge.recognise import kind_of
+from dxt_replay.traces.schema import CaptureInfo, Coverage, Job, RankClock, Source
+from dxt_replay.traces.store.digests import file_digest
+from dxt_replay.traces.units import ns_to_seconds
+from dxt_replay.traces.version import VERSION
 
 MAX_RANKS = 1 << 20
 """A job record that claims more ranks is damaged; then only ranks with operations count."""

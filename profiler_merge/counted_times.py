@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
 
 _MODULES = {"POSIX": ("POSIX", "POSIX"), "STDIO": ("STDIO", "STDIO"), "MPI-IO": ("MPIIO", "MPIIO")}
 """Module -> name of the interface in captures, and prefix of its counters."""

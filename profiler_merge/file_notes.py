@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traces.schema import OFFSETS
+from dxt_replay.traces.schema import OFFSETS
 
 AS_RECORDED, REPAIRED, SUSPECT = range(len(OFFSETS))
 """Codes of `traces.schema.OFFSETS`."""

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.record_id import record_id
-from profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT, FileNotes, KnownFiles, Renamed
-from traces.errors import LogError
-from traces.file_rows import STANDARD_STREAMS, without_dots
-from traces.recorder_files import is_recorder_file
-from traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
-from traces.text import listed
-from traces.units import format_bytes, format_counted
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT, FileNotes, KnownFiles, Renamed
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.file_rows import STANDARD_STREAMS, without_dots
+from dxt_replay.traces.recorder_files import is_recorder_file
+from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
+from dxt_replay.traces.text import listed
+from dxt_replay.traces.units import format_bytes, format_counted
 
 _FORMAT_RULES = {
     "checkpoint": r"\.ckpt|ckpt[-_/]|checkpoint|\.tempstate|\.data-\d+-of-\d+|-of-\d+\.(data|index)|\.index$",

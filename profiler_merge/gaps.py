@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler_merge.darshan.job_logs import UNREAD_MODULES, JobLogs
-from profiler_merge.process_rows import RowTotals
-from traces.errors import LogError
-from traces.schema import Coverage
-from traces.unseen import recording_of
+from dxt_replay.profiler_merge.darshan.job_logs import UNREAD_MODULES, JobLogs
+from dxt_replay.profiler_merge.process_rows import RowTotals
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.schema import Coverage
+from dxt_replay.traces.unseen import recording_of
 
 MOST_TRACED = 2.0
 """Times of what was counted that a damaged trace may hold: counters can be incomplete too."""

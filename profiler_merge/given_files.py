@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler_merge.darshan.job_logs import find_logs
-from profiler_merge.recognise import DARSHAN, DFTRACER, HOROVOD, PROFILES, SPANS, STRACE, TRACES, foreign, kind_of
-from traces.errors import LogError, ProfileError
+from dxt_replay.profiler_merge.darshan.job_logs import find_logs
+from dxt_replay.profiler_merge.recognise import (
+    DARSHAN,
+    DFTRACER,
+    HOROVOD,
+    PROFILES,
+    SPANS,
+    STRACE,
+    TRACES,
+    foreign,
+    kind_of,
+)
+from dxt_replay.traces.errors import LogError, ProfileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +93,7 @@ def _is_empty_thread(path: Path, traces: Sequence[Path]) -> bool:
     """Whether a file is of a thread, under `strace -ff`, that made no call."""
     if not traces or not path.is_file() or path.stat().st_size >= 100:
         return False
-    from profiler_merge.tracers.strace.strace_job import is_thread_file
+    from dxt_replay.profiler_merge.tracers.strace.strace_job import is_thread_file
 
     return is_thread_file(path, traces)
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from profiler_merge.capture_info import MAX_RANKS
-from profiler_merge.darshan.dxt import DXT_MODULES
-from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
-from profiler_merge.darshan.stream_starts import cut_at, locatable
-from profiler_merge.process_rows import LogCounters
-from traces.store.rank_pieces import RANK_OPERATIONS
+from dxt_replay.profiler_merge.capture_info import MAX_RANKS
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from dxt_replay.profiler_merge.darshan.stream_starts import cut_at, locatable
+from dxt_replay.profiler_merge.process_rows import LogCounters
+from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
 
 _OPERATION_BYTES = 8
 """About what an operation is in a compressed log."""

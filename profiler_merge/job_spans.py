@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.reading import read_profile
-from profiler_merge.profiles.span_parts import NOT_FETCHED
-from profiler_merge.profiles.spans import SpanColumns, profile_spans
-from profiler_merge.span_sources import MoreSpans
-from profiler_merge.unprofiled.extend import Extended, extended_spans, text_of
-from traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
-from traces.steps import step_at
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
+from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans
+from dxt_replay.profiler_merge.span_sources import MoreSpans
+from dxt_replay.profiler_merge.unprofiled.extend import Extended, extended_spans, text_of
+from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
+from dxt_replay.traces.steps import step_at
 
 MAX_COPIED_SPANS = 1 << 25
 

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler_merge.darshan.lanes import NEVER, latest_on_lanes
-from profiler_merge.darshan.overlap_lanes import OverlapLanes, overlap_lanes
-from profiler_merge.darshan.rank_segments import SegmentBatch
-from profiler_merge.darshan.spilled import chunks, empty_columns, release
-from profiler_merge.untraced.operations_by_file import ByFile, module_operations
-from profiler_merge.untraced.rank_counters import CountedFiles
-from profiler_merge.untraced.timeline_slots import number_in_group
-from profiler_merge.untraced.traced_operations import APIS_OF_MODULE, FilePlaces, ModuleOperations, TracedRows
+from dxt_replay.profiler_merge.darshan.lanes import NEVER, latest_on_lanes
+from dxt_replay.profiler_merge.darshan.overlap_lanes import OverlapLanes, overlap_lanes
+from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
+from dxt_replay.profiler_merge.darshan.spilled import chunks, empty_columns, release
+from dxt_replay.profiler_merge.untraced.operations_by_file import ByFile, module_operations
+from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
+from dxt_replay.profiler_merge.untraced.timeline_slots import number_in_group
+from dxt_replay.profiler_merge.untraced.traced_operations import (
+    APIS_OF_MODULE,
+    FilePlaces,
+    ModuleOperations,
+    TracedRows,
+)
 
 STRETCH_ROWS = 1 << 19
 """Operations of a stretch, about: its rows are in memory together."""

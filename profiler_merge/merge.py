@@ -20,30 +20,30 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler_merge.capture_info import capture_info, source_files
-from profiler_merge.clocks.alignment import parse_method
-from profiler_merge.clocks.profile_ranks import map_profiles
-from profiler_merge.counted_times import counted_times
-from profiler_merge.darshan.job_logs import JobLogs, numbered, open_job, process_ids
-from profiler_merge.darshan.rank_segments import RanksInterleavedError
-from profiler_merge.darshan.regions import DamagedLogError
-from profiler_merge.file_table import FileTable
-from profiler_merge.gaps import gap_warnings, refuse_rubbish
-from profiler_merge.given_files import GivenFiles, given_files
-from profiler_merge.hdf5.datasets import hdf5_facts
-from profiler_merge.job_pieces import DividedJob, divided, whole_job
-from profiler_merge.job_spans import JobSpans
-from profiler_merge.merge_options import DEFAULTS, MergeOptions
-from profiler_merge.process_rows import RowTotals
-from profiler_merge.profiles.reading import profile_files
-from profiler_merge.rank_merge import JobSetting, MergedRanks, RankMerge, let_go, opened
-from profiler_merge.rank_sources import left_out
-from profiler_merge.recognise import DARSHAN
-from profiler_merge.span_sources import MoreSpans, more_spans
-from traces.schema import COUNTERS, CaptureInfo, RankClock
-from traces.store.digests import digests_beside
-from traces.store.renumber import RenumberedParts, renumber
-from traces.store.writer import (
+from dxt_replay.profiler_merge.capture_info import capture_info, source_files
+from dxt_replay.profiler_merge.clocks.alignment import parse_method
+from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
+from dxt_replay.profiler_merge.counted_times import counted_times
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, numbered, open_job, process_ids
+from dxt_replay.profiler_merge.darshan.rank_segments import RanksInterleavedError
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.file_table import FileTable
+from dxt_replay.profiler_merge.gaps import gap_warnings, refuse_rubbish
+from dxt_replay.profiler_merge.given_files import GivenFiles, given_files
+from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
+from dxt_replay.profiler_merge.job_pieces import DividedJob, divided, whole_job
+from dxt_replay.profiler_merge.job_spans import JobSpans
+from dxt_replay.profiler_merge.merge_options import DEFAULTS, MergeOptions
+from dxt_replay.profiler_merge.process_rows import RowTotals
+from dxt_replay.profiler_merge.profiles.reading import profile_files
+from dxt_replay.profiler_merge.rank_merge import JobSetting, MergedRanks, RankMerge, let_go, opened
+from dxt_replay.profiler_merge.rank_sources import left_out
+from dxt_replay.profiler_merge.recognise import DARSHAN
+from dxt_replay.profiler_merge.span_sources import MoreSpans, more_spans
+from dxt_replay.traces.schema import COUNTERS, CaptureInfo, RankClock
+from dxt_replay.traces.store.digests import digests_beside
+from dxt_replay.traces.store.renumber import RenumberedParts, renumber
+from dxt_replay.traces.store.writer import (
     begin_capture,
     check_capture_output,
     create_capture,
@@ -54,9 +54,9 @@ from traces.store.writer import (
     write_hdf5,
     write_spans,
 )
-from traces.units import seconds_to_ns
-from traces.unseen import all_unseen, coverage_json, mapped_files, unseen_warnings, watched, with_unseen
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.units import seconds_to_ns
+from dxt_replay.traces.unseen import all_unseen, coverage_json, mapped_files, unseen_warnings, watched, with_unseen
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 _MOVED = ("posix_bytes_", "stdio_bytes_")
 """Counters of the bytes that the coverage is a share of."""
@@ -126,7 +126,7 @@ def merge(
         job = open_job(given.operations, skip_damaged=options.skip_damaged)
         write = partial(_merge_logs, job, given, options, method, workers)
     else:
-        from profiler_merge.trace_merge import READERS, merge_trace  # what a merge of logs need not wait for
+        from dxt_replay.profiler_merge.trace_merge import READERS, merge_trace  # what a merge of logs need not wait for
 
         traced = READERS[given.tool](given.operations, options.exclude, options.include)
         write = partial(merge_trace, traced, given, options, method)

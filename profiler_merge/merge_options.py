@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from profiler_merge.darshan.rank_segments import SPILLED_SEGMENTS
-from profiler_merge.large_rank import STRETCH_ROWS
-from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT
+from dxt_replay.profiler_merge.darshan.rank_segments import SPILLED_SEGMENTS
+from dxt_replay.profiler_merge.large_rank import STRETCH_ROWS
+from dxt_replay.profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

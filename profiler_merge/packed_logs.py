@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from profiler_merge.darshan.job_logs import LOG_SUFFIXES
-from profiler_merge.recognise import kind_of
-from traces.errors import LogError
+from dxt_replay.profiler_merge.darshan.job_logs import LOG_SUFFIXES
+from dxt_replay.profiler_merge.recognise import kind_of
+from dxt_replay.traces.errors import LogError
 
 
 @contextmanager

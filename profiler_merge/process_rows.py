@@ -12,23 +12,29 @@ from functools import partial
 
 import numpy as np
 
-from profiler_merge.clocks.offsets import Alignment
-from profiler_merge.darshan.dxt import SegmentCounts
-from profiler_merge.darshan.job_logs import ProcessLog
-from profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.rank_segments import SegmentBatch
-from profiler_merge.file_notes import REPAIRED, SUSPECT, FileNotes, FilesOfRows
-from profiler_merge.untraced.access_times import Activity
-from profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
-from profiler_merge.untraced.offset_repair import examine_offsets, opened_together
-from profiler_merge.untraced.rank_counters import COUNTED_TIMES, MODULES, NOT_SEEN, CountedFiles, RankCounters
-from profiler_merge.untraced.rank_data import RankData
-from profiler_merge.untraced.rebuilt import Rebuilt
-from profiler_merge.untraced.reconstruct import CountedModule, ReconstructedRows, reconstruct
-from profiler_merge.untraced.renamed_files import LogNames
-from profiler_merge.untraced.traced_operations import Traced, TracedRows, operations_of
-from traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
+from dxt_replay.profiler_merge.clocks.offsets import Alignment
+from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts
+from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
+from dxt_replay.profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
+from dxt_replay.profiler_merge.file_notes import REPAIRED, SUSPECT, FileNotes, FilesOfRows
+from dxt_replay.profiler_merge.untraced.access_times import Activity
+from dxt_replay.profiler_merge.untraced.data_rows import RECONSTRUCT_LIMIT, CountedData
+from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets, opened_together
+from dxt_replay.profiler_merge.untraced.rank_counters import (
+    COUNTED_TIMES,
+    MODULES,
+    NOT_SEEN,
+    CountedFiles,
+    RankCounters,
+)
+from dxt_replay.profiler_merge.untraced.rank_data import RankData
+from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
+from dxt_replay.profiler_merge.untraced.reconstruct import CountedModule, ReconstructedRows, reconstruct
+from dxt_replay.profiler_merge.untraced.renamed_files import LogNames
+from dxt_replay.profiler_merge.untraced.traced_operations import Traced, TracedRows, operations_of
+from dxt_replay.traces.schema import APIS, OPS, READ, RECONSTRUCTED, TRACED, WRITE
 
 COUNTED_API = APIS.index("POSIX")
 RENAME = OPS.index("rename")

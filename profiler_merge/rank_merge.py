@@ -12,22 +12,22 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.clocks.alignment import WALL, align_rank
-from profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
-from profiler_merge.clocks.worker_clock import align_worker
-from profiler_merge.darshan.dxt import SegmentCounts
-from profiler_merge.darshan.job_logs import ProcessLog
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch, Spill
-from profiler_merge.darshan.spilled import is_spilled, return_freed_memory
-from profiler_merge.file_notes import FileNotes, KnownFiles
-from profiler_merge.job_pieces import RankPiece
-from profiler_merge.process_rows import LogCounters, RowTotals, in_start_order
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.rank_sources import RankSources
-from profiler_merge.stretch_rows import RowsInStretches
-from traces.schema import OPS_SCHEMA, RankClock, table_from_columns
-from traces.store.writer import ROW_GROUP_ROWS, OpsWriter
+from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank
+from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
+from dxt_replay.profiler_merge.clocks.worker_clock import align_worker
+from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts
+from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch, Spill
+from dxt_replay.profiler_merge.darshan.spilled import is_spilled, return_freed_memory
+from dxt_replay.profiler_merge.file_notes import FileNotes, KnownFiles
+from dxt_replay.profiler_merge.job_pieces import RankPiece
+from dxt_replay.profiler_merge.process_rows import LogCounters, RowTotals, in_start_order
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.rank_sources import RankSources
+from dxt_replay.profiler_merge.stretch_rows import RowsInStretches
+from dxt_replay.traces.schema import OPS_SCHEMA, RankClock, table_from_columns
+from dxt_replay.traces.store.writer import ROW_GROUP_ROWS, OpsWriter
 
 _KEPT_STRETCHES = 8
 """Stretches of a rank after which freed memory goes back to the system: the C library would keep 7 bytes for each

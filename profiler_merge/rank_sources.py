@@ -9,19 +9,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from profiler_merge.capture_info import MAX_RANKS
-from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
-from profiler_merge.darshan.rank_segments import (
+from dxt_replay.profiler_merge.capture_info import MAX_RANKS
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from dxt_replay.profiler_merge.darshan.rank_segments import (
     RanksInterleavedError,
     SegmentBatch,
     Spill,
     no_segments,
     read_segment_batches,
 )
-from profiler_merge.darshan.regions import DamagedLogError
-from profiler_merge.process_rows import LogCounters
-from profiler_merge.untraced.rank_counters import RankCounters
-from traces.file_rows import STANDARD_STREAMS
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.process_rows import LogCounters
+from dxt_replay.profiler_merge.untraced.rank_counters import RankCounters
+from dxt_replay.traces.file_rows import STANDARD_STREAMS
 
 _MOST_RANKS = 1 << 12
 _MOST_SHARES = 1 << 17

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiler_merge.profiles.xplane.decode import find_profiles as find_xplane
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles as find_xplane
 
 _NO_OFFSETS = (
     "it has no offsets, so that nothing can be replayed from it. Record with Darshan, strace or DFTracer instead"

@@ -1,6 +1,6 @@
 """Runs the framework's profiler around a training loop, marks its steps, and sets the anchors that fix the clocks.
 
-    from profiler_merge.recording import recording
+    from dxt_replay.profiler_merge.recording import recording
 
     with recording("profile") as r:
         for batch in loader:

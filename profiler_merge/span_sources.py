@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiler_merge.profiles.span_parts import SpanColumns
-from profiler_merge.recognise import DFTRACER, HOROVOD, kind_of
-from traces.errors import ProfileError
+from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.recognise import DFTRACER, HOROVOD, kind_of
+from dxt_replay.traces.errors import ProfileError
 
 if TYPE_CHECKING:
-    from profiler_merge.tracers.traced_job import TracedJob
+    from dxt_replay.profiler_merge.tracers.traced_job import TracedJob
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def more_spans(files: Sequence[Path], pids: Sequence[Collection[int]]) -> MoreSp
     """
     found = MoreSpans(files=tuple(files))
     for path in (path for path in files if kind_of(path) == HOROVOD):
-        from profiler_merge.tracers.horovod_timeline import read_horovod
+        from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
 
         meetings, warnings = read_horovod(path)
         if max(meetings) >= len(pids):
@@ -50,7 +50,7 @@ def more_spans(files: Sequence[Path], pids: Sequence[Collection[int]]) -> MoreSp
         found.warnings += warnings
     traces = [path for path in files if kind_of(path) == DFTRACER]
     if traces:
-        from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+        from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
 
         _add_loops(found, read_dftracer(traces), pids)
     return found

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler_merge.clocks.offsets import Alignment
-from profiler_merge.darshan.job_logs import ProcessLog
-from profiler_merge.darshan.rank_segments import SegmentBatch
-from profiler_merge.darshan.spilled import chunks, release
-from profiler_merge.file_notes import FilesOfRows
-from profiler_merge.large_rank import STRETCH_ROWS, LargeRank
-from profiler_merge.process_rows import COUNTED_API, RENAME, ProcessRows, as_columns, records_of
-from profiler_merge.untraced.offset_repair import opened_together
-from profiler_merge.untraced.rank_counters import MODULES, CountedFiles
-from profiler_merge.untraced.reconstruct import ReconstructedRows
-from profiler_merge.untraced.traced_operations import TracedRows
+from dxt_replay.profiler_merge.clocks.offsets import Alignment
+from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
+from dxt_replay.profiler_merge.darshan.rank_segments import SegmentBatch
+from dxt_replay.profiler_merge.darshan.spilled import chunks, release
+from dxt_replay.profiler_merge.file_notes import FilesOfRows
+from dxt_replay.profiler_merge.large_rank import STRETCH_ROWS, LargeRank
+from dxt_replay.profiler_merge.process_rows import COUNTED_API, RENAME, ProcessRows, as_columns, records_of
+from dxt_replay.profiler_merge.untraced.offset_repair import opened_together
+from dxt_replay.profiler_merge.untraced.rank_counters import MODULES, CountedFiles
+from dxt_replay.profiler_merge.untraced.reconstruct import ReconstructedRows
+from dxt_replay.profiler_merge.untraced.traced_operations import TracedRows
 
 
 @dataclass(slots=True)

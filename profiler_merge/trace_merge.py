@@ -13,26 +13,26 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.capture_info import source_of
-from profiler_merge.clocks.alignment import AUTO, WALL, align_rank
-from profiler_merge.clocks.offsets import Alignment, align_seconds
-from profiler_merge.clocks.process_profiles import profiles_of_processes
-from profiler_merge.darshan.rank_segments import RankSegments
-from profiler_merge.given_files import GivenFiles
-from profiler_merge.job_spans import JobSpans
-from profiler_merge.merge_options import MergeOptions
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.reading import profile_files, profile_kind
-from profiler_merge.rank_sources import LeftOut, is_export, shown
-from profiler_merge.recognise import DFTRACER, STRACE, kind_of
-from profiler_merge.span_sources import MoreSpans, more_spans
-from profiler_merge.traced_files import TracedFiles
-from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from profiler_merge.tracers.strace.strace_job import read_strace
-from profiler_merge.tracers.traced_job import TracedJob
-from profiler_merge.untraced.rebuilt import Rebuilt
-from traces.errors import LogError
-from traces.schema import (
+from dxt_replay.profiler_merge.capture_info import source_of
+from dxt_replay.profiler_merge.clocks.alignment import AUTO, WALL, align_rank
+from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds
+from dxt_replay.profiler_merge.clocks.process_profiles import profiles_of_processes
+from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
+from dxt_replay.profiler_merge.given_files import GivenFiles
+from dxt_replay.profiler_merge.job_spans import JobSpans
+from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.reading import profile_files, profile_kind
+from dxt_replay.profiler_merge.rank_sources import LeftOut, is_export, shown
+from dxt_replay.profiler_merge.recognise import DFTRACER, STRACE, kind_of
+from dxt_replay.profiler_merge.span_sources import MoreSpans, more_spans
+from dxt_replay.profiler_merge.traced_files import TracedFiles
+from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.profiler_merge.tracers.traced_job import TracedJob
+from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.schema import (
     HDF5_SCHEMA,
     OPS,
     OPS_SCHEMA,
@@ -46,10 +46,10 @@ from traces.schema import (
     Unseen,
     table_from_columns,
 )
-from traces.store.writer import OpsWriter, write_capture_info, write_files, write_hdf5, write_spans
-from traces.units import ns_to_seconds
-from traces.unseen import MEMORY, all_unseen, received, unseen_warnings, watched, with_unseen
-from traces.version import VERSION
+from dxt_replay.traces.store.writer import OpsWriter, write_capture_info, write_files, write_hdf5, write_spans
+from dxt_replay.traces.units import ns_to_seconds
+from dxt_replay.traces.unseen import MEMORY, all_unseen, received, unseen_warnings, watched, with_unseen
+from dxt_replay.traces.version import VERSION
 
 _RENAME = OPS.index("rename")
 READERS: Mapping[str, Callable[[Sequence[Path], Sequence[str], Sequence[str]], TracedJob]] = {

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from traces.schema import (
+from dxt_replay.traces.schema import (
     APIS,
     COUNTERS,
     FILES_SCHEMA,
@@ -37,9 +37,9 @@ from traces.schema import (
     Job,
     table_from_columns,
 )
-from traces.store.reader import Capture, open_capture
-from traces.store.relation import as_source
-from traces.store.writer import (
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.relation import as_source
+from dxt_replay.traces.store.writer import (
     ROW_GROUP_ROWS,
     OpsWriter,
     create_capture,

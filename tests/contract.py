@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from replay.engine.backends.base import Backend, FileSlot
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
-from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT, LoopPace
+from dxt_replay.replay.engine.backends.base import Backend, FileSlot
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT, LoopPace
 from tests.fakes import make_batch
 
 DATA = bytes(range(256)) * 64
@@ -63,7 +63,7 @@ class BackendContract:
         if core == "compiled" and not runs_compiled(backend):
             pytest.skip("runs in Python lanes only")
         if core == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-            pytest.importorskip("replay.engine._issue")
+            pytest.importorskip("dxt_replay.replay.engine._issue")
         return core
 
     @pytest.fixture

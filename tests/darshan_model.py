@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from profiler_merge.darshan.counter_layouts import NEWEST
-from traces.schema import APIS, OPS
+from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
+from dxt_replay.traces.schema import APIS, OPS
 
 MIB = 1 << 20
 SIZES = {"0_100": 100, "100_1K": 1 << 10, "1K_10K": 10 << 10, "10K_100K": 100 << 10, "100K_1M": MIB, "1M_4M": 4 * MIB,

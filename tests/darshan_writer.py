@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.darshan.counter_layouts import LAYOUTS
+from dxt_replay.profiler_merge.darshan.counter_layouts import LAYOUTS
 
 MODULE_IDS = {
     "POSIX": 1, "MPI-IO": 2, "H5F": 3, "H5D": 4, "PNETCDF_FILE": 5, "PNETCDF_VAR": 6, "BG/Q": 7, "LUSTRE": 8,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from replay.engine.items import Batch
+from dxt_replay.replay.engine.items import Batch
 
 
 class FakeClock:

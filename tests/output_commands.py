@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dxt_replay.traces.samples import sample
 from tests import fake_darshan
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from tests.replay.regression.record_builder import record
-from traces.samples import sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from replay.causal.causal_items import RankCounters
-from replay.causal.paced_ranks import Steps, rank_batches
-from replay.plan.pacing import Pacing
-from replay.plan.plan_row import OPERATION_ROW, PLAN_ROW
-from traces.store.reader import Capture
+from dxt_replay.replay.causal.causal_items import RankCounters
+from dxt_replay.replay.causal.paced_ranks import Steps, rank_batches
+from dxt_replay.replay.plan.pacing import Pacing
+from dxt_replay.replay.plan.plan_row import OPERATION_ROW, PLAN_ROW
+from dxt_replay.traces.store.reader import Capture
 
 
 def lane_items(

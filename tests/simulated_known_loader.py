@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture
 from tests.simulated_application import MS, READ_BYTES, US, Storage
-from traces.schema import CaptureInfo, Job
-from traces.store.reader import Capture
 
 FILES = ["/data/train", "/data/valid", "/checkpoints/model.pt"]
 

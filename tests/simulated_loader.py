@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dxt_replay.traces.schema import CaptureInfo, Job, RankClock
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read
 from tests.simulated_application import MS, READ_BYTES, TRAINING_THREAD, US, Recorded, Storage
-from traces.schema import CaptureInfo, Job, RankClock
-from traces.store.reader import Capture
 
 FILES = ["/data/train", "/data/validation"]
 FETCH = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
-from traces.samples import sample
-from traces.store.reader import open_capture
 
 HOSTILE = [
     b"/etc/passwd",

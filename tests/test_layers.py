@@ -69,7 +69,7 @@ def _imports(module: str, node: ast.AST, *, inside_function: bool) -> Iterator[I
         elif isinstance(child, ast.ImportFrom):
             relative = child.level == 1 and module in TWO_NAMES
             assert relative or not child.level, f"{module}:{child.lineno}: name the package, no relative imports"
-            package = f"replay.interface.{child.module}" if relative else str(child.module)
+            package = f"dxt_replay.replay.interface.{child.module}" if relative else str(child.module)
             for alias in child.names:
                 submodule = f"{package}.{alias.name}"
                 name = submodule if submodule in SOURCES else package
@@ -93,15 +93,17 @@ def part_of(module: str) -> str:
 
 def test_the_sources_are_found() -> None:
     assert {
-        "traces.schema",
-        "profiler_merge.merge",
-        "replay.fidelity.compare",
-        "replay.commands.main",
+        "dxt_replay.traces.schema",
+        "dxt_replay.profiler_merge.merge",
+        "dxt_replay.replay.fidelity.compare",
+        "dxt_replay.replay.commands.main",
     } <= SOURCES.keys()
-    assert any(found.name == "traces.store.reader" for found in IMPORTS["replay.fidelity.compare"])
     assert any(
-        found.name == "replay.fidelity.compare" and found.inside_function
-        for found in IMPORTS["replay.interface.comparisons"]
+        found.name == "dxt_replay.traces.store.reader" for found in IMPORTS["dxt_replay.replay.fidelity.compare"]
+    )
+    assert any(
+        found.name == "dxt_replay.replay.fidelity.compare" and found.inside_function
+        for found in IMPORTS["dxt_replay.replay.interface.comparisons"]
     )
 
 
@@ -163,7 +165,7 @@ def test_other_packages_are_known() -> None:
     """Whatever is neither the project, the standard library, NumPy, Arrow, click nor heavy is a new dependency."""
     known = EVERYWHERE | HOMES.keys() | sys.stdlib_module_names
     for module, imports in IMPORTS.items():
-        allowed = known | (COMMAND_LINE if part_of(module) == "replay.commands" else set())
+        allowed = known | (COMMAND_LINE if part_of(module) == "dxt_replay.replay.commands" else set())
         allowed |= LIGHT_HOMES.get(module, set())
         strangers = [str(found) for found in imports if not own(found) and found.name.split(".")[0] not in allowed]
         assert not strangers
@@ -179,16 +181,16 @@ def test_commands_import_only_click_to_be_listed() -> None:
     """What a command module imports itself is paid by every `--help`; the rest belongs into the function."""
     light = {
         "click",
-        "traces.errors",
-        "traces.version",
-        "replay.commands.shared_options",
-        "replay.commands.replay_options",
-        "replay.commands.session",
+        "dxt_replay.traces.errors",
+        "dxt_replay.traces.version",
+        "dxt_replay.replay.commands.shared_options",
+        "dxt_replay.replay.commands.replay_options",
+        "dxt_replay.replay.commands.session",
     }
     wrong = [
         str(found)
         for module, imports in IMPORTS.items()
-        if module.startswith("replay.commands.") and module != "replay.commands.progress"
+        if module.startswith("dxt_replay.replay.commands.") and module != "dxt_replay.replay.commands.progress"
         for found in imports
         if not found.inside_function
         and found.name not in light
@@ -208,7 +210,7 @@ def modules_after(program: str) -> set[str]:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    loaded = modules_after("from replay.commands.main import main; assert main(['--help']) == 0")
+    loaded = modules_after("from dxt_replay.replay.commands.main import main; assert main(['--help']) == 0")
     assert "click" in loaded
     assert not loaded & (HOMES.keys() | EVERYWHERE | {"profiler_merge"})
 

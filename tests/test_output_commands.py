@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from replay.commands.main import COMMANDS, cli, main
+from dxt_replay.replay.commands.main import COMMANDS, cli, main
 from tests.output_commands import OUTPUT_COMMANDS
 from tests.test_nothing_outside import small_capture
 

@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from profiler_merge.profiles.xplane.wire_format import (
+from dxt_replay.profiler_merge.profiles.xplane.wire_format import (
     BYTES,
     DOUBLE,
     FIELDS,

@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from traces.errors import CaptureError
-from traces.schema import CaptureInfo
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import CaptureInfo
 
 BENCHMARK = "benchmark"
 """Key of `Job.metadata` that holds the run, as JSON."""

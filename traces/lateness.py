@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from traces.replay_record import PERCENTILES
-from traces.units import NS_PER_S, NS_PER_US
+from dxt_replay.traces.replay_record import PERCENTILES
+from dxt_replay.traces.units import NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
-    from traces.measures.distribution import Distribution
+    from dxt_replay.traces.measures.distribution import Distribution
 
 LATE_RATIO, LATE_US, MOST_ALLOWED_US = 10.0, 1_000.0, 500_000.0
 """The p99 of a lag counts as late beyond this many times the p99 of the machine's jitter, and beyond LATE_US. It always

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
+from dxt_replay.traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traces.store.reader import Capture
+    from dxt_replay.traces.store.reader import Capture
 
 LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
 """Values of the `api` column, from the lowest layer up."""

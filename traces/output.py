@@ -30,7 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from traces.errors import TargetError, exhausted
+from dxt_replay.traces.errors import TargetError, exhausted
 
 _WORKING_SUFFIX = ".dxt-replay"
 _MAX_NAME_BYTES = 200

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from traces.errors import CaptureError, UsageError
-from traces.schema import APIS, OPS
-from traces.units import parse_duration_ns
+from dxt_replay.traces.errors import CaptureError, UsageError
+from dxt_replay.traces.schema import APIS, OPS
+from dxt_replay.traces.units import parse_duration_ns
 
 INTERFACES = {"POSIX": ("POSIX",), "STDIO": ("STDIO",), "MPIIO": ("MPIIO", "MPIIO_COLL"), "HDF5": ("HDF5",)}
 """Interface -> the values of the `api` column that belong to it."""

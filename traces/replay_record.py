@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from traces.errors import CaptureError
-from traces.schema import CaptureInfo
-from traces.version import VERSION
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import CaptureInfo
+from dxt_replay.traces.version import VERSION
 
 PACE_CHOICES = ("timed", "think", "steps", "none")
 """Names of the paces, as `dxt-replay run --pace` takes them."""

@@ -6,7 +6,7 @@ import errno
 
 import numpy as np
 
-from traces.schema import READ, RECONSTRUCTED, WRITE
+from dxt_replay.traces.schema import READ, RECONSTRUCTED, WRITE
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBADF)
 """What a path or a descriptor comes to that is not there, or is another kind of file, when an operation wants it."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from traces.errors import CaptureError
+from dxt_replay.traces.errors import CaptureError
 
 SCHEMA_VERSION = 4
 """Version of the tables and of `capture.json`. History: 1 (0.1.0): first. 2: operation `rename`, rows that are

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.schema import NO_STEP
+from dxt_replay.traces.schema import NO_STEP
 
 
 def step_row_at(times: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import overload
 
 import numpy as np
 
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000

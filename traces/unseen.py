@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from traces.errors import LogError
-from traces.file_rows import opened_only, probably_mapped
-from traces.recorder_files import RECORDING_MARK, UNSEEN
-from traces.schema import CaptureInfo, Coverage, Unseen
-from traces.text import listed
-from traces.units import format_bytes, format_counted
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.file_rows import opened_only, probably_mapped
+from dxt_replay.traces.recorder_files import RECORDING_MARK, UNSEEN
+from dxt_replay.traces.schema import CaptureInfo, Coverage, Unseen
+from dxt_replay.traces.text import listed
+from dxt_replay.traces.units import format_bytes, format_counted
 
 LEAST_COVERAGE = 0.99
 """Traced / counted, below which every total may be off by a hundredth."""

@@ -18,10 +18,10 @@ from typing import Any
 from benchmarks.file_systems.changes import Change
 from benchmarks.file_systems.mounted import Mounted, Storage, mounted
 from benchmarks.slowed_storage import dxt_replay, limited, run_in
-from replay.regression.comparison import BASELINE
-from replay.regression.experiment import schedule
-from replay.regression.interval_verdict import Rule, judge
-from replay.regression.signed_rank import paired_ratio
+from dxt_replay.replay.regression.comparison import BASELINE
+from dxt_replay.replay.regression.experiment import schedule
+from dxt_replay.replay.regression.interval_verdict import Rule, judge
+from dxt_replay.replay.regression.signed_rank import paired_ratio
 
 WORKLOADS = ("reading", "writing", "saving")
 FIO_BYTES = "256m"

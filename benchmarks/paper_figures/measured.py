@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import dxt_replay
-
 from benchmarks.paper_figures.sweeps import Sweep
 
 

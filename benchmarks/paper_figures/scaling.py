@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dxt_replay
-
 from benchmarks.paper_figures.measured import Outcome, simulated
 from benchmarks.paper_figures.optimum import falls_like
 from benchmarks.paper_figures.tables import aligned

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from benchmarks.pipelines.job import PIPELINES
 from benchmarks.pipelines.storages import Storage, drop_pages
 from benchmarks.slowed_storage import dxt_replay, run_in
-from traces.store.reader import open_capture
+from dxt_replay.traces.store.reader import open_capture
 
 JOB = Path(__file__).with_name("job.py")
 

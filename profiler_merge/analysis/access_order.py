@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traces.measures.operation_rows import OperationRows
-from traces.measures.stable_order import runs, stable_order
-from traces.schema import WRITE
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.schema import WRITE
 
 _UNKNOWN = np.iinfo(np.int64).min
 

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from profiler_merge.analysis.collect import Collector, collect
-from profiler_merge.analysis.durations import DurationRule, recorded_durations
-from profiler_merge.analysis.overlap import Overlap, OverlapCollector
-from profiler_merge.analysis.patterns import PatternCollector, Patterns
-from profiler_merge.analysis.setting import Setting, setting_of
-from profiler_merge.analysis.sizes import RequestSizes, SizeCollector
-from profiler_merge.analysis.summary import Summary, SummaryCollector, with_loop
-from traces.layers import FileLayers
-from traces.measures.operation_rows import OperationRows
-from traces.store.reader import Capture
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.analysis.collect import Collector, collect
+from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
+from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
+from dxt_replay.profiler_merge.analysis.patterns import PatternCollector, Patterns
+from dxt_replay.profiler_merge.analysis.setting import Setting, setting_of
+from dxt_replay.profiler_merge.analysis.sizes import RequestSizes, SizeCollector
+from dxt_replay.profiler_merge.analysis.summary import Summary, SummaryCollector, with_loop
+from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.measures.operation_rows import OperationRows
-from traces.measures.stable_order import runs, stable_order
-from traces.schema import FORMATS, NO_STEP, WRITE, codes
-from traces.sums import Sums
-from traces.units import NS_PER_S, format_bytes
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.schema import FORMATS, NO_STEP, WRITE, codes
+from dxt_replay.traces.sums import Sums
+from dxt_replay.traces.units import NS_PER_S, format_bytes
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
 _COLUMNS = 5

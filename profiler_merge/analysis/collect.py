@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from traces.layers import FileLayers, file_layers
-from traces.measures.operation_rows import OperationRows, operation_rows, rows_together
-from traces.store.rank_pieces import only_ranks, rank_pieces, work_of
-from traces.store.reader import Capture
-from traces.sums import Sums
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.layers import FileLayers, file_layers
+from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows, rows_together
+from dxt_replay.traces.store.rank_pieces import only_ranks, rank_pieces, work_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.sums import Sums
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 
 class Collector(Sums):

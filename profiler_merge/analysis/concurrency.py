@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traces.measures.operation_rows import OperationRows
-from traces.measures.stable_order import runs
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.stable_order import runs
 
 _NO_TIMES = np.empty(0, dtype=np.int64)
 

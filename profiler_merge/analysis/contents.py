@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.table_formats import table_of
-from traces.errors import DxtReplayError, MissingDependencyError
-from traces.schema import FORMATS, codes
-from traces.store.reader import Capture
+from dxt_replay.profiler_merge.analysis.table_formats import table_of
+from dxt_replay.traces.errors import DxtReplayError, MissingDependencyError
+from dxt_replay.traces.schema import FORMATS, codes
+from dxt_replay.traces.store.reader import Capture
 
 _LENGTH_BYTES, _CRC_BYTES = 8, 4
 """A TFRecord: length (u64, little endian), CRC of the length, data, CRC of the data (tensorflow/core/lib/io)."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.measures.operation_rows import OperationRows
-from traces.schema import CaptureInfo
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.schema import CaptureInfo
 
 DurationRule = Callable[[OperationRows], np.ndarray]
 """Rows -> int64 ns (n,)."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiler_merge.analysis.thresholds import MATERIAL_PCT, NOTICEABLE_PCT, SERIOUS_PCT
+from dxt_replay.profiler_merge.analysis.thresholds import MATERIAL_PCT, NOTICEABLE_PCT, SERIOUS_PCT
 
 SEVERITIES = ("high", "warning", "info")
 """The gravest first: likely to dominate the run; worth the remedy; good to know."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from profiler_merge.analysis import findings_benchmark, findings_compute, findings_storage
-from profiler_merge.analysis.analyse import Analysis, analyse
-from profiler_merge.analysis.finding import SEVERITIES, Finding
-from traces.store.reader import Capture
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.analysis import findings_benchmark, findings_compute, findings_storage
+from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
+from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 CODES = (
     "no-trace", "partial-trace", "not-traced", "small-reads", "small-writes", "small-chunks", "random-shared",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from profiler_merge.analysis.analyse import Analysis
-from profiler_merge.analysis.benchmark_figures import BenchmarkFigures, benchmark_figures
-from profiler_merge.analysis.finding import Finding
-from traces.benchmark_run import BenchmarkRun
-from traces.units import format_bytes, format_count
+from dxt_replay.profiler_merge.analysis.analyse import Analysis
+from dxt_replay.profiler_merge.analysis.benchmark_figures import BenchmarkFigures, benchmark_figures
+from dxt_replay.profiler_merge.analysis.finding import Finding
+from dxt_replay.traces.benchmark_run import BenchmarkRun
+from dxt_replay.traces.units import format_bytes, format_count
 
 LEAST_UTILISATION_PCT = {
     "unet3d": 90.0, "resnet50": 90.0, "cosmoflow": 70.0, "retinanet": 85.0, "flux": 90.0, "dlrm": 70.0,

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow.compute as pc
 
-from profiler_merge.analysis.analyse import Analysis
-from profiler_merge.analysis.finding import Finding, Stake, percent
-from profiler_merge.analysis.overlap import RankOverlap
-from profiler_merge.analysis.remedies import input_remedy, remedy
-from profiler_merge.analysis.steady_loop import SteadyLoop
-from profiler_merge.analysis.thresholds import (
+from dxt_replay.profiler_merge.analysis.analyse import Analysis
+from dxt_replay.profiler_merge.analysis.finding import Finding, Stake, percent
+from dxt_replay.profiler_merge.analysis.overlap import RankOverlap
+from dxt_replay.profiler_merge.analysis.remedies import input_remedy, remedy
+from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
+from dxt_replay.profiler_merge.analysis.thresholds import (
     HIDDEN_PCT,
     LEAST_UTILISATION_PCT,
     NOTICEABLE_PCT,
@@ -20,7 +20,7 @@ from profiler_merge.analysis.thresholds import (
     STRETCHED,
     WARM_UP,
 )
-from traces.units import NS_PER_S, format_bytes, format_duration
+from dxt_replay.traces.units import NS_PER_S, format_bytes, format_duration
 
 LOOP = "training loop"
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.analyse import Analysis
-from profiler_merge.analysis.finding import Finding, Stake, percent
-from profiler_merge.analysis.findings_compute import LOOP
-from profiler_merge.analysis.remedies import remedy
-from profiler_merge.analysis.setting import LUSTRE, Framework
-from profiler_merge.analysis.thresholds import (
+from dxt_replay.profiler_merge.analysis.analyse import Analysis
+from dxt_replay.profiler_merge.analysis.finding import Finding, Stake, percent
+from dxt_replay.profiler_merge.analysis.findings_compute import LOOP
+from dxt_replay.profiler_merge.analysis.remedies import remedy
+from dxt_replay.profiler_merge.analysis.setting import LUSTRE, Framework
+from dxt_replay.profiler_merge.analysis.thresholds import (
     CONSECUTIVE_PCT,
     IMBALANCE_PCT,
     LEAST_REQUESTS,
@@ -26,8 +26,8 @@ from profiler_merge.analysis.thresholds import (
     SMALL_CHUNK_BYTES,
     SMALL_REQUEST_PCT,
 )
-from traces.units import NS_PER_S, format_bytes, format_count, format_duration, ns_to_seconds
-from traces.unseen import LEAST_COVERAGE
+from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_duration, ns_to_seconds
+from dxt_replay.traces.unseen import LEAST_COVERAGE
 
 _WORST_FILES = 5
 

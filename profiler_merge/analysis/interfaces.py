@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.measures.access_pattern import AccessCounts
-from traces.measures.operation_rows import OperationRows
-from traces.part import INTERFACES
-from traces.schema import APIS, RECONSTRUCTED, WRITE
-from traces.sums import Sums
+from dxt_replay.traces.measures.access_pattern import AccessCounts
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.part import INTERFACES
+from dxt_replay.traces.schema import APIS, RECONSTRUCTED, WRITE
+from dxt_replay.traces.sums import Sums
 
 _COUNTER_PREFIX = {"POSIX": "posix", "STDIO": "stdio", "MPIIO": "mpiio", "HDF5": "h5d"}
 

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler_merge.analysis.loops import RankLoop, loops_on_line
-from profiler_merge.analysis.rank_line import RankLine, rank_lines
-from profiler_merge.analysis.spreading import add_at
-from profiler_merge.analysis.step_times import LineOperations, StepTotals
-from traces.measures.intervals import StreamingUnion
-from traces.measures.operation_rows import OperationRows
-from traces.schema import WRITE
-from traces.store.reader import Capture
+from dxt_replay.profiler_merge.analysis.loops import RankLoop, loops_on_line
+from dxt_replay.profiler_merge.analysis.rank_line import RankLine, rank_lines
+from dxt_replay.profiler_merge.analysis.spreading import add_at
+from dxt_replay.profiler_merge.analysis.step_times import LineOperations, StepTotals
+from dxt_replay.traces.measures.intervals import StreamingUnion
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.schema import WRITE
+from dxt_replay.traces.store.reader import Capture
 
 _INSIDE = ("compute", "wait", "collective", "checkpoint", "evaluation", "pipeline")
 

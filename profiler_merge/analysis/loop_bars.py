@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolution_key, resolution_ns
-from profiler_merge.analysis.loops import RankLoop, rank_loops
+from dxt_replay.profiler_merge.analysis.bars import KEYS, Bars, apart_at, pair_keys, resolution_key, resolution_ns
+from dxt_replay.profiler_merge.analysis.loops import RankLoop, rank_loops
 
 KINDS = ("step", "compute", "input wait", "collective", "checkpoint", "evaluation", "pipeline")
 """Kinds of bars. All but step and pipeline are disjoint on a rank, as in `RankLoop`."""

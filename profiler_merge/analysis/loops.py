@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler_merge.analysis.rank_line import RankLine, rank_lines
-from traces.measures.intervals import Intervals
-from traces.measures.span_times import are_evaluations
-from traces.schema import NO_STEP, READING_WAITS, SPAN_KINDS, codes
+from dxt_replay.profiler_merge.analysis.rank_line import RankLine, rank_lines
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.span_times import are_evaluations
+from dxt_replay.traces.schema import NO_STEP, READING_WAITS, SPAN_KINDS, codes
 
 _TIMES = ("evaluation", "wait", "collective", "checkpoint", "compute", "pipeline")
 _IN_ORDER = {"wait": "input_wait", "collective": "collective", "checkpoint": "checkpoint", "compute": "compute"}

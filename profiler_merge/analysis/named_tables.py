@@ -11,17 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from profiler_merge.analysis.analyse import Analysis, analyse
-from profiler_merge.analysis.breakdown import GroupTotals
-from profiler_merge.analysis.contents import contents
-from profiler_merge.analysis.durations import DurationRule, recorded_durations
-from profiler_merge.analysis.findings import findings_of, findings_table
-from profiler_merge.analysis.rank_files import RankFiles
-from profiler_merge.analysis.summary import Summary, summarise
-from profiler_merge.analysis.table_formats import flat_table, table_of
-from profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
-from traces.store.reader import Capture
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
+from dxt_replay.profiler_merge.analysis.breakdown import GroupTotals
+from dxt_replay.profiler_merge.analysis.contents import contents
+from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
+from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
+from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
+from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
+from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
+from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 TIMELINE = "timeline"
 CONTENTS = ("tfrecords", "datasets")

@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from traces.layers import FileLayers
-from traces.measures.operation_rows import OperationRows
-from traces.schema import RECONSTRUCTED, WRITE
-from traces.store.reader import Capture
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
+from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 MOST_FILES = 16
 MOST_POINTS = 4_000

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from profiler_merge.analysis.line_totals import LineTotals, RankOverlap, lines_of
-from profiler_merge.analysis.step_times import STEPS_SCHEMA
-from traces.layers import FileLayers
-from traces.measures.operation_rows import OperationRows
-from traces.schema import RECONSTRUCTED
-from traces.store.reader import Capture
-from traces.units import ns_to_seconds
+from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.line_totals import LineTotals, RankOverlap, lines_of
+from dxt_replay.profiler_merge.analysis.step_times import STEPS_SCHEMA
+from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.schema import RECONSTRUCTED
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import ns_to_seconds
 
 RANKS_SCHEMA = pa.schema(
     [

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.analysis.analyse import Analysis, analyse
-from profiler_merge.analysis.finding import Finding
-from profiler_merge.analysis.findings import findings_of
-from profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
-from profiler_merge.analysis.loop_bars import LoopBars, loop_bars
-from profiler_merge.analysis.mounts import MountTotals, mount_totals
-from profiler_merge.analysis.offset_samples import FileOffsets, file_offsets
-from profiler_merge.analysis.steady_loop import waits_are_real
-from profiler_merge.analysis.timeline import Timeline, timeline
-from traces.part import Part
-from traces.schema import CaptureInfo
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
+from dxt_replay.profiler_merge.analysis.finding import Finding
+from dxt_replay.profiler_merge.analysis.findings import findings_of
+from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS, LaneBars, lane_bars
+from dxt_replay.profiler_merge.analysis.loop_bars import LoopBars, loop_bars
+from dxt_replay.profiler_merge.analysis.mounts import MountTotals, mount_totals
+from dxt_replay.profiler_merge.analysis.offset_samples import FileOffsets, file_offsets
+from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
+from dxt_replay.profiler_merge.analysis.timeline import Timeline, timeline
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import CaptureInfo
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 COURSE_BINS = 400
 HEAT_BINS = 240

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from profiler_merge.analysis.rank_files import (
+from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.rank_files import (
     COUNTS,
     SUMMED,
     FileCounts,
@@ -18,11 +18,11 @@ from profiler_merge.analysis.rank_files import (
     RankFiles,
     pattern_names,
 )
-from profiler_merge.analysis.reread import UniqueBytes
-from traces.layers import FileLayers
-from traces.measures.operation_rows import OperationRows
-from traces.store.reader import Capture
-from traces.sums import Sums
+from dxt_replay.profiler_merge.analysis.reread import UniqueBytes
+from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.sums import Sums
 
 FILES_SCHEMA = pa.schema(
     [

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.measures.intervals import Intervals
-from traces.measures.span_times import (
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.span_times import (
     evaluations_by_rank,
     extended_steps,
     spans_by_rank,
     union_by_rank,
     whole_steps,
 )
-from traces.units import ns_to_seconds
+from dxt_replay.traces.units import ns_to_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

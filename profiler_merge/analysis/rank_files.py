@@ -9,15 +9,15 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.access_order import AccessOrder
-from profiler_merge.analysis.collect import at_one_layer
-from profiler_merge.analysis.reread import ByteLine, UniqueBytes
-from profiler_merge.analysis.spreading import add_at
-from traces.layers import FileLayers
-from traces.measures.intervals import Intervals
-from traces.measures.operation_rows import OperationRows, operation_rows
-from traces.schema import FORMATS, RECONSTRUCTED, WRITE, codes
-from traces.store.reader import Capture
+from dxt_replay.profiler_merge.analysis.access_order import AccessOrder
+from dxt_replay.profiler_merge.analysis.collect import at_one_layer
+from dxt_replay.profiler_merge.analysis.reread import ByteLine, UniqueBytes
+from dxt_replay.profiler_merge.analysis.spreading import add_at
+from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
+from dxt_replay.traces.schema import FORMATS, RECONSTRUCTED, WRITE, codes
+from dxt_replay.traces.store.reader import Capture
 
 COUNTS = (
     "reads", "writes", "bytes_read", "bytes_written", "io_ns", "sequential", "consecutive", "strided", "restarts",

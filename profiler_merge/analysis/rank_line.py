@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.intervals import Intervals
 
 _MOST_NS = 1 << 62
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from profiler_merge.analysis.setting import Framework, Setting
+from dxt_replay.profiler_merge.analysis.setting import Framework, Setting
 
 _TENSORFLOW, _PYTORCH, _JAX, _UNKNOWN = (
     Framework.TENSORFLOW,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.measures.intervals import BoundedUnion, Intervals
-from traces.measures.operation_rows import OperationRows
-from traces.sums import Sums
+from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.sums import Sums
 
 _BETWEEN_FILES = 1 << 30
 """Free space between two files on the line, so that a gap between files is closed after those within a file."""

@@ -8,10 +8,10 @@ from enum import Enum
 
 import numpy as np
 
-from traces.benchmark_run import BenchmarkRun, benchmark_run
-from traces.recorder_files import is_recorder_file
-from traces.replay_record import CacheRecord, replay_record
-from traces.store.reader import Capture
+from dxt_replay.traces.benchmark_run import BenchmarkRun, benchmark_run
+from dxt_replay.traces.recorder_files import is_recorder_file
+from dxt_replay.traces.replay_record import CacheRecord, replay_record
+from dxt_replay.traces.store.reader import Capture
 
 LUSTRE = "lustre"
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import Collector, collect
-from profiler_merge.analysis.table_formats import table_of
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.measures.operation_rows import OperationRows
-from traces.part import INTERFACES
-from traces.schema import APIS, ORIGINS, WRITE
-from traces.store.reader import Capture
+from dxt_replay.profiler_merge.analysis.collect import Collector, collect
+from dxt_replay.profiler_merge.analysis.table_formats import table_of
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.part import INTERFACES
+from dxt_replay.traces.schema import APIS, ORIGINS, WRITE
+from dxt_replay.traces.store.reader import Capture
 
 DARSHAN_BOUNDS = (100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30)
 """Largest size of each of Darshan's bins but the last, included (DARSHAN_BUCKET_INC in darshan-common.h)."""

@@ -8,12 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.overlap import Overlap, RankOverlap
-from profiler_merge.analysis.thresholds import WARM_UP
-from traces.measures.stable_order import runs, stable_order
-from traces.replay_record import replay_record
-from traces.schema import CaptureInfo
-from traces.units import NS_PER_S
+from dxt_replay.profiler_merge.analysis.overlap import Overlap, RankOverlap
+from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
+from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.schema import CaptureInfo
+from dxt_replay.traces.units import NS_PER_S
 
 LEAST_STEPS = 3
 """With fewer steps the first one cannot be compared with the usual ones."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.loops import RankLoop
-from profiler_merge.analysis.rank_line import RankLine
-from traces.measures.intervals import Intervals
-from traces.measures.stable_order import runs
-from traces.steps import step_row_at
+from dxt_replay.profiler_merge.analysis.loops import RankLoop
+from dxt_replay.profiler_merge.analysis.rank_line import RankLine
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.steps import step_row_at
 
 STEPS_SCHEMA = pa.schema(
     [

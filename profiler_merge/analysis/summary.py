@@ -18,24 +18,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
-from profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from profiler_merge.analysis.durations import DurationRule, recorded_durations
-from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
-from profiler_merge.analysis.overlap import Overlap, OverlapCollector
-from profiler_merge.analysis.phases import Phases, Steps, phases, steps
-from profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
-from traces.layers import FileLayers
-from traces.measures.access_pattern import AccessCounts, AccessPattern
-from traces.measures.distribution import Distribution
-from traces.measures.io_totals import IoCollector, IoTotals
-from traces.measures.operation_rows import OperationRows
-from traces.replay_record import is_replay
-from traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo, Unseen
-from traces.store.reader import Capture
-from traces.units import NS_PER_S, format_duration, ns_to_seconds
-from traces.unseen import unseen_of, why_not_judged
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
+from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
+from dxt_replay.profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
+from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
+from dxt_replay.profiler_merge.analysis.phases import Phases, Steps, phases, steps
+from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
+from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.replay_record import is_replay
+from dxt_replay.traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo, Unseen
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
+from dxt_replay.traces.unseen import unseen_of, why_not_judged
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 _RECORDERS = ("darshan", "strace", "dftracer")
 

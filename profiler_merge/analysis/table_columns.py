@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from profiler_merge.analysis import contents, findings, overlap, patterns, rank_files, sizes, step_times, timeline
-from profiler_merge.analysis.named_tables import GROUPS_SCHEMA, STORAGE_LIMIT_SCHEMA
+from dxt_replay.profiler_merge.analysis import (
+    contents,
+    findings,
+    overlap,
+    patterns,
+    rank_files,
+    sizes,
+    step_times,
+    timeline,
+)
+from dxt_replay.profiler_merge.analysis.named_tables import GROUPS_SCHEMA, STORAGE_LIMIT_SCHEMA
 
 TABLES: Mapping[str, tuple[pa.Schema, str]] = {
     "findings": (findings.SCHEMA, "One row per finding, the gravest first."),

@@ -11,8 +11,8 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.csv_text import as_plain_text
-from traces.errors import MissingDependencyError
+from dxt_replay.traces.csv_text import as_plain_text
+from dxt_replay.traces.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     import pandas as pd

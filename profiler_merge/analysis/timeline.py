@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from profiler_merge.analysis.concurrency import PeaksPerBin, in_time_order
-from profiler_merge.analysis.phases import phases
-from profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
-from traces.errors import UsageError
-from traces.layers import FileLayers
-from traces.measures.intervals import Intervals, StreamingUnion
-from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, rows_of_batch
-from traces.schema import RECONSTRUCTED, WRITE
-from traces.store.reader import Capture
-from traces.units import MIB, NS_PER_S, format_count
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
+from dxt_replay.profiler_merge.analysis.concurrency import PeaksPerBin, in_time_order
+from dxt_replay.profiler_merge.analysis.phases import phases
+from dxt_replay.profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.layers import FileLayers
+from dxt_replay.traces.measures.intervals import Intervals, StreamingUnion
+from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, OperationRows, rows_of_batch
+from dxt_replay.traces.schema import RECONSTRUCTED, WRITE
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import MIB, NS_PER_S, format_count
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 ALL_RANKS = -1
 """Rank of the rows that cover all ranks."""

@@ -8,19 +8,19 @@ from typing import Protocol
 
 import numpy as np
 
-from profiler_merge.anchor import RECORD_BYTES, is_anchor_file
-from profiler_merge.clocks.anchors import profile_anchors
-from profiler_merge.clocks.nesting import WINDOW_NS, NestingEvents, align_nesting, nesting_events
-from profiler_merge.clocks.offsets import (
+from dxt_replay.profiler_merge.anchor import RECORD_BYTES, is_anchor_file
+from dxt_replay.profiler_merge.clocks.anchors import profile_anchors
+from dxt_replay.profiler_merge.clocks.nesting import WINDOW_NS, NestingEvents, align_nesting, nesting_events
+from dxt_replay.profiler_merge.clocks.offsets import (
     Alignment,
     align_anchors,
     align_seconds,
     align_wall,
     line_ids_of_threads,
 )
-from profiler_merge.darshan.rank_segments import RankSegments
-from profiler_merge.profiles.event_table import Profile
-from traces.errors import AlignmentError, UsageError
+from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.traces.errors import AlignmentError, UsageError
 
 AUTO, ANCHORS, NESTING, WALL = "auto", "anchors", "nesting", "wall"
 _LONGEST_S = 1e9

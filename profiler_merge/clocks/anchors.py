@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.anchor import ANNOTATION
-from profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.anchor import ANNOTATION
+from dxt_replay.profiler_merge.profiles.event_table import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,12 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from profiler_merge.clocks.offsets import QUANTUM_NS, Alignment
-from profiler_merge.profiles.event_table import GPU_LAUNCH, Profile
-from profiler_merge.profiles.spans import main_line
-from traces.errors import AlignmentError
-from traces.measures.intervals import Intervals
-from traces.units import NS_PER_MS, NS_PER_S, format_duration
+from dxt_replay.profiler_merge.clocks.offsets import QUANTUM_NS, Alignment
+from dxt_replay.profiler_merge.profiles.event_table import GPU_LAUNCH, Profile
+from dxt_replay.profiler_merge.profiles.spans import main_line
+from dxt_replay.traces.errors import AlignmentError
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, format_duration
 
 WINDOW_NS = (-2 * NS_PER_S, 50 * NS_PER_MS)
 """Offsets to search when the profile has an epoch: the delta of a log is above 0, and 61 ms was the largest seen."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traces.errors import AlignmentError
-from traces.units import NS_PER_MS, NS_PER_S, format_duration, seconds_to_ns
+from dxt_replay.traces.errors import AlignmentError
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, format_duration, seconds_to_ns
 
 QUANTUM_NS = 239
 """Resolution of a Darshan time: an epoch in a double counts in 2**-22 s."""

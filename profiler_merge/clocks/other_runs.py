@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
-from profiler_merge.anchor import ANCHOR_FILE
-from profiler_merge.clocks.anchors import profile_anchors
-from profiler_merge.darshan.job_logs import JobLogs
-from profiler_merge.profiles.event_table import Profile
-from traces.errors import ProfileError
-from traces.text import listed
-from traces.units import NS_PER_S
+from dxt_replay.profiler_merge.anchor import ANCHOR_FILE
+from dxt_replay.profiler_merge.clocks.anchors import profile_anchors
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.text import listed
+from dxt_replay.traces.units import NS_PER_S
 
 _SLACK_NS = 60 * NS_PER_S
 """Clocks of hosts may differ, and old logs have whole seconds."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from profiler_merge.clocks.anchors import anchor_rank
-from profiler_merge.clocks.other_runs import refuse_other_run, time_contradiction
-from profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, rank_in_path
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
+from dxt_replay.profiler_merge.clocks.other_runs import refuse_other_run, time_contradiction
+from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, rank_in_path
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.reading import read_profile
 
 
 def profiles_of_processes(

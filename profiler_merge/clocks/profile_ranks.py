@@ -15,21 +15,21 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from profiler_merge.anchor import ANCHOR_FILE
-from profiler_merge.clocks.alignment import anchor_segments, nest
-from profiler_merge.clocks.anchors import anchor_rank
-from profiler_merge.clocks.nesting import nesting_events
-from profiler_merge.clocks.offsets import line_ids_of_threads
-from profiler_merge.clocks.other_runs import contradictions, refuse_other_run
-from profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from profiler_merge.darshan.job_groups import ProcessFacts, host_of
-from profiler_merge.darshan.job_logs import JobLogs, ProcessLog
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.rank_segments import RankSegments, read_rank_segments
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.reading import read_profile
-from traces.errors import AlignmentError, ProfileError
-from traces.measures.intervals import Intervals
+from dxt_replay.profiler_merge.anchor import ANCHOR_FILE
+from dxt_replay.profiler_merge.clocks.alignment import anchor_segments, nest
+from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
+from dxt_replay.profiler_merge.clocks.nesting import nesting_events
+from dxt_replay.profiler_merge.clocks.offsets import line_ids_of_threads
+from dxt_replay.profiler_merge.clocks.other_runs import contradictions, refuse_other_run
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.darshan.job_groups import ProcessFacts, host_of
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, read_rank_segments
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.traces.errors import AlignmentError, ProfileError
+from dxt_replay.traces.measures.intervals import Intervals
 
 _RANK_IN_PATH = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _PATH_TAIL = 4

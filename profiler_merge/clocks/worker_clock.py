@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiler_merge.clocks.nesting import align_nesting
-from profiler_merge.clocks.offsets import WALL_NS, Alignment
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.rank_segments import RankSegments
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.spans import main_line
-from traces.errors import AlignmentError
-from traces.units import NS_PER_MS
+from dxt_replay.profiler_merge.clocks.nesting import align_nesting
+from dxt_replay.profiler_merge.clocks.offsets import WALL_NS, Alignment
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.spans import main_line
+from dxt_replay.traces.errors import AlignmentError
+from dxt_replay.traces.units import NS_PER_MS
 
 _NEXT = r"enumerate\(DataLoader\)#.*MultiProcessing.*__next__"
 _WAKES_NS = NS_PER_MS

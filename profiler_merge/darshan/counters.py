@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.darshan.counter_layouts import LAYOUTS, NEWEST, Layout
-from profiler_merge.darshan.counters_child import read_in_child
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.regions import BombError, DamagedLogError
-from traces.errors import LogError, UsageError
+from dxt_replay.profiler_merge.darshan.counter_layouts import LAYOUTS, NEWEST, Layout
+from dxt_replay.profiler_merge.darshan.counters_child import read_in_child
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.regions import BombError, DamagedLogError
+from dxt_replay.traces.errors import LogError, UsageError
 
 COUNTER_MODULES = tuple(NEWEST)
 SHARED_RANK = -1

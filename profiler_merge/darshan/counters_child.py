@@ -1,7 +1,7 @@
 """Reads a counter module with pydarshan in a child process, so that a crash of its C library is an error message here.
 
 For module versions newer than this release knows; the child is
-`python -m profiler_merge.darshan.counters_child LOG MODULE`.
+`python -m dxt_replay.profiler_merge.darshan.counters_child LOG MODULE`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.errors import LogError, MissingDependencyError
+from dxt_replay.traces.errors import LogError, MissingDependencyError
 
 _TIMEOUT_S = 600
 _NOT_INSTALLED = 3

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 
 HEADER_BYTES = 104
 BLOCK_BYTES = 8 << 20

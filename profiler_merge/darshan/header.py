@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from profiler_merge.darshan.job import text
-from profiler_merge.darshan.regions import COMPRESSIONS, DamagedLogError
-from traces.errors import LogError
+from dxt_replay.profiler_merge.darshan.job import text
+from dxt_replay.profiler_merge.darshan.regions import COMPRESSIONS, DamagedLogError
+from dxt_replay.traces.errors import LogError
 
 ByteOrder = Literal["<", ">"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 
 _VERSION = 1
 _HEAD_BYTES = 48

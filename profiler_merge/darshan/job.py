@@ -9,8 +9,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profiler_merge.darshan.regions import DamagedLogError
-from traces.units import NS_PER_S, ns_to_seconds
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.traces.units import NS_PER_S, ns_to_seconds
 
 METADATA_BYTES = 1024
 _METADATA_OF_5Q = 5 * 8

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler_merge.darshan.counters import read_counters
-from profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
-from profiler_merge.darshan.log import DarshanLog
-from traces.units import NS_PER_S, format_duration
-from traces.unseen import recording_of
+from dxt_replay.profiler_merge.darshan.counters import read_counters
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.traces.units import NS_PER_S, format_duration
+from dxt_replay.traces.unseen import recording_of
 
 _SPAWNED = re.compile(r"multiprocessing\.spawn")
 _PID_IN_NAME = re.compile(r"_id\d+-(\d+)_")

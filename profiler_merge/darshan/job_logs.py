@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler_merge.darshan.job_groups import (
+from dxt_replay.profiler_merge.darshan.job_groups import (
     ProcessFacts,
     jobs_of,
     launchers,
@@ -21,9 +21,9 @@ from profiler_merge.darshan.job_groups import (
     ranks_among,
     several_jobs,
 )
-from profiler_merge.darshan.log import DarshanLog, open_log
-from profiler_merge.darshan.process_count import process_count
-from traces.errors import LogError
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
+from dxt_replay.profiler_merge.darshan.process_count import process_count
+from dxt_replay.traces.errors import LogError
 
 _JUNK = re.compile(
     r"(^|/)uname(\s|$)|multiprocessing\.resource_tracker|multiprocessing\.forkserver|multiprocessing\.semaphore_tracker"

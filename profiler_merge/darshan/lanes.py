@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from profiler_merge.darshan.overlap_lanes import overlap_lanes
+from dxt_replay.profiler_merge.darshan.overlap_lanes import overlap_lanes
 
 NEVER = int(np.iinfo(np.int64).min)
 """A time before all others."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from profiler_merge.darshan.header import MAX_HEADER_BYTES, ByteOrder, Header, Module, decode_header
-from profiler_merge.darshan.job import UNKNOWN_MOUNT, JobRecord, LogJob, Mount, decode_job, text
-from profiler_merge.darshan.regions import BombError, DamagedLogError, pieces
-from traces.errors import LogError
+from dxt_replay.profiler_merge.darshan.header import MAX_HEADER_BYTES, ByteOrder, Header, Module, decode_header
+from dxt_replay.profiler_merge.darshan.job import UNKNOWN_MOUNT, JobRecord, LogJob, Mount, decode_job, text
+from dxt_replay.profiler_merge.darshan.regions import BombError, DamagedLogError, pieces
+from dxt_replay.traces.errors import LogError
 
 __all__ = ["DarshanLog", "LogJob", "Module", "Mount", "open_log"]
 

@@ -74,7 +74,7 @@ class PythonOverlap:
 def overlap_lanes() -> OverlapLanes:
     """The compiled core, or the Python one where it was not compiled; nothing is in flight."""
     try:
-        from profiler_merge.darshan._overlap_lanes import CompiledOverlap
+        from dxt_replay.profiler_merge.darshan._overlap_lanes import CompiledOverlap
     except ImportError:
         return PythonOverlap()
     return CompiledOverlap()

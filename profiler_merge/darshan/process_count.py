@@ -11,9 +11,9 @@ import re
 
 import numpy as np
 
-from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 
 _MODULES = ("POSIX", "STDIO", "MPI-IO")
 _OPERATION = re.compile(

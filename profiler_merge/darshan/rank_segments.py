@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, read_dxt
-from profiler_merge.darshan.job import text
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.darshan.spilled import ColumnFile, chunks, release
-from traces.errors import LogError
-from traces.schema import APIS
-from traces.units import seconds_to_ns
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, read_dxt
+from dxt_replay.profiler_merge.darshan.job import text
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.spilled import ColumnFile, chunks, release
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.schema import APIS
+from dxt_replay.traces.units import seconds_to_ns
 
 _COLUMNS = ("record_id", "api", "is_write", "offset", "length", "start_ns", "end_ns")
 _API_OF_MODULE = {"DXT_POSIX": APIS.index("POSIX"), "DXT_MPIIO": APIS.index("MPIIO")}

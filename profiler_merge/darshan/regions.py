@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from traces.errors import LogError
-from traces.units import format_bytes
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.units import format_bytes
 
 COMPRESSIONS = ("zlib", "bzip2", "none")
 """Name by the header's comp_type (`enum darshan_comp_type` in darshan-log-format.h)."""

@@ -14,7 +14,7 @@ from typing import IO
 
 import numpy as np
 
-from traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError
 
 CHUNK_ROWS = 1 << 19
 """Rows of a column that are looked at together."""

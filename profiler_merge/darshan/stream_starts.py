@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from mmap import ACCESS_READ, mmap
 
-from profiler_merge.darshan.dxt_stretches import HEADER_BYTES
-from profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.dxt_stretches import HEADER_BYTES
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
 
 _HEADS = {"zlib": re.compile(rb"\x78[\x01\x5e\x9c\xda]"), "bzip2": re.compile(rb"BZh[1-9]1AY&SY")}
 _UNPACKED_BYTES = {"zlib": 1 << 10, "bzip2": 1 << 20}

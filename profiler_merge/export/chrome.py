@@ -17,17 +17,28 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.export.decimals import MICROSECONDS, decimal_text, decimal_texts
-from profiler_merge.export.exported import Exported, ExportedFile
-from profiler_merge.export.gzip_pieces import GzipFile, Piece, PieceWriter
-from profiler_merge.export.time_parts import Weighted, time_cuts
-from profiler_merge.export.tracks import RankTracks
-from traces.errors import UsageError
-from traces.output import check_output, folder_beside, new_file, refusal
-from traces.schema import APIS, DEPENDENCY_COLUMNS, NO_STEP, OPS, ORIGINS, SPAN_KINDS, TRACED, UNION_THREAD, Job, codes
-from traces.store.rank_pieces import rank_pieces, work_of
-from traces.store.reader import Capture
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.export.decimals import MICROSECONDS, decimal_text, decimal_texts
+from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
+from dxt_replay.profiler_merge.export.gzip_pieces import GzipFile, Piece, PieceWriter
+from dxt_replay.profiler_merge.export.time_parts import Weighted, time_cuts
+from dxt_replay.profiler_merge.export.tracks import RankTracks
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.output import check_output, folder_beside, new_file, refusal
+from dxt_replay.traces.schema import (
+    APIS,
+    DEPENDENCY_COLUMNS,
+    NO_STEP,
+    OPS,
+    ORIGINS,
+    SPAN_KINDS,
+    TRACED,
+    UNION_THREAD,
+    Job,
+    codes,
+)
+from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 SUFFIX = ".json.gz"
 

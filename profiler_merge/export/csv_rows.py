@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler_merge.export.decimals import SECONDS, decimal_texts
-from profiler_merge.export.exported import Exported, ExportedFile
-from traces.csv_text import as_plain_text
-from traces.output import folder_beside, new_file, refusal
-from traces.schema import NO_STEP, OPS, VOCABULARY, codes
-from traces.store.rank_pieces import only_ranks, rank_pieces, work_of
-from traces.store.reader import Capture
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.export.decimals import SECONDS, decimal_texts
+from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
+from dxt_replay.traces.csv_text import as_plain_text
+from dxt_replay.traces.output import folder_beside, new_file, refusal
+from dxt_replay.traces.schema import NO_STEP, OPS, VOCABULARY, codes
+from dxt_replay.traces.store.rank_pieces import only_ranks, rank_pieces, work_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 COLUMNS = (
     "rank", "lane", "op", "api", "path", "offset", "length", "start_s", "end_s", "step", "origin", "due_s", "result",

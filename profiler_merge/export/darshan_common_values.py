@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.measures.stable_order import runs
+from dxt_replay.traces.measures.stable_order import runs
 
 TOP = 4
 TRACKED = 32

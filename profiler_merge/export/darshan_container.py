@@ -16,9 +16,9 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any
 
-from profiler_merge.darshan.header import CONTAINERS, MAX_HEADER_BYTES, MODULE_NAMES
-from profiler_merge.darshan.job import METADATA_BYTES
-from profiler_merge.darshan.log import JOB_RECORD_BYTES
+from dxt_replay.profiler_merge.darshan.header import CONTAINERS, MAX_HEADER_BYTES, MODULE_NAMES
+from dxt_replay.profiler_merge.darshan.job import METADATA_BYTES
+from dxt_replay.profiler_merge.darshan.log import JOB_RECORD_BYTES
 
 LOG_VERSION = "3.41"
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.darshan.counter_layouts import NEWEST
-from profiler_merge.export.darshan_common_values import TOP, common_values
-from profiler_merge.export.darshan_rows import RENAME, RENAMED
-from traces.measures.stable_order import runs
-from traces.schema import APIS, OPS, READ, WRITE
-from traces.units import NS_PER_S
+from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
+from dxt_replay.profiler_merge.export.darshan_common_values import TOP, common_values
+from dxt_replay.profiler_merge.export.darshan_rows import RENAME, RENAMED
+from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
+from dxt_replay.traces.units import NS_PER_S
 
 VERSIONS = {"POSIX": 4, "MPI-IO": 3, "STDIO": 2}
 """Newest version of each module that is written."""

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from traces.units import NS_PER_S
+from dxt_replay.traces.units import NS_PER_S
 
 FIRST_WIDTH_NS = 100_000_000
 MAX_BINS = 200

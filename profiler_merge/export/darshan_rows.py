@@ -11,8 +11,8 @@ from types import TracebackType
 
 import numpy as np
 
-from traces.measures.stable_order import runs, stable_order
-from traces.schema import OPS
+from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.schema import OPS
 
 ROW = np.dtype(
     [

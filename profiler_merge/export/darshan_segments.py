@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from traces.measures.stable_order import runs, stable_order
-from traces.units import NS_PER_S
+from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.units import NS_PER_S
 
 MAX_RECORD_SEGMENTS = ((1 << 31) - 1 - 104) // 40
 """Darshan's own readers keep the size of a record in a C int; a file with more operations gets several records."""

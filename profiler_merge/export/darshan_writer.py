@@ -14,11 +14,11 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.darshan.counters import SHARED_RANK
-from profiler_merge.darshan.job import UNKNOWN_MOUNT
-from profiler_merge.darshan.record_id import record_id
-from profiler_merge.export.darshan_container import LogRegions, encode_job, encode_names
-from profiler_merge.export.darshan_counters import (
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK
+from dxt_replay.profiler_merge.darshan.job import UNKNOWN_MOUNT
+from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.export.darshan_container import LogRegions, encode_job, encode_names
+from dxt_replay.profiler_merge.export.darshan_counters import (
     APIS_OF_MODULE,
     UNKNOWN_ALIGNMENT,
     VERSIONS,
@@ -27,22 +27,22 @@ from profiler_merge.export.darshan_counters import (
     module_counters,
     rows_of_module,
 )
-from profiler_merge.export.darshan_heatmap import VERSION as HEATMAP_VERSION
-from profiler_merge.export.darshan_heatmap import Heatmap, heatmap_bins
-from profiler_merge.export.darshan_lustre import VERSION as LUSTRE_VERSION
-from profiler_merge.export.darshan_lustre import encode_lustre
-from profiler_merge.export.darshan_rows import RENAME, RENAMED, ROW, RowsByFile
-from profiler_merge.export.darshan_segments import DXT_VERSIONS, encode_segments
-from profiler_merge.export.exported import Exported, ExportedFile
-from traces.errors import CaptureError, UsageError
-from traces.file_rows import exact_paths
-from traces.output import folder_beside, new_file, refusal
-from traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
-from traces.store.rank_pieces import rank_pieces, work_of
-from traces.store.reader import Capture
-from traces.units import NS_PER_S, format_counted, seconds_to_ns
-from traces.version import VERSION
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.export.darshan_heatmap import VERSION as HEATMAP_VERSION
+from dxt_replay.profiler_merge.export.darshan_heatmap import Heatmap, heatmap_bins
+from dxt_replay.profiler_merge.export.darshan_lustre import VERSION as LUSTRE_VERSION
+from dxt_replay.profiler_merge.export.darshan_lustre import encode_lustre
+from dxt_replay.profiler_merge.export.darshan_rows import RENAME, RENAMED, ROW, RowsByFile
+from dxt_replay.profiler_merge.export.darshan_segments import DXT_VERSIONS, encode_segments
+from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
+from dxt_replay.traces.errors import CaptureError, UsageError
+from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.output import folder_beside, new_file, refusal
+from dxt_replay.traces.schema import APIS, READ, RECONSTRUCTED, WRITE, codes
+from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import NS_PER_S, format_counted, seconds_to_ns
+from dxt_replay.traces.version import VERSION
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 WRITER_KEY = "writer"
 """Key of job metadata that marks a log as written here, and not recorded by Darshan."""

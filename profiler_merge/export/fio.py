@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.export.exported import Exported, ExportedFile
-from traces.errors import CaptureError
-from traces.output import DirectoryKind, new_directory, refusal
-from traces.schema import OPS, READ, WRITE, codes
-from traces.store.rank_pieces import rank_pieces, work_of
-from traces.store.reader import Capture
-from traces.units import NS_PER_US
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.profiler_merge.export.exported import Exported, ExportedFile
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.output import DirectoryKind, new_directory, refusal
+from dxt_replay.traces.schema import OPS, READ, WRITE, codes
+from dxt_replay.traces.store.rank_pieces import rank_pieces, work_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import NS_PER_US
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 JOB_FILE = "replay.fio"
 SCRIPT = "replay.sh"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from profiler_merge.darshan.counters import CounterTable, read_counters
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.hdf5.inspection import InspectedDataset, inspect_file
-from traces.errors import LogError
-from traces.file_rows import exact_paths
-from traces.schema import FORMATS, HDF5_SCHEMA, codes
+from dxt_replay.profiler_merge.darshan.counters import CounterTable, read_counters
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.hdf5.inspection import InspectedDataset, inspect_file
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.schema import FORMATS, HDF5_SCHEMA, codes
 
 _DIMENSIONS = 5
 """Most dimensions of a chunk whose extent an H5D record holds, the fastest first."""

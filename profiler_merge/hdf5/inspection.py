@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.errors import LogError, MissingDependencyError
+from dxt_replay.traces.errors import LogError, MissingDependencyError
 
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
 """Filter names by the number registered with The HDF Group; other filters are shown by their number."""

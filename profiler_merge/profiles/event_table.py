@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.errors import ProfileError
+from dxt_replay.traces.errors import ProfileError
 
 NUMBER_STATS = (
     "step_num", "element_id", "input_element_id", "id", "parent_id", "iter_num", "element_size",

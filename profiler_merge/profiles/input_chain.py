@@ -15,9 +15,9 @@ import re
 
 import numpy as np
 
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.span_parts import NOT_FETCHED, outermost
-from traces.measures.intervals import Intervals
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED, outermost
+from dxt_replay.traces.measures.intervals import Intervals
 
 _PRODUCE = re.compile(r"(?P<stage>\w+)Produce")
 _CONSUME = re.compile(r"(?P<stage>\w+)Consume")

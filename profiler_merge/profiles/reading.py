@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
-from profiler_merge.profiles.event_table import Profile, beside
-from profiler_merge.profiles.kineto.names import cycles_of
-from profiler_merge.profiles.xplane import decode as xplane
+from dxt_replay.profiler_merge.profiles.event_table import Profile, beside
+from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
+from dxt_replay.profiler_merge.profiles.xplane import decode as xplane
 
 INPUT_FOLDER = "tf.data"
 """As `profiler_merge.recording` names it; that module imports nothing of ours."""
@@ -82,11 +82,11 @@ def _read(files: Sequence[Path], skip_damaged: bool) -> Profile:
     """The profile of one group."""
     kind = profile_kind(files[0])
     if kind == "kineto":
-        from profiler_merge.profiles.kineto.decode import read_profile as read_kineto
+        from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile as read_kineto
 
         return read_kineto(files, skip_damaged=skip_damaged)
     if kind == "tensorflow trace":
-        from profiler_merge.profiles.trace_viewer.viewer_events import read_profile as read_viewer
+        from dxt_replay.profiler_merge.profiles.trace_viewer.viewer_events import read_profile as read_viewer
 
         return read_viewer(files[0], skip_damaged=skip_damaged)
     return reduce(beside, [xplane.read_profile(each) for each in files])

@@ -10,10 +10,10 @@ from functools import reduce
 
 import numpy as np
 
-from profiler_merge.profiles import tensorflow_spans, torch_spans
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.span_parts import SpanColumns
-from traces.schema import NO_STEP
+from dxt_replay.profiler_merge.profiles import tensorflow_spans, torch_spans
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.traces.schema import NO_STEP
 
 __all__ = ["SpanColumns", "main_line", "profile_spans"]
 

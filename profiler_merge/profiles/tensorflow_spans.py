@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.input_chain import fetched_ns, outermost_on_lines
-from profiler_merge.profiles.span_parts import (
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.input_chain import fetched_ns, outermost_on_lines
+from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
     COLLECTIVE,
     COMPUTE,
@@ -33,7 +33,7 @@ from profiler_merge.profiles.span_parts import (
     times_of,
     union_part,
 )
-from traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.intervals import Intervals
 
 # Regular expressions over whole event names. A kernel is `op_name:OpType`, an eager operation
 # `EagerLocalExecute: OpType`; an annotation of the application is whatever it was called.

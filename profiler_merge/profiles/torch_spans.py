@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profiler_merge.profiles.event_table import GPU_LAUNCH, GPU_WORK, Profile, TorchFacts
-from profiler_merge.profiles.span_parts import (
+from dxt_replay.profiler_merge.profiles.event_table import GPU_LAUNCH, GPU_WORK, Profile, TorchFacts
+from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
     COLLECTIVE,
     COMPUTE,
@@ -30,8 +30,8 @@ from profiler_merge.profiles.span_parts import (
     times_of,
     union_part,
 )
-from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import NO_STEP
 
 _ANNOTATIONS = ("user_annotation", "Operator")
 

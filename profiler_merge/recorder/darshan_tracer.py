@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler_merge.recorder import darshan_settings as settings
-from profiler_merge.recorder import python_start
-from profiler_merge.recorder.darshan_library import Library, is_darshan
-from profiler_merge.recorder.job_python import folder_of_package, job_python
-from profiler_merge.recorder.job_script import script_text
-from profiler_merge.recorder.recording_folder import CHECK, CONFIG, PYTHON, find_below, write_script
-from profiler_merge.recorder.tracer import DARSHAN, LOGS, Tracer
-from traces.errors import LogError, RecordingError
+from dxt_replay.profiler_merge.recorder import darshan_settings as settings
+from dxt_replay.profiler_merge.recorder import python_start
+from dxt_replay.profiler_merge.recorder.darshan_library import Library, is_darshan
+from dxt_replay.profiler_merge.recorder.job_python import folder_of_package, job_python
+from dxt_replay.profiler_merge.recorder.job_script import script_text
+from dxt_replay.profiler_merge.recorder.recording_folder import CHECK, CONFIG, PYTHON, find_below, write_script
+from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, LOGS, Tracer
+from dxt_replay.traces.errors import LogError, RecordingError
 
 _CHECKED = "checked-file"
 _CHECK = f"open('{_CHECKED}', 'rb').read()"
@@ -117,7 +117,9 @@ def _try(tracer: Tracer, folder: Path) -> tuple[str, Path | None]:
 
 def _facts(path: Path, place: Path) -> tuple[str, bool, bool]:
     """Version of the library, whether it traced the process, and whether its logs go into dated folders."""
-    from profiler_merge.darshan.log import open_log  # here: NumPy's threads would take the signals of the job
+    from dxt_replay.profiler_merge.darshan.log import (
+        open_log,  # here: NumPy's threads would take the signals of the job
+    )
 
     try:
         log = open_log(path)

@@ -11,19 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler_merge.anchor import RANK_VARIABLES
-from profiler_merge.recorder import recording_folder as places
-from profiler_merge.recorder.darshan_library import Library, find_library
-from profiler_merge.recorder.darshan_settings import dxt_memory_mib
-from profiler_merge.recorder.darshan_tracer import set_up, without_darshan
-from profiler_merge.recorder.foreground import Ended, run_in_foreground
-from profiler_merge.recorder.job_script import script_text
-from profiler_merge.recorder.launch_line import is_launched, with_prefix
-from profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace
-from profiler_merge.recorder.tracer import DARSHAN, DFTRACER, STRACE, Tracer
-from profiler_merge.recorder.watch import Watch
-from traces.errors import RecordingError, UsageError
-from traces.recorder_files import UNSEEN
+from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
+from dxt_replay.profiler_merge.recorder import recording_folder as places
+from dxt_replay.profiler_merge.recorder.darshan_library import Library, find_library
+from dxt_replay.profiler_merge.recorder.darshan_settings import dxt_memory_mib
+from dxt_replay.profiler_merge.recorder.darshan_tracer import set_up, without_darshan
+from dxt_replay.profiler_merge.recorder.foreground import Ended, run_in_foreground
+from dxt_replay.profiler_merge.recorder.job_script import script_text
+from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
+from dxt_replay.profiler_merge.recorder.other_tracers import await_flush, find_dftracer, find_strace
+from dxt_replay.profiler_merge.recorder.tracer import DARSHAN, DFTRACER, STRACE, Tracer
+from dxt_replay.profiler_merge.recorder.watch import Watch
+from dxt_replay.traces.errors import RecordingError, UsageError
+from dxt_replay.traces.recorder_files import UNSEEN
 
 _LEAST_STEP_NS = 1_000_000
 """A difference between two clocks that two looks, one after the other, never make up."""
@@ -140,7 +140,7 @@ def _clock_was_set(by_ns: int) -> list[str]:
     """A sentence where a clock was set while a job ran."""
     if abs(by_ns) < _LEAST_STEP_NS:
         return []
-    from traces.units import format_duration  # here: it starts threads
+    from dxt_replay.traces.units import format_duration  # here: it starts threads
 
     how = f"{'forward' if by_ns > 0 else 'back'} by {format_duration(abs(by_ns))}"
     return [

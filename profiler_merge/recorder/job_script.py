@@ -10,9 +10,9 @@ import re
 import shlex
 from pathlib import Path
 
-from profiler_merge.anchor import RANK_VARIABLES
-from profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
-from profiler_merge.recording import FOLDER_VARIABLE
+from dxt_replay.profiler_merge.anchor import RANK_VARIABLES
+from dxt_replay.profiler_merge.recorder.tracer import LOGS, OF_RANK, Tracer
+from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE
 
 DAYS_AHEAD = 8
 """Dated folders are made for so many days: a process that starts later leaves no log."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 PLACEHOLDER = "{}"
 """A word of the command that the user wrote where the program of the ranks begins."""

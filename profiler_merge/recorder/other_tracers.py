@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from profiler_merge.recorder.job_python import folder_of_package, job_python
-from profiler_merge.recorder.tracer import DFTRACER, LOGS, OF_RANK, STRACE, Tracer
-from traces.errors import RecordingError
+from dxt_replay.profiler_merge.recorder.job_python import folder_of_package, job_python
+from dxt_replay.profiler_merge.recorder.tracer import DFTRACER, LOGS, OF_RANK, STRACE, Tracer
+from dxt_replay.traces.errors import RecordingError
 
 CALLS = (
     "read,pread64,readv,preadv,preadv2,write,pwrite64,writev,pwritev,pwritev2,open,openat,openat2,creat,close,lseek,dup,"

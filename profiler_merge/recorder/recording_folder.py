@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from traces.errors import TargetError
-from traces.output import DirectoryKind, check_output, new_directory, refusal
-from traces.recorder_files import RECORDING_MARK, UNSEEN
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.output import DirectoryKind, check_output, new_directory, refusal
+from dxt_replay.traces.recorder_files import RECORDING_MARK, UNSEEN
 
 LOGS, PROFILES, CHECK, KILLED = "logs", "profile", "check", "killed"
 SCRIPT, CONFIG, PYTHON = "job.sh", "darshan.conf", "python"

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.profiles.span_parts import COLLECTIVE, NOT_FETCHED, SpanColumns
-from profiler_merge.tracers.text_lines import Damage, text_lines
-from traces.errors import ProfileError
-from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, UNION_THREAD
+from dxt_replay.profiler_merge.profiles.span_parts import COLLECTIVE, NOT_FETCHED, SpanColumns
+from dxt_replay.profiler_merge.tracers.text_lines import Damage, text_lines
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import NO_STEP, UNION_THREAD
 
 _START = "start_time_since_epoch_in_micros"
 _OPERATION = re.compile(r"(ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM|JOIN|BARRIER)\w*", re.IGNORECASE)

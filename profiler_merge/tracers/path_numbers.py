@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from traces.units import format_counted
+from dxt_replay.traces.units import format_counted
 
 NOT_KEPT = -1
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from profiler_merge.tracers.traced_job import TracedProcess, TracedRank
+from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess, TracedRank
 
 _LAUNCHER = re.compile(
     r"(mpiexec|mpirun|orterun|orted|prterun|prted|prun|srun|jsrun|aprun|hydra_\w+|pmi_proxy|slurmstepd|palsd|torchrun"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from traces.errors import LogError
-from traces.gzip_blocks import ExpansionError, unpacked_blocks
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 _BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 1 << 20

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler_merge.profiles.span_parts import SpanColumns
-from profiler_merge.tracers.traced_rows import TracedRows
+from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.unprofiled.loop_reads import LoopReads
+from dxt_replay.profiler_merge.unprofiled.loop_reads import LoopReads
 
 LEAST_RHYTHM = 0.4
 """Autocorrelation of the gaps from which on they repeat."""

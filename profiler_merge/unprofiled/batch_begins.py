@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.unprofiled.batch_amount import Amount
-from profiler_merge.unprofiled.loop_reads import LoopReads
-from profiler_merge.unprofiled.profiled_steps import ProfiledSteps
+from dxt_replay.profiler_merge.unprofiled.batch_amount import Amount
+from dxt_replay.profiler_merge.unprofiled.loop_reads import LoopReads
+from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
 
 _STRAY = 0.35
 """How far from where it is expected a batch may begin, as a part of a batch."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.unprofiled.fetch_times import FetchTimes, fetch_times
-from profiler_merge.unprofiled.loop_reads import loop_reads
-from profiler_merge.unprofiled.profiled_steps import Phase, ProfiledSteps, phases_after_fetch, profiled_steps
-from profiler_merge.unprofiled.read_clock import read_clock
-from traces.measures.intervals import Intervals
-from traces.schema import (
+from dxt_replay.profiler_merge.unprofiled.fetch_times import FetchTimes, fetch_times
+from dxt_replay.profiler_merge.unprofiled.loop_reads import loop_reads
+from dxt_replay.profiler_merge.unprofiled.profiled_steps import Phase, ProfiledSteps, phases_after_fetch, profiled_steps
+from dxt_replay.profiler_merge.unprofiled.read_clock import read_clock
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import (
     READ,
     RECONSTRUCTED,
     SPAN_KINDS,
@@ -27,7 +27,7 @@ from traces.schema import (
     codes,
     table_from_columns,
 )
-from traces.units import NS_PER_MS, format_count
+from dxt_replay.traces.units import NS_PER_MS, format_count
 
 _STEP, _WAIT, _COMPUTE, _CHECKPOINT, _PIPELINE = (
     SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "compute", "checkpoint", "pipeline")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.unprofiled.batch_begins import batch_begins, in_order
-from profiler_merge.unprofiled.profiled_steps import ProfiledSteps
-from profiler_merge.unprofiled.read_clock import NEVER, ReadClock, units_before
+from dxt_replay.profiler_merge.unprofiled.batch_begins import batch_begins, in_order
+from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
+from dxt_replay.profiler_merge.unprofiled.read_clock import NEVER, ReadClock, units_before
 
 _PARTIAL = 0.1
 """A last batch of at least this part of a whole one is a step."""

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from profiler_merge.unprofiled.profiled_steps import ProfiledSteps
-from traces.schema import APIS, READ, TRACED
+from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
+from dxt_replay.traces.schema import APIS, READ, TRACED
 
 _DIGITS = re.compile(r"\d+")
 _OWN = 0

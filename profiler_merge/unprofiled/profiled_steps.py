@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, SPAN_KINDS, codes
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, codes
 
 _STEP, _WAIT, _COMPUTE, _COLLECTIVE, _CHECKPOINT = (
     SPAN_KINDS.index(kind) for kind in ("step", "input_wait", "compute", "collective", "checkpoint")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.unprofiled.batch_amount import Amount, measures, period
-from profiler_merge.unprofiled.loop_reads import LoopReads
-from profiler_merge.unprofiled.profiled_steps import ProfiledSteps
+from dxt_replay.profiler_merge.unprofiled.batch_amount import Amount, measures, period
+from dxt_replay.profiler_merge.unprofiled.loop_reads import LoopReads
+from dxt_replay.profiler_merge.unprofiled.profiled_steps import ProfiledSteps
 
 NEVER = np.iinfo(np.int64).max
 _OWN_SHARE = 0.9

@@ -11,8 +11,8 @@ from itertools import product
 
 import numpy as np
 
-from profiler_merge.untraced.timeline_slots import numbered
-from profiler_merge.untraced.transfers import BINS, BOUNDS, LOWEST, TOP, Transfers
+from dxt_replay.profiler_merge.untraced.timeline_slots import numbered
+from dxt_replay.profiler_merge.untraced.transfers import BINS, BOUNDS, LOWEST, TOP, Transfers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

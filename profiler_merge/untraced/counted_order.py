@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.untraced.access_sizes import SizedAccesses
-from profiler_merge.untraced.gap_runs import GapRuns, gap_runs
-from profiler_merge.untraced.passes import whole_passes
+from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses
+from dxt_replay.profiler_merge.untraced.gap_runs import GapRuns, gap_runs
+from dxt_replay.profiler_merge.untraced.passes import whole_passes
 
 _GOLDEN = 0.6180339887498949
 

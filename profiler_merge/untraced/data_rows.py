@@ -9,16 +9,22 @@ from types import MappingProxyType
 
 import numpy as np
 
-from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
-from profiler_merge.untraced.access_times import Activity, access_times
-from profiler_merge.untraced.counted_order import Patterns, PlacedAccesses, place_accesses
-from profiler_merge.untraced.file_operations import FileOperations, MadeRows, concatenated, made_rows, no_rows
-from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
-from profiler_merge.untraced.timeline_slots import numbered
-from profiler_merge.untraced.transfers import Transfers, counted_again, joined_transfers
-from traces.errors import LogError
-from traces.schema import OPS, READ, WRITE
-from traces.units import format_bytes
+from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
+from dxt_replay.profiler_merge.untraced.access_times import Activity, access_times
+from dxt_replay.profiler_merge.untraced.counted_order import Patterns, PlacedAccesses, place_accesses
+from dxt_replay.profiler_merge.untraced.file_operations import (
+    FileOperations,
+    MadeRows,
+    concatenated,
+    made_rows,
+    no_rows,
+)
+from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
+from dxt_replay.profiler_merge.untraced.timeline_slots import numbered
+from dxt_replay.profiler_merge.untraced.transfers import Transfers, counted_again, joined_transfers
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.schema import OPS, READ, WRITE
+from dxt_replay.traces.units import format_bytes
 
 RECONSTRUCT_LIMIT = 10_000_000
 """Reads and writes of one process that are rebuilt unless more are asked for."""

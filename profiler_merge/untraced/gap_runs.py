@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.untraced.access_sizes import SizedAccesses
+from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses
 
 _MOST_SIZES = 64
 """Distinct sizes of a stream up to which two are looked for."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiler_merge.untraced.file_operations import (
+from dxt_replay.profiler_merge.untraced.file_operations import (
     NO_OFFSET,
     FileOperations,
     MadeRows,
@@ -20,8 +20,8 @@ from profiler_merge.untraced.file_operations import (
     made_rows,
     no_rows,
 )
-from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
-from profiler_merge.untraced.timeline_slots import (
+from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
+from dxt_replay.profiler_merge.untraced.timeline_slots import (
     AT_BEGIN,
     AT_END,
     CLOSE_EVENT,
@@ -31,7 +31,7 @@ from profiler_merge.untraced.timeline_slots import (
     number_in_group,
     numbered,
 )
-from traces.schema import OPS
+from dxt_replay.traces.schema import OPS
 
 OPEN, CLOSE, STAT, SYNC, SEEK = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek"))
 SEEK_NS = 1_000

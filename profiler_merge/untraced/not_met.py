@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiler_merge.untraced.transfers import SIZES, TOP, WAYS
+from dxt_replay.profiler_merge.untraced.transfers import SIZES, TOP, WAYS
 
 MOST_LISTED = 1000
 """Entries of the list; the others are counted."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.untraced.file_operations import FileOperations
-from profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
+from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, CountedFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

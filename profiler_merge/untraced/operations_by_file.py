@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.darshan.lanes import first_not_below
-from profiler_merge.darshan.spilled import chunks, release
-from profiler_merge.untraced.file_operations import FileOperations
-from profiler_merge.untraced.metadata_rows import dated_places
-from profiler_merge.untraced.rank_counters import CountedFiles
-from profiler_merge.untraced.timeline_slots import number_in_group
-from profiler_merge.untraced.traced_operations import ModuleOperations
+from dxt_replay.profiler_merge.darshan.lanes import first_not_below
+from dxt_replay.profiler_merge.darshan.spilled import chunks, release
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
+from dxt_replay.profiler_merge.untraced.metadata_rows import dated_places
+from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
+from dxt_replay.profiler_merge.untraced.timeline_slots import number_in_group
+from dxt_replay.profiler_merge.untraced.traced_operations import ModuleOperations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiler_merge.untraced.access_sizes import SizedAccesses
+from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses
 
 _MOST_SIZES = 64
 """Distinct sizes of a stream up to which equal passes are looked for."""

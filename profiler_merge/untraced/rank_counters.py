@@ -12,13 +12,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
-from profiler_merge.darshan.dxt import SegmentCounts, count_segments
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.untraced.timeline_slots import numbered
-from traces.file_rows import STANDARD_STREAMS
-from traces.recorder_files import is_recorder_file
-from traces.units import seconds_to_ns
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
+from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts, count_segments
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.untraced.timeline_slots import numbered
+from dxt_replay.traces.file_rows import STANDARD_STREAMS
+from dxt_replay.traces.recorder_files import is_recorder_file
+from dxt_replay.traces.units import seconds_to_ns
 
 NOT_SEEN = int(np.iinfo(np.int64).min)
 """A time of `CountedFiles` that never came, or that this version of Darshan does not record."""

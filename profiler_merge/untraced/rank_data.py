@@ -8,19 +8,19 @@ from functools import cached_property
 
 import numpy as np
 
-from profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
-from profiler_merge.darshan.dxt import SegmentCounts, read_dxt
-from profiler_merge.darshan.heatmap import read_heatmap
-from profiler_merge.darshan.log import DarshanLog
-from profiler_merge.untraced.access_times import Activity
-from profiler_merge.untraced.data_rows import CountedData, untraced_part
-from profiler_merge.untraced.file_operations import FileOperations
-from profiler_merge.untraced.rank_counters import TRACES, CountedFiles, application_records
-from profiler_merge.untraced.shared_transfers import RankWeights, SharedTransfers
-from profiler_merge.untraced.timeline_slots import numbered
-from profiler_merge.untraced.transfers import Transfers, transfers_of
-from traces.errors import LogError
-from traces.units import NS_PER_S
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters
+from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts, read_dxt
+from dxt_replay.profiler_merge.darshan.heatmap import read_heatmap
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.untraced.access_times import Activity
+from dxt_replay.profiler_merge.untraced.data_rows import CountedData, untraced_part
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
+from dxt_replay.profiler_merge.untraced.rank_counters import TRACES, CountedFiles, application_records
+from dxt_replay.profiler_merge.untraced.shared_transfers import RankWeights, SharedTransfers
+from dxt_replay.profiler_merge.untraced.timeline_slots import numbered
+from dxt_replay.profiler_merge.untraced.transfers import Transfers, transfers_of
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.units import NS_PER_S
 
 _HEATMAPS = {"POSIX": b"heatmap:POSIX", "MPI-IO": b"heatmap:MPIIO", "STDIO": b"heatmap:STDIO"}
 

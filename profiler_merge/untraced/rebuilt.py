@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.untraced.not_met import NotMet, counter_names
-from profiler_merge.untraced.rank_counters import MODULES
-from profiler_merge.untraced.reconstruct import RebuiltData
-from profiler_merge.untraced.transfers import Transfers
-from traces.units import format_bytes, format_count
+from dxt_replay.profiler_merge.untraced.not_met import NotMet, counter_names
+from dxt_replay.profiler_merge.untraced.rank_counters import MODULES
+from dxt_replay.profiler_merge.untraced.reconstruct import RebuiltData
+from dxt_replay.profiler_merge.untraced.transfers import Transfers
+from dxt_replay.traces.units import format_bytes, format_count
 
 NAMES = {
     "count": "operations",

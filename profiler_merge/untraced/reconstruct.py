@@ -12,8 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profiler_merge.darshan.lanes import first_not_below, lanes_from_overlap, lanes_where_clear, latest_before
-from profiler_merge.untraced.data_rows import (
+from dxt_replay.profiler_merge.darshan.lanes import (
+    first_not_below,
+    lanes_from_overlap,
+    lanes_where_clear,
+    latest_before,
+)
+from dxt_replay.profiler_merge.untraced.data_rows import (
     CountedBatch,
     CountedData,
     DataRows,
@@ -22,11 +27,11 @@ from profiler_merge.untraced.data_rows import (
     recounted,
     with_rebuilt,
 )
-from profiler_merge.untraced.file_operations import MadeRows, no_rows
-from profiler_merge.untraced.metadata_rows import CLOSE, SYNC, metadata_rows
-from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
-from profiler_merge.untraced.renamed_files import LogNames, Renames, follow_renames, may_rename, renames_of
-from profiler_merge.untraced.traced_operations import (
+from dxt_replay.profiler_merge.untraced.file_operations import MadeRows, no_rows
+from dxt_replay.profiler_merge.untraced.metadata_rows import CLOSE, SYNC, metadata_rows
+from dxt_replay.profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
+from dxt_replay.profiler_merge.untraced.renamed_files import LogNames, Renames, follow_renames, may_rename, renames_of
+from dxt_replay.profiler_merge.untraced.traced_operations import (
     APIS_OF_MODULE,
     COLLECTIVE,
     MPIIO,
@@ -35,9 +40,9 @@ from profiler_merge.untraced.traced_operations import (
     ModuleOperations,
     Traced,
 )
-from profiler_merge.untraced.transfers import Transfers
-from traces.few_together import few_together
-from traces.schema import OPS, READ, WRITE
+from dxt_replay.profiler_merge.untraced.transfers import Transfers
+from dxt_replay.traces.few_together import few_together
+from dxt_replay.traces.schema import OPS, READ, WRITE
 
 MOST_ROWS = 1 << 24
 """Opens, seeks, stats and syncs made for one process, unless more reads and writes are: files with the most of these

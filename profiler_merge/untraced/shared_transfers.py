@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
-from profiler_merge.untraced.counted_order import Patterns
-from profiler_merge.untraced.timeline_slots import numbered
-from profiler_merge.untraced.transfers import Transfers
+from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses, access_sizes
+from dxt_replay.profiler_merge.untraced.counted_order import Patterns
+from dxt_replay.profiler_merge.untraced.timeline_slots import numbered
+from dxt_replay.profiler_merge.untraced.transfers import Transfers
 
 _GOLDEN = 0.6180339887498949
 

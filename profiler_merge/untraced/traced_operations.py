@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from profiler_merge.darshan.lanes import Column, latest_on_lanes
-from profiler_merge.untraced.file_operations import FileOperations, no_operations
-from profiler_merge.untraced.rank_counters import CountedFiles
-from traces.schema import APIS
+from dxt_replay.profiler_merge.darshan.lanes import Column, latest_on_lanes
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations, no_operations
+from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
+from dxt_replay.traces.schema import APIS
 
 POSIX, MPIIO, COLLECTIVE = (APIS.index(name) for name in ("POSIX", "MPIIO", "MPIIO_COLL"))
 APIS_OF_MODULE = {"POSIX": (POSIX,), "STDIO": (APIS.index("STDIO"),), "MPI-IO": (MPIIO, COLLECTIVE)}

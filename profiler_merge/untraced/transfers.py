@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from profiler_merge.darshan.counters import CounterTable
+from dxt_replay.profiler_merge.darshan.counters import CounterTable
 
 BOUNDS = np.array([100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30], dtype=np.int64)
 """Largest size of each bin of Darshan's histograms but the last."""

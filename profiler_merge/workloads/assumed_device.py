@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.errors import UsageError
-from traces.schema import READ, WRITE
-from traces.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import READ, WRITE
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 DEFAULT_DEVICE = "latency=100us,bandwidth=1GB/s"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profiler_merge.workloads.description import Workload
-from profiler_merge.workloads.listing import record_bytes
-from profiler_merge.workloads.run_plan import Pass, RunPlan
-from traces.benchmark_run import BenchmarkRun
+from dxt_replay.profiler_merge.workloads.description import Workload
+from dxt_replay.profiler_merge.workloads.listing import record_bytes
+from dxt_replay.profiler_merge.workloads.run_plan import Pass, RunPlan
+from dxt_replay.traces.benchmark_run import BenchmarkRun
 
 
 def benchmark_facts(workload: Workload, plan: RunPlan) -> BenchmarkRun | None:

@@ -9,11 +9,11 @@ from typing import Union
 
 import numpy as np
 
-from profiler_merge.workloads.description import Model, Workload
-from profiler_merge.workloads.request_templates import CALL_BYTES, CLOSE, NO_OFFSET, OPEN, STAT
-from profiler_merge.workloads.torch_archive import Request, State, archive_of, archive_reads, archive_writes
-from traces.errors import UsageError
-from traces.schema import APIS, OPS, READ, WRITE
+from dxt_replay.profiler_merge.workloads.description import Model, Workload
+from dxt_replay.profiler_merge.workloads.request_templates import CALL_BYTES, CLOSE, NO_OFFSET, OPEN, STAT
+from dxt_replay.profiler_merge.workloads.torch_archive import Request, State, archive_of, archive_reads, archive_writes
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 
 SYNC = OPS.index("sync")
 POSIX, STDIO = APIS.index("POSIX"), APIS.index("STDIO")

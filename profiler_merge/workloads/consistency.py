@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from profiler_merge.workloads.description import Dataset, Workload
-from profiler_merge.workloads.hdf5_data_set import largest_shape
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.description import Dataset, Workload
+from dxt_replay.profiler_merge.workloads.hdf5_data_set import largest_shape
+from dxt_replay.traces.errors import UsageError
 
 _MOST_BYTES = 1 << 60
 """Largest data set: its bytes stay far within 64 bits."""

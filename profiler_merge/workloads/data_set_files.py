@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.workloads.description import Dataset, Workload
-from profiler_merge.workloads.hdf5_data_set import compressed_bytes, hdf5_layout
+from dxt_replay.profiler_merge.workloads.description import Dataset, Workload
+from dxt_replay.profiler_merge.workloads.hdf5_data_set import compressed_bytes, hdf5_layout
 
 GENERATION_SEED = 10
 _ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.workloads.description import Distribution, Workload
+from dxt_replay.profiler_merge.workloads.description import Distribution, Workload
 
 MOST_SHUFFLED = 1 << 24
 """Longest array whose shuffle is repeated to reach DLIO's own state; behind a longer one the draws are others."""

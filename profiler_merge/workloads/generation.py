@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.workloads.assumed_device import DEFAULT_DEVICE, AssumedDevice, parse_device
-from profiler_merge.workloads.benchmark_facts import benchmark_facts
-from profiler_merge.workloads.description import Workload
-from profiler_merge.workloads.loaders import Loaders
-from profiler_merge.workloads.rank_rows import RankRows, timelines
-from profiler_merge.workloads.run_clock import RunClock
-from profiler_merge.workloads.run_files import run_files
-from profiler_merge.workloads.run_plan import Pass, run_plan
-from traces.errors import UsageError
-from traces.schema import READ, WRITE, CaptureInfo, Coverage, Job, Source, codes
-from traces.store.spans_writer import SpansWriter
-from traces.store.writer import (
+from dxt_replay.profiler_merge.workloads.assumed_device import DEFAULT_DEVICE, AssumedDevice, parse_device
+from dxt_replay.profiler_merge.workloads.benchmark_facts import benchmark_facts
+from dxt_replay.profiler_merge.workloads.description import Workload
+from dxt_replay.profiler_merge.workloads.loaders import Loaders
+from dxt_replay.profiler_merge.workloads.rank_rows import RankRows, timelines
+from dxt_replay.profiler_merge.workloads.run_clock import RunClock
+from dxt_replay.profiler_merge.workloads.run_files import run_files
+from dxt_replay.profiler_merge.workloads.run_plan import Pass, run_plan
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import READ, WRITE, CaptureInfo, Coverage, Job, Source, codes
+from dxt_replay.traces.store.spans_writer import SpansWriter
+from dxt_replay.traces.store.writer import (
     OpsWriter,
     begin_capture,
     check_capture_output,
@@ -32,9 +32,9 @@ from traces.store.writer import (
     write_files,
     write_hdf5,
 )
-from traces.units import ns_to_seconds
-from traces.version import VERSION
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.units import ns_to_seconds
+from dxt_replay.traces.version import VERSION
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 BLOCK_BYTES = 4096
 """Block size of the file system that is assumed: that of ext4 and XFS."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.workloads.description import Dataset
+from dxt_replay.profiler_merge.workloads.description import Dataset
 
 _HEADER_BYTES = 2048
 _TREE_NODE_BYTES = 3136

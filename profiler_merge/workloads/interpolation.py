@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 MARK = "${"
 """Text with it is a reference, or has one."""

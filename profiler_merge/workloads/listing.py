@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from profiler_merge.workloads.data_set_files import data_set_files
-from profiler_merge.workloads.description import Workload
-from profiler_merge.workloads.workload_source import SHIPPED, read_workload, shipped_names
+from dxt_replay.profiler_merge.workloads.data_set_files import data_set_files
+from dxt_replay.profiler_merge.workloads.description import Workload
+from dxt_replay.profiler_merge.workloads.workload_source import SHIPPED, read_workload, shipped_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

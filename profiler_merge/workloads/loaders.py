@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profiler_merge.workloads.assumed_device import AssumedDevice
-from profiler_merge.workloads.description import NO_TIME, Workload
-from profiler_merge.workloads.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
-from profiler_merge.workloads.read_ahead import BatchReads, DataFiles, PassReads, SampleCosts
-from profiler_merge.workloads.request_templates import Layout
-from profiler_merge.workloads.run_files import RunFiles
-from profiler_merge.workloads.run_plan import Pass
-from profiler_merge.workloads.sample_order import Share, sample_order
-from profiler_merge.workloads.tfrecord_reads import TRANSFER_BYTES, TfrecordReads
-from traces.units import seconds_to_ns
+from dxt_replay.profiler_merge.workloads.assumed_device import AssumedDevice
+from dxt_replay.profiler_merge.workloads.description import NO_TIME, Workload
+from dxt_replay.profiler_merge.workloads.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
+from dxt_replay.profiler_merge.workloads.read_ahead import BatchReads, DataFiles, PassReads, SampleCosts
+from dxt_replay.profiler_merge.workloads.request_templates import Layout
+from dxt_replay.profiler_merge.workloads.run_files import RunFiles
+from dxt_replay.profiler_merge.workloads.run_plan import Pass
+from dxt_replay.profiler_merge.workloads.sample_order import Share, sample_order
+from dxt_replay.profiler_merge.workloads.tfrecord_reads import TRANSFER_BYTES, TfrecordReads
+from dxt_replay.traces.units import seconds_to_ns
 
 STREAM_BATCHES = 3
 """Batches that a stream of tf.data holds ready: its default of twice the block length, and the one that is made."""

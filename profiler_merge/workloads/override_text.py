@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 MAX_CHARACTERS = 10_000
 MAX_DEPTH = 20

@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.workloads.checkpoint_files import FileOperations
-from profiler_merge.workloads.loaders import Loaders
-from profiler_merge.workloads.read_ahead import PassReads, Pieces
-from profiler_merge.workloads.run_clock import SegmentTimes
-from profiler_merge.workloads.run_plan import CheckpointStep, Pass, Save, Segment
-from traces.schema import (
+from dxt_replay.profiler_merge.workloads.checkpoint_files import FileOperations
+from dxt_replay.profiler_merge.workloads.loaders import Loaders
+from dxt_replay.profiler_merge.workloads.read_ahead import PassReads, Pieces
+from dxt_replay.profiler_merge.workloads.run_clock import SegmentTimes
+from dxt_replay.profiler_merge.workloads.run_plan import CheckpointStep, Pass, Save, Segment
+from dxt_replay.traces.schema import (
     APIS,
     NO_STEP,
     OPS_SCHEMA,
@@ -25,7 +25,7 @@ from traces.schema import (
     UNION_THREAD,
     table_from_columns,
 )
-from traces.steps import step_at
+from dxt_replay.traces.steps import step_at
 
 BLOCK_OPERATIONS = 1 << 19
 """Operations that are worked out at a time."""

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from profiler_merge.workloads.assumed_device import AssumedDevice
-from profiler_merge.workloads.description import Format
-from profiler_merge.workloads.request_templates import (
+from dxt_replay.profiler_merge.workloads.assumed_device import AssumedDevice
+from dxt_replay.profiler_merge.workloads.description import Format
+from dxt_replay.profiler_merge.workloads.request_templates import (
     HDF5_SIEVE_BYTES,
     Layout,
     Requests,
@@ -21,7 +21,7 @@ from profiler_merge.workloads.request_templates import (
     index_requests,
     sample_requests,
 )
-from profiler_merge.workloads.sample_order import BatchSamples, SampleOrder
+from dxt_replay.profiler_merge.workloads.sample_order import BatchSamples, SampleOrder
 
 COST_OPERATIONS = 1 << 20
 """Operations that are worked out at a time to find how long samples take."""

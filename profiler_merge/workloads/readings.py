@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from profiler_merge.workloads.description import NO_TIME, Reading
-from profiler_merge.workloads.note import Note, NoteKind, shown
-from profiler_merge.workloads.request_templates import WHOLE_FILES
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.description import NO_TIME, Reading
+from dxt_replay.profiler_merge.workloads.note import Note, NoteKind, shown
+from dxt_replay.profiler_merge.workloads.request_templates import WHOLE_FILES
+from dxt_replay.traces.errors import UsageError
 
 Given = dict[str, Any]
 """Full name of a key -> its checked value, for the keys that the description gives."""

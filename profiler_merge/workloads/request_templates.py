@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.workloads.description import Format
-from traces.schema import OPS, READ
+from dxt_replay.profiler_merge.workloads.description import Format
+from dxt_replay.traces.schema import OPS, READ
 
 OPEN, CLOSE, STAT = (OPS.index(name) for name in ("open", "close", "stat"))
 NO_OFFSET = -1

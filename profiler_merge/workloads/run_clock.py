@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from profiler_merge.workloads.read_ahead import PassReads, Pieces
-from profiler_merge.workloads.run_plan import CheckpointStep, Meeting, Pass, RunPlan, Save
+from dxt_replay.profiler_merge.workloads.read_ahead import PassReads, Pieces
+from dxt_replay.profiler_merge.workloads.run_plan import CheckpointStep, Meeting, Pass, RunPlan, Save
 
 FETCH_NS = COMPUTE_NS = MEETING_NS = 1
 """The least that a batch fetch, a computation and a meeting last: spans of one kind must not touch."""

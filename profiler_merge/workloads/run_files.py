@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.darshan.record_id import record_id
-from profiler_merge.workloads.checkpoint_files import (
+from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.workloads.checkpoint_files import (
     STATE_NAME,
     TF_STATE_BYTES,
     FileOperations,
@@ -18,13 +18,13 @@ from profiler_merge.workloads.checkpoint_files import (
     saving,
     shards_of_rank,
 )
-from profiler_merge.workloads.data_set_files import FileSet, absolute_folder, data_set_files
-from profiler_merge.workloads.description import Workload
-from profiler_merge.workloads.hdf5_data_set import Hdf5Layout, hdf5_layout
-from profiler_merge.workloads.read_ahead import DataFiles
-from profiler_merge.workloads.request_templates import Hdf5Reads
-from profiler_merge.workloads.run_plan import RunPlan
-from traces.schema import FILES_SCHEMA, FORMATS, HDF5_SCHEMA, table_from_columns
+from dxt_replay.profiler_merge.workloads.data_set_files import FileSet, absolute_folder, data_set_files
+from dxt_replay.profiler_merge.workloads.description import Workload
+from dxt_replay.profiler_merge.workloads.hdf5_data_set import Hdf5Layout, hdf5_layout
+from dxt_replay.profiler_merge.workloads.read_ahead import DataFiles
+from dxt_replay.profiler_merge.workloads.request_templates import Hdf5Reads
+from dxt_replay.profiler_merge.workloads.run_plan import RunPlan
+from dxt_replay.traces.schema import FILES_SCHEMA, FORMATS, HDF5_SCHEMA, table_from_columns
 
 _FORMAT_NAMES = {"tfrecord": "tfrecord", "hdf5": "hdf5", "npz": "npz", "csv": "csv"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from profiler_merge.workloads.description import Workload
-from profiler_merge.workloads.sample_order import Share, share
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.description import Workload
+from dxt_replay.profiler_merge.workloads.sample_order import Share, share
+from dxt_replay.traces.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from profiler_merge.workloads.description import Workload
-from profiler_merge.workloads.request_templates import numbered
+from dxt_replay.profiler_merge.workloads.description import Workload
+from dxt_replay.profiler_merge.workloads.request_templates import numbered
 
 _MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _MASK = (1 << 64) - 1

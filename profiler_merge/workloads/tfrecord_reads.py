@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.workloads.assumed_device import AssumedDevice
-from profiler_merge.workloads.read_ahead import DataFiles, PieceOperations, Pieces, Preprocessing
-from profiler_merge.workloads.request_templates import CLOSE, NO_OFFSET, OPEN, numbered
-from profiler_merge.workloads.sample_order import Share
-from traces.schema import READ
+from dxt_replay.profiler_merge.workloads.assumed_device import AssumedDevice
+from dxt_replay.profiler_merge.workloads.read_ahead import DataFiles, PieceOperations, Pieces, Preprocessing
+from dxt_replay.profiler_merge.workloads.request_templates import CLOSE, NO_OFFSET, OPEN, numbered
+from dxt_replay.profiler_merge.workloads.sample_order import Share
+from dxt_replay.traces.schema import READ
 
 TRANSFER_BYTES = 1 << 18
 """TensorFlow's buffer for a TFRecord file where no transfer size is given."""

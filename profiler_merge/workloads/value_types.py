@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from profiler_merge.workloads.description import FAMILY_PARAMETERS, NO_TIME, Distribution, Family
+from dxt_replay.profiler_merge.workloads.description import FAMILY_PARAMETERS, NO_TIME, Distribution, Family
 
 MOST = 1 << 62
 """Largest whole number: byte offsets and products of a few counts stay within 64 bits."""

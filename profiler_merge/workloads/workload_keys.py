@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profiler_merge.workloads import description
-from profiler_merge.workloads.description import Reading
-from profiler_merge.workloads.value_types import (
+from dxt_replay.profiler_merge.workloads import description
+from dxt_replay.profiler_merge.workloads.description import Reading
+from dxt_replay.profiler_merge.workloads.value_types import (
     ELEMENT_TYPE,
     FLAG,
     NAME_PART,

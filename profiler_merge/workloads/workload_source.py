@@ -9,14 +9,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from profiler_merge.workloads.description import READINGS, Reading, Workload, WorkloadSource
-from profiler_merge.workloads.interpolation import resolved
-from profiler_merge.workloads.note import Note, shown
-from profiler_merge.workloads.override_text import Override, read_override
-from profiler_merge.workloads.workload_keys import SECRET
-from profiler_merge.workloads.workload_values import SECTIONS, workload_from_values
-from profiler_merge.workloads.yaml_text import MAX_CHARACTERS, read_yaml
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.description import READINGS, Reading, Workload, WorkloadSource
+from dxt_replay.profiler_merge.workloads.interpolation import resolved
+from dxt_replay.profiler_merge.workloads.note import Note, shown
+from dxt_replay.profiler_merge.workloads.override_text import Override, read_override
+from dxt_replay.profiler_merge.workloads.workload_keys import SECRET
+from dxt_replay.profiler_merge.workloads.workload_values import SECTIONS, workload_from_values
+from dxt_replay.profiler_merge.workloads.yaml_text import MAX_CHARACTERS, read_yaml
+from dxt_replay.traces.errors import UsageError
 
 SHIPPED = Path(__file__).with_name("shipped")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from profiler_merge.workloads.consistency import check_consistency
-from profiler_merge.workloads.description import (
+from dxt_replay.profiler_merge.workloads.consistency import check_consistency
+from dxt_replay.profiler_merge.workloads.description import (
     Checkpoint,
     Dataset,
     Evaluation,
@@ -24,12 +24,19 @@ from profiler_merge.workloads.description import (
     Workload,
     WorkloadSource,
 )
-from profiler_merge.workloads.interpolation import MARK
-from profiler_merge.workloads.note import Note, shown
-from profiler_merge.workloads.readings import apply_reading
-from profiler_merge.workloads.value_types import TIMES, number
-from profiler_merge.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED, NOT_IO, SECRET, SPELLINGS
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.interpolation import MARK
+from dxt_replay.profiler_merge.workloads.note import Note, shown
+from dxt_replay.profiler_merge.workloads.readings import apply_reading
+from dxt_replay.profiler_merge.workloads.value_types import TIMES, number
+from dxt_replay.profiler_merge.workloads.workload_keys import (
+    DEAD_EVERYWHERE,
+    KEYS,
+    NOT_EXPRESSED,
+    NOT_IO,
+    SECRET,
+    SPELLINGS,
+)
+from dxt_replay.traces.errors import UsageError
 
 Section = TypeVar("Section")
 

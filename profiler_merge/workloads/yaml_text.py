@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 20

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler_merge.darshan.job_logs import LOG_SUFFIXES, logs_by_job
-from profiler_merge.darshan.log import DarshanLog, open_log
-from traces.errors import LogError
+from dxt_replay.profiler_merge.darshan.job_logs import LOG_SUFFIXES, logs_by_job
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
+from dxt_replay.traces.errors import LogError
 
 CAPTURE_SUFFIX = ".capture"
 _RANK_FOLDER = re.compile(r"rank\d{1,7}")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler_merge.merge import MergeOptions, merge
-from replay.archive.archive_jobs import CAPTURE_SUFFIX, ArchiveJob, ArchiveJobs
-from traces.errors import CaptureError, DxtReplayError, TargetError, UsageError
-from traces.output import remove_kept
-from traces.store.digests import file_digest
-from traces.store.info import read_info
-from traces.workers.workers import Workers
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.replay.archive.archive_jobs import CAPTURE_SUFFIX, ArchiveJob, ArchiveJobs
+from dxt_replay.traces.errors import CaptureError, DxtReplayError, TargetError, UsageError
+from dxt_replay.traces.output import remove_kept
+from dxt_replay.traces.store.digests import file_digest
+from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.workers.workers import Workers
 
 MERGED, PRESENT, FAILED = "merged", "present", "failed"
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from replay.calibration.caveats import caveats
-from replay.calibration.doubts import doubtful, without_disturbance
-from replay.calibration.estimates import Measured
-from replay.calibration.host import available_bytes, dirty_bytes, file_system_of
-from replay.calibration.issued import Issued
-from replay.calibration.model_fit import fit_model
-from replay.calibration.probe_plan import (
+from dxt_replay.replay.calibration.caveats import caveats
+from dxt_replay.replay.calibration.doubts import doubtful, without_disturbance
+from dxt_replay.replay.calibration.estimates import Measured
+from dxt_replay.replay.calibration.host import available_bytes, dirty_bytes, file_system_of
+from dxt_replay.replay.calibration.issued import Issued
+from dxt_replay.replay.calibration.model_fit import fit_model
+from dxt_replay.replay.calibration.probe_plan import (
     BURST_IN_FLIGHT,
     BURST_SIZES,
     Kind,
@@ -28,16 +28,16 @@ from replay.calibration.probe_plan import (
     scouting_order,
     with_cold_size,
 )
-from replay.calibration.read_ahead import ReadAhead, measure_read_ahead
-from replay.calibration.scratch import MOST_DATA_BYTES, Scratch, scratch_below, write_data, write_pool
-from replay.calibration.throttle import Passed, passed, throttles
-from replay.calibration.trials import Bench
-from replay.engine.issue import choose_core
-from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
-from replay.simulation.model_file import document_of
-from replay.simulation.storage_model import Limit, StorageModel
-from traces.errors import TargetError
-from traces.units import MIB
+from dxt_replay.replay.calibration.read_ahead import ReadAhead, measure_read_ahead
+from dxt_replay.replay.calibration.scratch import MOST_DATA_BYTES, Scratch, scratch_below, write_data, write_pool
+from dxt_replay.replay.calibration.throttle import Passed, passed, throttles
+from dxt_replay.replay.calibration.trials import Bench
+from dxt_replay.replay.engine.issue import choose_core
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
+from dxt_replay.replay.simulation.model_file import document_of
+from dxt_replay.replay.simulation.storage_model import Limit, StorageModel
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.units import MIB
 
 CACHED_BYTES = 32 * MIB
 """Bytes of the file whose pages stay in the cache."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from replay.calibration.estimates import Measured
-from replay.calibration.read_ahead import ReadAhead
-from replay.simulation.storage_model import Limit
-from traces.units import format_bytes
+from dxt_replay.replay.calibration.estimates import Measured
+from dxt_replay.replay.calibration.read_ahead import ReadAhead
+from dxt_replay.replay.simulation.storage_model import Limit
+from dxt_replay.traces.units import format_bytes
 
 RESIDENT_PCT = 1.0
 """Pages that stayed after a drop are mentioned from this share on, per cent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from replay.calibration.estimates import Estimate, Measured
+from dxt_replay.replay.calibration.estimates import Estimate, Measured
 
 FACTOR = 2.0
 """A figure is in doubt from so many times of what it should at most be."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from replay.calibration.estimates import Measured
-from replay.simulation.closed_loop import read_times_ns
-from replay.simulation.storage_model import StorageModel
+from dxt_replay.replay.calibration.estimates import Measured
+from dxt_replay.replay.simulation.closed_loop import read_times_ns
+from dxt_replay.replay.simulation.storage_model import StorageModel
 
 FAR_BYTES = 1 << 40
 """Size of the file that is read, and twice the place of a read for which nothing is fetched ahead."""

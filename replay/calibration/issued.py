@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.calibration.scratch import refused
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import FileTable, make_lane
-from replay.engine.items import BATCH_ITEMS, RING_BATCHES, Batch, LoopPace
-from traces.units import NS_PER_MS
+from dxt_replay.replay.calibration.scratch import refused
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import FileTable, make_lane
+from dxt_replay.replay.engine.items import BATCH_ITEMS, RING_BATCHES, Batch, LoopPace
+from dxt_replay.traces.units import NS_PER_MS
 
 MAX_ITEMS = BATCH_ITEMS * RING_BATCHES
 """Most items of a lane."""

@@ -9,9 +9,9 @@ from statistics import median
 
 import numpy as np
 
-from replay.calibration.estimates import Measured
-from replay.calibration.held_out import model_error, with_largest_fetch
-from replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, StorageModel
+from dxt_replay.replay.calibration.estimates import Measured
+from dxt_replay.replay.calibration.held_out import model_error, with_largest_fetch
+from dxt_replay.replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, StorageModel
 
 LEAST_UNCERTAINTY, MOST_UNCERTAINTY = 0.01, 0.5
 """Bounds of the share by which all times of the model may be wrong."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traces.errors import UsageError
-from traces.units import MIB
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.units import MIB
 
 KIB = 1 << 10
 

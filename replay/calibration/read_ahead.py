@@ -6,8 +6,8 @@ import os
 import time
 from dataclasses import dataclass
 
-from replay.calibration.host import read_ahead_setting
-from replay.twin import page_cache
+from dxt_replay.replay.calibration.host import read_ahead_setting
+from dxt_replay.replay.twin import page_cache
 
 STEP_BYTES = 64 << 10
 """Bytes of a read."""

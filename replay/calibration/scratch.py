@@ -15,12 +15,12 @@ from typing import IO
 
 import numpy as np
 
-from replay.engine.backends.link_free import open_link_free
-from replay.twin.containment import resolve_target
-from replay.twin.content import BLOCK_BYTES, make_noise
-from traces.errors import TargetError
-from traces.text import printable
-from traces.units import MIB, format_bytes
+from dxt_replay.replay.engine.backends.link_free import open_link_free
+from dxt_replay.replay.twin.containment import resolve_target
+from dxt_replay.replay.twin.content import BLOCK_BYTES, make_noise
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.text import printable
+from dxt_replay.traces.units import MIB, format_bytes
 
 NAME = ".dxt-replay-calibration-"
 """How the directory's name begins; a random number follows."""

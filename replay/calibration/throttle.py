@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.simulation.storage_model import Limit
+from dxt_replay.replay.simulation.storage_model import Limit
 
 LEAST_BURST_S = 0.02
 """What passes at once must be worth as much time at the rate that follows; less is a queue."""

@@ -9,15 +9,15 @@ from itertools import count
 
 import numpy as np
 
-from replay.calibration.issued import MAX_ITEMS, Issued, LaneItems, issue
-from replay.calibration.probe_plan import Kind, Probe, spread_offsets
-from replay.calibration.scratch import Scratch
-from replay.engine.backends.base import FileSlot
-from replay.engine.backends.link_free import unlink_link_free
-from replay.engine.issue import FileTable, make_files
-from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
-from replay.twin import page_cache
-from traces.units import MIB
+from dxt_replay.replay.calibration.issued import MAX_ITEMS, Issued, LaneItems, issue
+from dxt_replay.replay.calibration.probe_plan import Kind, Probe, spread_offsets
+from dxt_replay.replay.calibration.scratch import Scratch
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.backends.link_free import unlink_link_free
+from dxt_replay.replay.engine.issue import FileTable, make_files
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, STAT, SYNC, WRITE_AT
+from dxt_replay.replay.twin import page_cache
+from dxt_replay.traces.units import MIB
 
 MANY_USES = 1 << 40
 """Uses of a file that stays open until a trial is over."""

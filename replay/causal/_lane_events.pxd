@@ -1,7 +1,7 @@
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
 
-cdef struct Item:  # a row of replay.plan.plan_row.PLAN_ROW
+cdef struct Item:  # a row of dxt_replay.replay.plan.plan_row.PLAN_ROW
     uint8_t kind
     int8_t code
     int8_t api

@@ -11,7 +11,7 @@ import numpy as np
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
-from replay.plan.plan_row import PLAN_ROW
+from dxt_replay.replay.plan.plan_row import PLAN_ROW
 
 cdef enum:
     C_SLEEP = 8

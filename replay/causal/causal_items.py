@@ -14,15 +14,15 @@ from typing import TypedDict
 
 import numpy as np
 
-from replay.causal.dependencies import FETCHES, MOMENTS, NO_GATE, OPENINGS, Dependencies, DependencyReader
-from replay.causal.feed import NO_EVENT
-from replay.causal.model import LoopModel, starts_batch
-from replay.causal.production import Production
-from replay.causal.training_loop import COLLECTIVE, ENTRY, FETCH
-from replay.engine.items import SLEEP
-from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
-from replay.plan.pacing import Pacing
-from replay.plan.plan_row import (
+from dxt_replay.replay.causal.dependencies import FETCHES, MOMENTS, NO_GATE, OPENINGS, Dependencies, DependencyReader
+from dxt_replay.replay.causal.feed import NO_EVENT
+from dxt_replay.replay.causal.model import LoopModel, starts_batch
+from dxt_replay.replay.causal.production import Production
+from dxt_replay.replay.causal.training_loop import COLLECTIVE, ENTRY, FETCH
+from dxt_replay.replay.engine.items import SLEEP
+from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
+from dxt_replay.replay.plan.pacing import Pacing
+from dxt_replay.replay.plan.plan_row import (
     COMPUTE_KINDS,
     PLAN_ROW,
     Add,

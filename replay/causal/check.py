@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping
 
 import numpy as np
 
-from replay.causal.lane_events import EventLane, LaneTimes, StuckLanesError, run_lanes
-from traces.errors import ReplayError
+from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, StuckLanesError, run_lanes
+from dxt_replay.traces.errors import ReplayError
 
 
 def schedule(lanes: Mapping[Hashable, tuple[np.ndarray, np.ndarray]]) -> dict[Hashable, LaneTimes]:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.feed import Batches
-from replay.causal.loader_passes import LoaderPass, loader_passes
-from replay.causal.training_loop import TrainingLoop
-from replay.plan.plan_row import NO_EVENT, OperationBatch
-from traces.schema import OPS, READ
+from dxt_replay.replay.causal.feed import Batches
+from dxt_replay.replay.causal.loader_passes import LoaderPass, loader_passes
+from dxt_replay.replay.causal.training_loop import TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.traces.schema import OPS, READ
 
 CLOCK_SLACK_NS = 10_000_000
 """By how much the clock of a worker's log may differ from that of the profile, ns; less for short steps."""

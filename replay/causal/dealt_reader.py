@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 
-from replay.causal.dealing import Dealing
-from replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies
-from replay.causal.training_loop import FETCH, OPENING, TrainingLoop
-from replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.causal.dealing import Dealing
+from dxt_replay.replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies
+from dxt_replay.replay.causal.training_loop import FETCH, OPENING, TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 
 
 class DealtReader:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
 
 NO_GATE, OPENINGS, FETCHES, MOMENTS = range(4)
 """What an operation waits for: nothing, an opening of the training thread, a batch fetch, or a moment of the production

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from replay.causal.held_out import held_out
-from replay.causal.model import LoopModel
-from replay.causal.paced_ranks import Steps, expected_elapsed_ns
-from replay.plan.pacing import Pacing
-from replay.show.section import Section, prose
-from traces.store.reader import Capture
-from traces.units import (
+from dxt_replay.replay.causal.held_out import held_out
+from dxt_replay.replay.causal.model import LoopModel
+from dxt_replay.replay.causal.paced_ranks import Steps, expected_elapsed_ns
+from dxt_replay.replay.plan.pacing import Pacing
+from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import (
     NS_PER_MS,
     NS_PER_S,
     NS_PER_US,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.training_loop import TrainingLoop
-from replay.plan.plan_row import NO_EVENT, OperationBatch
-from traces.schema import READ
+from dxt_replay.replay.causal.training_loop import TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.traces.schema import READ
 
 Batches = Callable[[], Iterable[OperationBatch]]
 """A rank's operations from the first to the last; each call reads them again."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.check import schedule
-from replay.causal.model import LoopModel
-from replay.causal.paced_ranks import MAX_CHECKED_OPERATIONS, Steps, planned_lanes
-from replay.engine.items import MARK
-from replay.plan.pacing import Pace, Pacing
-from traces.store.reader import Capture
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.model import LoopModel
+from dxt_replay.replay.causal.paced_ranks import MAX_CHECKED_OPERATIONS, Steps, planned_lanes
+from dxt_replay.replay.engine.items import MARK
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.traces.store.reader import Capture
 
 PARTS = 4
 """Parts of a loop that are predicted one after the other."""

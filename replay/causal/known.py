@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies, nth_event
-from replay.causal.feed import Batches, containing
-from replay.causal.training_loop import FETCH, OPENING, TrainingLoop
-from replay.plan.plan_row import NO_EVENT, OperationBatch
-from traces.errors import CaptureError
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.schema import READ
+from dxt_replay.replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies, nth_event
+from dxt_replay.replay.causal.feed import Batches, containing
+from dxt_replay.replay.causal.training_loop import FETCH, OPENING, TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.schema import READ
 
 _NEVER = np.iinfo(np.int64).max
 

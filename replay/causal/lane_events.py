@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from replay.engine.issue import choose_core
-from replay.engine.items import ADD, SLEEP, SPIN, WAIT
-from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from traces.errors import ReplayError
+from dxt_replay.replay.engine.issue import choose_core
+from dxt_replay.replay.engine.items import ADD, SLEEP, SPIN, WAIT
+from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.traces.errors import ReplayError
 
 if TYPE_CHECKING:
-    from replay.causal._lane_events import Service as CompiledService
+    from dxt_replay.replay.causal._lane_events import Service as CompiledService
 
 KINDS, CODES = 13, 32
 """Shape of `Watch.class_of` before it is flattened."""
@@ -116,7 +116,7 @@ def compiled_core() -> ModuleType | None:
     if choose_core().name == "python":
         return None
     try:
-        from replay.causal import _lane_events
+        from dxt_replay.replay.causal import _lane_events
     except ImportError:
         return None
     return _lane_events

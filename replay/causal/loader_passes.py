@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.training_loop import TrainingLoop
+from dxt_replay.replay.causal.training_loop import TrainingLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -35,10 +35,10 @@ from typing import Any
 
 import numpy as np
 
-from replay.causal.dealing import Dealing, dealing
-from replay.causal.dealt_reader import DealtReader
-from replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies, DependencyReader, nth_event
-from replay.causal.feed import (
+from dxt_replay.replay.causal.dealing import Dealing, dealing
+from dxt_replay.replay.causal.dealt_reader import DealtReader
+from dxt_replay.replay.causal.dependencies import FETCHES, NO_GATE, OPENINGS, Dependencies, DependencyReader, nth_event
+from dxt_replay.replay.causal.feed import (
     NO_EVENT,
     Batches,
     Feed,
@@ -51,14 +51,14 @@ from replay.causal.feed import (
     with_evaluations,
     with_own_reads,
 )
-from replay.causal.known import KnownFeeds, KnownReader, known_feeds
-from replay.causal.produced_reader import ProducedReader
-from replay.causal.production import PREPARES_READ, PipelineSpans, Production, production
-from replay.causal.ready import ready_at, ready_times
-from replay.causal.training_loop import FETCH, OPENING, TrainingLoop
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.measures.intervals import Intervals
-from traces.schema import READ
+from dxt_replay.replay.causal.known import KnownFeeds, KnownReader, known_feeds
+from dxt_replay.replay.causal.produced_reader import ProducedReader
+from dxt_replay.replay.causal.production import PREPARES_READ, PipelineSpans, Production, production
+from dxt_replay.replay.causal.ready import ready_at, ready_times
+from dxt_replay.replay.causal.training_loop import FETCH, OPENING, TrainingLoop
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import READ
 
 DOUBTED_SHARE = 0.1
 """Share of the loop by which storage may be involved in waits that an inferred model does not explain by reads."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.engine.items import READ_AT, WRITE_AT
-from replay.plan.plan_row import OPERATION_ROW, is_operation
+from dxt_replay.replay.engine.items import READ_AT, WRITE_AT
+from dxt_replay.replay.plan.plan_row import OPERATION_ROW, is_operation
 
 LEAST_RATIO = 4.0
 """Sizes must differ by this factor to show what a byte takes and what a request takes."""

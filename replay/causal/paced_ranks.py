@@ -9,23 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
-from replay.causal.check import schedule
-from replay.causal.model import LoopModel, derive_model, known_model
-from replay.causal.production import PipelineSpans
-from replay.causal.training_loop import TrainingLoop, known_loop, training_loop
-from replay.engine.clock import StopFlag
-from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from replay.plan.chosen_layers import LayerChoice
-from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import OperationBatch, known_rows, operation_rows
-from replay.plan.survey import RankSurvey
-from replay.ranks.comm import Communicator, SharedCounters, together
-from replay.ranks.meeting_relay import MeetingRelay
-from traces.errors import CaptureError
-from traces.schema import DEPENDENCY_COLUMNS, codes
-from traces.store.reader import Capture
-from traces.unseen import unseen_of, why_not_judged
+from dxt_replay.replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
+from dxt_replay.replay.causal.production import PipelineSpans
+from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.plan_row import OperationBatch, known_rows, operation_rows
+from dxt_replay.replay.plan.survey import RankSurvey
+from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, together
+from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, codes
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.unseen import unseen_of, why_not_judged
 
 MAX_CHECKED_OPERATIONS = 5_000_000
 """Operations up to which `expected_elapsed_ns` works out a model: it needs a second per million of them."""

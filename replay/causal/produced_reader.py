@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from replay.causal.dependencies import MOMENTS, Dependencies, DependencyReader
-from replay.causal.production import ELSEWHERE, PREPARES_READ, Production, needs
-from replay.causal.training_loop import FETCH, TrainingLoop
-from replay.plan.plan_row import NO_EVENT, OperationBatch
-from traces.schema import READ
+from dxt_replay.replay.causal.dependencies import MOMENTS, Dependencies, DependencyReader
+from dxt_replay.replay.causal.production import ELSEWHERE, PREPARES_READ, Production, needs
+from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.traces.schema import READ
 
 
 class ProducedReader:

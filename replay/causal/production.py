@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.dependencies import FETCHES, MOMENTS, NO_GATE, OPENINGS, Dependencies
-from replay.causal.feed import Batches
-from replay.causal.training_loop import OPENING, PIPELINE, TrainingLoop
-from replay.plan.plan_row import NO_EVENT
-from traces.measures.intervals import Intervals
-from traces.schema import OPS, READ, codes
+from dxt_replay.replay.causal.dependencies import FETCHES, MOMENTS, NO_GATE, OPENINGS, Dependencies
+from dxt_replay.replay.causal.feed import Batches
+from dxt_replay.replay.causal.training_loop import OPENING, PIPELINE, TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import OPS, READ, codes
 
 CLOCK_SLACK_NS = 50_000
 """By how much a read may seem to lie outside of the span that issued it: the clocks of log and profile agree to some

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.causal.training_loop import TrainingLoop
+from dxt_replay.replay.causal.training_loop import TrainingLoop
 
 MIN_STARVED_FETCHES = 3
 """How many fetches must have waited for their batch to show how long making one ready takes: the start of the pipeline

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from replay.causal.check import schedule
-from replay.causal.operation_times import OperationTimes
-from replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
-from replay.engine.items import MARK
-from replay.plan.chosen_layers import choose_layers
-from replay.plan.pacing import Pace, Pacing
-from replay.plan.survey import spans_by_rank, survey_rank
-from replay.ranks.comm import Solo
-from traces.errors import CaptureError, ReplayError
-from traces.measures.span_times import computed_in_loops, training_ns
-from traces.store.reader import Capture
-from traces.units import format_count, ns_to_seconds
-from traces.unseen import unseen_of, why_not_judged
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.operation_times import OperationTimes
+from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
+from dxt_replay.replay.engine.items import MARK
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.traces.errors import CaptureError, ReplayError
+from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_count, ns_to_seconds
+from dxt_replay.traces.unseen import unseen_of, why_not_judged
 
 MOST_OPERATIONS, MOST_SPANS = 2_000_000, 50_000
 """Operations and spans up to which the limit is worked out: about 1 s for a million operations, or 25,000 spans."""

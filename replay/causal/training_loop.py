@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.errors import CaptureError
-from traces.measures.intervals import Intervals
-from traces.schema import SPAN_KINDS, codes
-from traces.steps import step_at
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import SPAN_KINDS, codes
+from dxt_replay.traces.steps import step_at
 
 ENTRY, FETCH, CHECKPOINT, COLLECTIVE, EVALUATION = range(5)
 """Kinds of an event. ENTRY: from the capture's start to the first step, while the application loads. FETCH: a step

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from replay.commands.shared_options import capture_argument, force_option, json_option
-from traces.errors import UsageError
+from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option
+from dxt_replay.traces.errors import UsageError
 
 MOST_KEY_BYTES = 1 << 20
 
@@ -43,19 +43,19 @@ def command(capture: Path, output: Path, key: str | None, key_file: Path | None,
     Without a key a random one is made and not kept: then nobody can test a guess.
     With the same key for a recording and its replays, `compare` still knows them.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.next_command import print_next
-    from replay.commands.progress import status
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.show.sharing_sections import anonymized_sections
-    from replay.show.terminal import print_sections
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.show.sharing_sections import anonymized_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     if key is not None and key_file is not None:
         raise UsageError("--key and --key-file are both given: give one of them")
     given = key if key_file is None else _read_key(key_file)
     with unwind_on_signals(), status("anonymizing"):
-        result = interface.anonymize(capture, output, key=given, force=force)
+        result = dxt_replay.anonymize(capture, output, key=given, force=force)
     if as_json:
         print_json(result.as_json())
         return

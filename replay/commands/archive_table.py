@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.errors import DxtReplayError, UsageError
+from dxt_replay.traces.errors import DxtReplayError, UsageError
 
 if TYPE_CHECKING:
-    from replay.commands.table_output import TableOutput
-    from replay.interface.captures import NamedPart
-    from traces.workers.workers import Workers
+    from dxt_replay.replay.commands.table_output import TableOutput
+    from dxt_replay.replay.interface.captures import NamedPart
+    from dxt_replay.traces.workers.workers import Workers
 
 ONE_JOB = ("by", "show", "findings", "maps", "bin_width", "compat_vanidl", "ranks", "begin", "until", "steps")
 FILTERS = ("path", "exclude", "op", "api")
@@ -19,7 +19,7 @@ FILTERS = ("path", "exclude", "op", "api")
 
 def is_archive(named: NamedPart) -> bool:
     """Whether several jobs were named, or a folder that holds something else than one job."""
-    from replay.archive.archive_jobs import archive_jobs
+    from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
     path = named.path
     if named.others:
@@ -35,7 +35,7 @@ def is_archive(named: NamedPart) -> bool:
 
 def refuse_options_of_one_job() -> None:
     """Raises: UsageError for an option that chooses a part or a table of one job."""
-    from replay.commands.next_command import given_options
+    from dxt_replay.replay.commands.next_command import given_options
 
     if given := given_options((*ONE_JOB, *FILTERS)):
         raise UsageError(f"{given[0]} is for one job: leave it out, or name one capture")
@@ -45,15 +45,15 @@ def print_catalogue(
     paths: Sequence[Path], workers: Workers, *, sort: str, output: TableOutput | None, as_json: bool
 ) -> int:
     """Print or write the table of jobs. Returns the exit status: 1 where a job could not be read."""
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import count_progress
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.show.archive_sections import catalogue_sections
-    from replay.show.terminal import print_sections
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import count_progress
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.show.archive_sections import catalogue_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     with unwind_on_signals(), count_progress("summarised", "jobs") as on_job:
-        made = interface.catalogue(paths, sort=sort, executor=workers, on_job=on_job)
+        made = dxt_replay.catalogue(paths, sort=sort, executor=workers, on_job=on_job)
     if output is not None:
         output.write(made.table)
     elif as_json:

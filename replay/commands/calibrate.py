@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replay.commands.shared_options import force_option, json_option
+from dxt_replay.replay.commands.shared_options import force_option, json_option
 
 
 @click.command()
@@ -36,14 +36,14 @@ def command(target: Path, output: Path, minutes: float, force: bool, as_json: bo
     Reads, writes and other calls of many sizes, with up to 64 in flight, are issued as a replay issues them, with the
     page cache dropped before cold reads. Nothing else should use the machine or the file system meanwhile.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import share_progress
-    from replay.show.calibration_sections import calibration_sections
-    from replay.show.terminal import print_sections
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import share_progress
+    from dxt_replay.replay.show.calibration_sections import calibration_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     with share_progress("measuring") as progress:
-        done = interface.calibrate(target, output, minutes=minutes, force=force, on_progress=progress)
+        done = dxt_replay.calibrate(target, output, minutes=minutes, force=force, on_progress=progress)
     if as_json:
         print_json({"output": str(output), **done.as_json()})
     else:

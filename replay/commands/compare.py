@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.shared_options import (
+from dxt_replay.replay.commands.shared_options import (
     different_runs_option,
     floor_option,
     json_option,
     maps_option,
     worker_options,
 )
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from replay.witness.counted_comparison import CountedComparison
-    from traces.workers.workers import Workers
+    from dxt_replay.replay.witness.counted_comparison import CountedComparison
+    from dxt_replay.traces.workers.workers import Workers
 
 
 @click.command()
@@ -79,13 +79,13 @@ def command(
     REPLAY may be a Darshan log of the replay itself, which ran with Darshan preloaded, or a folder of the logs of its
     processes: then what Darshan counted is compared, file by file.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import status
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import status
 
     if source is None and floor:
         with status("comparing"):
-            noise = interface.noise_floor(*floor)
+            noise = dxt_replay.noise_floor(*floor)
         _print_floor(noise.as_json(), details=details, as_json=as_json)
         return
     if source is None or replay is None:
@@ -93,24 +93,24 @@ def command(
             "give the recorded capture and its replay, or --floor A B: two runs of one application",
             click.get_current_context(),
         )
-    if interface.is_replay_log(replay):
+    if dxt_replay.is_replay_log(replay):
         if floor:
             raise UsageError("--floor needs the capture of the replay: a Darshan log of it is compared by its counts")
-        if interface.is_replay_log(source):
+        if dxt_replay.is_replay_log(source):
             raise UsageError(f"{source} is a Darshan log of a replay, too: give the recorded capture first")
         with status("comparing"):
-            counted = interface.compare_log(source, replay, maps=maps)
+            counted = dxt_replay.compare_log(source, replay, maps=maps)
         _print_counted(counted, as_json=as_json)
         raise SystemExit(0 if counted.passed else 1)
-    thresholds = interface.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
+    thresholds = dxt_replay.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     with status("comparing"):
-        comparison = interface.compare(
+        comparison = dxt_replay.compare(
             source, replay, thresholds, different_runs=different_runs, floor=floor, executor=workers
         )
     if as_json:
         print_json(comparison.as_json())
     else:
-        from replay.show.terminal import print_comparison
+        from dxt_replay.replay.show.terminal import print_comparison
 
         print_comparison(comparison.as_json(), details=details)
     if not comparison.passed:
@@ -118,9 +118,9 @@ def command(
 
 
 def _print_counted(comparison: CountedComparison, *, as_json: bool) -> None:
-    from replay.commands.json_output import print_json
-    from replay.show.counted_sections import counted_sections
-    from replay.show.terminal import print_sections
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.show.counted_sections import counted_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     if as_json:
         print_json(comparison.as_json())
@@ -129,9 +129,9 @@ def _print_counted(comparison: CountedComparison, *, as_json: bool) -> None:
 
 
 def _print_floor(floor: Mapping[str, Any], *, details: bool, as_json: bool) -> None:
-    from replay.commands.json_output import print_json
-    from replay.show.noise_sections import floor_sections
-    from replay.show.terminal import print_sections
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.show.noise_sections import floor_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     if as_json:
         print_json(floor)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from replay.interface import Capture, Comparison
+    from dxt_replay import Capture, Comparison
 
 RANKS = 2
 OUTPUT = Path("dxt-replay-demo")
@@ -69,10 +69,10 @@ def command(
     Both are real training runs (see traces/samples/SOURCES.md). Needs about 150 MB in the target. Nothing that exists
     is overwritten. Exits 1 when a comparison fails.
     """
-    from replay.commands.json_output import print_json
-    from replay.show.terminal import print_comparison
-    from traces.errors import UsageError
-    from traces.samples import NAMES
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.show.terminal import print_comparison
+    from dxt_replay.traces.errors import UsageError
+    from dxt_replay.traces.samples import NAMES
 
     unknown = [name for name in names if name not in NAMES]
     if unknown:
@@ -109,13 +109,13 @@ def command(
 
 def _replay_sample(name: str, kept: Path, twin: Path, *, cold: bool, say: Callable[[str], None]) -> Comparison:
     """Merge, stage, replay and compare one sample, and print what each step did."""
-    from replay import interface
-    from traces.units import NS_PER_S, format_count
+    import dxt_replay
+    from dxt_replay.traces.units import NS_PER_S, format_count
 
     source_path, replay_path = kept / f"{name}.capture", kept / f"{name}-replay.capture"
     say(f"\n{name}: a recorded training run")
     _merge(name, source_path, say)
-    source = interface.open_capture(source_path)
+    source = dxt_replay.open_capture(source_path)
     _stage(source, twin, say)
     first, last = source.time_span_ns
     say(f"  replaying on {RANKS} processes, which takes {(last - first) / NS_PER_S:.0f} s as recorded ...")
@@ -125,15 +125,15 @@ def _replay_sample(name: str, kept: Path, twin: Path, *, cold: bool, say: Callab
     for warning in result["warnings"]:
         say(f"  warning: {warning}")
     say("")
-    return interface.compare(source, replay_path)
+    return dxt_replay.compare(source, replay_path)
 
 
 def _merge(name: str, capture: Path, say: Callable[[str], None]) -> None:
-    from replay import interface
-    from traces.units import format_count, format_duration
+    import dxt_replay
+    from dxt_replay.traces.units import format_count, format_duration
 
-    files = interface.sample(name)
-    merged = interface.merge(files.log, capture, profiles=files.profiles)
+    files = dxt_replay.sample(name)
+    merged = dxt_replay.merge(files.log, capture, profiles=files.profiles)
     known_within = max(clock.interval_ns[1] - clock.interval_ns[0] for clock in merged.info.clock)
     say(
         f"  merged: {format_count(merged.operations)} reads and writes of {len(merged.info.ranks)} ranks from "
@@ -145,12 +145,12 @@ def _merge(name: str, capture: Path, say: Callable[[str], None]) -> None:
 
 
 def _stage(source: Capture, twin: Path, say: Callable[[str], None]) -> None:
-    from replay import interface
-    from replay.commands.progress import byte_progress
-    from traces.units import format_bytes, format_counted
+    import dxt_replay
+    from dxt_replay.replay.commands.progress import byte_progress
+    from dxt_replay.traces.units import format_bytes, format_counted
 
     with byte_progress("staging") as progress:
-        plan = interface.stage(source, twin, on_progress=progress).plan
+        plan = dxt_replay.stage(source, twin, on_progress=progress).plan
     say(
         f"  staged: {format_counted(len(plan.to_write), 'stand-in')} for the files it read, "
         f"{format_bytes(plan.bytes_to_write)} of random data"
@@ -159,18 +159,18 @@ def _stage(source: Capture, twin: Path, say: Callable[[str], None]) -> None:
 
 def _draw(name: str, kept: Path) -> Path:
     """Write the report page of a sample and its replay. Raises: MissingDependencyError without plotly."""
-    from replay import interface
-    from replay.commands.progress import status
+    import dxt_replay
+    from dxt_replay.replay.commands.progress import status
 
     page = kept / f"{name}.html"
     with status("drawing"):
-        interface.report(kept / f"{name}.capture", kept / f"{name}-replay.capture", output=page)
+        dxt_replay.report(kept / f"{name}.capture", kept / f"{name}-replay.capture", output=page)
     return page
 
 
 def _new_directory(output: Path | None) -> Path:
     """Make the directory that stays; without a name a new one in the present directory. Raises: TargetError."""
-    from traces.errors import TargetError
+    from dxt_replay.traces.errors import TargetError
 
     numbered = (OUTPUT if number == 1 else Path(f"{OUTPUT}-{number}") for number in count(1))
     for path in [output] if output is not None else numbered:
@@ -187,10 +187,16 @@ def _new_directory(output: Path | None) -> Path:
 
 def _run_on_ranks(source: Path, target: Path, output: Path, *, cold: bool) -> dict:
     """`dxt-replay run` under mpiexec where there is one, else in one process; its result."""
-    from traces.errors import ReplayError
+    from dxt_replay.traces.errors import ReplayError
 
     launcher = _mpiexec()
-    command = [*([launcher, "-n", str(RANKS)] if launcher else []), sys.executable, "-m", "replay.commands.main", "run"]
+    command = [
+        *([launcher, "-n", str(RANKS)] if launcher else []),
+        sys.executable,
+        "-m",
+        "dxt_replay.replay.commands.main",
+        "run",
+    ]
     command += [str(source.absolute()), "--target", str(target.absolute()), "-o", str(output.absolute()), "--json"]
     # Not from the present directory, from which Python imports first: a checkout holds the sources uncompiled.
     done = subprocess.run(
@@ -213,7 +219,7 @@ def _mpiexec() -> str | None:
 
 @contextmanager
 def _workspace(target: Path | None, *, keep: bool) -> Iterator[Path]:
-    from traces.errors import TargetError
+    from dxt_replay.traces.errors import TargetError
 
     try:
         folder = Path(tempfile.mkdtemp(prefix="dxt-replay-demo-", dir=target))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import capture_argument, force_option, json_option, worker_options
-from traces.errors import UsageError
+from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, worker_options
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from profiler_merge.export.exported import Exported
-    from traces.workers.workers import Workers
+    from dxt_replay.profiler_merge.export.exported import Exported
+    from dxt_replay.traces.workers.workers import Workers
 
 STANDARD_OUTPUT = Path("-")
 
@@ -69,10 +69,10 @@ def command(
 
     The work on a large capture is shared among --workers; the files do not depend on their number.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import status
-    from replay.ranks.stopping import unwind_on_signals
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
 
     if output == STANDARD_OUTPUT:
         if to != "csv" or as_json:
@@ -80,7 +80,7 @@ def command(
         _csv_to_standard_output(capture)
         return
     with unwind_on_signals(), status("exporting"):
-        exported = interface.export(
+        exported = dxt_replay.export(
             capture,
             to,
             output,
@@ -96,9 +96,9 @@ def command(
 
 
 def _csv_to_standard_output(capture: Path) -> None:
-    from profiler_merge.export.csv_rows import stream_csv
-    from replay.commands.progress import status
-    from replay.interface.captures import NamedPart, opened
+    from dxt_replay.profiler_merge.export.csv_rows import stream_csv
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.interface.captures import NamedPart, opened
 
     with opened(NamedPart(path=capture, announce=status)) as source:
         # bytes: the text layer would write another encoding, or other line ends
@@ -106,8 +106,8 @@ def _csv_to_standard_output(capture: Path) -> None:
 
 
 def _print(exported: Exported) -> None:
-    from traces.text import printable
-    from traces.units import format_bytes, format_counted
+    from dxt_replay.traces.text import printable
+    from dxt_replay.traces.units import format_bytes, format_counted
 
     size = format_bytes(sum(file.bytes for file in exported.files))
     files, operations = format_counted(len(exported.files), "file"), format_counted(exported.operations, "operation")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
-from traces.errors import UsageError
+from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from profiler_merge.workloads.description import Reading
-    from replay.interface.captures import NamedPart
+    from dxt_replay.profiler_merge.workloads.description import Reading
+    from dxt_replay.replay.interface.captures import NamedPart
 
 READINGS = ("documented", "head", "v2.0", "v3.0")
 """The names of `profiler_merge.workloads.description.READINGS`, which is not imported for a --help."""
@@ -74,19 +74,19 @@ def command(
     capture: the cosine of the factors of `compare` that storage does not decide. The capture needs training steps:
     merge logs with a profile first.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import status
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import status
 
     if fail_under is not None and not check:
         raise UsageError("--fail-under needs the comparison: leave out --no-check")
     with status("fitting"):
-        fitted = interface.fit(capture, output, batch=batch, check=check, reading=reading, force=force)
+        fitted = dxt_replay.fit(capture, output, batch=batch, check=check, reading=reading, force=force)
     if as_json:
         print_json(fitted.as_json())
     else:
-        from replay.show.fit_sections import fit_sections
-        from replay.show.terminal import print_sections
+        from dxt_replay.replay.show.fit_sections import fit_sections
+        from dxt_replay.replay.show.terminal import print_sections
 
         print_sections(fit_sections(fitted.as_json()))
     similarity = fitted.closeness.similarity if fitted.closeness is not None else None

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import force_option, json_option, worker_options
+from dxt_replay.replay.commands.shared_options import force_option, json_option, worker_options
 
 if TYPE_CHECKING:
-    from traces.workers.workers import Workers
+    from dxt_replay.traces.workers.workers import Workers
 
 READINGS = ("documented", "head", "v2.0", "v3.0")
 """Those of `profiler_merge.workloads.description`, which a command does not import to be listed."""
@@ -61,12 +61,12 @@ def command(
     WORKLOAD is a YAML file of DLIO, a folder with the .hydra/config.yaml of one of its runs, or a shipped workload.
     KEY=VALUE replaces a key of it, such as reader.batch_size=4 or 'train.computation_time={mean:0.5,stdev:0.1}'.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.next_command import print_next
-    from replay.commands.progress import count_progress
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.show.terminal import print_generated
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.progress import count_progress
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.show.terminal import print_generated
 
     if listed:
         _print_list(as_json)
@@ -75,7 +75,7 @@ def command(
         missing = "WORKLOAD" if workload is None else "--ranks" if ranks is None else "-o OUT.capture"
         raise click.UsageError(f"{missing} is missing; dxt-replay generate --list prints the shipped workloads")
     with unwind_on_signals(), count_progress("generating", "ranks") as progress:
-        result = interface.generate(
+        result = dxt_replay.generate(
             workload,
             ranks,
             output,
@@ -97,11 +97,11 @@ def command(
 def _print_list(as_json: bool) -> None:
     from dataclasses import asdict
 
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.show.terminal import print_workloads
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.show.terminal import print_workloads
 
-    workloads = [asdict(each) for each in interface.workloads()]
+    workloads = [asdict(each) for each in dxt_replay.workloads()]
     if as_json:
         print_json({"workloads": workloads})
     else:

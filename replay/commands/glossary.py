@@ -9,10 +9,10 @@ import click
 @click.argument("word", required=False)
 def command(word: str | None) -> None:
     """Explain the words of the tables and options: all of them, or those in which WORD occurs."""
-    from replay.show.glossary import explained
-    from replay.show.section import Section
-    from replay.show.terminal import print_sections
-    from traces.errors import UsageError
+    from dxt_replay.replay.show.glossary import explained
+    from dxt_replay.replay.show.section import Section
+    from dxt_replay.replay.show.terminal import print_sections
+    from dxt_replay.traces.errors import UsageError
 
     found = explained(word or "")
     if not found:

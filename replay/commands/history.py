@@ -8,11 +8,11 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import force_option, json_option
-from traces.errors import UsageError
+from dxt_replay.replay.commands.shared_options import force_option, json_option
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from replay.history.history import History
+    from dxt_replay.replay.history.history import History
 
 
 @click.command()
@@ -59,12 +59,12 @@ def command(
     options and directory are a series. A change point is a place where the runs after it differ from those before it by
     more than --threshold; beside it stands what changed in the environment, such as the kernel or a mount option.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.history.history_sections import history_sections
-    from replay.regression.run_metrics import METRICS
-    from replay.show.terminal import print_sections
-    from traces.output import check_output
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.history.history_sections import history_sections
+    from dxt_replay.replay.regression.run_metrics import METRICS
+    from dxt_replay.replay.show.terminal import print_sections
+    from dxt_replay.traces.output import check_output
 
     if metric is not None and metric not in METRICS:
         raise UsageError(f"--metric {metric!r}: choose {', '.join(METRICS)}")
@@ -73,7 +73,7 @@ def command(
     for output in (csv_file, html):
         if output is not None and str(output) != "-":
             check_output(output, force=force)
-    history = interface.history(*records, threshold_pct=threshold, alpha=alpha)
+    history = dxt_replay.history(*records, threshold_pct=threshold, alpha=alpha)
     document = history.as_json()
     if html is not None:
         _write_page(document, html, force=force)
@@ -86,15 +86,15 @@ def command(
 
 
 def _write_page(document: dict[str, object], html: Path, *, force: bool) -> None:
-    from replay.history.history_page import history_page
-    from traces.output import new_file
+    from dxt_replay.replay.history.history_page import history_page
+    from dxt_replay.traces.output import new_file
 
     with new_file(html, force=force) as stream:
         stream.write(history_page(document).encode("utf-8", "replace"))
 
 
 def _write_csv(history: History, csv_file: Path, *, force: bool) -> None:
-    from traces.output import new_file
+    from dxt_replay.traces.output import new_file
 
     if str(csv_file) == "-":
         _print_csv(history, sys.stdout.buffer)
@@ -106,6 +106,6 @@ def _write_csv(history: History, csv_file: Path, *, force: bool) -> None:
 def _print_csv(history: History, stream: IO[bytes]) -> None:
     import pyarrow as pa
 
-    from profiler_merge.analysis.table_formats import write_csv
+    from dxt_replay.profiler_merge.analysis.table_formats import write_csv
 
     write_csv(pa.Table.from_pylist(list(history.rows())), stream)

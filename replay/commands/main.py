@@ -16,9 +16,9 @@ from typing import Any
 
 import click
 
-from replay.commands.session import Session, add_common_options
-from traces.errors import DxtReplayError, exhausted
-from traces.version import VERSION
+from dxt_replay.replay.commands.session import Session, add_common_options
+from dxt_replay.traces.errors import DxtReplayError, exhausted
+from dxt_replay.traces.version import VERSION
 
 PROGRAM = "dxt-replay"
 
@@ -72,7 +72,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"replay.commands.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"dxt_replay.replay.commands.{cmd_name}").command
         return add_common_options(command)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -197,13 +197,13 @@ def _usage(error: click.ClickException) -> str | None:
 
 def _complain(session: Session, kind: str, message: str, hint: str | None = None) -> None:
     """The error for people on stderr, one line; under --json also one object on standard output, for programs."""
-    from traces.text import printable
+    from dxt_replay.traces.text import printable
 
     click.echo(f"{PROGRAM}: error: {printable(message)}", err=True)
     if hint is not None:
         click.echo(f"{PROGRAM}: {printable(hint)}", err=True)
     if session.as_json:
-        from replay.commands.json_output import OUTPUT_SCHEMA_VERSION
+        from dxt_replay.replay.commands.json_output import OUTPUT_SCHEMA_VERSION
 
         error = {"type": kind, "message": message, **({} if hint is None else {"hint": hint})}
         click.echo(json.dumps({"schema_version": OUTPUT_SCHEMA_VERSION, "error": error}, indent=2))

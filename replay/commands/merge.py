@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.shared_options import force_option, json_option, maps_option, worker_options
-from traces.errors import UsageError
+from dxt_replay.replay.commands.shared_options import force_option, json_option, maps_option, worker_options
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from traces.workers.workers import Workers
+    from dxt_replay.traces.workers.workers import Workers
 
 
 @click.command()
@@ -104,12 +104,12 @@ def command(
     Instead of logs, files of DFTracer or of `strace -f -ttt -T -y` can be given. The kind of each file is recognised by
     its content.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.next_command import print_next
-    from replay.commands.progress import status
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.show.terminal import print_merge
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.show.terminal import print_merge
 
     if each:
         _refuse_with_each()
@@ -125,7 +125,7 @@ def command(
             force=force,
         )
     with unwind_on_signals(), status("merging"):
-        result = interface.merge(
+        result = dxt_replay.merge(
             logs,
             output,
             profiles=profiles,
@@ -152,7 +152,7 @@ def command(
 
 def _refuse_with_each() -> None:
     """Raises: UsageError for an option that speaks of one job."""
-    from replay.commands.next_command import given_options
+    from dxt_replay.replay.commands.next_command import given_options
 
     names = ("profiles", "align", "include", "inspect", "maps", "keep_profiler_files", "no_extend")
     if given := given_options(names):
@@ -160,16 +160,16 @@ def _refuse_with_each() -> None:
 
 
 def _merge_each(logs: tuple[Path, ...], output: Path, workers: Workers, *, as_json: bool, **options: Any) -> int:
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.next_command import print_next
-    from replay.commands.progress import count_progress
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.show.archive_sections import merged_archive_sections
-    from replay.show.terminal import print_sections
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.progress import count_progress
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.show.archive_sections import merged_archive_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     with unwind_on_signals(), count_progress("merged", "jobs") as on_job:
-        made = interface.merge_each(logs, output, executor=workers, on_job=on_job, **options)
+        made = dxt_replay.merge_each(logs, output, executor=workers, on_job=on_job, **options)
     if as_json:
         print_json(made.as_json())
     else:

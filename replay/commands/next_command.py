@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 import click
 
-from replay.commands.session import current
+from dxt_replay.replay.commands.session import current
 
 
 def print_next(*words: str | os.PathLike[str]) -> None:
     """Print `next: dxt-replay WORDS`, quoted for a shell, below an empty line; nothing under --quiet."""
-    from traces.text import printable
+    from dxt_replay.traces.text import printable
 
     if not current().quiet:
         click.echo(f"\nnext: dxt-replay {printable(shlex.join(os.fspath(word) for word in words))}")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traces.errors import DxtReplayError
+from dxt_replay.traces.errors import DxtReplayError
 
 if TYPE_CHECKING:
-    from replay.ranks.comm import Communicator
+    from dxt_replay.replay.ranks.comm import Communicator
 
 LAST_WORDS_S = 0.2
 """How long a process that ends all others waits for its message to reach the launcher."""
@@ -27,13 +27,13 @@ def ending_together(comm: Communicator) -> Iterator[None]:
     MPI has ended before the result is printed: where its reader has gone, as in `| head`, the launcher dies at once and
     MPI's memory in /dev/shm would stay.
     """
-    from replay.ranks.stopping import Terminated
+    from dxt_replay.replay.ranks.stopping import Terminated
 
     try:
         with _interruptible(comm):
             yield
     except DxtReplayError as error:
-        from replay.ranks.comm import is_known_to_all
+        from dxt_replay.replay.ranks.comm import is_known_to_all
 
         if comm.rank and is_known_to_all(error):
             raise SystemExit(error.exit_status) from error

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import force_option, json_option
+from dxt_replay.replay.commands.shared_options import force_option, json_option
 
 if TYPE_CHECKING:
-    from replay.interface.recordings import Recorded
+    from dxt_replay.replay.interface.recordings import Recorded
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -88,11 +88,11 @@ def command(
     program of the ranks. The job keeps its input, output, signals and exit status; the results are printed on stderr.
     Under --json the job's output goes to stderr. After Ctrl-C what was recorded until then is merged.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
 
     with _hint_when_interrupted():
-        recorded = interface.record(
+        recorded = dxt_replay.record(
             words,
             output,
             logs=logs,
@@ -108,7 +108,7 @@ def command(
         print_json(recorded.as_json())
     _report(recorded)
     if recorded.job.ended.status or recorded.problem is not None:
-        from traces.errors import DxtReplayError
+        from dxt_replay.traces.errors import DxtReplayError
 
         raise SystemExit(recorded.job.ended.status or DxtReplayError.exit_status)
 
@@ -125,10 +125,10 @@ def _hint_when_interrupted() -> Iterator[None]:
 
 def _report(recorded: Recorded) -> None:
     """What was found and what to type next, on stderr: standard output is the job's."""
-    from replay.commands.next_command import print_next
-    from replay.commands.session import current, warn
-    from replay.show.record_sections import record_sections
-    from replay.show.terminal import print_sections
+    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.session import current, warn
+    from dxt_replay.replay.show.record_sections import record_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     if signal.SIGINT in recorded.job.ended.signals and recorded.capture is not None:
         click.echo("dxt-replay: the job was interrupted: the capture holds what it did until it ended", err=True)

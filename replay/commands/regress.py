@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.replay_options import replay_options
-from replay.commands.shared_options import capture_argument, force_option, json_option, part_options
-from traces.errors import UsageError
+from dxt_replay.replay.commands.replay_options import replay_options
+from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from replay.interface import Regression
-    from replay.interface.captures import NamedPart
-    from replay.regression.interval_verdict import Rule
+    from dxt_replay import Regression
+    from dxt_replay.replay.interface.captures import NamedPart
+    from dxt_replay.replay.regression.interval_verdict import Rule
 
 
 @click.command()
@@ -131,12 +131,12 @@ def command(
 
     Exits 1 for a regression (and where it was stopped), with --fail-inconclusive without a verdict too; else 0.
     """
-    from replay import interface
-    from replay.commands.processes import ending_together
-    from replay.commands.progress import byte_progress, experiment_progress
-    from replay.ranks.comm import first_does
-    from replay.ranks.mpi_world import connect
-    from replay.regression.interval_verdict import Rule
+    import dxt_replay
+    from dxt_replay.replay.commands.processes import ending_together
+    from dxt_replay.replay.commands.progress import byte_progress, experiment_progress
+    from dxt_replay.replay.ranks.comm import first_does
+    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.regression.interval_verdict import Rule
 
     sides = _sides(target, baseline, candidate, against)
     if as_json and str(markdown) == "-":
@@ -152,7 +152,7 @@ def command(
         kept = fail_inconclusive or record is not None or choices["output"] is not None
         outputs = [junit, markdown, html]
         first_does(comm, lambda: _check(outputs, repeats, rule(), against, kept=kept, force=force))
-        result = interface.regress(
+        result = dxt_replay.regress(
             capture,
             *sides,
             against=against,
@@ -210,11 +210,11 @@ def _check(
     `kept`: whether the runs themselves are of use, without a verdict. Raises: TargetError; UsageError for a record that
     cannot be read, and for runs that could neither fail nor be kept.
     """
-    from replay.commands.session import warn
-    from replay.regression.experiment_record import read_record
-    from replay.regression.rank_sum import MOST_RUNS, least_runs
-    from replay.regression.signed_rank import least_pairs
-    from traces.output import check_output
+    from dxt_replay.replay.commands.session import warn
+    from dxt_replay.replay.regression.experiment_record import read_record
+    from dxt_replay.replay.regression.rank_sum import MOST_RUNS, least_runs
+    from dxt_replay.replay.regression.signed_rank import least_pairs
+    from dxt_replay.traces.output import check_output
 
     for output in outputs:
         if output is not None and str(output) != "-":
@@ -234,7 +234,7 @@ def _check(
 
 def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) -> None:
     """A file that was asked for. Raises: TargetError."""
-    from traces.output import new_file
+    from dxt_replay.traces.output import new_file
 
     if output is not None:
         with new_file(output, force=force) as stream:
@@ -242,29 +242,29 @@ def _write(output: Path | None, content: Callable[[], bytes], *, force: bool) ->
 
 
 def _junit(document: Mapping[str, Any], *, inconclusive_fails: bool) -> bytes:
-    from replay.regression.junit import junit_document
-    from replay.regression.regression_sections import compared_with
+    from dxt_replay.replay.regression.junit import junit_document
+    from dxt_replay.replay.regression.regression_sections import compared_with
 
     name = f"{document['capture']}: {document['candidate']} against {compared_with(document)}"
     return junit_document(document, name=name, inconclusive_fails=inconclusive_fails)
 
 
 def _markdown(document: Mapping[str, Any]) -> bytes:
-    from replay.regression.regression_sections import regression_markdown
+    from dxt_replay.replay.regression.regression_sections import regression_markdown
 
     return regression_markdown(document).encode("utf-8", "replace")
 
 
 def _html(document: Mapping[str, Any]) -> bytes:
-    from replay.regression.experiment_page import experiment_page
+    from dxt_replay.replay.regression.experiment_page import experiment_page
 
     return experiment_page(document).encode("utf-8", "replace")
 
 
 def _print(result: Regression, *, as_json: bool) -> None:
-    from replay.commands.json_output import print_json
-    from replay.regression.regression_sections import regression_sections
-    from replay.show.terminal import print_sections
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.regression.regression_sections import regression_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     if as_json:
         print_json(result.as_json())

@@ -15,7 +15,7 @@ APIS = ("auto", "posix", "stdio", "mpiio", "hdf5", "null")
 def _timeout_s(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
-    from traces.units import NS_PER_S, parse_duration_ns
+    from dxt_replay.traces.units import NS_PER_S, parse_duration_ns
 
     return parse_duration_ns(value, "--timeout") / NS_PER_S
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.shared_options import (
+from dxt_replay.replay.commands.shared_options import (
     capture_argument,
     different_runs_option,
     filter_options,
@@ -18,8 +18,8 @@ from replay.commands.shared_options import (
 )
 
 if TYPE_CHECKING:
-    from replay.interface.captures import NamedPart
-    from traces.workers.workers import Workers
+    from dxt_replay.replay.interface.captures import NamedPart
+    from dxt_replay.traces.workers.workers import Workers
 
 
 @click.command()
@@ -54,13 +54,13 @@ def command(
     One HTML file that needs no network. With REPLAY, a replay of the capture, both stand side by side, and how faithful
     it is. The options choose what the page is about, such as a stretch of time in full detail.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import status
-    from replay.ranks.stopping import unwind_on_signals
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
 
     with unwind_on_signals(), status("drawing"):
-        report = interface.report(
+        report = dxt_replay.report(
             capture.path,
             replay,
             output=output,
@@ -77,7 +77,7 @@ def command(
 
 
 def _print(output: Path, size: int) -> None:
-    from traces.text import printable
-    from traces.units import format_bytes
+    from dxt_replay.traces.text import printable
+    from dxt_replay.traces.units import format_bytes
 
     click.echo(f"{printable(str(output))}: {format_bytes(size)}, open it in a browser")

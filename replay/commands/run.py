@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.replay_options import replay_options
-from replay.commands.shared_options import capture_argument, force_option, json_option, maps_option, part_options
-from traces.errors import UsageError
+from dxt_replay.replay.commands.replay_options import replay_options
+from dxt_replay.replay.commands.shared_options import (
+    capture_argument,
+    force_option,
+    json_option,
+    maps_option,
+    part_options,
+)
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from replay.interface import Repeats, RunResult
-    from replay.interface.captures import NamedPart
+    from dxt_replay import Repeats, RunResult
+    from dxt_replay.replay.interface.captures import NamedPart
 
 
 @click.command()
@@ -56,10 +62,10 @@ def command(
     Under `mpiexec -n R` each process replays its share of the recorded ranks.
     Exits 1 when operations or closes failed, reads or writes moved fewer bytes than recorded, or the run was stopped.
     """
-    from replay import interface
-    from replay.commands.processes import ending_together
-    from replay.commands.progress import run_progress
-    from replay.ranks.mpi_world import connect
+    import dxt_replay
+    from dxt_replay.replay.commands.processes import ending_together
+    from dxt_replay.replay.commands.progress import run_progress
+    from dxt_replay.replay.ranks.mpi_world import connect
 
     if explain:
         _explain(capture, choices, as_json=as_json)
@@ -70,9 +76,9 @@ def command(
     result: RunResult | Repeats
     with ending_together(comm), comm.watched(), run_progress(comm.rank == 0) as progress:
         if repeat == 1:
-            result = interface.run(capture, target, output, on_progress=progress, comm=comm, **choices)
+            result = dxt_replay.run(capture, target, output, on_progress=progress, comm=comm, **choices)
         else:
-            result = interface.run_repeatedly(
+            result = dxt_replay.run_repeatedly(
                 capture, target, output, repeat, on_progress=progress, comm=comm, **choices
             )
     if comm.rank == 0:
@@ -82,15 +88,15 @@ def command(
 
 
 def _print(result: RunResult | Repeats, source: Path, *, as_json: bool) -> None:
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.next_command import print_next
-    from replay.show.terminal import print_repeats, print_run
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.show.terminal import print_repeats, print_run
 
     if as_json:
         print_json(result.as_json())
         return
-    if isinstance(result, interface.Repeats):
+    if isinstance(result, dxt_replay.Repeats):
         print_repeats(result.as_json())
         replay = result.runs[0].capture
     else:
@@ -102,13 +108,13 @@ def _print(result: RunResult | Repeats, source: Path, *, as_json: bool) -> None:
 
 def _explain(capture: NamedPart, choices: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the causal model of all ranks of the part: the one that a run with the same options follows."""
-    from replay import interface
-    from replay.causal.explain import model_sections
-    from replay.commands.json_output import print_json
-    from replay.show.terminal import print_sections
+    import dxt_replay
+    from dxt_replay.replay.causal.explain import model_sections
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.show.terminal import print_sections
 
     names = ("api", "reconstruct", "speed", "compute_speed", "io_speed")
-    explained = interface.explain(capture, **{name: choices[name] for name in names})
+    explained = dxt_replay.explain(capture, **{name: choices[name] for name in names})
     if as_json:
         print_json(explained)
     else:

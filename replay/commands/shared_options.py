@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from replay.interface.captures import NamedPart
-    from traces.part import Part
-    from traces.workers.workers import Workers
+    from dxt_replay.replay.interface.captures import NamedPart
+    from dxt_replay.traces.part import Part
+    from dxt_replay.traces.workers.workers import Workers
 
 force_option = click.option("--force", is_flag=True, help="Replace an output that an earlier command wrote.")
 
@@ -91,11 +91,11 @@ def _with_part(command: Callable[..., Any], words: Mapping[str, str]) -> Callabl
 
 def _named_part(paths: tuple[Path, ...], said: Mapping[str, Any]) -> NamedPart:
     """`said`: what `Part.parse` takes; it is parsed when the capture is opened."""
-    from replay.commands.progress import status
-    from replay.interface.captures import NamedPart
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.interface.captures import NamedPart
 
     def part() -> Part:
-        from traces.part import Part
+        from dxt_replay.traces.part import Part
 
         return Part.parse(**said)
 
@@ -110,7 +110,7 @@ def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def sharing(workers: int | None, dask: str | None, **given: Any) -> Any:
-        from replay.commands.progress import piece_progress
+        from dxt_replay.replay.commands.progress import piece_progress
 
         with _chosen_workers(workers, dask) as chosen:
             if chosen is None:
@@ -135,14 +135,14 @@ _WORKER_OPTIONS = (
 @contextmanager
 def _chosen_workers(count: int | None, dask: str | None) -> Iterator[Workers | None]:
     if dask is None:
-        from replay.ranks.rank_workers import rank_workers
+        from dxt_replay.replay.ranks.rank_workers import rank_workers
 
         with rank_workers(count) as workers:
             yield workers
         return
     if count is not None:
         raise click.UsageError("--workers and --dask exclude each other: the cluster has its own number of workers")
-    from traces.workers.dask_cluster import dask_workers
+    from dxt_replay.traces.workers.dask_cluster import dask_workers
 
     with dask_workers(dask) as cluster:
         yield cluster

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.shared_options import capture_argument, json_option, time_options
-from traces.errors import UsageError
+from dxt_replay.replay.commands.shared_options import capture_argument, json_option, time_options
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from replay.interface.captures import NamedPart
+    from dxt_replay.replay.interface.captures import NamedPart
 
 MOST_COUNTS = 64
 """Most numbers of ranks in one scaling table."""
@@ -81,15 +81,15 @@ def command(capture: NamedPart, ranks: str | None, as_json: bool, **choices: Any
     the model states an uncertainty or a jitter, the time has an interval. That of a recorded job includes an error of
     10 % of the causal model. The page cache is empty at the start.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import status
-    from replay.show.simulation_sections import simulation_sections
-    from replay.show.terminal import print_sections
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.show.simulation_sections import simulation_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     counts = rank_counts(ranks) if ranks is not None else []
     with status("simulating" if choices["check"] is None else "simulating, and replaying the first seconds"):
-        result = interface.simulate(capture, ranks=counts, **choices)
+        result = dxt_replay.simulate(capture, ranks=counts, **choices)
     if as_json:
         print_json(result.as_json())
     else:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replay.commands.replay_options import timeout_option
-from replay.commands.shared_options import capture_argument, json_option, maps_option, part_options
+from dxt_replay.replay.commands.replay_options import timeout_option
+from dxt_replay.replay.commands.shared_options import capture_argument, json_option, maps_option, part_options
 
 if TYPE_CHECKING:
-    from replay.interface.captures import NamedPart
+    from dxt_replay.replay.interface.captures import NamedPart
 
 
 @click.command()
@@ -45,21 +45,21 @@ def command(
 
     Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.next_command import given_options, print_next
-    from replay.commands.progress import byte_progress
-    from replay.twin.stage_lines import describe, describe_done
-    from traces.units import format_counted
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.next_command import given_options, print_next
+    from dxt_replay.replay.commands.progress import byte_progress
+    from dxt_replay.replay.twin.stage_lines import describe, describe_done
+    from dxt_replay.traces.units import format_counted
 
     if remove:
-        removed = interface.unstage(target)
+        removed = dxt_replay.unstage(target)
         if as_json:
             print_json({"target": str(target), "removed": removed})
         else:
             click.echo(f"Removed {format_counted(removed, 'file')} from {target}")
         return
-    planned = interface.stage(capture, target, maps=maps, sparse=sparse, dry_run=True)
+    planned = dxt_replay.stage(capture, target, maps=maps, sparse=sparse, dry_run=True)
     if not as_json:
         for line in describe(planned.plan, dry_run=dry_run):
             click.echo(line)

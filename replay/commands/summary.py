@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.commands.shared_options import (
+from dxt_replay.replay.commands.shared_options import (
     filter_options,
     force_option,
     json_option,
     maps_option,
     worker_options,
 )
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.named_tables import Views
-    from profiler_merge.analysis.rank_files import RankFiles
-    from replay.commands.json_output import StreamedRows
-    from replay.commands.table_output import TableOutput
-    from replay.interface.captures import NamedPart
-    from traces.workers.workers import Workers
+    from dxt_replay.profiler_merge.analysis.named_tables import Views
+    from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
+    from dxt_replay.replay.commands.json_output import StreamedRows
+    from dxt_replay.replay.commands.table_output import TableOutput
+    from dxt_replay.replay.interface.captures import NamedPart
+    from dxt_replay.traces.workers.workers import Workers
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
 VIEWS = {
@@ -100,15 +100,15 @@ def command(
 
     Of several captures or logs, or a folder of many, it is a table with a line for each job.
     """
-    from profiler_merge.analysis.named_tables import summary_table
-    from replay import interface
-    from replay.commands.archive_table import is_archive, print_catalogue, refuse_options_of_one_job
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import status
-    from replay.commands.table_output import TableOutput
-    from replay.interface.captures import opened
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.show.terminal import print_summary
+    import dxt_replay
+    from dxt_replay.profiler_merge.analysis.named_tables import summary_table
+    from dxt_replay.replay.commands.archive_table import is_archive, print_catalogue, refuse_options_of_one_job
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.commands.table_output import TableOutput
+    from dxt_replay.replay.interface.captures import opened
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.show.terminal import print_summary
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     output = TableOutput.of(csv_file, parquet_file, force=force)
@@ -121,7 +121,7 @@ def command(
         raise UsageError(f"--sort orders several jobs, and {capture.path} is one: leave it out")
     with opened(capture) as source:
         with unwind_on_signals(), status("summarising"):
-            found = interface.tables(
+            found = dxt_replay.tables(
                 source,
                 names,
                 by=by,
@@ -149,9 +149,9 @@ def _check_tables(names: tuple[str, ...], by: str | None, output: TableOutput | 
 
 def _check_opened(found: Views, names: tuple[str, ...]) -> None:
     """Raises: UsageError when tables of contents alone were asked for, and no file of theirs could be opened."""
-    from profiler_merge.analysis.contents import NOT_HERE
-    from profiler_merge.analysis.named_tables import CONTENTS
-    from traces.units import format_counted
+    from dxt_replay.profiler_merge.analysis.contents import NOT_HERE
+    from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS
+    from dxt_replay.traces.units import format_counted
 
     absent = [path for path, why in (found.unread or {}).items() if why == NOT_HERE]
     if absent and all(name in CONTENTS and not found.tables[name].num_rows for name in names):
@@ -163,7 +163,7 @@ def _check_opened(found: Views, names: tuple[str, ...]) -> None:
 
 def _shown(found: Views) -> dict[str, Any]:
     """The JSON object; its table "rank-files" has only the largest rows, and `rows_in_all` their number in all."""
-    from replay.show.section import MAX_GROUPS
+    from dxt_replay.replay.show.section import MAX_GROUPS
 
     result = found.as_json(lambda table: table.largest(MAX_GROUPS).to_pylist())
     result["rows_in_all"] = {name: table.num_rows for name, table in found.tables.items()}
@@ -171,7 +171,7 @@ def _shown(found: Views) -> dict[str, Any]:
 
 
 def _streamed(table: RankFiles) -> StreamedRows:
-    from profiler_merge.analysis.table_formats import json_members
-    from replay.commands.json_output import StreamedRows
+    from dxt_replay.profiler_merge.analysis.table_formats import json_members
+    from dxt_replay.replay.commands.json_output import StreamedRows
 
     return StreamedRows(members=partial(json_members, table))

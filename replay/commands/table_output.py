@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from profiler_merge.analysis.table_formats import StreamedTable
+    from dxt_replay.profiler_merge.analysis.table_formats import StreamedTable
 
 STANDARD_OUTPUT = "-"
 
@@ -28,7 +28,7 @@ class TableOutput:
     @classmethod
     def of(cls, csv_file: str | None, parquet_file: Path | None, *, force: bool) -> TableOutput | None:
         """From the options; None without one. Raises: UsageError for both; TargetError where the file is there."""
-        from traces.output import check_output
+        from dxt_replay.traces.output import check_output
 
         if csv_file is not None and parquet_file is not None:
             raise UsageError("--csv and --parquet write the same table: give one of them")
@@ -41,8 +41,8 @@ class TableOutput:
 
     def write(self, table: pa.Table | StreamedTable) -> None:
         """Write it whole, in the memory of a batch. Raises: TargetError when the file cannot be written."""
-        from profiler_merge.analysis.table_formats import write_csv, write_parquet
-        from traces.output import new_file
+        from dxt_replay.profiler_merge.analysis.table_formats import write_csv, write_parquet
+        from dxt_replay.traces.output import new_file
 
         if self.path is None:
             write_csv(table, sys.stdout.buffer)

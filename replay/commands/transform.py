@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replay.commands.shared_options import capture_argument, force_option, json_option
+from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option
 
 
 @click.command()
@@ -58,16 +58,16 @@ def command(
     The changes are applied in the order of the options below. The result is a capture: stage it, replay it with
     `run --pace steps`, compare it. What had to be assumed is printed.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.next_command import print_next
-    from replay.commands.progress import status
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.show.terminal import print_sections
-    from replay.show.transform_sections import transform_sections
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.show.terminal import print_sections
+    from dxt_replay.replay.show.transform_sections import transform_sections
 
     with unwind_on_signals(), status("transforming"):
-        result = interface.transform(
+        result = dxt_replay.transform(
             capture,
             output,
             chunk=chunk,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replay.commands.shared_options import json_option
+from dxt_replay.replay.commands.shared_options import json_option
 
 
 @click.command()
@@ -37,14 +37,14 @@ def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool
     HDF5 files of a twin need their capture beside it on the command line. Nothing is written. Exit status: 0 nothing
     differs, 1 something does, 2 wrong use.
     """
-    from replay import interface
-    from replay.commands.json_output import print_json
-    from replay.commands.progress import status
-    from replay.show.terminal import print_sections
-    from replay.show.verify_sections import verified_sections
+    import dxt_replay
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.show.terminal import print_sections
+    from dxt_replay.replay.show.verify_sections import verified_sections
 
     with status("verifying"):
-        result = interface.verify(*paths, sources=sources, sizes_only=sizes_only)
+        result = dxt_replay.verify(*paths, sources=sources, sizes_only=sizes_only)
     if as_json:
         print_json(result.as_json())
     else:

@@ -2,8 +2,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from replay.engine.backends.base import FileFailure, FileSlot
-from replay.engine.issue import Batch, Completed, LoopPace, StartGate, StopFlag
+from dxt_replay.replay.engine.backends.base import FileFailure, FileSlot
+from dxt_replay.replay.engine.issue import Batch, Completed, LoopPace, StartGate, StopFlag
 
 CONSTANTS: dict[str, int]
 BACKENDS: dict[str, int]

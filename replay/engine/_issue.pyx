@@ -14,12 +14,12 @@ One module in parts that are included here, each after what it uses: `_issue_sys
 
 import numpy as np
 
-from replay.engine.backends.base import FileFailure
-from replay.engine.items import Completed
+from dxt_replay.replay.engine.backends.base import FileFailure
+from dxt_replay.replay.engine.items import Completed
 
 include "_issue_system.pxi"
 
-# Numbers of replay.engine.issue and replay.engine.backends.base, which say what they mean; a test compares them.
+# Numbers of dxt_replay.replay.engine.issue and dxt_replay.replay.engine.backends.base, which say what they mean; a test compares them.
 cdef enum:
     C_READ = 0
     C_WRITE = 1

@@ -1,4 +1,4 @@
-# The table of files that the lanes of a process share: see replay.engine.backends.base.
+# The table of files that the lanes of a process share: see dxt_replay.replay.engine.backends.base.
 
 cdef enum:
     POSIX = 0

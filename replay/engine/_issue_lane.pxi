@@ -1,4 +1,4 @@
-# A lane, what it is given and what it gives back, and the file and the buffer that it holds: see replay.engine.lane_files.
+# A lane, what it is given and what it gives back, and the file and the buffer that it holds: see dxt_replay.replay.engine.lane_files.
 
 cdef struct Item:
     uint8_t kind

@@ -1,4 +1,4 @@
-# The loop of a lane, and its items that are not operations: see replay.engine.issue.
+# The loop of a lane, and its items that are not operations: see dxt_replay.replay.engine.issue.
 
 cdef int64_t await_counter(State *lane, int64_t *cell, int64_t least, int64_t now) noexcept nogil:
     """The clock after a look that found a cell at `least` or more, -1 when stopped. Spins first, then sleeps."""

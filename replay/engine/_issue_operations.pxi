@@ -1,4 +1,4 @@
-# Operations beside read and write: see replay.engine.lane_files.
+# Operations beside read and write: see dxt_replay.replay.engine.lane_files.
 
 cdef inline bint has_slot(State *lane, int64_t slot) noexcept nogil:
     return 0 <= slot < lane.table.count

@@ -1,4 +1,4 @@
-# Reads and writes: see replay.engine.backends.posix and replay.engine.backends.stdio.
+# Reads and writes: see dxt_replay.replay.engine.backends.posix and dxt_replay.replay.engine.backends.stdio.
 
 cdef inline int64_t transfer(State *lane, int kind, int64_t asked, int64_t offset) noexcept nogil:
     """One pread or pwrite; bytes or -errno."""

@@ -1,4 +1,4 @@
-# How a lane and the jitter probe wait for an instant: see replay.engine.clock.
+# How a lane and the jitter probe wait for an instant: see dxt_replay.replay.engine.clock.
 
 cdef int64_t sleep_near(int64_t deadline, int64_t now, int64_t window, const int64_t *stop) noexcept nogil:
     """Sleep until `window` ns before the deadline; the last read of the clock, -1 when stopped."""

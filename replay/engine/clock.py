@@ -113,7 +113,7 @@ def share_processors(processes: int) -> None:
 def _compiled() -> ModuleType | None:
     """The compiled core; None where it is not installed."""
     try:
-        from replay.engine import _issue
+        from dxt_replay.replay.engine import _issue
     except ImportError:
         return None
     return _issue

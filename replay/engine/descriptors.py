@@ -6,7 +6,7 @@ import math
 import os
 import resource
 
-from traces.errors import ReplayError
+from dxt_replay.traces.errors import ReplayError
 
 SPARE = 16
 """Descriptors for files that are open for a moment: the next part of the capture, an import."""

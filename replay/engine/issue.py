@@ -25,11 +25,11 @@ from typing import Protocol
 
 import numpy as np
 
-from replay.engine.backends.base import Backend, FileFailure, FileSlot, PythonFiles
-from replay.engine.backends.null import NullBackend
-from replay.engine.backends.posix import DirectPosixBackend, PosixBackend
-from replay.engine.backends.stdio import StdioBackend
-from replay.engine.clock import (
+from dxt_replay.replay.engine.backends.base import Backend, FileFailure, FileSlot, PythonFiles
+from dxt_replay.replay.engine.backends.null import NullBackend
+from dxt_replay.replay.engine.backends.posix import DirectPosixBackend, PosixBackend
+from dxt_replay.replay.engine.backends.stdio import StdioBackend
+from dxt_replay.replay.engine.clock import (
     STOPPED,
     WINDOW_NS,
     Clock,
@@ -40,10 +40,21 @@ from replay.engine.clock import (
     sleep_near,
     wait_until,
 )
-from replay.engine.items import ADD, MARK, READ_AT, RING_BATCHES, SLEEP, WAIT, WRITE_AT, Batch, Completed, LoopPace
-from replay.engine.lane_files import LaneFiles
-from replay.engine.wait_counters import Counters
-from traces.errors import ReplayError, UsageError
+from dxt_replay.replay.engine.items import (
+    ADD,
+    MARK,
+    READ_AT,
+    RING_BATCHES,
+    SLEEP,
+    WAIT,
+    WRITE_AT,
+    Batch,
+    Completed,
+    LoopPace,
+)
+from dxt_replay.replay.engine.lane_files import LaneFiles
+from dxt_replay.replay.engine.wait_counters import Counters
+from dxt_replay.traces.errors import ReplayError, UsageError
 
 FEED_POLL_NS, FEED_POLLS_NS = 50_000, 32_000_000
 """Least ns between two looks of a lane without items, and after how many ns a compiled lane sleeps until it is woken.
@@ -353,7 +364,7 @@ def choose_core(wanted: str = "auto") -> Core:
         warning = f"{CORE_VARIABLE}=python chose the Python issue loop, {SLOW_LOOP}: unset it"
         return Core(name="python", warning=warning if by_variable else None)
     try:
-        import replay.engine._issue  # noqa: F401
+        import dxt_replay.replay.engine._issue  # noqa: F401
     except ImportError as error:
         if wanted == "compiled":
             raise ReplayError(
@@ -384,7 +395,7 @@ def make_files(
     kinds = {*one, *each}
     posix = {(type(kind), kind.pieces) for kind in kinds if isinstance(kind, PosixBackend)}
     if chosen.name == "compiled" and len(posix) <= 1 and all(map(runs_compiled, kinds)):
-        from replay.engine._issue import CompiledFiles
+        from dxt_replay.replay.engine._issue import CompiledFiles
 
         made, pieces = next(iter(posix), (PosixBackend, 0))
         names = [kind.name for kind in each]
@@ -403,7 +414,7 @@ def make_lane(
     """A lane that uses `files`, in the core of that table. `counters`: those of its WAIT and ADD items."""
     if isinstance(files, PythonFiles):
         return PythonLane(files, pace=pace, start=start, stop=stop, counters=counters)
-    from replay.engine._issue import CompiledFiles, CompiledLane
+    from dxt_replay.replay.engine._issue import CompiledFiles, CompiledLane
 
     if not isinstance(files, CompiledFiles):
         raise TypeError(f"{type(files).__name__} does not come from make_files")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.errors import ReplayError
+from dxt_replay.traces.errors import ReplayError
 
 READ_AT, WRITE_AT, OPEN, CLOSE, STAT, SYNC, SEEK, RENAME, SLEEP, SPIN, MARK, WAIT, ADD = range(13)
 """Kinds of an item. Those below SLEEP are operations.

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from replay.engine.clock import STOPPED, Clock, MonotonicClock, StopFlag, fine_timer_slack, wait_until
-from replay.engine.issue import choose_core
-from traces.errors import UsageError
-from traces.measures.distribution import Distribution
-from traces.units import NS_PER_S
+from dxt_replay.replay.engine.clock import STOPPED, Clock, MonotonicClock, StopFlag, fine_timer_slack, wait_until
+from dxt_replay.replay.engine.issue import choose_core
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.units import NS_PER_S
 
 DEFAULT_RATE_PER_S = 500
 """Waits a second."""
@@ -92,7 +92,7 @@ class JitterProbe:
 
     def _run(self) -> None:
         if self._compiled:
-            from replay.engine._issue import record_lateness
+            from dxt_replay.replay.engine._issue import record_lateness
 
             self._max_ns = record_lateness(self._counts, self._stop.cell, self._period_ns)
             return

@@ -19,7 +19,7 @@ import threading
 
 import numpy as np
 
-from replay.engine.backends.base import (
+from dxt_replay.replay.engine.backends.base import (
     MAX_TRANSFER_BYTES,
     NO_DESCRIPTORS,
     NO_FILE,
@@ -29,10 +29,10 @@ from replay.engine.backends.base import (
     PythonFiles,
     page_aligned,
 )
-from replay.engine.backends.posix import BLOCK_BYTES, DirectPosixBackend
-from replay.engine.clock import PIECE_NS, STOPPED, Clock, StopFlag
-from replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT
-from traces.units import NS_PER_S
+from dxt_replay.replay.engine.backends.posix import BLOCK_BYTES, DirectPosixBackend
+from dxt_replay.replay.engine.clock import PIECE_NS, STOPPED, Clock, StopFlag
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WRITE_AT
+from dxt_replay.traces.units import NS_PER_S
 
 CONSUMED_BYTES = 1 << 19
 """Most bytes of a read's buffer that are touched before the read is due: about the size of a core's own cache."""

@@ -8,8 +8,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from traces.errors import ReplayError
-from traces.units import format_count
+from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.units import format_count
 
 SPARE = 8
 """Threads beside the lanes: the feeder, the jitter probe, those of the libraries."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from traces.errors import ReplayError
+from dxt_replay.traces.errors import ReplayError
 
 COUNTER_WORDS = 8
 """Words (int64) of a counter, which fill a cache line: the sum, then COUNTER_STAMPS times."""
@@ -104,7 +104,7 @@ class Counters:
 def _compiled_add() -> Callable[[np.ndarray, int, int, int, int], None] | None:
     """The compiled core's atomic addition, which wakes lanes; None without that core."""
     try:
-        from replay.engine._issue import add_to_counter
+        from dxt_replay.replay.engine._issue import add_to_counter
     except ImportError:
         return None
     return add_to_counter

@@ -16,16 +16,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from replay.fidelity.compared_sides import compared_sides
-from replay.fidelity.curves import BIN_NS, relative_difference_pct
-from replay.fidelity.exactness import Exactness
-from replay.fidelity.noise_floor import FloorResult, NoiseFloor, beside
-from replay.fidelity.replayed_rows import ReplayedCapture
-from replay.fidelity.side_measures import Measures
-from replay.fidelity.similarity import WEAKNESS, Similarity, similarity
-from replay.fidelity.storage import Change, Storage, storage_verdict
-from replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
-from replay.fidelity.workload_verdict import (
+from dxt_replay.replay.fidelity.compared_sides import compared_sides
+from dxt_replay.replay.fidelity.curves import BIN_NS, relative_difference_pct
+from dxt_replay.replay.fidelity.exactness import Exactness
+from dxt_replay.replay.fidelity.noise_floor import FloorResult, NoiseFloor, beside
+from dxt_replay.replay.fidelity.replayed_rows import ReplayedCapture
+from dxt_replay.replay.fidelity.side_measures import Measures
+from dxt_replay.replay.fidelity.similarity import WEAKNESS, Similarity, similarity
+from dxt_replay.replay.fidelity.storage import Change, Storage, storage_verdict
+from dxt_replay.replay.fidelity.timing import StepError, drift, span_kinds, span_limits, step_error
+from dxt_replay.replay.fidelity.workload_verdict import (
     CLOSED_LOOP,
     FAIL,
     KEEPS_TIMES,
@@ -39,16 +39,16 @@ from replay.fidelity.workload_verdict import (
     headline,
     judge,
 )
-from traces.lateness import allowed_lag_us, machine_jitter_us, percentiles_us
-from traces.measures.distribution import Distribution
-from traces.measures.lane_times import matched_starts
-from traces.measures.span_times import TrainingTime, extended_steps
-from traces.replay_record import ReplayRecord, replay_record
-from traces.store.part_capture import part_replayed
-from traces.store.reader import Capture
-from traces.store.relation import Relation
-from traces.units import NS_PER_S, NS_PER_US
-from traces.workers.workers import ALONE, Workers
+from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us, percentiles_us
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.lane_times import matched_starts
+from dxt_replay.traces.measures.span_times import TrainingTime, extended_steps
+from dxt_replay.traces.replay_record import ReplayRecord, replay_record
+from dxt_replay.traces.store.part_capture import part_replayed
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.relation import Relation
+from dxt_replay.traces.units import NS_PER_S, NS_PER_US
+from dxt_replay.traces.workers.workers import ALONE, Workers
 
 SLOW_TRACERS = {"strace": "strace", "dftracer": "DFTracer"}
 """`Source.kind` -> name of a tracer that takes tens of microseconds for each call; Darshan takes some three."""

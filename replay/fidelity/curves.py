@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.measures.operation_rows import OperationRows
-from traces.sums import Sums
-from traces.units import NS_PER_MS
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.sums import Sums
+from dxt_replay.traces.units import NS_PER_MS
 
 BIN_NS = 100 * NS_PER_MS
 MAX_BINS = 1 << 22

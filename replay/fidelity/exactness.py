@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.fidelity.replayed_rows import ReplayedCapture
-from replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, mix_prints
-from traces.file_rows import exact_paths
-from traces.measures.operation_rows import OperationRows
-from traces.measures.stable_order import stable_order
-from traces.schema import OPS
-from traces.store.reader import Capture
-from traces.sums import Sums
-from traces.units import format_bytes, format_count
+from dxt_replay.replay.fidelity.replayed_rows import ReplayedCapture
+from dxt_replay.replay.fidelity.sequences import LANE_BITS, OTHER_OPS, RankSequences, mix_prints
+from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.stable_order import stable_order
+from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.sums import Sums
+from dxt_replay.traces.units import format_bytes, format_count
 
 MAX_DIFFERENCES = 5
 MAX_INVERSION_ROWS = 1 << 22

@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from replay.fidelity.compare import compare
-from replay.fidelity.noise_floor import NoiseFloor, worst
-from traces.errors import UsageError
-from traces.replay_record import replay_record
-from traces.store.reader import Capture
-from traces.store.relation import Relation, relation_of
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.noise_floor import NoiseFloor, worst
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.relation import Relation, relation_of
 
 _LEAST_COMMON_PATHS, _LEAST_COMMON_NAMES = 0.5, 0.9
 """Shares of the operations that two runs of one job have in common at least: by the paths of their files, or, where the

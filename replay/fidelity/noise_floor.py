@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from replay.fidelity.compare import Comparison
-    from replay.fidelity.exactness import Exactness
-    from replay.fidelity.storage import Change
-    from replay.fidelity.workload_verdict import Thresholds
+    from dxt_replay.replay.fidelity.compare import Comparison
+    from dxt_replay.replay.fidelity.exactness import Exactness
+    from dxt_replay.replay.fidelity.storage import Change
+    from dxt_replay.replay.fidelity.workload_verdict import Thresholds
 
 SIMILARITIES = frozenset({"similarity.cosine", "similarity.workload_cosine"})
 """Measures where more is better; all others are distances."""

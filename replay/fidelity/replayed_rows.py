@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.plan.chosen_layers import choose_layers
-from traces.measures.lane_times import least_stride
-from traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
-from traces.results import is_refused
-from traces.schema import OPS_SCHEMA, READ, WRITE, codes
-from traces.store.rank_pieces import only_ranks
-from traces.store.reader import Capture
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.traces.measures.lane_times import least_stride
+from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, OperationRows, read_ahead, rows_of_batch
+from dxt_replay.traces.results import is_refused
+from dxt_replay.traces.schema import OPS_SCHEMA, READ, WRITE, codes
+from dxt_replay.traces.store.rank_pieces import only_ranks
+from dxt_replay.traces.store.reader import Capture
 
 _COLUMNS = [*ROW_COLUMNS, "due_ns", "result"]
 

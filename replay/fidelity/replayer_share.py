@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.fidelity.replayed_rows import NOT_GIVEN, ReplayedRows
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.measures.stable_order import stable_order
-from traces.sums import Sums
+from dxt_replay.replay.fidelity.replayed_rows import NOT_GIVEN, ReplayedRows
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.measures.stable_order import stable_order
+from dxt_replay.traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min
 

@@ -8,19 +8,19 @@ from functools import cached_property
 
 import numpy as np
 
-from replay.fidelity.curves import CurveCollector
-from replay.fidelity.replayed_rows import ReplayedCapture, ReplayedRows, first_start_ns
-from replay.fidelity.replayer_share import LatenessCollector
-from replay.fidelity.sequences import RankSequences, SequenceCollector
-from replay.fidelity.similarity import factors
-from traces.measures.access_pattern import AccessPattern
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.measures.io_totals import IoCollector, IoTotals
-from traces.measures.lane_times import LaneTimeCollector
-from traces.measures.operation_rows import OperationRows
-from traces.measures.span_times import union_by_rank
-from traces.schema import RECONSTRUCTED
-from traces.sums import Sums
+from dxt_replay.replay.fidelity.curves import CurveCollector
+from dxt_replay.replay.fidelity.replayed_rows import ReplayedCapture, ReplayedRows, first_start_ns
+from dxt_replay.replay.fidelity.replayer_share import LatenessCollector
+from dxt_replay.replay.fidelity.sequences import RankSequences, SequenceCollector
+from dxt_replay.replay.fidelity.similarity import factors
+from dxt_replay.traces.measures.access_pattern import AccessPattern
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
+from dxt_replay.traces.measures.lane_times import LaneTimeCollector
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.span_times import union_by_rank
+from dxt_replay.traces.schema import RECONSTRUCTED
+from dxt_replay.traces.sums import Sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

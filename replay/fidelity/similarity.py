@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from traces.measures.access_pattern import AccessCounts
-from traces.measures.io_totals import IoTotals
-from traces.units import NS_PER_S
+from dxt_replay.traces.measures.access_pattern import AccessCounts
+from dxt_replay.traces.measures.io_totals import IoTotals
+from dxt_replay.traces.units import NS_PER_S
 
 WEAKNESS = "scale invariant, so weak: a replay slower by the same ratio in every factor still scores 1"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traces.measures.span_times import spans_by_rank, whole_steps
-from traces.schema import SPAN_KINDS, codes
+from dxt_replay.traces.measures.span_times import spans_by_rank, whole_steps
+from dxt_replay.traces.schema import SPAN_KINDS, codes
 
 DRIFT_BINS = 20
 MIN_DRIFT_BINS = 5

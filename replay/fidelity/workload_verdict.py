@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from replay.fidelity.exactness import Exactness
-from replay.fidelity.similarity import Similarity
-from replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
-from traces.errors import UsageError
-from traces.lateness import allowed_lag_us, kept_times_limit_us
-from traces.store.relation import Relation
-from traces.units import NS_PER_S, NS_PER_US, format_count, format_counted, format_duration, format_slowdown
+from dxt_replay.replay.fidelity.exactness import Exactness
+from dxt_replay.replay.fidelity.similarity import Similarity
+from dxt_replay.replay.fidelity.storage import FASTER, SAME, SLOWER, Storage
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.lateness import allowed_lag_us, kept_times_limit_us
+from dxt_replay.traces.store.relation import Relation
+from dxt_replay.traces.units import NS_PER_S, NS_PER_US, format_count, format_counted, format_duration, format_slowdown
 
 PASS, FAIL, SKIPPED = "pass", "fail", "skipped"
 KEEPS_TIMES = "timed"

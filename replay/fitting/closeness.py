@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from replay.fidelity.compare import Comparison, compare
-from replay.fitting.data_files import DataFiles
-from replay.fitting.observation import SAVING, Observation
-from replay.fitting.saves import Saves
-from traces.errors import UsageError
-from traces.part import Part
-from traces.schema import SPAN_KINDS, WRITE, codes
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
-from traces.store.relation import Relation
-from traces.units import NS_PER_S, format_bytes, format_count, format_signed
+from dxt_replay.replay.fidelity.compare import Comparison, compare
+from dxt_replay.replay.fitting.data_files import DataFiles
+from dxt_replay.replay.fitting.observation import SAVING, Observation
+from dxt_replay.replay.fitting.saves import Saves
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import SPAN_KINDS, WRITE, codes
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.relation import Relation
+from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_signed
 
 MOST_PATTERNS = 200
 """Folders up to which the expressed part of a capture is compared by itself."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.workloads.description import Format
-from replay.fitting.estimate import Estimate
-from replay.fitting.observation import Observation
-from traces.schema import FORMATS, READ
-from traces.units import format_counted
+from dxt_replay.profiler_merge.workloads.description import Format
+from dxt_replay.replay.fitting.estimate import Estimate
+from dxt_replay.replay.fitting.observation import Observation
+from dxt_replay.traces.schema import FORMATS, READ
+from dxt_replay.traces.units import format_counted
 
 OWN_FORMATS: Mapping[str, Format] = {"tfrecord": "tfrecord", "hdf5": "hdf5", "npz": "npz", "csv": "csv"}
 """Format of a capture's file -> DLIO's word for it."""

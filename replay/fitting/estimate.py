@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from traces.units import format_bytes, format_count
+from dxt_replay.traces.units import format_bytes, format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

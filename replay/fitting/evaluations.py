@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.fitting.data_files import DataFiles
-from replay.fitting.estimate import Estimate, relative
-from replay.fitting.observation import Observation, RankReads
-from replay.fitting.sample_shape import Samples
-from replay.fitting.sample_size import modal
-from replay.fitting.step_times import computation
+from dxt_replay.replay.fitting.data_files import DataFiles
+from dxt_replay.replay.fitting.estimate import Estimate, relative
+from dxt_replay.replay.fitting.observation import Observation, RankReads
+from dxt_replay.replay.fitting.sample_shape import Samples
+from dxt_replay.replay.fitting.sample_size import modal
+from dxt_replay.replay.fitting.step_times import computation
 
 
 def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> tuple[Estimate, ...]:

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.workloads.description import READINGS, Reading, Workload
-from profiler_merge.workloads.workload_keys import KEYS
-from profiler_merge.workloads.workload_values import workload_from_values
-from replay.fitting.data_files import DataFiles, data_files
-from replay.fitting.estimate import Estimate, Unexpressed
-from replay.fitting.evaluations import evaluations
-from replay.fitting.loader import Loader, loader
-from replay.fitting.observation import Observation, own_cost_ns
-from replay.fitting.pipeline import elements_per_step
-from replay.fitting.record import overhead_bytes, record
-from replay.fitting.sample_shape import Samples, samples
-from replay.fitting.saves import Saves, saves
-from replay.fitting.step_times import computation, compute_ns, preparation_ns
-from replay.fitting.unexpressed import unexpressed
-from traces.errors import CaptureError, UsageError
-from traces.units import NS_PER_S
+from dxt_replay.profiler_merge.workloads.description import READINGS, Reading, Workload
+from dxt_replay.profiler_merge.workloads.workload_keys import KEYS
+from dxt_replay.profiler_merge.workloads.workload_values import workload_from_values
+from dxt_replay.replay.fitting.data_files import DataFiles, data_files
+from dxt_replay.replay.fitting.estimate import Estimate, Unexpressed
+from dxt_replay.replay.fitting.evaluations import evaluations
+from dxt_replay.replay.fitting.loader import Loader, loader
+from dxt_replay.replay.fitting.observation import Observation, own_cost_ns
+from dxt_replay.replay.fitting.pipeline import elements_per_step
+from dxt_replay.replay.fitting.record import overhead_bytes, record
+from dxt_replay.replay.fitting.sample_shape import Samples, samples
+from dxt_replay.replay.fitting.saves import Saves, saves
+from dxt_replay.replay.fitting.step_times import computation, compute_ns, preparation_ns
+from dxt_replay.replay.fitting.unexpressed import unexpressed
+from dxt_replay.traces.errors import CaptureError, UsageError
+from dxt_replay.traces.units import NS_PER_S
 
 MIN_PREPARATION_S = 1e-6
 """Preparation of a sample below which DLIO is given none."""

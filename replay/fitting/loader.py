@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.workloads.description import Framework
-from replay.fitting.data_files import DataFiles
-from replay.fitting.estimate import Estimate
-from replay.fitting.observation import Observation, RankReads
-from replay.fitting.pipeline import batches_ahead
-from replay.fitting.sample_shape import Samples
-from replay.fitting.sample_size import runs_of
+from dxt_replay.profiler_merge.workloads.description import Framework
+from dxt_replay.replay.fitting.data_files import DataFiles
+from dxt_replay.replay.fitting.estimate import Estimate
+from dxt_replay.replay.fitting.observation import Observation, RankReads
+from dxt_replay.replay.fitting.pipeline import batches_ahead
+from dxt_replay.replay.fitting.sample_shape import Samples
+from dxt_replay.replay.fitting.sample_size import runs_of
 
 IN_ORDER = 0.9
 """Share of the samples that lie behind the one before, from which on they are read in order."""

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.feed import containing
-from replay.causal.model import LoopModel
-from replay.causal.paced_ranks import Steps, rank_loop, rank_rows
-from replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
-from replay.plan.chosen_layers import LayerChoice
-from replay.plan.pacing import Pace
-from replay.plan.plan_row import NO_EVENT, OperationBatch
-from replay.plan.survey import spans_by_rank
-from replay.ranks.comm import Solo
-from replay.run.context import choose_layers_together, derive_context
-from traces.part import Part
-from traces.schema import OPS, READ, SPAN_KINDS, WRITE, codes
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
+from dxt_replay.replay.causal.feed import containing
+from dxt_replay.replay.causal.model import LoopModel
+from dxt_replay.replay.causal.paced_ranks import Steps, rank_loop, rank_rows
+from dxt_replay.replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch
+from dxt_replay.replay.plan.survey import spans_by_rank
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.run.context import choose_layers_together, derive_context
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, WRITE, codes
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 
 MOST_RANKS = 8
 """Ranks whose training loops are looked at."""

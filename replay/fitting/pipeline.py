@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.training_loop import PIPELINE, TrainingLoop
-from traces.schema import codes
+from dxt_replay.replay.causal.training_loop import PIPELINE, TrainingLoop
+from dxt_replay.traces.schema import codes
 
 MIN_STEPS = 40
 """Steps from which on elements for each step are counted: fewer show the filling of buffers above all."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profiler_merge.workloads.data_set_files import data_set_files
-from profiler_merge.workloads.description import Dataset, Format, Workload
-from replay.fitting.data_files import DataFiles
-from replay.fitting.estimate import Estimate, relative
-from replay.fitting.observation import Observation
-from replay.fitting.sample_shape import Samples
-from replay.fitting.sample_size import IMAGES, is_data, modal
+from dxt_replay.profiler_merge.workloads.data_set_files import data_set_files
+from dxt_replay.profiler_merge.workloads.description import Dataset, Format, Workload
+from dxt_replay.replay.fitting.data_files import DataFiles
+from dxt_replay.replay.fitting.estimate import Estimate, relative
+from dxt_replay.replay.fitting.observation import Observation
+from dxt_replay.replay.fitting.sample_shape import Samples
+from dxt_replay.replay.fitting.sample_size import IMAGES, is_data, modal
 
 _IMAGE_PIECE_BYTES = 1 << 16
 _BLOCK_BYTES = 4096

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.fitting.data_files import DataFiles
-from replay.fitting.estimate import Estimate, relative
-from replay.fitting.observation import Observation
-from replay.fitting.sample_size import SampleSize, sample_size
+from dxt_replay.replay.fitting.data_files import DataFiles
+from dxt_replay.replay.fitting.estimate import Estimate, relative
+from dxt_replay.replay.fitting.observation import Observation
+from dxt_replay.replay.fitting.sample_size import SampleSize, sample_size
 
 LOADED_AT_ONCE = 0.1
 """Share of the steps within which all reads lie, up to which the data set counts as loaded before training."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.fitting.data_files import DataFiles
-from replay.fitting.observation import Observation, RankReads
+from dxt_replay.replay.fitting.data_files import DataFiles
+from dxt_replay.replay.fitting.observation import Observation, RankReads
 
 IMAGES = ("jpeg", "png")
 """DLIO's formats whose files hold one sample each."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler_merge.workloads.checkpoint_files import saving, shards_of_rank
-from profiler_merge.workloads.description import Framework, Model, Workload
-from replay.fitting.estimate import Estimate
-from replay.fitting.observation import BEFORE, SAVING, Observation, RankReads
-from replay.fitting.sample_shape import Samples
-from traces.schema import WRITE
-from traces.units import format_bytes
+from dxt_replay.profiler_merge.workloads.checkpoint_files import saving, shards_of_rank
+from dxt_replay.profiler_merge.workloads.description import Framework, Model, Workload
+from dxt_replay.replay.fitting.estimate import Estimate
+from dxt_replay.replay.fitting.observation import BEFORE, SAVING, Observation, RankReads
+from dxt_replay.replay.fitting.sample_shape import Samples
+from dxt_replay.traces.schema import WRITE
+from dxt_replay.traces.units import format_bytes
 
 _OF_ONE = re.compile(r"global_epoch\d+_step\d+")
 """The folder that DLIO makes for each checkpoint."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, EVALUATION, FETCH
-from replay.fitting.estimate import Estimate
-from replay.fitting.observation import RankReads
-from traces.measures.distribution import Distribution
-from traces.measures.intervals import Intervals
-from traces.units import NS_PER_S
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, EVALUATION, FETCH
+from dxt_replay.replay.fitting.estimate import Estimate
+from dxt_replay.replay.fitting.observation import RankReads
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.units import NS_PER_S
 
 DRAWS = 20_000
 """Values drawn of each family that times are compared with."""

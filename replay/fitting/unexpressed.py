@@ -6,11 +6,11 @@ import os
 
 import numpy as np
 
-from replay.fitting.data_files import DataFiles
-from replay.fitting.estimate import Unexpressed
-from replay.fitting.observation import BEFORE, SAVING, Observation
-from replay.fitting.saves import Saves
-from traces.schema import READ, WRITE
+from dxt_replay.replay.fitting.data_files import DataFiles
+from dxt_replay.replay.fitting.estimate import Unexpressed
+from dxt_replay.replay.fitting.observation import BEFORE, SAVING, Observation
+from dxt_replay.replay.fitting.saves import Saves
+from dxt_replay.traces.schema import READ, WRITE
 
 MARKS = "dxt-anchor"
 """How the names of the files begin into which a recorded job writes the marks that align its clocks."""

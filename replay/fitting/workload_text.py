@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.fitting.estimate import Estimate
+from dxt_replay.replay.fitting.estimate import Estimate
 
 WIDTH = 120
 """Columns of the comment at the top."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from functools import lru_cache
 
-from traces.errors import ReplayError
+from dxt_replay.traces.errors import ReplayError
 
 _BLOCK_BYTES = 65535
 _BLOCK_HEAD = 5

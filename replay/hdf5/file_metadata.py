@@ -14,8 +14,8 @@ from math import prod
 
 import numpy as np
 
-from replay.hdf5.compressed_chunks import largest_stored, smallest_stored
-from replay.hdf5.layout import SUPERBLOCK_BYTES, DatasetLayout, Hdf5Layout
+from dxt_replay.replay.hdf5.compressed_chunks import largest_stored, smallest_stored
+from dxt_replay.replay.hdf5.layout import SUPERBLOCK_BYTES, DatasetLayout, Hdf5Layout
 
 _UNDEFINED = (1 << 64) - 1
 _GROUP_LEAF_K, _GROUP_NODE_K, _CHUNK_K = 4, 16, 32

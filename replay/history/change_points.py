@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from replay.regression.rank_sum import exceeding
+from dxt_replay.replay.regression.rank_sum import exceeding
 
 _NEVER = 2.0
 

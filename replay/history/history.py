@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from replay.history.record_files import FoundRecords
-from replay.history.series import Series, series_of
-from replay.regression.interval_verdict import Rule
-from replay.regression.result_sentence import change_text, interval_text
-from replay.regression.run_metrics import METRICS
-from traces.units import format_counted
+from dxt_replay.replay.history.record_files import FoundRecords
+from dxt_replay.replay.history.series import Series, series_of
+from dxt_replay.replay.regression.interval_verdict import Rule
+from dxt_replay.replay.regression.result_sentence import change_text, interval_text
+from dxt_replay.replay.regression.run_metrics import METRICS
+from dxt_replay.traces.units import format_counted
 
 _TEST = (
     "Mann-Whitney on the logarithms of the runs, for a change of more than the threshold, each record against all "

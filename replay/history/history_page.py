@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from replay.history.history_sections import change_section, history_sections, level_section
-from replay.regression.run_metrics import METRICS
-from replay.show.page.charts import framed
-from replay.show.page.document import Part, document, load_assets
-from replay.show.page.figures import BLUE, GREEN, GREY, VERMILION, Figure
-from replay.show.page.html_tables import html_text, section_table
-from replay.show.section import Section
+from dxt_replay.replay.history.history_sections import change_section, history_sections, level_section
+from dxt_replay.replay.regression.run_metrics import METRICS
+from dxt_replay.replay.show.page.charts import framed
+from dxt_replay.replay.show.page.document import Part, document, load_assets
+from dxt_replay.replay.show.page.figures import BLUE, GREEN, GREY, VERMILION, Figure
+from dxt_replay.replay.show.page.html_tables import html_text, section_table
+from dxt_replay.replay.show.section import Section
 
 _SCRIPTS = ("inflate.js", "carried.js", "figures.js", "experiment.js")
 _MOST_POINTS = 5000

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from replay.regression.regression_sections import UNIT_TEXTS
-from replay.regression.result_sentence import change_text, interval_text
-from replay.regression.run_metrics import METRICS
-from replay.show.cells import or_dash
-from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
-from traces.text import listed
-from traces.units import format_counted
+from dxt_replay.replay.regression.regression_sections import UNIT_TEXTS
+from dxt_replay.replay.regression.result_sentence import change_text, interval_text
+from dxt_replay.replay.regression.run_metrics import METRICS
+from dxt_replay.replay.show.cells import or_dash
+from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
+from dxt_replay.traces.text import listed
+from dxt_replay.traces.units import format_counted
 
 MACHINE_CHANGED = "machine changed"
 """Instead of the verdict of a change point where the machine was another one, or was busier or quieter."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from replay.regression.experiment_record import ExperimentRecord, is_record, read_record
-from traces.errors import UsageError
-from traces.text import printable
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord, is_record, read_record
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.text import printable
 
 MOST_RECORDS = 2000
 MOST_RUNS = 100_000

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from replay.history.change_points import change_points
-from replay.regression.against_record import jitter_difference
-from replay.regression.environment_changes import hardware_changed, machine_changes, target_changes
-from replay.regression.experiment_record import ExperimentRecord
-from replay.regression.health import examine
-from replay.regression.interval_verdict import Rule
-from replay.regression.rank_sum import unpaired_ratio
-from replay.regression.run_metrics import METRICS
+from dxt_replay.replay.history.change_points import change_points
+from dxt_replay.replay.regression.against_record import jitter_difference
+from dxt_replay.replay.regression.environment_changes import hardware_changed, machine_changes, target_changes
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord
+from dxt_replay.replay.regression.health import examine
+from dxt_replay.replay.regression.interval_verdict import Rule
+from dxt_replay.replay.regression.rank_sum import unpaired_ratio
+from dxt_replay.replay.regression.run_metrics import METRICS
 
 _NEAREST = 500
 """Runs on each side of a change from which its size is estimated."""

@@ -17,49 +17,49 @@ from typing import TYPE_CHECKING, Any
 from .packages import ForeignPackageError, check_packages  # relative: `replay` may be another project's
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.finding import Finding
-    from profiler_merge.analysis.named_tables import Views
-    from profiler_merge.analysis.summary import Summary
-    from profiler_merge.analysis.timeline import Timeline
-    from profiler_merge.anchor import anchor
-    from profiler_merge.export.exported import Exported
-    from profiler_merge.merge import MergeResult
-    from profiler_merge.recording import keras_recording, lightning_recording, recording
-    from profiler_merge.workloads.listing import ListedWorkload
-    from replay.archive.catalogue import Catalogue
-    from replay.archive.merge_each import MergedArchive
-    from replay.calibration.calibration import Calibration
-    from replay.causal.storage_limit import NoStorageLimitError, StorageLimit
-    from replay.fidelity.compare import Comparison
-    from replay.fidelity.noise_floor import NoiseFloor
-    from replay.fidelity.workload_verdict import Thresholds
-    from replay.history.history import History
-    from replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
-    from replay.interface.anonymizing import anonymize
-    from replay.interface.archives import catalogue, merge_each
-    from replay.interface.calibrations import calibrate
-    from replay.interface.captures import open_capture, part
-    from replay.interface.charts import FIGURES, figure
-    from replay.interface.comparisons import compare, noise_floor, regress
-    from replay.interface.descriptions import FittedWorkload, fit
-    from replay.interface.exports import FORMATS, Report, export, report
-    from replay.interface.generating import GeneratedCapture, generate, workloads
-    from replay.interface.histories import history
-    from replay.interface.merging import merge
-    from replay.interface.recordings import Recorded, record
-    from replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
-    from replay.interface.simulations import Simulated, simulate
-    from replay.interface.transforming import transform
-    from replay.interface.verifying import verify
-    from replay.interface.witnessing import compare_log, is_replay_log
-    from replay.regression.comparison import Regression
-    from replay.run.repeat import Repeats
-    from replay.run.result import RunResult
-    from replay.sharing.anonymous_capture import Anonymized
-    from replay.transform.rewrite import Transformed
-    from replay.verifying.checked import Verified
-    from replay.witness.counted_comparison import CountedComparison
-    from traces.errors import (
+    from dxt_replay.profiler_merge.analysis.finding import Finding
+    from dxt_replay.profiler_merge.analysis.named_tables import Views
+    from dxt_replay.profiler_merge.analysis.summary import Summary
+    from dxt_replay.profiler_merge.analysis.timeline import Timeline
+    from dxt_replay.profiler_merge.anchor import anchor
+    from dxt_replay.profiler_merge.export.exported import Exported
+    from dxt_replay.profiler_merge.merge import MergeResult
+    from dxt_replay.profiler_merge.recording import keras_recording, lightning_recording, recording
+    from dxt_replay.profiler_merge.workloads.listing import ListedWorkload
+    from dxt_replay.replay.archive.catalogue import Catalogue
+    from dxt_replay.replay.archive.merge_each import MergedArchive
+    from dxt_replay.replay.calibration.calibration import Calibration
+    from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, StorageLimit
+    from dxt_replay.replay.fidelity.compare import Comparison
+    from dxt_replay.replay.fidelity.noise_floor import NoiseFloor
+    from dxt_replay.replay.fidelity.workload_verdict import Thresholds
+    from dxt_replay.replay.history.history import History
+    from dxt_replay.replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
+    from dxt_replay.replay.interface.anonymizing import anonymize
+    from dxt_replay.replay.interface.archives import catalogue, merge_each
+    from dxt_replay.replay.interface.calibrations import calibrate
+    from dxt_replay.replay.interface.captures import open_capture, part
+    from dxt_replay.replay.interface.charts import FIGURES, figure
+    from dxt_replay.replay.interface.comparisons import compare, noise_floor, regress
+    from dxt_replay.replay.interface.descriptions import FittedWorkload, fit
+    from dxt_replay.replay.interface.exports import FORMATS, Report, export, report
+    from dxt_replay.replay.interface.generating import GeneratedCapture, generate, workloads
+    from dxt_replay.replay.interface.histories import history
+    from dxt_replay.replay.interface.merging import merge
+    from dxt_replay.replay.interface.recordings import Recorded, record
+    from dxt_replay.replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
+    from dxt_replay.replay.interface.simulations import Simulated, simulate
+    from dxt_replay.replay.interface.transforming import transform
+    from dxt_replay.replay.interface.verifying import verify
+    from dxt_replay.replay.interface.witnessing import compare_log, is_replay_log
+    from dxt_replay.replay.regression.comparison import Regression
+    from dxt_replay.replay.run.repeat import Repeats
+    from dxt_replay.replay.run.result import RunResult
+    from dxt_replay.replay.sharing.anonymous_capture import Anonymized
+    from dxt_replay.replay.transform.rewrite import Transformed
+    from dxt_replay.replay.verifying.checked import Verified
+    from dxt_replay.replay.witness.counted_comparison import CountedComparison
+    from dxt_replay.traces.errors import (
         AlignmentError,
         CaptureError,
         DxtReplayError,
@@ -72,55 +72,71 @@ if TYPE_CHECKING:
         UsageError,
         WorkerError,
     )
-    from traces.samples import Sample, sample
-    from traces.store.reader import Capture
-    from traces.version import VERSION
-    from traces.workers.workers import Workers
+    from dxt_replay.traces.samples import Sample, sample
+    from dxt_replay.traces.store.reader import Capture
+    from dxt_replay.traces.version import VERSION
+    from dxt_replay.traces.workers.workers import Workers
 
 _HOMES = {
-    "profiler_merge.analysis.finding": ("Finding",),
-    "profiler_merge.analysis.named_tables": ("Views",),
-    "profiler_merge.analysis.summary": ("Summary",),
-    "profiler_merge.analysis.timeline": ("Timeline",),
-    "profiler_merge.anchor": ("anchor",),
-    "profiler_merge.export.exported": ("Exported",),
-    "profiler_merge.merge": ("MergeResult",),
-    "profiler_merge.workloads.listing": ("ListedWorkload",),
-    "profiler_merge.recording": ("keras_recording", "lightning_recording", "recording"),
-    "replay.archive.catalogue": ("Catalogue",),
-    "replay.archive.merge_each": ("MergedArchive",),
-    "replay.calibration.calibration": ("Calibration",),
-    "replay.fidelity.compare": ("Comparison",),
-    "replay.fidelity.noise_floor": ("NoiseFloor",),
-    "replay.fidelity.workload_verdict": ("Thresholds",),
-    "replay.interface.analyses": ("TABLES", "findings", "storage_limit", "summary", "table", "tables", "timeline"),
-    "replay.interface.anonymizing": ("anonymize",),
-    "replay.interface.archives": ("catalogue", "merge_each"),
-    "replay.interface.calibrations": ("calibrate",),
-    "replay.causal.storage_limit": ("NoStorageLimitError", "StorageLimit"),
-    "replay.interface.captures": ("open_capture", "part"),
-    "replay.interface.comparisons": ("compare", "noise_floor", "regress"),
-    "replay.interface.descriptions": ("FittedWorkload", "fit"),
-    "replay.interface.exports": ("FORMATS", "Report", "export", "report"),
-    "replay.interface.charts": ("FIGURES", "figure"),
-    "replay.interface.generating": ("GeneratedCapture", "generate", "workloads"),
-    "replay.history.history": ("History",),
-    "replay.interface.histories": ("history",),
-    "replay.interface.merging": ("merge",),
-    "replay.interface.recordings": ("Recorded", "record"),
-    "replay.interface.replays": ("RunChoices", "Staged", "explain", "run", "run_repeatedly", "stage", "unstage"),
-    "replay.interface.simulations": ("Simulated", "simulate"),
-    "replay.interface.transforming": ("transform",),
-    "replay.interface.verifying": ("verify",),
-    "replay.interface.witnessing": ("compare_log", "is_replay_log"),
-    "replay.regression.comparison": ("Regression",),
-    "replay.run.repeat": ("Repeats",),
-    "replay.run.result": ("RunResult",),
-    "replay.sharing.anonymous_capture": ("Anonymized",),
-    "replay.transform.rewrite": ("Transformed",),
-    "replay.verifying.checked": ("Verified",),
-    "replay.witness.counted_comparison": ("CountedComparison",),
-    "traces.errors": (
+    "dxt_replay.profiler_merge.analysis.finding": ("Finding",),
+    "dxt_replay.profiler_merge.analysis.named_tables": ("Views",),
+    "dxt_replay.profiler_merge.analysis.summary": ("Summary",),
+    "dxt_replay.profiler_merge.analysis.timeline": ("Timeline",),
+    "dxt_replay.profiler_merge.anchor": ("anchor",),
+    "dxt_replay.profiler_merge.export.exported": ("Exported",),
+    "dxt_replay.profiler_merge.merge": ("MergeResult",),
+    "dxt_replay.profiler_merge.workloads.listing": ("ListedWorkload",),
+    "dxt_replay.profiler_merge.recording": ("keras_recording", "lightning_recording", "recording"),
+    "dxt_replay.replay.archive.catalogue": ("Catalogue",),
+    "dxt_replay.replay.archive.merge_each": ("MergedArchive",),
+    "dxt_replay.replay.calibration.calibration": ("Calibration",),
+    "dxt_replay.replay.fidelity.compare": ("Comparison",),
+    "dxt_replay.replay.fidelity.noise_floor": ("NoiseFloor",),
+    "dxt_replay.replay.fidelity.workload_verdict": ("Thresholds",),
+    "dxt_replay.replay.interface.analyses": (
+        "TABLES",
+        "findings",
+        "storage_limit",
+        "summary",
+        "table",
+        "tables",
+        "timeline",
+    ),
+    "dxt_replay.replay.interface.anonymizing": ("anonymize",),
+    "dxt_replay.replay.interface.archives": ("catalogue", "merge_each"),
+    "dxt_replay.replay.interface.calibrations": ("calibrate",),
+    "dxt_replay.replay.causal.storage_limit": ("NoStorageLimitError", "StorageLimit"),
+    "dxt_replay.replay.interface.captures": ("open_capture", "part"),
+    "dxt_replay.replay.interface.comparisons": ("compare", "noise_floor", "regress"),
+    "dxt_replay.replay.interface.descriptions": ("FittedWorkload", "fit"),
+    "dxt_replay.replay.interface.exports": ("FORMATS", "Report", "export", "report"),
+    "dxt_replay.replay.interface.charts": ("FIGURES", "figure"),
+    "dxt_replay.replay.interface.generating": ("GeneratedCapture", "generate", "workloads"),
+    "dxt_replay.replay.history.history": ("History",),
+    "dxt_replay.replay.interface.histories": ("history",),
+    "dxt_replay.replay.interface.merging": ("merge",),
+    "dxt_replay.replay.interface.recordings": ("Recorded", "record"),
+    "dxt_replay.replay.interface.replays": (
+        "RunChoices",
+        "Staged",
+        "explain",
+        "run",
+        "run_repeatedly",
+        "stage",
+        "unstage",
+    ),
+    "dxt_replay.replay.interface.simulations": ("Simulated", "simulate"),
+    "dxt_replay.replay.interface.transforming": ("transform",),
+    "dxt_replay.replay.interface.verifying": ("verify",),
+    "dxt_replay.replay.interface.witnessing": ("compare_log", "is_replay_log"),
+    "dxt_replay.replay.regression.comparison": ("Regression",),
+    "dxt_replay.replay.run.repeat": ("Repeats",),
+    "dxt_replay.replay.run.result": ("RunResult",),
+    "dxt_replay.replay.sharing.anonymous_capture": ("Anonymized",),
+    "dxt_replay.replay.transform.rewrite": ("Transformed",),
+    "dxt_replay.replay.verifying.checked": ("Verified",),
+    "dxt_replay.replay.witness.counted_comparison": ("CountedComparison",),
+    "dxt_replay.traces.errors": (
         "AlignmentError",
         "CaptureError",
         "DxtReplayError",
@@ -133,10 +149,10 @@ _HOMES = {
         "UsageError",
         "WorkerError",
     ),
-    "traces.samples": ("Sample", "sample"),
-    "traces.store.reader": ("Capture",),
-    "traces.version": ("VERSION",),
-    "traces.workers.workers": ("Workers",),
+    "dxt_replay.traces.samples": ("Sample", "sample"),
+    "dxt_replay.traces.store.reader": ("Capture",),
+    "dxt_replay.traces.version": ("VERSION",),
+    "dxt_replay.traces.workers.workers": ("Workers",),
 }
 """Module -> public names that it defines."""
 

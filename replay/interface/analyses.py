@@ -6,21 +6,21 @@ import dataclasses
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from replay.interface.captures import CaptureOrPath, held, opened, part
-from replay.interface.merging import PathMaps, path_maps
-from traces.errors import UsageError
-from traces.store.reader import Capture
-from traces.workers.workers import Work, workers_of
+from dxt_replay.replay.interface.captures import CaptureOrPath, held, opened, part
+from dxt_replay.replay.interface.merging import PathMaps, path_maps
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from profiler_merge.analysis.finding import Finding
-    from profiler_merge.analysis.named_tables import Views
-    from profiler_merge.analysis.summary import Summary
-    from profiler_merge.analysis.timeline import Timeline
-    from replay.causal.storage_limit import NoStorageLimitError, StorageLimit
+    from dxt_replay.profiler_merge.analysis.finding import Finding
+    from dxt_replay.profiler_merge.analysis.named_tables import Views
+    from dxt_replay.profiler_merge.analysis.summary import Summary
+    from dxt_replay.profiler_merge.analysis.timeline import Timeline
+    from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, StorageLimit
 
 ANALYSES = (
     "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files",
@@ -46,7 +46,7 @@ def summary(capture: CaptureOrPath, *, executor: Work = None) -> Summary:
     Totals count what was traced, once per file where several layers recorded it. `executor`: who shares the work.
     Raises: CaptureError when the capture is damaged.
     """
-    from profiler_merge.analysis.summary import summarise
+    from dxt_replay.profiler_merge.analysis.summary import summarise
 
     with opened(capture) as source:
         return summarise(source, workers=workers_of(executor))
@@ -62,9 +62,9 @@ def storage_limit(capture: CaptureOrPath, *, curve: bool = False) -> StorageLimi
     Raises: NoStorageLimitError (a ReplayError) with the reason where it cannot be worked out; CaptureError when the
     capture is damaged.
     """
-    from profiler_merge.analysis.steady_loop import waits_are_real
-    from replay.causal.storage_limit import NoStorageLimitError
-    from replay.causal.storage_limit import storage_limit as work_out
+    from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
+    from dxt_replay.replay.causal.storage_limit import NoStorageLimitError
+    from dxt_replay.replay.causal.storage_limit import storage_limit as work_out
 
     with opened(capture) as source:
         if not waits_are_real(source.info):
@@ -82,9 +82,9 @@ def table(capture: CaptureOrPath, name: str, *, maps: PathMaps | None = None, ex
     which could not be opened, and why.
     Raises: UsageError for another name; CaptureError when the capture is damaged.
     """
-    from profiler_merge.analysis.named_tables import summary_table
-    from profiler_merge.analysis.rank_files import RankFiles
-    from profiler_merge.analysis.table_formats import to_pandas
+    from dxt_replay.profiler_merge.analysis.named_tables import summary_table
+    from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
+    from dxt_replay.profiler_merge.analysis.table_formats import to_pandas
 
     if name not in TABLES:
         raise UsageError(f"{name!r} is not a table: choose {', '.join(TABLES)}")
@@ -121,11 +121,11 @@ def tables(
     `compat_vanidl`: count as VaniDL does. `executor`: who shares the work.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
-    from profiler_merge.analysis.durations import VANIDL_EXCLUDES, recorded_durations, vanidl_durations
-    from profiler_merge.analysis.named_tables import STORAGE_LIMIT, views
-    from profiler_merge.analysis.timeline import DEFAULT_BINS
-    from replay.twin.placement import locate
-    from traces.units import parse_duration_ns
+    from dxt_replay.profiler_merge.analysis.durations import VANIDL_EXCLUDES, recorded_durations, vanidl_durations
+    from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT, views
+    from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS
+    from dxt_replay.replay.twin.placement import locate
+    from dxt_replay.traces.units import parse_duration_ns
 
     rules = path_maps(maps)
     # Not opened for a time only: the table "rank-files" is read from the capture when it is used.
@@ -151,8 +151,8 @@ def limit_of(capture: Capture, *, curve: bool) -> StorageLimit | NoStorageLimitE
     """`storage_limit`, or why it is not known; None for a capture in which no training waits."""
     import pyarrow.compute as pc
 
-    from profiler_merge.analysis.steady_loop import waits_are_real
-    from replay.causal.storage_limit import NoStorageLimitError
+    from dxt_replay.profiler_merge.analysis.steady_loop import waits_are_real
+    from dxt_replay.replay.causal.storage_limit import NoStorageLimitError
 
     if not waits_are_real(capture.info) or not pc.any(pc.equal(capture.spans["kind"], "step")).as_py():
         return None
@@ -164,8 +164,8 @@ def limit_of(capture: Capture, *, curve: bool) -> StorageLimit | NoStorageLimitE
 
 def limit_table(limit: StorageLimit | NoStorageLimitError | None) -> pa.Table:
     """The curves as rows of the table storage-limit; none where they are not known."""
-    from profiler_merge.analysis.named_tables import STORAGE_LIMIT_SCHEMA
-    from profiler_merge.analysis.table_formats import table_of
+    from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT_SCHEMA
+    from dxt_replay.profiler_merge.analysis.table_formats import table_of
 
     points = getattr(limit, "points", ())
     return table_of(map(dataclasses.asdict, points), STORAGE_LIMIT_SCHEMA)
@@ -174,7 +174,7 @@ def limit_table(limit: StorageLimit | NoStorageLimitError | None) -> pa.Table:
 def _stored_table(capture: Capture, name: str) -> pa.Table:
     import pyarrow as pa
 
-    from traces.schema import OPS_SCHEMA
+    from dxt_replay.traces.schema import OPS_SCHEMA
 
     if name == "spans":
         return capture.spans
@@ -189,7 +189,7 @@ def findings(capture: CaptureOrPath, *, executor: Work = None) -> tuple[Finding,
 
     Raises: CaptureError when the capture is damaged.
     """
-    from profiler_merge.analysis.findings import findings as find
+    from dxt_replay.profiler_merge.analysis.findings import findings as find
 
     with opened(capture) as source:
         return find(source, workers_of(executor))
@@ -210,8 +210,8 @@ def timeline(
 
     Raises: UsageError for too many bins; CaptureError when the capture is damaged.
     """
-    from profiler_merge.analysis import timeline as module
-    from traces.units import parse_duration_ns
+    from dxt_replay.profiler_merge.analysis import timeline as module
+    from dxt_replay.traces.units import parse_duration_ns
 
     width = None if bin is None else parse_duration_ns(bin, "bin (--bin)")
     count = module.DEFAULT_BINS if bins is None else bins

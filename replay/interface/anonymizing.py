@@ -6,12 +6,12 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.interface.captures import CaptureOrPath, opened
-from replay.interface.merging import PathLike
-from traces.errors import UsageError
+from dxt_replay.replay.interface.captures import CaptureOrPath, opened
+from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from replay.sharing.anonymous_capture import Anonymized
+    from dxt_replay.replay.sharing.anonymous_capture import Anonymized
 
 _KEY_BYTES = 32
 
@@ -29,7 +29,7 @@ def anonymize(
 
     Raises: UsageError for an empty key; TargetError for `output`.
     """
-    from replay.sharing.anonymous_capture import anonymize_capture
+    from dxt_replay.replay.sharing.anonymous_capture import anonymize_capture
 
     secret = secrets.token_bytes(_KEY_BYTES) if key is None else key.encode() if isinstance(key, str) else key
     if not secret:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.interface.merging import PathLike, several
-from traces.workers.workers import Work, workers_of
+from dxt_replay.replay.interface.merging import PathLike, several
+from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
-    from replay.archive.catalogue import Catalogue
-    from replay.archive.merge_each import MergedArchive
+    from dxt_replay.replay.archive.catalogue import Catalogue
+    from dxt_replay.replay.archive.merge_each import MergedArchive
 
 OnJob = Callable[[int, int], None]
 """Called after each job with the number of jobs that are done, and of all."""
@@ -39,9 +39,9 @@ def merge_each(
     all again. The other options are those of `merge`; `executor`: who shares the work.
     Raises: LogError for a folder without logs; UsageError where two jobs would have one capture.
     """
-    from profiler_merge.merge import MergeOptions
-    from replay.archive import merge_each as merging
-    from replay.archive.archive_jobs import archive_jobs
+    from dxt_replay.profiler_merge.merge import MergeOptions
+    from dxt_replay.replay.archive import merge_each as merging
+    from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
     options = MergeOptions(
         exclude=tuple(exclude),
@@ -70,8 +70,8 @@ def catalogue(
     cannot be read is a line with its `error`. `executor`: who shares the work.
     Raises: LogError for a path with neither captures nor logs; UsageError for another column.
     """
-    from replay.archive import catalogue as lines
-    from replay.archive.archive_jobs import archive_jobs
+    from dxt_replay.replay.archive import catalogue as lines
+    from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
     lines.check_order(sort)
     archive = archive_jobs(several(paths), captures=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
-from replay.calibration.calibration import Calibration
-from replay.ranks.stopping import unwind_on_signals
-from traces.output import check_output, new_file
+from dxt_replay.replay.calibration.calibration import Calibration
+from dxt_replay.replay.ranks.stopping import unwind_on_signals
+from dxt_replay.traces.output import check_output, new_file
 
 
 def calibrate(
@@ -28,7 +28,7 @@ def calibrate(
     passed, the seconds in all, and what is being measured. All that is written below `target` is removed again.
     Raises: UsageError for a time that is too short; TargetError for a target or output that cannot be used.
     """
-    from replay.calibration.calibration import calibrate as measure
+    from dxt_replay.replay.calibration.calibration import calibrate as measure
 
     place = None if output is None else Path(output)
     if place is not None:

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.errors import CaptureError, DxtReplayError, TargetError
-from traces.part import Part
-from traces.store import reader
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
+from dxt_replay.traces.errors import CaptureError, DxtReplayError, TargetError
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store import reader
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 
 if TYPE_CHECKING:
-    from replay.ranks.comm import Communicator
+    from dxt_replay.replay.ranks.comm import Communicator
 
 Announce = Callable[[str], AbstractContextManager[None]]
 """Called with what is being done ("merging job.darshan"); the context lasts as long as the work."""
@@ -127,7 +127,7 @@ def is_log(path: Path) -> bool:
 
 def _open_stored(path: Path) -> Capture:
     """Raises: CaptureError, which names a file or folder of another kind that was given."""
-    from profiler_merge.recognise import foreign
+    from dxt_replay.profiler_merge.recognise import foreign
 
     try:
         return reader.open_capture(path)
@@ -156,7 +156,7 @@ def opened(capture: CaptureOrPath, comm: Communicator | None = None, output: Pat
     written is a place that all nodes share, unlike the system's temporary directory.
     Raises: CaptureError, LogError, TargetError; KeyboardInterrupt and Terminated where a log was merged.
     """
-    from replay.ranks.comm import Solo, together
+    from dxt_replay.replay.ranks.comm import Solo, together
 
     if isinstance(capture, Capture):
         yield capture
@@ -179,8 +179,8 @@ def _merged(
 
     The first process removes the directory, and so does any other that is about to end all.
     """
-    from replay.ranks.comm import Solo, first_does, is_known_to_all, together
-    from replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.ranks.comm import Solo, first_does, is_known_to_all, together
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
 
     comm = comm or Solo()
     kept: list[bool] = []
@@ -216,8 +216,8 @@ def _temporary_name(output: Path | None) -> Path:
 
 def _merge(log: Path, capture: Path, announce: Announce) -> None:
     """Merge into a directory that is made for it. Raises: LogError, TargetError."""
-    from profiler_merge.darshan.job_logs import find_logs
-    from profiler_merge.merge import merge
+    from dxt_replay.profiler_merge.darshan.job_logs import find_logs
+    from dxt_replay.profiler_merge.merge import merge
 
     try:
         capture.parent.mkdir(mode=0o700)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from replay.interface.captures import CaptureOrPath, opened
-from traces.errors import MissingDependencyError, UsageError
+from dxt_replay.replay.interface.captures import CaptureOrPath, opened
+from dxt_replay.traces.errors import MissingDependencyError, UsageError
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from traces.store.reader import Capture
+    from dxt_replay.traces.store.reader import Capture
 
 Drawing = dict[str, Any]
 """A figure as plotly's plain dictionary: `data` and `layout`."""
@@ -41,31 +41,31 @@ def figure(capture: CaptureOrPath, name: str) -> Figure:
 
 
 def _bandwidth(capture: Capture) -> Drawing:
-    from profiler_merge.analysis.overview import COURSE_BINS
-    from profiler_merge.analysis.timeline import timeline
-    from replay.show.page.figures import course_figure
+    from dxt_replay.profiler_merge.analysis.overview import COURSE_BINS
+    from dxt_replay.profiler_merge.analysis.timeline import timeline
+    from dxt_replay.replay.show.page.figures import course_figure
 
     return course_figure(timeline(capture, bins=COURSE_BINS), 0)
 
 
 def _heat(capture: Capture) -> Drawing:
-    from profiler_merge.analysis.overview import HEAT_BINS
-    from profiler_merge.analysis.timeline import timeline
-    from replay.show.page.figures import heat_figure
+    from dxt_replay.profiler_merge.analysis.overview import HEAT_BINS
+    from dxt_replay.profiler_merge.analysis.timeline import timeline
+    from dxt_replay.replay.show.page.figures import heat_figure
 
     return heat_figure(timeline(capture, bins=HEAT_BINS, per_rank=True), 0)
 
 
 def _sizes(capture: Capture) -> Drawing:
-    from profiler_merge.analysis.sizes import request_sizes
-    from replay.show.page.figures import sizes_figure
+    from dxt_replay.profiler_merge.analysis.sizes import request_sizes
+    from dxt_replay.replay.show.page.figures import sizes_figure
 
     return sizes_figure(request_sizes(capture).powers())
 
 
 def _steps(capture: Capture) -> Drawing:
-    from profiler_merge.analysis.overlap import overlap
-    from replay.show.page.figures import steps_figure
+    from dxt_replay.profiler_merge.analysis.overlap import overlap
+    from dxt_replay.replay.show.page.figures import steps_figure
 
     steps = overlap(capture).steps
     if not steps.num_rows:
@@ -74,8 +74,8 @@ def _steps(capture: Capture) -> Drawing:
 
 
 def _lag(capture: Capture) -> Drawing:
-    from replay.show.page.data import lag_course
-    from replay.show.page.figures import lag_figure
+    from dxt_replay.replay.show.page.data import lag_course
+    from dxt_replay.replay.show.page.figures import lag_figure
 
     lag = lag_course(capture)
     if lag is None:
@@ -84,8 +84,8 @@ def _lag(capture: Capture) -> Drawing:
 
 
 def _timeline(capture: Capture) -> Drawing:
-    from profiler_merge.analysis.overview import overview
-    from replay.interface.timeline_figure import timeline_figure
+    from dxt_replay.profiler_merge.analysis.overview import overview
+    from dxt_replay.replay.interface.timeline_figure import timeline_figure
 
     return timeline_figure(overview(capture, most_bars=MOST_BARS))
 

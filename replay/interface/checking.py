@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.interface.replays import RunChoices, run, stage
-from traces.errors import ReplayError, TargetError
+from dxt_replay.replay.interface.replays import RunChoices, run, stage
+from dxt_replay.traces.errors import ReplayError, TargetError
 
 if TYPE_CHECKING:
-    from traces.store.reader import Capture
+    from dxt_replay.traces.store.reader import Capture
 
 NAME = ".dxt-replay-check-"
 """How the name of the directory of a check begins; a random number follows."""
@@ -21,8 +21,8 @@ def replayed_ns(part: Capture, target: Path, choices: RunChoices) -> int:
 
     Raises: TargetError where its files do not fit; ReplayError where operations fail.
     """
-    from replay.calibration.scratch import scratch_below
-    from replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.calibration.scratch import scratch_below
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
 
     with unwind_on_signals(), scratch_below(target, NAME, "a check") as scratch:
         twin = target

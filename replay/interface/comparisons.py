@@ -9,24 +9,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.interface.captures import CaptureOrPath, opened
-from replay.interface.merging import PathLike, PathMaps
-from replay.interface.replays import RunChoices, pacing_of, run_options
-from traces.output import check_output, new_file
-from traces.workers.workers import Work, workers_of
+from dxt_replay.replay.interface.captures import CaptureOrPath, opened
+from dxt_replay.replay.interface.merging import PathLike, PathMaps
+from dxt_replay.replay.interface.replays import RunChoices, pacing_of, run_options
+from dxt_replay.traces.output import check_output, new_file
+from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from replay.fidelity.compare import Comparison
-    from replay.fidelity.noise_floor import NoiseFloor
-    from replay.fidelity.workload_verdict import Thresholds
-    from replay.ranks.comm import Communicator
-    from replay.regression.comparison import Regression
-    from replay.regression.experiment import Experiment
-    from replay.regression.experiment_record import ExperimentRecord
-    from replay.run.process import Progress
-    from traces.store.reader import Capture
+    from dxt_replay.replay.fidelity.compare import Comparison
+    from dxt_replay.replay.fidelity.noise_floor import NoiseFloor
+    from dxt_replay.replay.fidelity.workload_verdict import Thresholds
+    from dxt_replay.replay.ranks.comm import Communicator
+    from dxt_replay.replay.regression.comparison import Regression
+    from dxt_replay.replay.regression.experiment import Experiment
+    from dxt_replay.replay.regression.experiment_record import ExperimentRecord
+    from dxt_replay.replay.run.process import Progress
+    from dxt_replay.traces.store.reader import Capture
 
 RunPair = tuple[CaptureOrPath, CaptureOrPath]
 """Two runs of one job."""
@@ -51,9 +51,9 @@ def compare(
     Raises: UsageError for two captures in the wrong order or that are not source and replay, and for a pair that is
     not of this job; CaptureError.
     """
-    from replay.fidelity.compare import THRESHOLDS
-    from replay.fidelity.compare import compare as compare_captures
-    from traces.store.relation import check_pair
+    from dxt_replay.replay.fidelity.compare import THRESHOLDS
+    from dxt_replay.replay.fidelity.compare import compare as compare_captures
+    from dxt_replay.traces.store.relation import check_pair
 
     with ExitStack() as stack:
         recorded, replayed = (stack.enter_context(opened(side)) for side in (source, replay))
@@ -82,8 +82,8 @@ def noise_floor(*pairs: RunPair) -> NoiseFloor:
 
 def floor_of(stack: ExitStack, pairs: Sequence[RunPair], *compared: Capture) -> NoiseFloor:
     """`compared`: the source and the replay that the floor is for, or nothing."""
-    from replay.fidelity.floor_pairs import check_paces
-    from replay.fidelity.floor_pairs import noise_floor as of_pairs
+    from dxt_replay.replay.fidelity.floor_pairs import check_paces
+    from dxt_replay.replay.fidelity.floor_pairs import noise_floor as of_pairs
 
     runs = [(stack.enter_context(opened(first)), stack.enter_context(opened(second))) for first, second in pairs]
     for replay in compared[1:]:
@@ -126,12 +126,12 @@ def regress(
 
     Raises: UsageError for numbers out of range, or a record of other work; TargetError; ReplayError.
     """
-    from replay.ranks.comm import first_does, together
-    from replay.ranks.mpi_world import connect
-    from replay.ranks.stopping import unwind_on_signals
-    from replay.regression import experiment as module
-    from replay.regression.experiment_record import read_record
-    from replay.regression.interval_verdict import Rule
+    from dxt_replay.replay.ranks.comm import first_does, together
+    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.ranks.stopping import unwind_on_signals
+    from dxt_replay.replay.regression import experiment as module
+    from dxt_replay.replay.regression.experiment_record import read_record
+    from dxt_replay.replay.regression.interval_verdict import Rule
 
     comm = comm or connect()
     keep = None if output is None else Path(output)
@@ -176,7 +176,7 @@ def regress(
 
 def _write_record(result: Regression | None, path: Path, *, force: bool) -> None:
     """Raises: TargetError."""
-    from replay.regression.recorded_result import record_of
+    from dxt_replay.replay.regression.recorded_result import record_of
 
     assert result is not None
     with new_file(path, force=force) as stream:

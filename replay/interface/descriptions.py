@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.interface.captures import CaptureOrPath, opened
-from replay.interface.merging import PathLike
-from replay.interface.replays import check_profiled
+from dxt_replay.replay.interface.captures import CaptureOrPath, opened
+from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.replay.interface.replays import check_profiled
 
 if TYPE_CHECKING:
-    from profiler_merge.workloads.description import Reading, Workload
-    from replay.fitting.closeness import Closeness
-    from replay.fitting.fitted import Fit
-    from replay.fitting.observation import Observation
-    from traces.store.reader import Capture
+    from dxt_replay.profiler_merge.workloads.description import Reading, Workload
+    from dxt_replay.replay.fitting.closeness import Closeness
+    from dxt_replay.replay.fitting.fitted import Fit
+    from dxt_replay.replay.fitting.observation import Observation
+    from dxt_replay.traces.store.reader import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +72,11 @@ def fit(
 
     Raises: UsageError when the capture has no training steps; CaptureError when the loop neither reads nor saves.
     """
-    from replay.fitting.closeness import table_lines
-    from replay.fitting.fitted import fit as fit_observed
-    from replay.fitting.observation import observe
-    from replay.fitting.workload_text import workload_text
-    from traces.output import check_output, new_file
+    from dxt_replay.replay.fitting.closeness import table_lines
+    from dxt_replay.replay.fitting.fitted import fit as fit_observed
+    from dxt_replay.replay.fitting.observation import observe
+    from dxt_replay.replay.fitting.workload_text import workload_text
+    from dxt_replay.traces.output import check_output, new_file
 
     place = Path(output)
     check_output(place, force=force)
@@ -104,9 +104,9 @@ def fit(
 
 def _closeness(source: Capture, seen: Observation, found: Fit, workload: Workload) -> Closeness:
     """How near the capture is that the description generates at as many ranks, on a device like the capture's."""
-    from profiler_merge.workloads.generation import generate
-    from replay.fitting.closeness import closeness, device_of
-    from traces.store.reader import open_capture
+    from dxt_replay.profiler_merge.workloads.generation import generate
+    from dxt_replay.replay.fitting.closeness import closeness, device_of
+    from dxt_replay.traces.store.reader import open_capture
 
     with tempfile.TemporaryDirectory(prefix="dxt-replay-fit-") as folder:
         place = Path(folder) / "generated.capture"

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.interface.captures import CaptureOrPath, opened
-from replay.interface.comparisons import RunPair, floor_of
-from replay.interface.merging import PathLike
-from traces.errors import UsageError
-from traces.part import Part
-from traces.store.part_capture import part_of, part_replayed
-from traces.store.relation import Relation, check_pair
-from traces.workers.workers import Work, Workers, workers_of
+from dxt_replay.replay.interface.captures import CaptureOrPath, opened
+from dxt_replay.replay.interface.comparisons import RunPair, floor_of
+from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of, part_replayed
+from dxt_replay.traces.store.relation import Relation, check_pair
+from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.overview import Overview
-    from profiler_merge.export.exported import Exported
-    from replay.fidelity.noise_floor import NoiseFloor
-    from traces.store.reader import Capture
+    from dxt_replay.profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.export.exported import Exported
+    from dxt_replay.replay.fidelity.noise_floor import NoiseFloor
+    from dxt_replay.traces.store.reader import Capture
 
 FORMATS = ("darshan", "chrome", "csv", "fio")
 """Formats that `export` writes."""
@@ -70,7 +70,7 @@ def report(
     Raises: UsageError when the two are not source and replay, for a window of time of two captures, or a `floor` that
     is not of this job; TargetError for `output`; MissingDependencyError without plotly.
     """
-    from traces.output import check_output, new_file
+    from dxt_replay.traces.output import check_output, new_file
 
     if replay is not None and chosen.is_window:
         raise UsageError("--from and --until are times of one capture: leave them out where there are two")
@@ -93,16 +93,16 @@ def report(
 
 
 def _page(source: Capture, chosen: Part, workers: Workers) -> str:
-    from replay.show.page.html import report_page
+    from dxt_replay.replay.show.page.html import report_page
 
     return report_page(_overview(part_of(source, chosen), 1, workers))
 
 
 def _overview(capture: Capture, captures: int, workers: Workers) -> Overview:
     """What a page shows of a capture, with what storage costs its training; with two on it, each has half the bars."""
-    from profiler_merge.analysis.lane_bars import MOST_BARS
-    from profiler_merge.analysis.overview import overview
-    from replay.interface.analyses import limit_of, limit_table
+    from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS
+    from dxt_replay.profiler_merge.analysis.overview import overview
+    from dxt_replay.replay.interface.analyses import limit_of, limit_table
 
     found, limit = overview(capture, most_bars=MOST_BARS // captures, workers=workers), limit_of(capture, curve=True)
     if limit is None:
@@ -116,9 +116,9 @@ def _page_of_two(
     source: Capture, replay: Capture, chosen: Part, relation: Relation, floor: NoiseFloor | None, workers: Workers
 ) -> str:
     """The page of two captures; of a source, only the part that was replayed."""
-    from replay.fidelity.compare import compare
-    from replay.show.page.data import lag_course
-    from replay.show.page.html import report_page
+    from dxt_replay.replay.fidelity.compare import compare
+    from dxt_replay.replay.show.page.data import lag_course
+    from dxt_replay.replay.show.page.html import report_page
 
     compared = source if relation is Relation.DIFFERENT else part_replayed(source, replay)
     return report_page(
@@ -160,15 +160,15 @@ def export(
     path = Path(output)
     with opened(capture) as source:
         if to == "chrome":
-            from profiler_merge.export.chrome import write_chrome
+            from dxt_replay.profiler_merge.export.chrome import write_chrome
 
             return write_chrome(source, path, force=force, workers=workers_of(executor))
         if to == "csv":
-            from profiler_merge.export.csv_rows import write_csv
+            from dxt_replay.profiler_merge.export.csv_rows import write_csv
 
             return write_csv(source, path, force=force, workers=workers_of(executor))
         if to == "darshan":
-            from profiler_merge.export.darshan_writer import write_darshan
+            from dxt_replay.profiler_merge.export.darshan_writer import write_darshan
 
             return write_darshan(source, path, dxt_version=dxt_version or 1, force=force, workers=workers_of(executor))
         assert target is not None
@@ -176,11 +176,11 @@ def export(
 
 
 def _fio(source: Capture, output: Path, target: PathLike, force: bool, workers: Workers) -> Exported:
-    from profiler_merge.export.fio import write_fio
-    from replay.plan.chosen_layers import choose_layers
-    from replay.twin.containment import resolve_target
-    from replay.twin.data_set import twin_data_set
-    from replay.twin.manifest import load_manifest
+    from dxt_replay.profiler_merge.export.fio import write_fio
+    from dxt_replay.replay.plan.chosen_layers import choose_layers
+    from dxt_replay.replay.twin.containment import resolve_target
+    from dxt_replay.replay.twin.data_set import twin_data_set
+    from dxt_replay.replay.twin.manifest import load_manifest
 
     resolved = resolve_target(Path(target))
     data = twin_data_set(source, resolved, (), load_manifest(resolved))

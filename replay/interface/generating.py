@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.interface.merging import PathLike
-from traces.errors import UsageError
-from traces.workers.workers import Work, Workers, workers_of
+from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
-    from profiler_merge.workloads.description import Workload
-    from profiler_merge.workloads.generation import Generated
-    from profiler_merge.workloads.listing import ListedWorkload
-    from profiler_merge.workloads.note import Note
+    from dxt_replay.profiler_merge.workloads.description import Workload
+    from dxt_replay.profiler_merge.workloads.generation import Generated
+    from dxt_replay.profiler_merge.workloads.listing import ListedWorkload
+    from dxt_replay.profiler_merge.workloads.note import Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +67,12 @@ def generate(
 
     Raises: UsageError for a description that is not one, or contradicts itself; TargetError for `output`.
     """
-    from profiler_merge.workloads.assumed_device import DEFAULT_DEVICE
-    from profiler_merge.workloads.consistency import check_ranks
-    from profiler_merge.workloads.description import READINGS
-    from profiler_merge.workloads.generation import generate as write_capture
-    from profiler_merge.workloads.override_text import override_text
-    from profiler_merge.workloads.workload_source import read_workload
+    from dxt_replay.profiler_merge.workloads.assumed_device import DEFAULT_DEVICE
+    from dxt_replay.profiler_merge.workloads.consistency import check_ranks
+    from dxt_replay.profiler_merge.workloads.description import READINGS
+    from dxt_replay.profiler_merge.workloads.generation import generate as write_capture
+    from dxt_replay.profiler_merge.workloads.override_text import override_text
+    from dxt_replay.profiler_merge.workloads.workload_source import read_workload
 
     chosen = next((each for each in READINGS if each == reading), None)
     if chosen is None and reading is not None:
@@ -103,6 +103,6 @@ def workloads() -> tuple[ListedWorkload, ...]:
 
         [listed.name for listed in dxt_replay.workloads() if listed.bytes < 10**9]
     """
-    from profiler_merge.workloads.listing import shipped_workloads
+    from dxt_replay.profiler_merge.workloads.listing import shipped_workloads
 
     return shipped_workloads()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.interface.merging import PathLike
+from dxt_replay.replay.interface.merging import PathLike
 
 if TYPE_CHECKING:
-    from replay.history.history import History
+    from dxt_replay.replay.history.history import History
 
 
 def history(*records: PathLike, threshold_pct: float = 5.0, alpha: float = 0.05) -> History:
@@ -21,9 +21,9 @@ def history(*records: PathLike, threshold_pct: float = 5.0, alpha: float = 0.05)
 
     Raises: UsageError for a file that is not a record, is damaged or of a newer release, and for folders without one.
     """
-    from replay.history.history import make_history
-    from replay.history.record_files import find_records
-    from replay.regression.interval_verdict import Rule
+    from dxt_replay.replay.history.history import make_history
+    from dxt_replay.replay.history.record_files import find_records
+    from dxt_replay.replay.regression.interval_verdict import Rule
 
     rule = Rule(threshold_pct=threshold_pct, alpha=alpha)
     return make_history(find_records([Path(place) for place in records]), rule)

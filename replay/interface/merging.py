@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.errors import ProfileError, UsageError
-from traces.workers.workers import Work, workers_of
+from dxt_replay.traces.errors import ProfileError, UsageError
+from dxt_replay.traces.workers.workers import Work, workers_of
 
 if TYPE_CHECKING:
-    from profiler_merge.merge import MergeResult
-    from replay.twin.placement import PathMap
+    from dxt_replay.profiler_merge.merge import MergeResult
+    from dxt_replay.replay.twin.placement import PathMap
 
 PathLike = str | os.PathLike[str]
 PathMaps = Mapping[str, PathLike] | Sequence[str]
@@ -52,9 +52,9 @@ def merge(
 
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
     """
-    from profiler_merge.merge import MergeOptions
-    from profiler_merge.merge import merge as merge_sources
-    from profiler_merge.packed_logs import unpacked
+    from dxt_replay.profiler_merge.merge import MergeOptions
+    from dxt_replay.profiler_merge.merge import merge as merge_sources
+    from dxt_replay.profiler_merge.packed_logs import unpacked
 
     if maps and not inspect:
         raise UsageError("--map (maps) says where --inspect (inspect) looks: give --inspect too, or leave --map out")
@@ -83,7 +83,7 @@ def merge(
 
 def path_maps(maps: PathMaps | None) -> tuple[PathMap, ...]:
     """The rules of `maps`. Raises: UsageError for a prefix that is not an absolute path."""
-    from replay.twin.placement import parse_map
+    from dxt_replay.replay.twin.placement import parse_map
 
     if isinstance(maps, Mapping):
         maps = [f"{prefix}={os.fspath(directory)}" for prefix, directory in maps.items()]
@@ -97,14 +97,14 @@ def several(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 
 def _logs_of(path: Path) -> list[Path]:
     """The logs or traces that a path stands for. Raises: LogError for a folder without any, with what it holds."""
-    from profiler_merge.given_files import find_recordings
+    from dxt_replay.profiler_merge.given_files import find_recordings
 
     return find_recordings(path)
 
 
 def _profiles_of(directory: Path) -> list[Path]:
     """Raises: ProfileError where none is found: a merge with profiles must not make a capture without one."""
-    from profiler_merge.recognise import PROFILES, SPANS, find_profiles, foreign
+    from dxt_replay.profiler_merge.recognise import PROFILES, SPANS, find_profiles, foreign
 
     found = find_profiles(directory)
     if not found:

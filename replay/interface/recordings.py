@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.interface.merging import PathLike, merge
-from traces.errors import DxtReplayError, ProfileError, RecordingError, UsageError
+from dxt_replay.replay.interface.merging import PathLike, merge
+from dxt_replay.traces.errors import DxtReplayError, ProfileError, RecordingError, UsageError
 
 if TYPE_CHECKING:
-    from profiler_merge.merge import MergeResult
-    from profiler_merge.recorder.job import RecordedJob
+    from dxt_replay.profiler_merge.merge import MergeResult
+    from dxt_replay.profiler_merge.recorder.job import RecordedJob
 
 _CLOCK_STEP_S = 2.0
 """Coarsest time of a file, of FAT; times of Lustre and NFS are of a server's clock."""
@@ -105,9 +105,9 @@ def record(
     out. `stdout`: descriptor for the command's output. The command's failure is a result, not an error.
     Raises: RecordingError where no tracer works; UsageError for the command; TargetError for what exists.
     """
-    from profiler_merge.recorder.foreground import signals_held
-    from profiler_merge.recorder.job import JobOptions, find_tracer, record_job
-    from profiler_merge.recorder.tracer import TRACERS
+    from dxt_replay.profiler_merge.recorder.foreground import signals_held
+    from dxt_replay.profiler_merge.recorder.job import JobOptions, find_tracer, record_job
+    from dxt_replay.profiler_merge.recorder.tracer import TRACERS
 
     if tracer is not None and tracer not in TRACERS:
         raise UsageError(f"{tracer!r} is not a tracer: choose {', '.join(TRACERS)}")
@@ -125,7 +125,7 @@ def record(
     found = find_tracer(list(command), options)
     began_s = time.time()
     with signals_held() as mask:
-        from traces.store.writer import check_capture_output  # here: it starts threads
+        from dxt_replay.traces.store.writer import check_capture_output  # here: it starts threads
 
         check_capture_output(capture, force=force)
         job = record_job(list(command), found, options, mask)
@@ -144,7 +144,7 @@ def _merged(
     force: bool,
 ) -> Recorded:
     """The capture of a job that has run; what stands in its way is the result's problem."""
-    from profiler_merge.recognise import find_profiles
+    from dxt_replay.profiler_merge.recognise import find_profiles
 
     new = {place: _written_since(place, began_s) for place in given}
     profiles = [file for files in new.values() for file in files]
@@ -171,7 +171,7 @@ def _merged(
 
 def _written_since(place: Path, began_s: float) -> list[Path]:
     """The profiles below a folder that were written after a time: earlier ones are of other runs."""
-    from profiler_merge.recognise import find_profiles
+    from dxt_replay.profiler_merge.recognise import find_profiles
 
     try:
         return [file for file in find_profiles(place) if file.stat().st_mtime >= began_s - _CLOCK_STEP_S]

@@ -9,21 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from replay.interface.captures import CaptureOrPath, is_from_logs, named, opened
-from replay.interface.merging import PathLike, PathMaps, path_maps
-from traces.errors import UsageError
-from traces.store.reader import Capture
+from dxt_replay.replay.interface.captures import CaptureOrPath, is_from_logs, named, opened
+from dxt_replay.replay.interface.merging import PathLike, PathMaps, path_maps
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.reader import Capture
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from replay.plan.pacing import Pacing
-    from replay.ranks.comm import Communicator
-    from replay.run.options import RunOptions
-    from replay.run.process import Progress
-    from replay.run.repeat import Repeats
-    from replay.run.result import RunResult
-    from replay.twin.stage_plan import StagePlan
+    from dxt_replay.replay.plan.pacing import Pacing
+    from dxt_replay.replay.ranks.comm import Communicator
+    from dxt_replay.replay.run.options import RunOptions
+    from dxt_replay.replay.run.process import Progress
+    from dxt_replay.replay.run.repeat import Repeats
+    from dxt_replay.replay.run.result import RunResult
+    from dxt_replay.replay.twin.stage_plan import StagePlan
 
 
 class RunChoices(TypedDict, total=False):
@@ -58,7 +58,7 @@ class Staged:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay stage --json` prints."""
-        from replay.twin.stage_lines import as_json
+        from dxt_replay.replay.twin.stage_lines import as_json
 
         return {**as_json(self.plan), "written": self.written}
 
@@ -70,9 +70,9 @@ class Staged:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Staged:
         """Write what a dry run planned; arguments as of `stage`."""
-        from replay.ranks.time_limit import TimeLimit
-        from replay.run.options import check_timeout
-        from replay.twin.stage import stage as carry_out
+        from dxt_replay.replay.ranks.time_limit import TimeLimit
+        from dxt_replay.replay.run.options import check_timeout
+        from dxt_replay.replay.twin.stage import stage as carry_out
 
         with TimeLimit(check_timeout(timeout_s), doing="staging") as limit:
             carry_out(self.plan, workers=workers, progress=on_progress, limit=limit)
@@ -100,7 +100,7 @@ def stage(
 
     Raises: TargetError when the twin does not fit, or a file that was not staged is in the way.
     """
-    from replay.twin.stage_plan import plan_stage
+    from dxt_replay.replay.twin.stage_plan import plan_stage
 
     with opened(capture) as source:
         planned = Staged(plan=plan_stage(source, Path(target), maps=path_maps(maps), sparse=sparse), written=False)
@@ -114,7 +114,7 @@ def unstage(target: PathLike) -> int:
 
     Raises: TargetError when `target` was not staged.
     """
-    from replay.twin.stage import unstage as remove
+    from dxt_replay.replay.twin.stage import unstage as remove
 
     return remove(Path(target))
 
@@ -141,8 +141,8 @@ def run(
 
     Raises: UsageError for choices that do not fit; TargetError when the twin is not staged; ReplayError.
     """
-    from replay.ranks.mpi_world import connect
-    from replay.run.runner import run_replay
+    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.run.runner import run_replay
 
     comm, place = comm or connect(), Path(output)
     with _ready(capture, target, place, 1, comm, cold=cold, maps=maps, force=force, **choices) as (source, options):
@@ -171,8 +171,8 @@ def run_repeatedly(
 
     Raises: as `run`; captures of the runs before stay.
     """
-    from replay.ranks.mpi_world import connect
-    from replay.run.repeat import run_repeatedly as repeat_run
+    from dxt_replay.replay.ranks.mpi_world import connect
+    from dxt_replay.replay.run.repeat import run_repeatedly as repeat_run
 
     comm, place = comm or connect(), Path(output)
     with _ready(capture, target, place, times, comm, cold=cold, maps=maps, force=force, **choices) as (source, options):
@@ -195,10 +195,10 @@ def _ready(
     **choices: Unpack[RunChoices],
 ) -> Iterator[tuple[Capture, RunOptions]]:
     """The opened capture and the options of a run; refuses what it can before logs are merged. Collective."""
-    from replay.ranks.comm import first_does, together
-    from replay.ranks.time_limit import TimeLimit
-    from replay.run.options import check_timeout
-    from replay.run.repeat import check_outputs
+    from dxt_replay.replay.ranks.comm import first_does, together
+    from dxt_replay.replay.ranks.time_limit import TimeLimit
+    from dxt_replay.replay.run.options import check_timeout
+    from dxt_replay.replay.run.repeat import check_outputs
 
     timeout_s = check_timeout(choices.get("timeout_s"))
     with ExitStack() as held:
@@ -221,8 +221,8 @@ def run_options(
     **choices: Unpack[RunChoices],
 ) -> RunOptions:
     """The options of a replay, checked. Raises: UsageError for choices that do not fit the capture or each other."""
-    from replay.run.options import RunOptions
-    from replay.run.process_files import IoOptions, mpi_hints
+    from dxt_replay.replay.run.options import RunOptions
+    from dxt_replay.replay.run.process_files import IoOptions, mpi_hints
 
     return RunOptions(
         target=Path(target),
@@ -244,8 +244,8 @@ def pacing_of(capture: CaptureOrPath, choices: RunChoices) -> Pacing:
 
     Raises: UsageError for choices that do not fit the capture or each other; TypeError for an unknown one.
     """
-    from replay.plan.chosen_layers import API_CHOICES
-    from replay.plan.pacing import Pace, Pacing
+    from dxt_replay.replay.plan.chosen_layers import API_CHOICES
+    from dxt_replay.replay.plan.pacing import Pace, Pacing
 
     unknown = choices.keys() - RunChoices.__annotations__.keys()
     if unknown:
@@ -282,10 +282,10 @@ def explain(
 
     Raises: UsageError when the capture has no training steps.
     """
-    from replay.causal.explain import explanation
-    from replay.plan.pacing import Pace, Pacing
-    from replay.ranks.comm import Solo
-    from replay.run.context import choose_layers_together, derive_context
+    from dxt_replay.replay.causal.explain import explanation
+    from dxt_replay.replay.plan.pacing import Pace, Pacing
+    from dxt_replay.replay.ranks.comm import Solo
+    from dxt_replay.replay.run.context import choose_layers_together, derive_context
 
     pacing = Pacing(pace=Pace.STEPS, speed=speed, compute_speed=compute_speed, io_speed=io_speed)
     check_profiled(capture)

@@ -9,20 +9,20 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.interface.captures import CaptureOrPath, opened
-from replay.interface.replays import RunChoices, check_profiled, one_of
-from traces.errors import ContradictionError, UsageError
-from traces.part import Part
-from traces.store.part_capture import part_of
-from traces.units import ns_to_seconds
+from dxt_replay.replay.interface.captures import CaptureOrPath, opened
+from dxt_replay.replay.interface.replays import RunChoices, check_profiled, one_of
+from dxt_replay.traces.errors import ContradictionError, UsageError
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.units import ns_to_seconds
 
 if TYPE_CHECKING:
-    from replay.plan.pacing import Pacing
-    from replay.simulation.agreement import Agreement
-    from replay.simulation.prediction import Prediction
-    from replay.simulation.simulated_job import SimulatedJob
-    from replay.simulation.storage_model import StorageModel
-    from traces.store.reader import Capture
+    from dxt_replay.replay.plan.pacing import Pacing
+    from dxt_replay.replay.simulation.agreement import Agreement
+    from dxt_replay.replay.simulation.prediction import Prediction
+    from dxt_replay.replay.simulation.simulated_job import SimulatedJob
+    from dxt_replay.replay.simulation.storage_model import StorageModel
+    from dxt_replay.traces.store.reader import Capture
 
 MAX_RANKS = 1 << 20
 """Most ranks that are simulated."""
@@ -90,11 +90,11 @@ def simulate(
     Raises: UsageError for what is not a storage model, and a capture without training steps; with `check`, TargetError
     and ReplayError, of which ContradictionError says that the replay contradicts the model.
     """
-    from replay.plan.pacing import Pace, Pacing
-    from replay.simulation.model_file import read_storage_model
-    from replay.simulation.prediction import predict
-    from replay.simulation.storage_model import StorageModel
-    from traces.measures.span_times import training_ns
+    from dxt_replay.replay.plan.pacing import Pace, Pacing
+    from dxt_replay.replay.simulation.model_file import read_storage_model
+    from dxt_replay.replay.simulation.prediction import predict
+    from dxt_replay.replay.simulation.storage_model import StorageModel
+    from dxt_replay.traces.measures.span_times import training_ns
 
     one_of("compute", compute, ("sleep", "spin", "skip"))
     if runs < 1 or any(not 1 <= count <= MAX_RANKS for count in ranks):
@@ -143,9 +143,9 @@ def _checked(
     reconstruct: bool,
 ) -> Agreement:
     """A window of the capture, simulated and replayed below `target`. Raises: ContradictionError."""
-    from replay.interface.checking import replayed_ns
-    from replay.simulation.agreement import Agreement, first_steps, refusal
-    from replay.simulation.prediction import predict
+    from dxt_replay.replay.interface.checking import replayed_ns
+    from dxt_replay.replay.simulation.agreement import Agreement, first_steps, refusal
+    from dxt_replay.replay.simulation.prediction import predict
 
     steps = first_steps(predicted.steps(), seconds)
     part = source if steps is None else part_of(source, Part(steps=steps))
@@ -172,10 +172,10 @@ def _checked(
 
 def _job(source: Capture, pacing: Pacing, compute: str, *, reconstruct: bool) -> SimulatedJob:
     """The lanes of a capture. Raises: CaptureError when it has no training steps, or a part is damaged."""
-    from replay.ranks.comm import Solo
-    from replay.run.context import choose_layers_together, derive_context
-    from replay.simulation.simulated_job import simulated_job
-    from traces.measures.span_times import computed_in_loops
+    from dxt_replay.replay.ranks.comm import Solo
+    from dxt_replay.replay.run.context import choose_layers_together, derive_context
+    from dxt_replay.replay.simulation.simulated_job import simulated_job
+    from dxt_replay.traces.measures.span_times import computed_in_loops
 
     layers = choose_layers_together(source, Solo(), api="auto", reconstruct=reconstruct)
     context = derive_context(source, Solo(), layers, pacing.pace)
@@ -185,9 +185,9 @@ def _job(source: Capture, pacing: Pacing, compute: str, *, reconstruct: bool) ->
 
 def _shared_among(source: Capture, ranks: int, pacing: Pacing, compute: str, *, reconstruct: bool) -> SimulatedJob:
     """The lanes of a capture whose work `ranks` ranks share. Raises: UsageError where that has no meaning."""
-    from replay.transform.changes import Changes
-    from replay.transform.rewrite import transform_capture
-    from traces.store.reader import open_capture
+    from dxt_replay.replay.transform.changes import Changes
+    from dxt_replay.replay.transform.rewrite import transform_capture
+    from dxt_replay.traces.store.reader import open_capture
 
     with tempfile.TemporaryDirectory(prefix="dxt-replay-simulate-") as folder:
         output = Path(folder) / "shared.capture"

@@ -22,12 +22,12 @@ def main() -> int:
     except ForeignPackageError as error:
         sys.stderr.write(f"dxt-replay: error: {error}\n")
         return 2
-    from replay.commands.privileges import RUNS_JOBS, drop_capabilities
+    from dxt_replay.replay.commands.privileges import RUNS_JOBS, drop_capabilities
 
     if command != RUNS_JOBS:
         drop_capabilities()
-    from replay.commands.main import main as run_command_line
-    from traces.without_pandas import keep_pandas_out
+    from dxt_replay.replay.commands.main import main as run_command_line
+    from dxt_replay.traces.without_pandas import keep_pandas_out
 
     keep_pandas_out()
     return run_command_line()

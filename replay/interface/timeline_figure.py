@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from replay.show.page.figures import KIND_COLOURS
-from traces.units import NS_PER_MS, NS_PER_S, format_bytes
+from dxt_replay.replay.show.page.figures import KIND_COLOURS
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.bars import Bars
-    from profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.bars import Bars
+    from dxt_replay.profiler_merge.analysis.overview import Overview
 
 ROW_PIXELS = 22
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.interface.captures import CaptureOrPath, opened
-from replay.interface.merging import PathLike
+from dxt_replay.replay.interface.captures import CaptureOrPath, opened
+from dxt_replay.replay.interface.merging import PathLike
 
 if TYPE_CHECKING:
-    from replay.transform.rewrite import Transformed
+    from dxt_replay.replay.transform.rewrite import Transformed
 
 
 def transform(
@@ -41,10 +41,10 @@ def transform(
 
     Raises: UsageError for a change that has no meaning for the capture; TargetError for `output`.
     """
-    from replay.transform.changes import Changes
-    from replay.transform.compression import parse_compression
-    from replay.transform.rewrite import transform_capture
-    from traces.units import parse_bytes
+    from dxt_replay.replay.transform.changes import Changes
+    from dxt_replay.replay.transform.compression import parse_compression
+    from dxt_replay.replay.transform.rewrite import transform_capture
+    from dxt_replay.traces.units import parse_bytes
 
     changes = Changes(
         chunk_bytes=None if chunk is None else parse_bytes(str(chunk), "--chunk"),

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.interface.merging import PathLike
-from traces.errors import UsageError
+from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from replay.verifying.checked import Verified
+    from dxt_replay.replay.verifying.checked import Verified
 
 
 def verify(*paths: PathLike, sources: Sequence[PathLike] = (), sizes_only: bool = False) -> Verified:
@@ -23,7 +23,7 @@ def verify(*paths: PathLike, sources: Sequence[PathLike] = (), sizes_only: bool 
 
     Raises: UsageError for a path that is neither a capture nor a staged target.
     """
-    from replay.verifying.places import verify_places
+    from dxt_replay.replay.verifying.places import verify_places
 
     if not paths:
         raise UsageError("nothing to verify: give a capture, or a directory that `dxt-replay stage` filled")

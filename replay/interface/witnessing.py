@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replay.interface.captures import CaptureOrPath, is_log, opened
-from replay.interface.merging import PathLike
-from traces.errors import UsageError
+from dxt_replay.replay.interface.captures import CaptureOrPath, is_log, opened
+from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from profiler_merge.darshan.log import DarshanLog
-    from replay.witness.counted_comparison import CountedComparison
+    from dxt_replay.profiler_merge.darshan.log import DarshanLog
+    from dxt_replay.replay.witness.counted_comparison import CountedComparison
 
 
 def compare_log(source: CaptureOrPath, log: PathLike, *, maps: tuple[str, ...] = ()) -> CountedComparison:
@@ -24,7 +24,7 @@ def compare_log(source: CaptureOrPath, log: PathLike, *, maps: tuple[str, ...] =
     `maps`: the --map of the run, where its command line is not in the log.
     Raises: UsageError for a log of another program or of the replay of another capture; LogError; CaptureError.
     """
-    from replay.witness.counted_comparison import compare_counted
+    from dxt_replay.replay.witness.counted_comparison import compare_counted
 
     logs = _replay_logs(Path(log))
     if logs is None:
@@ -44,7 +44,7 @@ def is_replay_log(path: PathLike) -> bool:
 
 
 def _replay_logs(path: Path) -> list[DarshanLog] | None:
-    from profiler_merge.darshan.job_logs import find_logs
-    from replay.witness.replay_logs import open_replay_logs
+    from dxt_replay.profiler_merge.darshan.job_logs import find_logs
+    from dxt_replay.replay.witness.replay_logs import open_replay_logs
 
     return open_replay_logs(find_logs(path))

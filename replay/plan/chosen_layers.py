@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.hdf5.files import Hdf5Files, hdf5_files
-from traces.errors import UsageError
-from traces.layers import FileLayers, file_layers
-from traces.replay_record import API_CHOICES
-from traces.schema import APIS, OPS, RECONSTRUCTED, codes
-from traces.store.reader import Capture
+from dxt_replay.replay.hdf5.files import Hdf5Files, hdf5_files
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.layers import FileLayers, file_layers
+from dxt_replay.traces.replay_record import API_CHOICES
+from dxt_replay.traces.schema import APIS, OPS, RECONSTRUCTED, codes
+from dxt_replay.traces.store.reader import Capture
 
 BACKENDS = ("posix", "stdio", "mpiio", "mpiio_collective", "hdf5", "null")
 POSIX, STDIO, MPIIO, MPIIO_COLLECTIVE, HDF5, NULL = range(len(BACKENDS))

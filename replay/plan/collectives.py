@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.plan.chosen_layers import MPIIO, LayerChoice
-from replay.plan.survey import RankSurvey
-from replay.ranks.comm import Communicator
-from traces.schema import APIS, READ, WRITE, codes
-from traces.store.reader import Capture
-from traces.units import format_count
+from dxt_replay.replay.plan.chosen_layers import MPIIO, LayerChoice
+from dxt_replay.replay.plan.survey import RankSurvey
+from dxt_replay.replay.ranks.comm import Communicator
+from dxt_replay.traces.schema import APIS, READ, WRITE, codes
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_count
 
 _COLLECTIVE = APIS.index("MPIIO_COLL")
 

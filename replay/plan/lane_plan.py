@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from replay.engine.backends.base import FileSlot
-from replay.engine.items import BATCH_ITEMS, RENAME, RING_BATCHES
-from replay.plan.pacing import LaneClock, Pace, Pacing
-from replay.plan.plan_row import (
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.items import BATCH_ITEMS, RENAME, RING_BATCHES
+from dxt_replay.replay.plan.pacing import LaneClock, Pace, Pacing
+from dxt_replay.replay.plan.plan_row import (
     COMPUTE_KINDS,
     KNOWN_ROW,
     PLAN_ROW,
@@ -30,13 +30,13 @@ from replay.plan.plan_row import (
     rows_of_arrays,
     set_new_slots,
 )
-from replay.plan.row_queue import RowQueue, SpillFile
-from replay.plan.survey import RankSurvey
-from replay.twin.placement import Placement
-from traces.measures.intervals import Intervals
-from traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, codes
-from traces.steps import step_at
-from traces.store.reader import Capture
+from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
+from dxt_replay.replay.plan.survey import RankSurvey
+from dxt_replay.replay.twin.placement import Placement
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, SPAN_KINDS, codes
+from dxt_replay.traces.steps import step_at
+from dxt_replay.traces.store.reader import Capture
 
 PROCESS_ITEMS = 1 << 19
 """Items in the rings of a process's lanes, about 50 MB with what is remembered of them."""

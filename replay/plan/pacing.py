@@ -14,7 +14,7 @@ from enum import Enum
 
 import numpy as np
 
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 SLOWEST, FASTEST = 1e-6, 1e6
 """Limits of a speed."""

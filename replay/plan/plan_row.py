@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.engine.items import (
+from dxt_replay.replay.engine.items import (
     ADD,
     CLOSE,
     MARK,
@@ -34,7 +34,7 @@ from replay.engine.items import (
     WRITE_AT,
     Batch,
 )
-from traces.schema import DEPENDENCY_COLUMNS, NO_STEP, OPS
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, NO_STEP, OPS
 
 COMPUTE_KINDS = {"sleep": SLEEP, "spin": SPIN}
 """Kind of a gap by the word of the option `--compute`."""

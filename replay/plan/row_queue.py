@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.errors import TargetError
+from dxt_replay.traces.errors import TargetError
 
 CHUNK_ROWS = 1 << 14
 """Rows that readers of a queue take at a time."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.plan.chosen_layers import BACKENDS, LayerChoice
-from traces.schema import OPS, READ, WRITE, codes
-from traces.store.reader import Capture
+from dxt_replay.replay.plan.chosen_layers import BACKENDS, LayerChoice
+from dxt_replay.traces.schema import OPS, READ, WRITE, codes
+from dxt_replay.traces.store.reader import Capture
 
 RENAME = OPS.index("rename")
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from replay.engine.wait_counters import Counters
-from traces.errors import DxtReplayError
+from dxt_replay.replay.engine.wait_counters import Counters
+from dxt_replay.traces.errors import DxtReplayError
 
 T = TypeVar("T")
 

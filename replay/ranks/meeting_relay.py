@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from replay.engine.clock import StopFlag
-from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS, Counters
-from replay.ranks.comm import NodeLeaders
-from traces.errors import ReplayError
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS, Counters
+from dxt_replay.replay.ranks.comm import NodeLeaders
+from dxt_replay.traces.errors import ReplayError
 
 POLL_S = 20e-6
 """Seconds between two looks for arrivals: the delay that a relay adds to the latency of the network."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from replay.engine.wait_counters import COUNTER_WORDS, Counters
-from replay.ranks.comm import Communicator, NodeLeaders, SharedCounters, Solo, known_to_all
-from replay.ranks.death_watch import DeathWatch
-from traces.errors import DxtReplayError, MissingDependencyError, ReplayError
-from traces.units import format_bytes
+from dxt_replay.replay.engine.wait_counters import COUNTER_WORDS, Counters
+from dxt_replay.replay.ranks.comm import Communicator, NodeLeaders, SharedCounters, Solo, known_to_all
+from dxt_replay.replay.ranks.death_watch import DeathWatch
+from dxt_replay.traces.errors import DxtReplayError, MissingDependencyError, ReplayError
+from dxt_replay.traces.units import format_bytes
 
 _LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "PALS_RANKID")
 """Set by the launchers of MPICH, Intel MPI, Cray and Open MPI in the processes that they start."""

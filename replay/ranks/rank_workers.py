@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
-from replay.ranks.mpi_world import connect
-from traces.errors import UsageError
-from traces.workers.workers import Workers
+from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.workers.workers import Workers
 
 
 @contextmanager

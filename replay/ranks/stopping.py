@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from replay.engine.clock import Clock, MonotonicClock, StopFlag
-from replay.ranks.comm import Communicator
-from traces.errors import DxtReplayError
-from traces.units import NS_PER_MS, NS_PER_S
+from dxt_replay.replay.engine.clock import Clock, MonotonicClock, StopFlag
+from dxt_replay.replay.ranks.comm import Communicator
+from dxt_replay.traces.errors import DxtReplayError
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 
 HEED_PERIOD_NS = 100 * NS_PER_MS
 """ns between two looks of a process for a notice that another one was stopped."""

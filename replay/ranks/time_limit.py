@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
-from replay.ranks.comm import Communicator, Solo
-from traces.errors import DxtReplayError
+from dxt_replay.replay.ranks.comm import Communicator, Solo
+from dxt_replay.traces.errors import DxtReplayError
 
 PATIENCE_S = 2.0
 """Seconds after the limit in which the process may end in order."""

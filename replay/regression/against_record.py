@@ -6,18 +6,18 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import fields
 
-from replay.regression.environment_changes import machine_changes, target_changes
-from replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions
-from replay.regression.interval_verdict import Verdict
-from replay.regression.machine_environment import MachineEnvironment
-from replay.regression.rank_sum import MOST_RUNS, unpaired_ratio
-from replay.regression.result_sentence import change_text
-from replay.regression.run_metrics import MeasuredRun
-from replay.regression.target_environment import TargetEnvironment
-from replay.show.cells import microseconds
-from traces.errors import UsageError
-from traces.lateness import LATE_US
-from traces.text import printable
+from dxt_replay.replay.regression.environment_changes import machine_changes, target_changes
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions
+from dxt_replay.replay.regression.interval_verdict import Verdict
+from dxt_replay.replay.regression.machine_environment import MachineEnvironment
+from dxt_replay.replay.regression.rank_sum import MOST_RUNS, unpaired_ratio
+from dxt_replay.replay.regression.result_sentence import change_text
+from dxt_replay.replay.regression.run_metrics import MeasuredRun
+from dxt_replay.replay.regression.target_environment import TargetEnvironment
+from dxt_replay.replay.show.cells import microseconds
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.lateness import LATE_US
+from dxt_replay.traces.text import printable
 
 _LEAST_HALF = 4
 """Runs of a half of a session from which on both halves are compared."""

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.measures.operation_rows import ROW_COLUMNS, operation_rows
-from traces.schema import codes
-from traces.store.reader import Capture
+from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows
+from dxt_replay.traces.schema import codes
+from dxt_replay.traces.store.reader import Capture
 
 _SPAN_COLUMNS = ("rank", "thread", "step", "start_ns", "end_ns")
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from replay.regression.conditions import Conditions
-from replay.regression.health import Health
-from replay.regression.interval_verdict import Judgement, Rule, Verdict, judge
-from replay.regression.rank_sum import least_runs, unpaired_ratio
-from replay.regression.ratio import Ratio, holm
-from replay.regression.result_sentence import headline
-from replay.regression.run_metrics import METRICS, MeasuredRun
-from replay.regression.signed_rank import least_pairs, paired_ratio
+from dxt_replay.replay.regression.conditions import Conditions
+from dxt_replay.replay.regression.health import Health
+from dxt_replay.replay.regression.interval_verdict import Judgement, Rule, Verdict, judge
+from dxt_replay.replay.regression.rank_sum import least_runs, unpaired_ratio
+from dxt_replay.replay.regression.ratio import Ratio, holm
+from dxt_replay.replay.regression.result_sentence import headline
+from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun
+from dxt_replay.replay.regression.signed_rank import least_pairs, paired_ratio
 
 BASELINE: Literal["baseline"] = "baseline"
 CANDIDATE: Literal["candidate"] = "candidate"

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from replay.regression.against_record import check_comparable, environment_differences
-from replay.regression.capture_digest import capture_digest
-from replay.regression.environment_changes import target_changes
-from replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions, Side
-from replay.regression.machine_environment import MachineEnvironment, machine_environment
-from replay.regression.target_environment import TargetEnvironment, target_environment
-from replay.run.options import RunOptions
-from replay.twin.placement import PathMap
-from traces.store.reader import Capture
-from traces.text import printable
+from dxt_replay.replay.regression.against_record import check_comparable, environment_differences
+from dxt_replay.replay.regression.capture_digest import capture_digest
+from dxt_replay.replay.regression.environment_changes import target_changes
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord, RecordedCapture, RecordedOptions, Side
+from dxt_replay.replay.regression.machine_environment import MachineEnvironment, machine_environment
+from dxt_replay.replay.regression.target_environment import TargetEnvironment, target_environment
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.twin.placement import PathMap
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.text import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

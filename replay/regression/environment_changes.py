@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from replay.regression.machine_environment import MachineEnvironment
-from replay.regression.target_environment import TargetEnvironment
-from traces.units import format_bytes
+from dxt_replay.replay.regression.machine_environment import MachineEnvironment
+from dxt_replay.replay.regression.target_environment import TargetEnvironment
+from dxt_replay.traces.units import format_bytes
 
 _NAMES = {
     "host": "machine",

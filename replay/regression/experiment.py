@@ -17,32 +17,32 @@ from pathlib import Path
 
 import numpy as np
 
-from replay.plan.chosen_layers import choose_layers
-from replay.plan.pacing import Pace
-from replay.ranks.comm import Communicator, first_does
-from replay.regression.against_record import busy_warning, jitter_doubt, session_warnings
-from replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
-from replay.regression.conditions import Conditions, observe
-from replay.regression.experiment_record import ExperimentRecord, Side
-from replay.regression.health import examine
-from replay.regression.interval_verdict import Rule
-from replay.regression.run_metrics import METRICS, MeasuredRun, measure_run, primary_metric
-from replay.regression.signed_rank import MAX_PAIRS
-from replay.run.context import choose_layers_together, derive_context
-from replay.run.options import RunOptions
-from replay.run.process import Progress
-from replay.run.result import RunResult
-from replay.run.runner import run_replay
-from replay.twin.containment import printable, refusal, resolve_target
-from replay.twin.file_writer import sync_file_system
-from replay.twin.stage import check_staged, stage
-from replay.twin.stage_plan import StagePlan, plan_stage
-from traces.errors import TargetError, UsageError
-from traces.output import check_output
-from traces.schema import SPAN_KINDS, codes
-from traces.store.reader import Capture, open_capture
-from traces.store.writer import check_capture_output
-from traces.units import format_bytes
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.ranks.comm import Communicator, first_does
+from dxt_replay.replay.regression.against_record import busy_warning, jitter_doubt, session_warnings
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, Regression, compare_sides
+from dxt_replay.replay.regression.conditions import Conditions, observe
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord, Side
+from dxt_replay.replay.regression.health import examine
+from dxt_replay.replay.regression.interval_verdict import Rule
+from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun, measure_run, primary_metric
+from dxt_replay.replay.regression.signed_rank import MAX_PAIRS
+from dxt_replay.replay.run.context import choose_layers_together, derive_context
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.process import Progress
+from dxt_replay.replay.run.result import RunResult
+from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.twin.containment import printable, refusal, resolve_target
+from dxt_replay.replay.twin.file_writer import sync_file_system
+from dxt_replay.replay.twin.stage import check_staged, stage
+from dxt_replay.replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.output import check_output
+from dxt_replay.traces.schema import SPAN_KINDS, codes
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import check_capture_output
+from dxt_replay.traces.units import format_bytes
 
 Report = Callable[[str, Progress], None]
 """Callback that shows progress: the name of the run, and how far it is."""

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from replay.regression.comparison import BASELINE, CANDIDATE
-from replay.regression.regression_sections import UNIT_TEXTS, compared_with, regression_sections
-from replay.regression.run_metrics import METRICS
-from replay.show.cells import microseconds, or_dash, percent
-from replay.show.page.charts import framed
-from replay.show.page.document import Part, document, load_assets
-from replay.show.page.figures import BLUE, GREEN, GREY, VERMILION, Figure
-from replay.show.page.html_tables import html_text, section_table
-from replay.show.section import Column, Kind, Section
-from traces.units import format_count
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE
+from dxt_replay.replay.regression.regression_sections import UNIT_TEXTS, compared_with, regression_sections
+from dxt_replay.replay.regression.run_metrics import METRICS
+from dxt_replay.replay.show.cells import microseconds, or_dash, percent
+from dxt_replay.replay.show.page.charts import framed
+from dxt_replay.replay.show.page.document import Part, document, load_assets
+from dxt_replay.replay.show.page.figures import BLUE, GREEN, GREY, VERMILION, Figure
+from dxt_replay.replay.show.page.html_tables import html_text, section_table
+from dxt_replay.replay.show.section import Column, Kind, Section
+from dxt_replay.traces.units import format_count
 
 _SCRIPTS = ("inflate.js", "carried.js", "figures.js", "experiment.js")
 

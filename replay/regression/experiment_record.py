@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from replay.regression.machine_environment import MachineEnvironment
-from replay.regression.run_metrics import METRICS, MeasuredRun
-from replay.regression.target_environment import TargetEnvironment
-from traces.errors import UsageError
-from traces.text import listed, printable
+from dxt_replay.replay.regression.machine_environment import MachineEnvironment
+from dxt_replay.replay.regression.run_metrics import METRICS, MeasuredRun
+from dxt_replay.replay.regression.target_environment import TargetEnvironment
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.text import listed, printable
 
 FORMAT = "dxt-replay regress record"
 """Value of the key `format`, by which a record is known."""

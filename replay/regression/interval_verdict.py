@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from replay.regression.ratio import Ratio
-from traces.errors import UsageError
+from dxt_replay.replay.regression.ratio import Ratio
+from dxt_replay.traces.errors import UsageError
 
 
 class Verdict(Enum):

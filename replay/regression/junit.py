@@ -10,7 +10,7 @@ import xml.etree.ElementTree as xml
 from collections.abc import Mapping
 from typing import Any
 
-from traces.text import escaped
+from dxt_replay.traces.text import escaped
 
 _SUITE = "dxt-replay regress"
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

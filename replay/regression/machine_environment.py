@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 
-from replay.regression.target_environment import ROOT, text_in
-from traces.version import VERSION
+from dxt_replay.replay.regression.target_environment import ROOT, text_in
+from dxt_replay.traces.version import VERSION
 
 _SETTINGS = {
     "vm.dirty_ratio": "proc/sys/vm/dirty_ratio",

@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from replay.regression.ratio import Ratio, least_detectable
+from dxt_replay.replay.regression.ratio import Ratio, least_detectable
 
 EXACT = 60
 """Runs of both samples together up to which the null distribution is counted."""

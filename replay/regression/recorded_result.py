@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from replay.regression.comparison import CANDIDATE, Regression
-from replay.regression.experiment_record import ExperimentRecord, RecordedMetric, RecordedVerdict
+from dxt_replay.replay.regression.comparison import CANDIDATE, Regression
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord, RecordedMetric, RecordedVerdict
 
 
 def record_of(result: Regression) -> ExperimentRecord:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from replay.regression.result_sentence import change_text, interval_text
-from replay.regression.run_metrics import METRICS
-from replay.show.cells import mib_s, microseconds, seconds
-from replay.show.section import Section, facts, prose
-from traces.text import printable
-from traces.units import format_counted
+from dxt_replay.replay.regression.result_sentence import change_text, interval_text
+from dxt_replay.replay.regression.run_metrics import METRICS
+from dxt_replay.replay.show.cells import mib_s, microseconds, seconds
+from dxt_replay.replay.show.section import Section, facts, prose
+from dxt_replay.traces.text import printable
+from dxt_replay.traces.units import format_counted
 
 UNIT_TEXTS: Mapping[str, Callable[[float], str]] = {"s": seconds, "us": microseconds, "MiB/s": mib_s}
 """Unit of a metric -> how a value is written."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from replay.regression.interval_verdict import Verdict
-from replay.regression.ratio import Ratio
-from traces.units import format_signed
+from dxt_replay.replay.regression.interval_verdict import Verdict
+from dxt_replay.replay.regression.ratio import Ratio
+from dxt_replay.traces.units import format_signed
 
 MANY = 2.0
 """From this ratio on (and below its inverse) a change is named in multiples and not in per cent."""

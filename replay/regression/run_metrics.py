@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replay.plan.pacing import Pace
-from replay.run.recording import Tally
-from replay.run.result import RunResult
-from traces.lateness import percentiles_us
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.measures.intervals import StreamingUnion
-from traces.measures.io_totals import IoCollector
-from traces.measures.operation_rows import operation_rows
-from traces.measures.span_times import spans_by_rank
-from traces.schema import READ, WRITE
-from traces.store.reader import Capture
-from traces.units import NS_PER_US, ns_to_seconds
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.run.recording import Tally
+from dxt_replay.replay.run.result import RunResult
+from dxt_replay.traces.lateness import percentiles_us
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.measures.intervals import StreamingUnion
+from dxt_replay.traces.measures.io_totals import IoCollector
+from dxt_replay.traces.measures.operation_rows import operation_rows
+from dxt_replay.traces.measures.span_times import spans_by_rank
+from dxt_replay.traces.schema import READ, WRITE
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import NS_PER_US, ns_to_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

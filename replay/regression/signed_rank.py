@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from replay.regression.ratio import Ratio, least_detectable
+from dxt_replay.replay.regression.ratio import Ratio, least_detectable
 
 MAX_PAIRS = 1000
 """Largest number of pairs: beyond it 2**-pairs leaves the range of a double."""

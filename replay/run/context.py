@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from replay.causal.paced_ranks import Steps, derive_steps
-from replay.plan.chosen_layers import LayerChoice, choose_layers
-from replay.plan.collectives import Collectives, choose_collectives
-from replay.plan.pacing import Pace
-from replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
-from replay.ranks.comm import Communicator, share_of, together
-from traces.store.reader import Capture
+from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps
+from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
+from dxt_replay.replay.plan.collectives import Collectives, choose_collectives
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Communicator, share_of, together
+from dxt_replay.traces.store.reader import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

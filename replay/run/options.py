@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from replay.plan.pacing import Pacing
-from replay.run.process_files import IoOptions
-from replay.twin.placement import PathMap
-from traces.errors import UsageError
-from traces.schema import Source
+from dxt_replay.replay.plan.pacing import Pacing
+from dxt_replay.replay.run.process_files import IoOptions
+from dxt_replay.replay.twin.placement import PathMap
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import Source
 
 COMPUTE_CHOICES = ("sleep", "spin", "skip")
 """What a replay does in place of the computation between operations."""

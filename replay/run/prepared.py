@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from replay.plan.chosen_layers import LayerChoice
-from replay.run.options import RunOptions
-from replay.run.process_files import check_io
-from replay.twin.placement import Placement
-from replay.twin.stage import check_staged, prepare_run
-from traces.errors import TargetError, UsageError
-from traces.schema import WRITE, codes
-from traces.store.reader import Capture
-from traces.store.writer import begin_capture, check_capture_output, discard_capture
-from traces.units import format_bytes
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.process_files import check_io
+from dxt_replay.replay.twin.placement import Placement
+from dxt_replay.replay.twin.stage import check_staged, prepare_run
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.schema import WRITE, codes
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.writer import begin_capture, check_capture_output, discard_capture
+from dxt_replay.traces.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

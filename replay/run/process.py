@@ -14,31 +14,31 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.explain import rank_model
-from replay.causal.paced_ranks import PacedRanks
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.descriptors import require_descriptors
-from replay.engine.issue import allow_open_files, choose_core, core_of
-from replay.engine.threads import require_threads
-from replay.plan.collectives import Collectives
-from replay.plan.lane_plan import batch_items_of, process_file_slots
-from replay.plan.pacing import Pace
-from replay.plan.row_queue import SpillFile
-from replay.ranks.stopping import StopRelay
-from replay.ranks.time_limit import TimeLimit
-from replay.run.context import RunContext
-from replay.run.options import RunOptions
-from replay.run.prepared import Prepared
-from replay.run.process_files import ProcessFiles, per_operation_ns
-from replay.run.rank_lanes import LOOP_PACE, FedLane, LaneBuffers, ProcessLanes, ReplayedRank
-from replay.run.recording import Tally, TimeCollector, rank_rows
-from replay.run.result import Overhead
-from replay.run.standing import Standing, hung, standing_of
-from replay.twin import page_cache
-from traces.errors import ReplayError
-from traces.schema import SPANS_SCHEMA
-from traces.store.writer import OpsWriter
-from traces.units import NS_PER_MS, NS_PER_S, format_count
+from dxt_replay.replay.causal.explain import rank_model
+from dxt_replay.replay.causal.paced_ranks import PacedRanks
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.descriptors import require_descriptors
+from dxt_replay.replay.engine.issue import allow_open_files, choose_core, core_of
+from dxt_replay.replay.engine.threads import require_threads
+from dxt_replay.replay.plan.collectives import Collectives
+from dxt_replay.replay.plan.lane_plan import batch_items_of, process_file_slots
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.plan.row_queue import SpillFile
+from dxt_replay.replay.ranks.stopping import StopRelay
+from dxt_replay.replay.ranks.time_limit import TimeLimit
+from dxt_replay.replay.run.context import RunContext
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.prepared import Prepared
+from dxt_replay.replay.run.process_files import ProcessFiles, per_operation_ns
+from dxt_replay.replay.run.rank_lanes import LOOP_PACE, FedLane, LaneBuffers, ProcessLanes, ReplayedRank
+from dxt_replay.replay.run.recording import Tally, TimeCollector, rank_rows
+from dxt_replay.replay.run.result import Overhead
+from dxt_replay.replay.run.standing import Standing, hung, standing_of
+from dxt_replay.replay.twin import page_cache
+from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.schema import SPANS_SCHEMA
+from dxt_replay.traces.store.writer import OpsWriter
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, format_count
 
 REPORT_PERIOD_NS = 50 * NS_PER_MS
 """ns between two reports of progress, each of which looks at every lane."""

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from replay.engine.backends.base import Backend, FileSlot
-from replay.engine.backends.null import NullBackend
-from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
-from replay.engine.items import READ_AT, Batch, LoopPace
-from replay.plan.chosen_layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, STDIO
-from replay.plan.lane_plan import ProcessSlots
-from traces.errors import UsageError
-from traces.store.reader import Capture
-from traces.units import format_count
+from dxt_replay.replay.engine.backends.base import Backend, FileSlot
+from dxt_replay.replay.engine.backends.null import NullBackend
+from dxt_replay.replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import FileTable, make_files, make_lane, runs_compiled
+from dxt_replay.replay.engine.items import READ_AT, Batch, LoopPace
+from dxt_replay.replay.plan.chosen_layers import BACKENDS, HDF5, MPIIO, MPIIO_COLLECTIVE, NULL, POSIX, STDIO
+from dxt_replay.replay.plan.lane_plan import ProcessSlots
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_count
 
 PREPARED_BYTES = 64 << 20
 """Most bytes of write data that are made before the run. Data of larger writes are made when they are due."""
@@ -103,7 +103,7 @@ class ProcessFiles:
 
         Raises: ReplayError on all processes alike.
         """
-        from replay.engine.backends.mpiio import CollectiveMpiioBackend
+        from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend
 
         backend = self._backends.get(MPIIO_COLLECTIVE)
         if isinstance(backend, CollectiveMpiioBackend):
@@ -130,7 +130,7 @@ class ProcessFiles:
 
     def close_together(self) -> None:
         """Close the files of collective operations. All processes must call this."""
-        from replay.engine.backends.mpiio import CollectiveMpiioBackend
+        from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend
 
         backend = self._backends.get(MPIIO_COLLECTIVE)
         if isinstance(backend, CollectiveMpiioBackend):
@@ -175,25 +175,25 @@ def _make(code: int, io: IoOptions) -> Backend:
 
 
 def _stdio() -> Backend:
-    from replay.engine.backends.stdio import StdioBackend
+    from dxt_replay.replay.engine.backends.stdio import StdioBackend
 
     return StdioBackend()
 
 
 def _mpiio(hints: Mapping[str, str] | None) -> Backend:
-    from replay.engine.backends.mpiio import MpiioBackend
+    from dxt_replay.replay.engine.backends.mpiio import MpiioBackend
 
     return MpiioBackend(hints)
 
 
 def _collective(hints: Mapping[str, str] | None) -> Backend:
-    from replay.engine.backends.mpiio import CollectiveMpiioBackend
+    from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend
 
     return CollectiveMpiioBackend(hints)
 
 
 def _hdf5() -> Backend:
-    from replay.engine.backends.hdf5 import Hdf5Backend
+    from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
 
     return Hdf5Backend()
 

@@ -9,26 +9,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.paced_ranks import PacedRanks
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import Lane, make_lane
-from replay.engine.items import RING_BATCHES, LoopPace
-from replay.plan.lane_plan import (
+from dxt_replay.replay.causal.paced_ranks import PacedRanks
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import Lane, make_lane
+from dxt_replay.replay.engine.items import RING_BATCHES, LoopPace
+from dxt_replay.replay.plan.lane_plan import (
     ComputeSource,
     LaneSource,
     RankSource,
     SlotNumbers,
     compute_rows,
 )
-from replay.plan.pacing import Pace
-from replay.plan.plan_row import batch_of, is_operation
-from replay.plan.row_queue import SpillFile
-from replay.plan.survey import RankSurvey
-from replay.run.context import RunContext
-from replay.run.options import RunOptions
-from replay.run.process_files import ProcessFiles
-from replay.run.recording import ComputeRecorder, ComputeStructure, LaneRecorder, NoRecorder, Tally, TimeCollector
-from traces.schema import SPAN_KINDS, codes
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.plan.plan_row import batch_of, is_operation
+from dxt_replay.replay.plan.row_queue import SpillFile
+from dxt_replay.replay.plan.survey import RankSurvey
+from dxt_replay.replay.run.context import RunContext
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.process_files import ProcessFiles
+from dxt_replay.replay.run.recording import (
+    ComputeRecorder,
+    ComputeStructure,
+    LaneRecorder,
+    NoRecorder,
+    Tally,
+    TimeCollector,
+)
+from dxt_replay.traces.schema import SPAN_KINDS, codes
 
 LOOP_PACE = {
     Pace.TIMED: LoopPace.ABSOLUTE,

@@ -12,13 +12,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH
-from replay.engine.items import ADD, MARK, READ_AT, SLEEP, SPIN, WRITE_AT, Completed
-from replay.plan.plan_row import EVENT_ROW, GAP_ROW, KNOWN_ROW, MARK_ROW, NO_EVENT, is_operation, recorded_operations
-from replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.results import is_refused
-from traces.schema import (
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH
+from dxt_replay.replay.engine.items import ADD, MARK, READ_AT, SLEEP, SPIN, WRITE_AT, Completed
+from dxt_replay.replay.plan.plan_row import (
+    EVENT_ROW,
+    GAP_ROW,
+    KNOWN_ROW,
+    MARK_ROW,
+    NO_EVENT,
+    is_operation,
+    recorded_operations,
+)
+from dxt_replay.replay.plan.row_queue import CHUNK_ROWS, RowQueue, SpillFile
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.results import is_refused
+from dxt_replay.traces.schema import (
     DEPENDENCY_COLUMNS,
     OPS_SCHEMA,
     RECONSTRUCTED,

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replay.ranks.comm import Communicator
-from replay.run.context import choose_layers_together, derive_context
-from replay.run.options import RunOptions
-from replay.run.process import Progress
-from replay.run.result import RunResult
-from replay.run.runner import run_replay
-from traces.store.reader import Capture
-from traces.store.writer import check_capture_output
+from dxt_replay.replay.ranks.comm import Communicator
+from dxt_replay.replay.run.context import choose_layers_together, derive_context
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.process import Progress
+from dxt_replay.replay.run.result import RunResult
+from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.writer import check_capture_output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

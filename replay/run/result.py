@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replay.engine.issue import Core
-from replay.plan.pacing import Pace, Pacing
-from replay.run.recording import Failure, Tally
-from traces.lateness import percentiles_us
-from traces.measures.span_times import TrainingTime
-from traces.replay_record import ReplayRecord
-from traces.schema import NO_STEP, OPS, CaptureInfo, Job, Source
-from traces.store.reader import Capture
-from traces.store.relation import as_source
-from traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
+from dxt_replay.replay.engine.issue import Core
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.run.recording import Failure, Tally
+from dxt_replay.traces.lateness import percentiles_us
+from dxt_replay.traces.measures.span_times import TrainingTime
+from dxt_replay.traces.replay_record import ReplayRecord
+from dxt_replay.traces.schema import NO_STEP, OPS, CaptureInfo, Job, Source
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.relation import as_source
+from dxt_replay.traces.units import NS_PER_MS, format_count, format_counted, ns_to_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

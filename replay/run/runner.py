@@ -12,36 +12,36 @@ from typing import Any
 
 import pyarrow as pa
 
-from replay.causal.paced_ranks import PacedRanks, paced_ranks
-from replay.engine.clock import StopFlag, share_processors
-from replay.engine.jitter import JitterProbe
-from replay.plan.pacing import Pace
-from replay.ranks.comm import WAIT_PERIOD_S, Communicator, together
-from replay.ranks.mpi_world import node_id
-from replay.ranks.stopping import StopRelay, stop_on_signals
-from replay.ranks.time_limit import TimeLimit
-from replay.run.context import RunContext, choose_layers_together, derive_context
-from replay.run.options import RunOptions
-from replay.run.prepared import Prepared, prepare
-from replay.run.process import Progress, ReplayProcess
-from replay.run.recording import Tally
-from replay.run.result import CacheState, IoResult, Overhead, RunResult, named_failures, replay_info
-from replay.twin import page_cache
-from replay.twin.containment import locked_target
-from traces.errors import ReplayError
-from traces.lateness import percentiles_us
-from traces.measures.distribution import Distribution
-from traces.measures.span_times import TrainingTime
-from traces.schema import COUNTERS, FILES_SCHEMA
-from traces.store.reader import Capture
-from traces.store.writer import (
+from dxt_replay.replay.causal.paced_ranks import PacedRanks, paced_ranks
+from dxt_replay.replay.engine.clock import StopFlag, share_processors
+from dxt_replay.replay.engine.jitter import JitterProbe
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.ranks.comm import WAIT_PERIOD_S, Communicator, together
+from dxt_replay.replay.ranks.mpi_world import node_id
+from dxt_replay.replay.ranks.stopping import StopRelay, stop_on_signals
+from dxt_replay.replay.ranks.time_limit import TimeLimit
+from dxt_replay.replay.run.context import RunContext, choose_layers_together, derive_context
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.prepared import Prepared, prepare
+from dxt_replay.replay.run.process import Progress, ReplayProcess
+from dxt_replay.replay.run.recording import Tally
+from dxt_replay.replay.run.result import CacheState, IoResult, Overhead, RunResult, named_failures, replay_info
+from dxt_replay.replay.twin import page_cache
+from dxt_replay.replay.twin.containment import locked_target
+from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.lateness import percentiles_us
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.span_times import TrainingTime
+from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.writer import (
     discard_capture,
     publish_capture,
     write_capture_info,
     write_files,
     write_spans,
 )
-from traces.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 START_MARGIN_NS, LANE_MARGIN_NS = 50 * NS_PER_MS, 100 * NS_PER_US
 """How far ahead the start is set: a constant, and for each lane of the process the time to wake it."""

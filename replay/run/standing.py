@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.engine.backends.base import NO_OPEN, OPENS, FileSlot
-from replay.engine.items import SLEEP, WAIT, LoopPace
-from replay.plan.plan_row import OPERATION_ROW
-from traces.schema import OPS
-from traces.text import printable
-from traces.units import format_count, ns_to_seconds
+from dxt_replay.replay.engine.backends.base import NO_OPEN, OPENS, FileSlot
+from dxt_replay.replay.engine.items import SLEEP, WAIT, LoopPace
+from dxt_replay.replay.plan.plan_row import OPERATION_ROW
+from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.text import printable
+from dxt_replay.traces.units import format_count, ns_to_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

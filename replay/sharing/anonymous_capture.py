@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from replay.sharing.anonymous_info import anonymous_info
-from replay.sharing.anonymous_names import AnonymousNames
-from replay.sharing.public_words import FILE_SYSTEMS, FILTERS
-from traces.file_rows import exact_paths
-from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, SPANS_SCHEMA, UNION_THREAD
-from traces.store.reader import Capture
-from traces.store.relation import as_source
-from traces.store.spans_writer import SpansWriter
-from traces.store.writer import (
+from dxt_replay.replay.sharing.anonymous_info import anonymous_info
+from dxt_replay.replay.sharing.anonymous_names import AnonymousNames
+from dxt_replay.replay.sharing.public_words import FILE_SYSTEMS, FILTERS
+from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, SPANS_SCHEMA, UNION_THREAD
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.relation import as_source
+from dxt_replay.traces.store.spans_writer import SpansWriter
+from dxt_replay.traces.store.writer import (
     OpsWriter,
     begin_capture,
     discard_capture,

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from replay.sharing.anonymous_names import AnonymousNames
-from replay.sharing.public_words import SOURCE_KINDS, WORDS
-from traces.benchmark_run import benchmark_run
-from traces.file_rows import exact_paths
-from traces.part import Part
-from traces.replay_record import is_replay
-from traces.schema import SCHEMA_VERSION, CaptureInfo, Job, RankClock, Source, Unseen
-from traces.store.reader import Capture
-from traces.version import VERSION
+from dxt_replay.replay.sharing.anonymous_names import AnonymousNames
+from dxt_replay.replay.sharing.public_words import SOURCE_KINDS, WORDS
+from dxt_replay.traces.benchmark_run import benchmark_run
+from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.replay_record import is_replay
+from dxt_replay.traces.schema import SCHEMA_VERSION, CaptureInfo, Job, RankClock, Source, Unseen
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.version import VERSION
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,40}|[A-Z][A-Z0-9_-]{0,20}|-?\d{1,20}")
 """Keys that dxt-replay itself writes: names of values, errors (ENOENT) and modules (POSIX), and ranks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 
-from replay.sharing.public_words import (
+from dxt_replay.replay.sharing.public_words import (
     EXTENSIONS,
     FILE_SYSTEMS,
     PUBLIC_SPANS,

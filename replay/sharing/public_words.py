@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from traces.replay_record import API_CHOICES, PACE_CHOICES
-from traces.schema import APIS, FORMATS, OFFSETS, OPS, ORIGINS, SPAN_KINDS
+from dxt_replay.traces.replay_record import API_CHOICES, PACE_CHOICES
+from dxt_replay.traces.schema import APIS, FORMATS, OFFSETS, OPS, ORIGINS, SPAN_KINDS
 
 
 def _words(text: str) -> frozenset[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replay.show.cells import mib_s, or_dash, run_time
-from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts
-from traces.units import format_bytes, format_count, format_counted
+from dxt_replay.replay.show.cells import mib_s, or_dash, run_time
+from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, facts
+from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 _JOB = Column(head="job", kind=Kind.PATH)
 _COLUMNS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replay.show.cells import or_dash, percent, seconds
-from replay.show.section import Section, facts, prose
-from traces.units import NS_PER_US, format_bytes, format_counted, format_duration
+from dxt_replay.replay.show.cells import or_dash, percent, seconds
+from dxt_replay.replay.show.section import Section, facts, prose
+from dxt_replay.traces.units import NS_PER_US, format_bytes, format_counted, format_duration
 
 COLUMNS_IN_FLIGHT = 4
 """Most numbers of requests in flight that the table of cold reads shows."""

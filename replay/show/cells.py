@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_duration
+from dxt_replay.traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_duration
 
 _Value = TypeVar("_Value")
 

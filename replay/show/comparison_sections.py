@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
-from replay.show.noise_sections import noise_section, relaxed_limits
-from replay.show.run_sections import training_sentence
-from replay.show.section import Section, prose
-from traces.lateness import kept_times_limit_us
-from traces.units import (
+from dxt_replay.replay.show.cells import mib_s, microseconds, or_dash, percent, seconds
+from dxt_replay.replay.show.noise_sections import noise_section, relaxed_limits
+from dxt_replay.replay.show.run_sections import training_sentence
+from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.traces.lateness import kept_times_limit_us
+from dxt_replay.traces.units import (
     format_bytes,
     format_count,
     format_rate_change,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.show.cells import or_dash
-from replay.show.section import PATH, Section, prose
-from traces.units import format_bytes, format_count, format_counted
+from dxt_replay.replay.show.cells import or_dash
+from dxt_replay.replay.show.section import PATH, Section, prose
+from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 _LABELS = {
     "opens": "opens",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
-from traces.units import format_bytes, format_count, format_duration
+from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
+from dxt_replay.traces.units import format_bytes, format_count, format_duration
 
 Row = Mapping[str, Any]
 

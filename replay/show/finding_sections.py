@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replay.show.section import Section
-from traces.units import NS_PER_S, format_counted, format_duration
+from dxt_replay.replay.show.section import Section
+from dxt_replay.traces.units import NS_PER_S, format_counted, format_duration
 
 SHOWN_FILES = 3
 NOTHING = "Nothing stands out: no finding has 1 % of the run or more at stake."

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from replay.show.section import Section, facts, prose
-from traces.units import format_bytes, format_count
+from dxt_replay.replay.show.section import Section, facts, prose
+from dxt_replay.traces.units import format_bytes, format_count
 
 
 def fit_sections(fitted: Mapping[str, Any]) -> list[Section]:

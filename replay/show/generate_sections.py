@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.show.section import Column, Kind, Section, facts, prose
-from traces.units import format_bytes, format_count, format_counted, format_duration, seconds_to_ns
+from dxt_replay.replay.show.section import Column, Kind, Section, facts, prose
+from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration, seconds_to_ns
 
 _TITLES = {
     "read as": "Read otherwise than it is written",

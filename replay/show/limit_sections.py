@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from replay.show.section import BAR, Section, bar, prose
-from replay.show.summary_sections import limit_text
-from traces.units import format_duration
+from dxt_replay.replay.show.section import BAR, Section, bar, prose
+from dxt_replay.replay.show.summary_sections import limit_text
+from dxt_replay.traces.units import format_duration
 
 _TITLES = {
     "speed": "Training time by the speed of storage",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.show.cells import share
-from replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
-from traces.text import listed
-from traces.units import format_bytes, format_count, format_counted, format_duration
+from dxt_replay.replay.show.cells import share
+from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
+from dxt_replay.traces.text import listed
+from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 
 _WHOLE = 0.99995
 """Least coverage that prints as 100.00 %."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from replay.show.cells import microseconds, or_dash, percent
-from replay.show.section import Section, prose
-from traces.units import format_bytes, format_counted
+from dxt_replay.replay.show.cells import microseconds, or_dash, percent
+from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.traces.units import format_bytes, format_counted
 
 _Text = Callable[[float], str]
 

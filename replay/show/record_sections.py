@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.show.merge_sections import merge_sections
-from replay.show.section import Section, facts, prose
-from traces.units import format_count
+from dxt_replay.replay.show.merge_sections import merge_sections
+from dxt_replay.replay.show.section import Section, facts, prose
+from dxt_replay.traces.units import format_count
 
 
 def record_sections(recorded: Mapping[str, Any]) -> list[Section]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.show.cells import microseconds, or_dash, percent, seconds
-from replay.show.section import Section, facts, prose
-from traces.lateness import allowed_lag_us, machine_jitter_us
-from traces.units import format_bytes, format_count, format_counted, format_signed
+from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
+from dxt_replay.replay.show.section import Section, facts, prose
+from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us
+from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_signed
 
 _TIMES = {
     "lag_us": ("lag (begin - due)", "Lag: how late an operation began."),

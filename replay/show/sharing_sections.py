@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.show.section import Section, facts
-from traces.units import format_count
+from dxt_replay.replay.show.section import Section, facts
+from dxt_replay.traces.units import format_count
 
 _KEYS = {True: "random, not kept", False: "the given one; whoever has it can test guesses"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.show.cells import microseconds, or_dash, seconds
-from replay.show.section import BAR, Column, Kind, Section, bar, facts, prose
-from traces.units import format_bytes, format_count, format_counted, format_signed
+from dxt_replay.replay.show.cells import microseconds, or_dash, seconds
+from dxt_replay.replay.show.section import BAR, Column, Kind, Section, bar, facts, prose
+from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_signed
 
 SHOWN_STEPS = 20
 """Steps that the terminal shows: those that wait longest."""

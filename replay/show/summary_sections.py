@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
-from replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
-from traces.units import format_bytes, format_count, format_counted
+from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
+from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
+from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 LIMITS_PCT, SLOWS_PCT = 20.0, 5.0
 """Gain of infinitely fast storage, per cent, from which it limits or slows a run: the severities of findings."""

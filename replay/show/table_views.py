@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from replay.show.data_tables import (
+from dxt_replay.replay.show.data_tables import (
     DATASETS,
     FILES,
     OVERLAP,
@@ -16,11 +16,11 @@ from replay.show.data_tables import (
     TFRECORDS,
     data_section,
 )
-from replay.show.finding_sections import finding_sections
-from replay.show.limit_sections import limit_sections
-from replay.show.section import BAR, Section, bar
-from replay.show.timeline_section import timeline_section
-from traces.units import format_bytes, format_count
+from dxt_replay.replay.show.finding_sections import finding_sections
+from dxt_replay.replay.show.limit_sections import limit_sections
+from dxt_replay.replay.show.section import BAR, Section, bar
+from dxt_replay.replay.show.timeline_section import timeline_section
+from dxt_replay.traces.units import format_bytes, format_count
 
 SLOWEST_STEPS = 10
 

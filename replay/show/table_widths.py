@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from replay.show.section import Kind, Section
+from dxt_replay.replay.show.section import Kind, Section
 
 GAP = 2
 """Spaces between columns."""

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from replay.show.comparison_sections import comparison_sections
-from replay.show.generate_sections import generate_sections, listing_section
-from replay.show.merge_sections import merge_sections
-from replay.show.run_sections import (
+from dxt_replay.replay.show.comparison_sections import comparison_sections
+from dxt_replay.replay.show.generate_sections import generate_sections, listing_section
+from dxt_replay.replay.show.merge_sections import merge_sections
+from dxt_replay.replay.show.run_sections import (
     repeat_sections,
     run_sections,
 )
-from replay.show.section import Kind, Section, Tone, tone_of
-from replay.show.summary_sections import summary_sections
-from replay.show.table_views import view_sections
-from replay.show.table_widths import GAP, Layout, layout, shortened
-from traces.text import printable
+from dxt_replay.replay.show.section import Kind, Section, Tone, tone_of
+from dxt_replay.replay.show.summary_sections import summary_sections
+from dxt_replay.replay.show.table_views import view_sections
+from dxt_replay.replay.show.table_widths import GAP, Layout, layout, shortened
+from dxt_replay.traces.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from replay.show.section import BAR, Section, bar
-from traces.units import NS_PER_S, format_count
+from dxt_replay.replay.show.section import BAR, Section, bar
+from dxt_replay.traces.units import NS_PER_S, format_count
 
 LEAST_FOLDED = 3
 """Quiet bins in a row that become one line."""

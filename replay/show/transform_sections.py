@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.show.section import Section, prose
-from traces.units import format_bytes, format_count, format_counted, format_duration
+from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 
 
 def transform_sections(transformed: Mapping[str, Any]) -> list[Section]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.show.section import Column, Kind, Section
-from traces.units import format_bytes, format_count, format_counted
+from dxt_replay.replay.show.section import Column, Kind, Section
+from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 
 def verified_sections(verified: Mapping[str, Any], most: int) -> list[Section]:

@@ -1,5 +1,5 @@
-from replay.causal._lane_events import Service
-from replay.simulation.model_numbers import ModelNumbers, StorageUse
+from dxt_replay.replay.causal._lane_events import Service
+from dxt_replay.replay.simulation.model_numbers import ModelNumbers, StorageUse
 
 CONSTANTS: dict[str, int]
 

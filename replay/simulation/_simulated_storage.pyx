@@ -12,10 +12,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memmove, memset
 
-from replay.causal._lane_events cimport Item, Lane, Service
+from dxt_replay.replay.causal._lane_events cimport Item, Lane, Service
 
-from replay.simulation.cached_files import LEAST_ENTRIES, PAGE_BYTES
-from replay.simulation.model_numbers import HIT, KIND_NAMES, StorageUse
+from dxt_replay.replay.simulation.cached_files import LEAST_ENTRIES, PAGE_BYTES
+from dxt_replay.replay.simulation.model_numbers import HIT, KIND_NAMES, StorageUse
 
 cdef enum:
     C_READ = 0

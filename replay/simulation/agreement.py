@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from replay.simulation.storage_model import StorageModel
-from traces.units import ns_to_seconds
+from dxt_replay.replay.simulation.storage_model import StorageModel
+from dxt_replay.traces.units import ns_to_seconds
 
 ALIKE = 0.05
 """A replay that differs by this share of the simulated time agrees with it: replays vary by a few per cent."""

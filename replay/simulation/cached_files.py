@@ -6,7 +6,7 @@ import bisect
 from collections import deque
 from dataclasses import dataclass, field
 
-from replay.simulation.storage_model import PageCache
+from dxt_replay.replay.simulation.storage_model import PageCache
 
 PAGE_BYTES = 4096
 """Bytes of a page: a read fetches whole ones."""

@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 
-from replay.causal.lane_events import EventLane, LaneTimes, run_lanes
-from replay.plan.plan_row import operation_rows
-from replay.simulation.model_numbers import ModelNumbers
-from replay.simulation.simulated_storage import simulated_storage
-from replay.simulation.storage_model import StorageModel
-from traces.schema import OPS
+from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, run_lanes
+from dxt_replay.replay.plan.plan_row import operation_rows
+from dxt_replay.replay.simulation.model_numbers import ModelNumbers
+from dxt_replay.replay.simulation.simulated_storage import simulated_storage
+from dxt_replay.replay.simulation.storage_model import StorageModel
+from dxt_replay.traces.schema import OPS
 
 
 def read_times_ns(model: StorageModel, offsets: np.ndarray, size: int, file_bytes: int) -> np.ndarray:

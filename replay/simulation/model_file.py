@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from replay.simulation.storage_model import (
+from dxt_replay.replay.simulation.storage_model import (
     DATA_OPERATIONS,
     Jitter,
     Limit,
@@ -21,7 +21,7 @@ from replay.simulation.storage_model import (
     Servers,
     StorageModel,
 )
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 VERSION = 1
 """Version of the document, its key `storage_model`."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.engine.items import RENAME
-from replay.simulation.storage_model import SCOPES, RequestTime, StorageModel
-from traces.schema import OPS
+from dxt_replay.replay.engine.items import RENAME
+from dxt_replay.replay.simulation.storage_model import SCOPES, RequestTime, StorageModel
+from dxt_replay.traces.schema import OPS
 
 KIND_NAMES = ("read", "write", "open", "close", "stat", "sync", "seek", "rename")
 """Operation by the kind of its item (`replay.engine.items`)."""

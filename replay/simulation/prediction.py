@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from replay.causal.lane_events import EventLane, LaneTimes, Watch, run_lanes
-from replay.engine.items import MARK
-from replay.simulation.agreement import Agreement
-from replay.simulation.model_numbers import KIND_NAMES, ModelNumbers, StorageUse
-from replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob
-from replay.simulation.simulated_storage import simulated_storage
-from replay.simulation.storage_model import StorageModel
-from traces.units import NS_PER_US, ns_to_seconds
+from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, Watch, run_lanes
+from dxt_replay.replay.engine.items import MARK
+from dxt_replay.replay.simulation.agreement import Agreement
+from dxt_replay.replay.simulation.model_numbers import KIND_NAMES, ModelNumbers, StorageUse
+from dxt_replay.replay.simulation.simulated_job import TIME_CLASSES, SimulatedJob
+from dxt_replay.replay.simulation.simulated_storage import simulated_storage
+from dxt_replay.replay.simulation.storage_model import StorageModel
+from dxt_replay.traces.units import NS_PER_US, ns_to_seconds
 
 BUSY = 0.7
 """Share of the time from which on a queue that is busy holds a job up."""

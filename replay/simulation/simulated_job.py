@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.lane_events import CODES, KINDS, EventLane, Watch
-from replay.causal.paced_ranks import Steps
-from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
-from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from replay.plan.lane_plan import SlotNumbers, planned_operations
-from replay.plan.pacing import Pacing
-from replay.plan.plan_row import NO_EVENT
-from traces.errors import UsageError
-from traces.store.reader import Capture
+from dxt_replay.replay.causal.lane_events import CODES, KINDS, EventLane, Watch
+from dxt_replay.replay.causal.paced_ranks import Steps
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, ENTRY, EVALUATION, FETCH
+from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.lane_plan import SlotNumbers, planned_operations
+from dxt_replay.replay.plan.pacing import Pacing
+from dxt_replay.replay.plan.plan_row import NO_EVENT
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.reader import Capture
 
 TIME_CLASSES = ("compute", "input_wait", "meetings", "checkpoints", "evaluation", "loading")
 """Where the time of a training thread goes."""

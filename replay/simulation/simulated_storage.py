@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from replay.causal.lane_events import EventLane, compiled_core
-from replay.engine.items import CLOSE, OPEN, READ_AT, SEEK, SYNC, WRITE_AT
-from replay.simulation.cached_files import PAGE_BYTES, CachedFiles
-from replay.simulation.model_numbers import (
+from dxt_replay.replay.causal.lane_events import EventLane, compiled_core
+from dxt_replay.replay.engine.items import CLOSE, OPEN, READ_AT, SEEK, SYNC, WRITE_AT
+from dxt_replay.replay.simulation.cached_files import PAGE_BYTES, CachedFiles
+from dxt_replay.replay.simulation.model_numbers import (
     HELD_WRITE,
     HIT,
     KIND_NAMES,
@@ -28,10 +28,10 @@ from replay.simulation.model_numbers import (
     ModelNumbers,
     StorageUse,
 )
-from traces.schema import APIS
+from dxt_replay.traces.schema import APIS
 
 if TYPE_CHECKING:
-    from replay.simulation._simulated_storage import CompiledStorage
+    from dxt_replay.replay.simulation._simulated_storage import CompiledStorage
 
 SimulatedStorage: TypeAlias = "PythonStorage | CompiledStorage"
 """A storage in either core, for `replay.causal.lane_events.run_lanes`."""
@@ -46,7 +46,7 @@ def simulated_storage(numbers: ModelNumbers, *, seed: int = 1, scale: float = 1.
     """A storage at the begin of a run, in the core of the lanes. `scale`: all times are so many times as long."""
     if compiled_core() is None:
         return PythonStorage(numbers, seed=seed, scale=scale)
-    from replay.simulation._simulated_storage import CompiledStorage
+    from dxt_replay.replay.simulation._simulated_storage import CompiledStorage
 
     return CompiledStorage(numbers, seed, scale)
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist, fmean
 
-from traces.errors import UsageError
-from traces.schema import OPS
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import OPS
 
 DATA_OPERATIONS = ("read", "write")
 """Operations that go to the servers; the others go to the metadata service."""

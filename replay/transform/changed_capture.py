@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from traces.benchmark_run import BENCHMARK
-from traces.schema import SPANS_SCHEMA, CaptureInfo, Coverage
-from traces.store.reader import Capture
-from traces.store.relation import as_source
-from traces.store.writer import (
+from dxt_replay.traces.benchmark_run import BENCHMARK
+from dxt_replay.traces.schema import SPANS_SCHEMA, CaptureInfo, Coverage
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.relation import as_source
+from dxt_replay.traces.store.writer import (
     OpsWriter,
     begin_capture,
     discard_capture,
@@ -24,8 +24,8 @@ from traces.store.writer import (
     write_hdf5,
     write_spans,
 )
-from traces.units import ns_to_seconds
-from traces.version import VERSION
+from dxt_replay.traces.units import ns_to_seconds
+from dxt_replay.traces.version import VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

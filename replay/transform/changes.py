@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from replay.plan.pacing import FASTEST, SLOWEST
-from replay.transform.compression import Compression
-from traces.errors import UsageError
+from dxt_replay.replay.plan.pacing import FASTEST, SLOWEST
+from dxt_replay.replay.transform.compression import Compression
+from dxt_replay.traces.errors import UsageError
 
 MOST_READERS, MOST_RANKS, MOST_BATCHES = 4096, 1 << 20, 1 << 20
 """Largest numbers of readers of a rank, of ranks, and of batches that become one."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.transform.rank_work import MODELLED, RankWork
-from replay.transform.request_cost import RequestCost
-from traces.errors import UsageError
-from traces.units import NS_PER_S
+from dxt_replay.replay.transform.rank_work import MODELLED, RankWork
+from dxt_replay.replay.transform.request_cost import RequestCost
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.units import NS_PER_S
 
 DECODERS = {"gzip": 300e6, "lzf": 800e6, "lz4": 2_000e6, "zstd": 1_000e6}
 """Decoder -> bytes per second that come out of it on one core: what such decoders reach on numeric data, in round

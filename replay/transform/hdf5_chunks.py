@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.transform.rank_work import MODELLED, RankWork, exchanged
-from replay.transform.request_cost import RequestCost
+from dxt_replay.replay.transform.rank_work import MODELLED, RankWork, exchanged
+from dxt_replay.replay.transform.request_cost import RequestCost
 
 IN_ORDER_SHARE = 0.5
 """Share of the ranges that begin where the one before ended, from which on a program reads in order."""

@@ -9,9 +9,9 @@ import dataclasses
 
 import numpy as np
 
-from replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
-from replay.transform.rank_work import NOTHING, RankWork
-from replay.transform.source_work import RankLoop
+from dxt_replay.replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
+from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.replay.transform.source_work import RankLoop
 
 
 def with_larger_batches(

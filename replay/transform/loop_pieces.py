@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.training_loop import CHECKPOINT, FETCH
-from replay.transform.rank_work import NOTHING
-from replay.transform.source_work import RankLoop
-from traces.errors import UsageError
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH
+from dxt_replay.replay.transform.rank_work import NOTHING
+from dxt_replay.replay.transform.source_work import RankLoop
+from dxt_replay.traces.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

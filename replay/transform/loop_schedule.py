@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.causal_items import Meetings, RankCounters, script_rows
-from replay.causal.check import schedule
-from replay.causal.lane_events import LaneTimes
-from replay.causal.model import LoopModel
-from replay.causal.training_loop import OPENING, TrainingLoop
-from replay.engine.items import MARK
-from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from replay.plan.pacing import Pacing
-from replay.plan.plan_row import (
+from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, script_rows
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.lane_events import LaneTimes
+from dxt_replay.replay.causal.model import LoopModel
+from dxt_replay.replay.causal.training_loop import OPENING, TrainingLoop
+from dxt_replay.replay.engine.items import MARK
+from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.pacing import Pacing
+from dxt_replay.replay.plan.plan_row import (
     EVENT_ROW,
     MARK_ROW,
     PLAN_ROW,
@@ -26,8 +26,8 @@ from replay.plan.plan_row import (
     operation_rows,
     rows_of_arrays,
 )
-from replay.transform.rank_work import NOTHING, RankWork
-from replay.transform.source_work import RankLoop
+from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.replay.transform.source_work import RankLoop
 
 TRAINING = "training"
 """Name of the training thread among the lanes of a schedule."""
@@ -155,7 +155,7 @@ class _LoopAlone:
 
     def as_model(self) -> LoopModel:
         """A model that holds the loop, and nothing of the reads."""
-        from traces.measures.distribution import Distribution
+        from dxt_replay.traces.measures.distribution import Distribution
 
         none = np.zeros(0, dtype=np.int64)
         return LoopModel(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, TrainingLoop
-from traces.measures.intervals import Intervals
-from traces.schema import READING_WAITS, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, codes, table_from_columns
+from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, TrainingLoop
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import READING_WAITS, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, codes, table_from_columns
 
 _STEP, _WAIT, _CHECKPOINT, _COLLECTIVE, _OTHER = (
     SPAN_KINDS.index(name) for name in ("step", "input_wait", "checkpoint", "collective", "other")

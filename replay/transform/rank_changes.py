@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.model import LoopModel
-from replay.causal.training_loop import EVALUATION, FETCH
-from replay.plan.chosen_layers import LayerChoice
-from replay.transform.changes import Changes
-from replay.transform.compression import with_compression
-from replay.transform.hdf5_chunks import ChunkedFile, with_chunks
-from replay.transform.larger_batches import with_larger_batches
-from replay.transform.loop_schedule import with_ready
-from replay.transform.rank_work import NOTHING, RankWork
-from replay.transform.read_data import DataSet
-from replay.transform.readers import BY_BATCH, BY_FILE, with_read_ahead, with_readers
-from replay.transform.request_cost import RequestCost
-from replay.transform.source_work import RankLoop
-from replay.transform.transfer_size import with_transfer_size
-from traces.errors import UsageError
-from traces.schema import WRITE
+from dxt_replay.replay.causal.model import LoopModel
+from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.transform.changes import Changes
+from dxt_replay.replay.transform.compression import with_compression
+from dxt_replay.replay.transform.hdf5_chunks import ChunkedFile, with_chunks
+from dxt_replay.replay.transform.larger_batches import with_larger_batches
+from dxt_replay.replay.transform.loop_schedule import with_ready
+from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.replay.transform.read_data import DataSet
+from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE, with_read_ahead, with_readers
+from dxt_replay.replay.transform.request_cost import RequestCost
+from dxt_replay.replay.transform.source_work import RankLoop
+from dxt_replay.replay.transform.transfer_size import with_transfer_size
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import WRITE
 
 DEFAULT_PREFETCH = 2
 """Batches that each reader has ahead, where the training thread read itself and --prefetch is not given: PyTorch's."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.schema import ORIGINS, READ
+from dxt_replay.traces.schema import ORIGINS, READ
 
 NOTHING = -1
 """Value of `feeds` and `follows` of an operation that no batch fetch waits for, or that waits for none."""

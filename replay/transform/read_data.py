@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.plan.chosen_layers import LayerChoice
-from replay.transform.hdf5_chunks import ChunkedFile
-from traces.errors import UsageError
-from traces.schema import FORMATS, OPS, READ, WRITE, codes
-from traces.store.reader import Capture
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.transform.hdf5_chunks import ChunkedFile
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import FORMATS, OPS, READ, WRITE, codes
+from dxt_replay.traces.store.reader import Capture
 
 MODAL_SHARE = 0.9
 """Share of a file's bytes that requests of one length must move, for that to be its request size."""

@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
 
 BY_BATCH, BY_FILE = "batch", "file"
 """What readers take turns with: batches, as the workers of a PyTorch DataLoader do, or files, as tf.data does."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.schema import OPS
+from dxt_replay.traces.schema import OPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replay.plan.chosen_layers import choose_layers
-from replay.plan.pacing import Pace, Pacing
-from replay.plan.survey import spans_by_rank
-from replay.transform.changed_capture import Making, RankRows, Tables, write_changed
-from replay.transform.changes import Changes
-from replay.transform.loop_schedule import scheduled
-from replay.transform.rank_changes import Facts, changed
-from replay.transform.rank_work import RankWork
-from replay.transform.source_facts import assumptions_of, changed_files, changed_hdf5, facts_of
-from replay.transform.source_ranks import RankState, as_recorded, as_scheduled, source_rank
-from replay.transform.strong_scaling import RankShare, shared_out
-from replay.transform.weak_scaling import Copies
-from traces.errors import UsageError
-from traces.schema import READ
-from traces.store.reader import Capture
-from traces.store.writer import check_capture_output
-from traces.units import format_count
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.survey import spans_by_rank
+from dxt_replay.replay.transform.changed_capture import Making, RankRows, Tables, write_changed
+from dxt_replay.replay.transform.changes import Changes
+from dxt_replay.replay.transform.loop_schedule import scheduled
+from dxt_replay.replay.transform.rank_changes import Facts, changed
+from dxt_replay.replay.transform.rank_work import RankWork
+from dxt_replay.replay.transform.source_facts import assumptions_of, changed_files, changed_hdf5, facts_of
+from dxt_replay.replay.transform.source_ranks import RankState, as_recorded, as_scheduled, source_rank
+from dxt_replay.replay.transform.strong_scaling import RankShare, shared_out
+from dxt_replay.replay.transform.weak_scaling import Copies
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import READ
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.writer import check_capture_output
+from dxt_replay.traces.units import format_count
 
 MAX_OPERATIONS = 10_000_000
 """Operations of a capture up to which it is changed: all ranks are scheduled together, in memory."""

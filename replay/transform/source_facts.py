@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.plan.chosen_layers import LayerChoice
-from replay.transform.changes import Changes
-from replay.transform.rank_changes import Facts
-from replay.transform.rank_work import MODELLED, TRANSFORMED, RankWork
-from replay.transform.read_data import data_set_of
-from replay.transform.request_cost import CostFit
-from traces.errors import UsageError
-from traces.schema import COUNTERS, FILES_SCHEMA, OPS, READ, codes
-from traces.store.reader import Capture
-from traces.units import format_bytes, format_duration
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.transform.changes import Changes
+from dxt_replay.replay.transform.rank_changes import Facts
+from dxt_replay.replay.transform.rank_work import MODELLED, TRANSFORMED, RankWork
+from dxt_replay.replay.transform.read_data import data_set_of
+from dxt_replay.replay.transform.request_cost import CostFit
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, OPS, READ, codes
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_bytes, format_duration
 
 
 def facts_of(capture: Capture, layers: LayerChoice, changes: Changes) -> Facts:

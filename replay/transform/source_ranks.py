@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.paced_ranks import derive_steps
-from replay.plan.chosen_layers import LayerChoice
-from replay.plan.survey import survey_rank
-from replay.ranks.comm import Solo
-from replay.transform.changed_capture import RankRows
-from replay.transform.loop_schedule import Scheduled
-from replay.transform.new_spans import loop_spans, spans_of, wait_name
-from replay.transform.rank_changes import Pipeline
-from replay.transform.rank_work import NOTHING, RankWork
-from replay.transform.source_work import RankLoop, source_work
-from traces.schema import OPS_SCHEMA, table_from_columns
-from traces.store.reader import Capture
+from dxt_replay.replay.causal.paced_ranks import derive_steps
+from dxt_replay.replay.plan.chosen_layers import LayerChoice
+from dxt_replay.replay.plan.survey import survey_rank
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.transform.changed_capture import RankRows
+from dxt_replay.replay.transform.loop_schedule import Scheduled
+from dxt_replay.replay.transform.new_spans import loop_spans, spans_of, wait_name
+from dxt_replay.replay.transform.rank_changes import Pipeline
+from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.replay.transform.source_work import RankLoop, source_work
+from dxt_replay.traces.schema import OPS_SCHEMA, table_from_columns
+from dxt_replay.traces.store.reader import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

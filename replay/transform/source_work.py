@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from replay.causal.dependencies import FETCHES, OPENINGS, Dependencies
-from replay.causal.model import LoopModel, starts_batch
-from replay.causal.training_loop import EVALUATION, FETCH, OPENING, TrainingLoop
-from replay.plan.plan_row import NO_EVENT, OperationBatch, known_rows
-from replay.transform.rank_work import NOTHING, RankWork
-from traces.schema import codes
+from dxt_replay.replay.causal.dependencies import FETCHES, OPENINGS, Dependencies
+from dxt_replay.replay.causal.model import LoopModel, starts_batch
+from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, OPENING, TrainingLoop
+from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, known_rows
+from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.traces.schema import codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

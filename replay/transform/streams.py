@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.transform.rank_work import RankWork
+from dxt_replay.replay.transform.rank_work import RankWork
 
 NO_STREAM = -1
 

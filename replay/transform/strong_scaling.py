@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.causal.training_loop import FETCH
-from replay.transform.loop_pieces import PiecedLoop, pieced
-from replay.transform.rank_changes import Pipeline
-from replay.transform.rank_work import NOTHING, TRANSFORMED, RankWork, joined
-from replay.transform.readers import BY_BATCH, batches_of, with_read_ahead, with_readers
-from replay.transform.source_work import RankLoop
-from traces.errors import UsageError
-from traces.schema import RECONSTRUCTED
+from dxt_replay.replay.causal.training_loop import FETCH
+from dxt_replay.replay.transform.loop_pieces import PiecedLoop, pieced
+from dxt_replay.replay.transform.rank_changes import Pipeline
+from dxt_replay.replay.transform.rank_work import NOTHING, TRANSFORMED, RankWork, joined
+from dxt_replay.replay.transform.readers import BY_BATCH, batches_of, with_read_ahead, with_readers
+from dxt_replay.replay.transform.source_work import RankLoop
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import RECONSTRUCTED
 
 LOADED_SHARE = 0.1
 """Share of the fetches that must read anything, and more than one: else each rank loads the data at once."""

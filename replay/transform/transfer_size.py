@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from replay.transform.rank_work import NOTHING, TRANSFORMED, RankWork, exchanged
-from replay.transform.request_cost import RequestCost
-from replay.transform.streams import NO_STREAM, streams_of
+from dxt_replay.replay.transform.rank_work import NOTHING, TRANSFORMED, RankWork, exchanged
+from dxt_replay.replay.transform.request_cost import RequestCost
+from dxt_replay.replay.transform.streams import NO_STREAM, streams_of
 
 
 def with_transfer_size(work: RankWork, chosen: np.ndarray, transfer_bytes: int, cost: RequestCost) -> RankWork:

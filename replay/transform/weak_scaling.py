@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.transform.new_spans import training_spans
-from replay.transform.rank_work import TRANSFORMED
-from traces.schema import (
+from dxt_replay.replay.transform.new_spans import training_spans
+from dxt_replay.replay.transform.rank_work import TRANSFORMED
+from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     HDF5_SCHEMA,
     OPS,
@@ -20,7 +20,7 @@ from traces.schema import (
     codes,
     dictionary_array,
 )
-from traces.store.reader import Capture
+from dxt_replay.traces.store.reader import Capture
 
 _RENAME = OPS.index("rename")
 

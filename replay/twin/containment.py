@@ -24,9 +24,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from replay.twin.placement import TWIN_ROOT
-from traces.errors import TargetError, exhausted
-from traces.text import printable
+from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.traces.errors import TargetError, exhausted
+from dxt_replay.traces.text import printable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from traces.units import MIB
+from dxt_replay.traces.units import MIB
 
 BLOCK_BYTES = MIB
 """Bytes written at a time: with the noise that they are made from they fit into a core's cache."""

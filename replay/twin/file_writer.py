@@ -21,13 +21,13 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from replay.twin.containment import Target, lstat, refusal, split, unlink
-from replay.twin.directory_batches import DirectoryBatch, FilesByDirectory
-from replay.twin.path_columns import by_directory
-from replay.twin.small_files import SMALL_BYTES, write_small_files
-from replay.twin.twin_files import TwinFile, TwinFiles, total
-from traces.errors import TargetError, UsageError
-from traces.units import MIB
+from dxt_replay.replay.twin.containment import Target, lstat, refusal, split, unlink
+from dxt_replay.replay.twin.directory_batches import DirectoryBatch, FilesByDirectory
+from dxt_replay.replay.twin.path_columns import by_directory
+from dxt_replay.replay.twin.small_files import SMALL_BYTES, write_small_files
+from dxt_replay.replay.twin.twin_files import TwinFile, TwinFiles, total
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.units import MIB
 
 SYNC_BYTES = 64 * MIB
 """Files from this size on are synced one by one, so that progress does not run ahead of the disk."""

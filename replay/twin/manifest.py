@@ -24,13 +24,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from replay.twin.containment import Target, open_target, refusal
-from replay.twin.manifest_files import OURS, ManifestFile, ManifestFiles, joined, no_files
-from replay.twin.manifest_lines import lines, parse
-from replay.twin.path_columns import column, is_ascending, pieces
-from replay.twin.placement import TWIN_ROOT
-from traces.errors import TargetError
-from traces.text import printable
+from dxt_replay.replay.twin.containment import Target, open_target, refusal
+from dxt_replay.replay.twin.manifest_files import OURS, ManifestFile, ManifestFiles, joined, no_files
+from dxt_replay.replay.twin.manifest_lines import lines, parse
+from dxt_replay.replay.twin.path_columns import column, is_ascending, pieces
+from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.text import printable
 
 MANIFEST_NAME = "dxt-replay-manifest.json"
 MANIFEST_VERSION = 3

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from replay.twin.manifest_files import BELOW_A_ROOT, STATES, ManifestFiles
-from replay.twin.path_columns import TEXT, booleans, column, is_ascending, text_bytes
+from dxt_replay.replay.twin.manifest_files import BELOW_A_ROOT, STATES, ManifestFiles
+from dxt_replay.replay.twin.path_columns import TEXT, booleans, column, is_ascending, text_bytes
 
 _TO_ESCAPE = r"[^ !#-\[\]-~]"
 _NOT_CONTAINED = r"(^|/)(\.?\.?)(/|$)|\x00"

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.twin.path_columns import ancestors, booleans, column, prefixed, repeated
-from traces.errors import UsageError
-from traces.file_rows import exact_paths
+from dxt_replay.replay.twin.path_columns import ancestors, booleans, column, prefixed, repeated
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.file_rows import exact_paths
 
 TWIN_ROOT = "dxt-replay-twin"
 """Folder under the target that holds the twin data set: the user's own files there are never in its way."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.twin.content import make_noise, noise_block
+from dxt_replay.replay.twin.content import make_noise, noise_block
 
 SMALL_BYTES = 256 << 10
 """Largest file that is written like this."""
@@ -137,7 +137,7 @@ IN_PYTHON = FileCalls(write=_write, look=_look, remove=_remove)
 def file_calls() -> FileCalls:
     """The compiled core, or the Python one where it was not compiled."""
     try:
-        from replay.twin._small_files import look_at_files, remove_files, write_small_files
+        from dxt_replay.replay.twin._small_files import look_at_files, remove_files, write_small_files
     except ImportError:
         return IN_PYTHON
     return FileCalls(write=write_small_files, look=look_at_files, remove=remove_files)

@@ -16,20 +16,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.hdf5.files import Hdf5Files
-from replay.twin.containment import Target, make_target, open_target, printable, refusal, resolve_target, unlink
-from replay.twin.data_set import fits, twin_data_set
-from replay.twin.directory_batches import DirectoryBatch, FilesByDirectory
-from replay.twin.file_writer import Limit, Progress, is_temporary, make_directories, temporary_name, write_files
-from replay.twin.manifest import Manifest, read_manifest, remove_manifest, write_manifest
-from replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, STATES, WHOLE, ManifestFiles, joined
-from replay.twin.path_columns import rows_in
-from replay.twin.placement import PathMap, Placements
-from replay.twin.small_files import remove_files
-from replay.twin.stage_plan import StagePlan, check_mapped, found_at
-from replay.twin.twin_files import CREATED_ROLE, TwinFiles
-from traces.errors import TargetError
-from traces.store.reader import Capture
+from dxt_replay.replay.hdf5.files import Hdf5Files
+from dxt_replay.replay.twin.containment import (
+    Target,
+    make_target,
+    open_target,
+    printable,
+    refusal,
+    resolve_target,
+    unlink,
+)
+from dxt_replay.replay.twin.data_set import fits, twin_data_set
+from dxt_replay.replay.twin.directory_batches import DirectoryBatch, FilesByDirectory
+from dxt_replay.replay.twin.file_writer import (
+    Limit,
+    Progress,
+    is_temporary,
+    make_directories,
+    temporary_name,
+    write_files,
+)
+from dxt_replay.replay.twin.manifest import Manifest, read_manifest, remove_manifest, write_manifest
+from dxt_replay.replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, STATES, WHOLE, ManifestFiles, joined
+from dxt_replay.replay.twin.path_columns import rows_in
+from dxt_replay.replay.twin.placement import PathMap, Placements
+from dxt_replay.replay.twin.small_files import remove_files
+from dxt_replay.replay.twin.stage_plan import StagePlan, check_mapped, found_at
+from dxt_replay.replay.twin.twin_files import CREATED_ROLE, TwinFiles
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.store.reader import Capture
 
 REMOVED_FILES = 1 << 14
 """Most files of one directory that are removed in one call."""

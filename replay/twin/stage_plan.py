@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from replay.hdf5.files import hdf5_files
-from replay.twin.containment import (
+from dxt_replay.replay.hdf5.files import hdf5_files
+from dxt_replay.replay.twin.containment import (
     Target,
     close_unwritten,
     open_target,
@@ -23,18 +23,18 @@ from replay.twin.containment import (
     resolve_target,
     split,
 )
-from replay.twin.data_set import MappedFile, twin_data_set
-from replay.twin.directory_batches import FilesByDirectory
-from replay.twin.file_writer import foreign
-from replay.twin.manifest import Manifest, read_manifest
-from replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
-from replay.twin.path_columns import rows_in, same_texts
-from replay.twin.placement import PathMap
-from replay.twin.small_files import SMALL_BYTES, look_at_files
-from replay.twin.twin_files import CREATED_ROLE, LOOKED_AT_ROLE, TwinFile, TwinFiles, total
-from traces.errors import TargetError
-from traces.store.reader import Capture
-from traces.units import format_bytes, format_count
+from dxt_replay.replay.twin.data_set import MappedFile, twin_data_set
+from dxt_replay.replay.twin.directory_batches import FilesByDirectory
+from dxt_replay.replay.twin.file_writer import foreign
+from dxt_replay.replay.twin.manifest import Manifest, read_manifest
+from dxt_replay.replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
+from dxt_replay.replay.twin.path_columns import rows_in, same_texts
+from dxt_replay.replay.twin.placement import PathMap
+from dxt_replay.replay.twin.small_files import SMALL_BYTES, look_at_files
+from dxt_replay.replay.twin.twin_files import CREATED_ROLE, LOOKED_AT_ROLE, TwinFile, TwinFiles, total
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_bytes, format_count
 
 LOOKED_AT_FILES = 1 << 16
 """Most files of one directory that are looked at in one call."""

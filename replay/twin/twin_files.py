@@ -9,9 +9,9 @@ from typing import overload
 import numpy as np
 import pyarrow as pa
 
-from replay.twin.content import Stager, stager_of
-from replay.twin.hdf5_twin import Hdf5Stager
-from traces.schema import FORMATS
+from dxt_replay.replay.twin.content import Stager, stager_of
+from dxt_replay.replay.twin.hdf5_twin import Hdf5Stager
+from dxt_replay.traces.schema import FORMATS
 
 READ_ROLE = "read"
 LOOKED_AT_ROLE = "looked at"

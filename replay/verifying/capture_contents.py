@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from replay.verifying.checked import CheckedPart, Difference, in_threads
-from traces.errors import CaptureError
-from traces.schema import READ, WRITE, codes
-from traces.store.reader import Capture
-from traces.store.usage import USAGE_SCHEMA, StoredUsage, UsageCounter
-from traces.text import printable
-from traces.units import format_counted
+from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import READ, WRITE, codes
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.usage import USAGE_SCHEMA, StoredUsage, UsageCounter
+from dxt_replay.traces.text import printable
+from dxt_replay.traces.units import format_counted
 
 _ADDED_UP = {"operations": "sum", "least_length": "min", "reach": "max"}
 _REPLAYED = ("operations", "read", "written")

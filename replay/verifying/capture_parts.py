@@ -13,16 +13,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from replay.verifying.capture_contents import content_parts
-from replay.verifying.checked import CheckedPart, in_threads
-from traces.errors import CaptureError
-from traces.schema import CaptureInfo, Source
-from traces.store.digests import DOCUMENT, file_digest, own_digests
-from traces.store.info import read_info
-from traces.store.reader import open_capture
-from traces.store.usage import USAGE_FOLDER
-from traces.store.writer import foreign_name
-from traces.text import printable
+from dxt_replay.replay.verifying.capture_contents import content_parts
+from dxt_replay.replay.verifying.checked import CheckedPart, in_threads
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import CaptureInfo, Source
+from dxt_replay.traces.store.digests import DOCUMENT, file_digest, own_digests
+from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.usage import USAGE_FOLDER
+from dxt_replay.traces.store.writer import foreign_name
+from dxt_replay.traces.text import printable
 
 SHA256 = "SHA-256"
 _ABSENT = "not there"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from replay.twin.file_writer import default_workers
-from traces.text import printable
+from dxt_replay.replay.twin.file_writer import default_workers
+from dxt_replay.traces.text import printable
 
 MOST_KEPT = 1000
 """Differences of one row that are kept with their text; all of them are counted."""

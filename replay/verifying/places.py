@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from replay.hdf5.files import hdf5_files
-from replay.hdf5.layout import Hdf5Layout
-from replay.twin.containment import Target, open_target
-from replay.twin.data_set import file_use, twin_data_set
-from replay.twin.manifest import MANIFEST_NAME, Manifest, is_twin_root, read_manifest
-from replay.twin.path_columns import ancestors
-from replay.verifying.capture_parts import capture_parts
-from replay.verifying.checked import CheckedPart, Verified, VerifiedPlace
-from replay.verifying.twin_bytes import Layouts
-from replay.verifying.twin_parts import twin_parts
-from traces.errors import CaptureError, TargetError, UsageError
-from traces.store.digests import DOCUMENT
-from traces.store.reader import Capture, open_capture
-from traces.text import printable
+from dxt_replay.replay.hdf5.files import hdf5_files
+from dxt_replay.replay.hdf5.layout import Hdf5Layout
+from dxt_replay.replay.twin.containment import Target, open_target
+from dxt_replay.replay.twin.data_set import file_use, twin_data_set
+from dxt_replay.replay.twin.manifest import MANIFEST_NAME, Manifest, is_twin_root, read_manifest
+from dxt_replay.replay.twin.path_columns import ancestors
+from dxt_replay.replay.verifying.capture_parts import capture_parts
+from dxt_replay.replay.verifying.checked import CheckedPart, Verified, VerifiedPlace
+from dxt_replay.replay.verifying.twin_bytes import Layouts
+from dxt_replay.replay.verifying.twin_parts import twin_parts
+from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
+from dxt_replay.traces.store.digests import DOCUMENT
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.text import printable
 
 CAPTURE_KIND, TWIN_KIND = "capture", "twin"
 _CAPTURE_NAMES = (DOCUMENT, "ops", "files.parquet")

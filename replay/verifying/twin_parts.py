@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from replay.twin.containment import LOCK_NAME, Target, lstat, split
-from replay.twin.content import BLOCK_BYTES
-from replay.twin.manifest import Manifest, is_twin_root
-from replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
-from replay.twin.path_columns import ancestors
-from replay.verifying.checked import CheckedPart, Difference, in_threads
-from replay.verifying.twin_bytes import Layouts, first_difference, unknown_layout
-from traces.errors import TargetError
-from traces.text import printable
-from traces.units import MIB
+from dxt_replay.replay.twin.containment import LOCK_NAME, Target, lstat, split
+from dxt_replay.replay.twin.content import BLOCK_BYTES
+from dxt_replay.replay.twin.manifest import Manifest, is_twin_root
+from dxt_replay.replay.twin.manifest_files import CREATED_BY_RUN, PLANNED, ManifestFile
+from dxt_replay.replay.twin.path_columns import ancestors
+from dxt_replay.replay.verifying.checked import CheckedPart, Difference, in_threads
+from dxt_replay.replay.verifying.twin_bytes import Layouts, first_difference, unknown_layout
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.text import printable
+from dxt_replay.traces.units import MIB
 
 RANGE_BYTES = 64 * MIB
 """Bytes of a file that one thread compares at a time."""

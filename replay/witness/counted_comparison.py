@@ -14,12 +14,12 @@ from typing import Any, overload
 
 import numpy as np
 
-from profiler_merge.darshan.log import DarshanLog
-from replay.plan.chosen_layers import choose_layers
-from replay.twin.data_set import file_use
-from replay.twin.placement import parse_map, place
-from replay.witness.replay_logs import AskedFor, Besides, CountedReplay, asked_for, counted_replay
-from replay.witness.tallies import (
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.twin.data_set import file_use
+from dxt_replay.replay.twin.placement import parse_map, place
+from dxt_replay.replay.witness.replay_logs import AskedFor, Besides, CountedReplay, asked_for, counted_replay
+from dxt_replay.replay.witness.tallies import (
     AT_END,
     COLUMNS,
     INTERFACES,
@@ -33,10 +33,10 @@ from replay.witness.tallies import (
     add_rows,
     column,
 )
-from traces.errors import UsageError
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
-from traces.units import format_bytes, format_count, format_counted
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 MAX_DIFFERENCES = 20
 """Differences that are reported in full; `differing` counts them all."""

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks.cost_model import Cost, Work, fit, fit_work, predicted_s
-from traces.workers.workers import PIECE_OPERATIONS
+from dxt_replay.traces.workers.workers import PIECE_OPERATIONS
 
 ALONE = Work(once_s=1.0, operation_s=1e-7, rank_s=2e-3)
 FIRST = Work(once_s=0.8, operation_s=1e-9, rank_s=1e-3)

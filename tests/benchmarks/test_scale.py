@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.large_log import FILES_PER_RANK, PATTERNS, write_large_log
 from benchmarks.scale import measure, table
-from profiler_merge.darshan.log import open_log
-from profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -2,7 +2,7 @@
 
 import re
 
-from replay.archive.catalogue import CATALOGUE_SCHEMA
+from dxt_replay.replay.archive.catalogue import CATALOGUE_SCHEMA
 from tests.places import ROOT
 
 

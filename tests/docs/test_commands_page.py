@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from replay.commands.main import COMMANDS
+from dxt_replay.replay.commands.main import COMMANDS
 from tests.places import ROOT
 
 WRITER = ROOT / "docs" / "write_commands.py"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replay import interface as dxt_replay
+import dxt_replay
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replay.commands.main import COMMANDS, EXIT_INTERRUPTED
+from dxt_replay.replay.commands.main import COMMANDS, EXIT_INTERRUPTED
+from dxt_replay.traces.samples import sample
 from tests.fuzz.campaign import Campaign, Tally
 from tests.fuzz.targets import TARGETS
-from traces.samples import sample
 
 
 def main() -> int:
@@ -49,7 +49,7 @@ def place_sound_inputs(scratch: Path) -> None:
     from tests.fuzz.seeds import small_capture
 
     for command in COMMANDS:
-        importlib.import_module(f"replay.commands.{command}")
+        importlib.import_module(f"dxt_replay.replay.commands.{command}")
     shutil.copyfile(sample("imagenet").log, scratch / "log.darshan")
     in_child(lambda: shutil.move(small_capture(scratch), scratch / "sound.capture"))
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.errors import DxtReplayError
 from tests.fuzz.mutations import Files, Mutant, mutated
 from tests.fuzz.targets import Target, WrongAnswerError, digest
 from tests.places import ROOT
-from traces.errors import DxtReplayError
 
 MOST_SECONDS = 10
 """Of a processor, for one input."""

@@ -13,9 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiler_merge.workloads.workload_source import SHIPPED
-from replay.interface import stage
-from replay.simulation import model_file
+from dxt_replay import stage
+from dxt_replay.profiler_merge.workloads.workload_source import SHIPPED
+from dxt_replay.replay.simulation import model_file
+from dxt_replay.traces.schema import HDF5_SCHEMA, SPAN_KINDS
 from tests import kineto_writer
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, encode_dxt, posix_rows, write_dxt_log, write_log
@@ -24,7 +25,6 @@ from tests.profiler_merge.darshan.test_damaged import RECORDS, dxt_log, whole_lo
 from tests.profiler_merge.profiles.xplane.profile_cores import small_profile
 from tests.profiler_merge.tracers.test_damaged_traces import DFTRACER, HOROVOD, STRACE
 from tests.replay.regression.record_builder import record
-from traces.schema import HDF5_SCHEMA, SPAN_KINDS
 
 CORPUS = Path(__file__).with_name("corpus")
 """Inputs that once found a defect: corpus/TARGET/NAME is a file or a folder."""
@@ -235,7 +235,7 @@ def _repeated_gzip(block: bytes, times: int) -> bytes:
 
 def _darshan_bomb(module: str, compression: str, stream: bytes) -> Files:
     """A log in which a region holds the stream."""
-    from profiler_merge.darshan.header import CONTAINERS
+    from dxt_replay.profiler_merge.darshan.header import CONTAINERS
     from tests.darshan_writer import MODULE_IDS
 
     with tempfile.TemporaryDirectory() as scratch:

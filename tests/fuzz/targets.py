@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
-from profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
-from profiler_merge.darshan.heatmap import read_heatmap
-from profiler_merge.darshan.log import open_log
-from profiler_merge.profiles.reading import read_profile
-from profiler_merge.profiles.spans import profile_spans
-from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from profiler_merge.tracers.horovod_timeline import read_horovod
-from profiler_merge.tracers.strace.strace_job import read_strace
-from profiler_merge.workloads.workload_source import read_workload
-from replay.regression.experiment_record import read_record
-from replay.simulation.model_file import read_storage_model
-from replay.twin.manifest import load_manifest
+from dxt_replay.profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
+from dxt_replay.profiler_merge.darshan.heatmap import read_heatmap
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.profiles.spans import profile_spans
+from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
+from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+from dxt_replay.replay.regression.experiment_record import read_record
+from dxt_replay.replay.simulation.model_file import read_storage_model
+from dxt_replay.replay.twin.manifest import load_manifest
+from dxt_replay.traces.errors import DxtReplayError
+from dxt_replay.traces.store.reader import open_capture
 from tests.profiler_merge.profiles.xplane.profile_cores import COMPILED, ORACLE
-from traces.errors import DxtReplayError
-from traces.store.reader import open_capture
 
 Command = tuple[str, ...]
 

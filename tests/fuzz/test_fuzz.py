@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import EXIT_INTERRUPTED
+from dxt_replay.replay.commands.main import EXIT_INTERRUPTED
 from tests.fuzz.__main__ import in_child, place_sound_inputs
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.mutations import Files

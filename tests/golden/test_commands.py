@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.samples import sample
 from tests.capture_builder import Op, Span, build_capture, read
 from tests.golden.golden_file import check_golden
-from traces.samples import sample
 
 MS = 1_000_000
 STEPS = 40

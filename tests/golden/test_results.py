@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
-from replay.regression.health import examine
-from replay.regression.interval_verdict import Rule
-from replay.regression.regression_sections import regression_sections
-from replay.regression.run_metrics import MeasuredRun
-from replay.show.terminal import print_repeats, print_run, print_sections
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
+from dxt_replay.replay.regression.health import examine
+from dxt_replay.replay.regression.interval_verdict import Rule
+from dxt_replay.replay.regression.regression_sections import regression_sections
+from dxt_replay.replay.regression.run_metrics import MeasuredRun
+from dxt_replay.replay.show.terminal import print_repeats, print_run, print_sections
 from tests.golden.golden_file import check_golden
 
 RUN: Mapping[str, Any] = json.loads((Path(__file__).parent / "results" / "run.json").read_text(encoding="utf-8"))

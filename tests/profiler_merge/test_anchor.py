@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge import anchor as anchor_module
-from profiler_merge.anchor import (
+from dxt_replay.profiler_merge import anchor as anchor_module
+from dxt_replay.profiler_merge.anchor import (
     ANCHOR_FILE,
     RECORD_BYTES,
     anchor,
 )
-from profiler_merge.clocks.anchors import anchor_rank, profile_anchors
-from profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.profiler_merge.clocks.anchors import anchor_rank, profile_anchors
+from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
 from tests import xplane_writer as writer
 from tests.xplane_writer import START_NS, Event, Line
 
@@ -137,7 +137,7 @@ def test_threads_do_not_share_a_number(tmp_path):
 
 def test_a_forked_child_writes_a_file_of_its_own(tmp_path):
     code = (
-        "import os, sys\nfrom profiler_merge.anchor import anchor\n"
+        "import os, sys\nfrom dxt_replay.profiler_merge.anchor import anchor\n"
         f"d = {str(tmp_path)!r}\nanchor(directory=d); anchor(directory=d)\n"
         "pid = os.fork()\nn = anchor(directory=d)\nos.write(1, b'%d %d\\n' % (os.getpid(), n))\n"
         "if pid: os.waitpid(pid, 0)\n"
@@ -189,7 +189,7 @@ def test_a_framework_that_is_half_imported_does_no_harm(tmp_path, monkeypatch):
 
 def test_it_needs_the_standard_library_only(tmp_path):
     code = (
-        "import sys; from profiler_merge.anchor import anchor\n"
+        "import sys; from dxt_replay.profiler_merge.anchor import anchor\n"
         f"anchor(directory={str(tmp_path)!r})\n"
         "print(sorted({'numpy', 'pyarrow', 'tensorflow', 'jax', 'torch', 'google'} & set(sys.modules)))"
     )

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.counted_times import counted_times
-from profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.counted_times import counted_times
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.traces.samples import sample
 from tests.places import SHARED
-from traces.samples import sample
 
 _LOGS = SHARED / "darshan-logs"
 _MODULES = {"POSIX": "POSIX", "STDIO": "STDIO", "MPI-IO": "MPIIO"}

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from profiler_merge.darshan.record_id import record_id
-from profiler_merge.merge import merge
-from profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
-from traces.store.reader import open_capture
 
 SEGMENTS = {0: 12, 1: 400, 3: 300, 4: 2}
 """Operations of the largest file of each rank."""

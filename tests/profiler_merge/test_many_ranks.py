@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from profiler_merge.merge import merge
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.traces.store.reader import open_capture
 from tests.log_of_ranks import RANKS, rank_of_log, rows_by_rank, write_ranks
-from traces.store.reader import open_capture
 
 
 def merged(log):

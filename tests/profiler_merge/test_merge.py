@@ -5,16 +5,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profiler_merge.darshan.dxt import read_dxt
-from profiler_merge.darshan.log import open_log
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.darshan.dxt import read_dxt
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.traces.errors import AlignmentError, LogError, UsageError
+from dxt_replay.traces.recorder_files import is_recorder_file
+from dxt_replay.traces.samples import NAMES, sample
+from dxt_replay.traces.schema import READ, codes
+from dxt_replay.traces.store.reader import open_capture
 from tests.places import SHARED
-from traces.errors import AlignmentError, LogError, UsageError
-from traces.recorder_files import is_recorder_file
-from traces.samples import NAMES, sample
-from traces.schema import READ, codes
-from traces.store.reader import open_capture
 
 CAPTURES = sorted((SHARED / "captures").glob("*/job.darshan"))
 THETA = SHARED / "theta" / "cosmictagger_8ranks.darshan"

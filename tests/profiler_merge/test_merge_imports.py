@@ -6,15 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dxt_replay.traces.samples import sample
 from tests.places import ROOT
-from traces.samples import sample
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from profiler_merge.merge import merge
+from dxt_replay.profiler_merge.merge import merge
 merge([Path(sys.argv[1])], [Path(path) for path in sys.argv[3:]], Path(sys.argv[2]))
-print(*(name for name in sys.modules if name.startswith("profiler_merge.tracers.")))
+print(*(name for name in sys.modules if name.startswith("dxt_replay.profiler_merge.tracers.")))
 """
 
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests import kineto_writer as kineto
 from tests.profiler_merge.test_merge_torch import PIDS, START_S, log
 from tests.xplane_writer import Event, Line, profile
-from traces.errors import ProfileError
-from traces.store.reader import Capture, open_capture
 
 SECOND = 10**9
 

@@ -5,16 +5,16 @@ import json
 import pyarrow as pa
 import pytest
 
-from profiler_merge.analysis.overlap import overlap
-from profiler_merge.analysis.summary import summarise
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.recognise import find_profiles
+from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.recognise import find_profiles
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.store.reader import open_capture
 from tests import kineto_writer as kineto
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from tests.kineto_writer import START_NS
 from tests.places import CAPTURES
-from traces.errors import ProfileError
-from traces.store.reader import open_capture
 
 START_S = START_NS // 10**9
 PIDS = (4711, 4712)

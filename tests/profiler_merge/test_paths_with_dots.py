@@ -2,10 +2,10 @@
 
 import pytest
 
-from profiler_merge.darshan.record_id import record_id
-from profiler_merge.merge import merge
+from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
-from traces.store.reader import open_capture
 
 
 def merged(tmp_path, paths, known_ids=True):

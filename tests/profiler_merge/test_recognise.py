@@ -8,18 +8,18 @@ import zipfile
 
 import pytest
 
-from profiler_merge.darshan.job_logs import find_logs
-from profiler_merge.darshan.log import open_log
-from profiler_merge.merge import merge
-from profiler_merge.recognise import DARSHAN, XPLANE, foreign, recognise
-from replay.archive.archive_jobs import archive_jobs
-from replay.commands.main import main
+from dxt_replay.profiler_merge.darshan.job_logs import find_logs
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.recognise import DARSHAN, XPLANE, foreign, recognise
+from dxt_replay.replay.archive.archive_jobs import archive_jobs
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, write_dxt_log, write_log
 from tests.places import SHARED
 from tests.xplane_writer import Event, Line, profile
-from traces.errors import LogError
-from traces.samples import sample
-from traces.store.reader import open_capture
 
 KINETO = {
     "schemaVersion": 1,

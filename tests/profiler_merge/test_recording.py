@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge import anchor as anchor_module
-from profiler_merge import recording as module
-from profiler_merge.recording import FOLDER_VARIABLE, keras_recording, lightning_recording, recording
+from dxt_replay.profiler_merge import anchor as anchor_module
+from dxt_replay.profiler_merge import recording as module
+from dxt_replay.profiler_merge.recording import FOLDER_VARIABLE, keras_recording, lightning_recording, recording
 from tests.places import ROOT
 
 

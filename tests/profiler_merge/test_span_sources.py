@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.schema import SPAN_KINDS, codes
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from tests.places import SHARED
-from traces.errors import ProfileError
-from traces.schema import SPAN_KINDS, codes
-from traces.store.reader import open_capture
 
 START_S = 1_795_307_010
 START_US = START_S * 1_000_000

@@ -1,10 +1,10 @@
 """Standard input, output and error are no storage: a wait for a pipe, or many lines of text, cost the job no I/O."""
 
-from profiler_merge.analysis.findings import findings
-from profiler_merge.analysis.summary import summarise
-from profiler_merge.merge import merge
+from dxt_replay.profiler_merge.analysis.findings import findings
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, posix_rows, write_dxt_log
-from traces.store.reader import open_capture
 
 JOB = JobSpec(nprocs=1, start_s=1000, start_ns=0, end_s=1005, end_ns=0)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiler_merge.analysis.findings import findings
-from profiler_merge.merge import MergeResult, merge
-from replay.show.merge_sections import merge_sections
+from dxt_replay.profiler_merge.analysis.findings import findings
+from dxt_replay.profiler_merge.merge import MergeResult, merge
+from dxt_replay.replay.show.merge_sections import merge_sections
+from dxt_replay.traces.schema import Coverage, Unseen
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.unseen import why_not_judged, with_unseen
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, posix_rows, write_dxt_log
-from traces.schema import Coverage, Unseen
-from traces.store.reader import open_capture
-from traces.unseen import why_not_judged, with_unseen
 
 JOB = JobSpec(nprocs=1, start_s=1000, start_ns=0, end_s=1005, end_ns=0)
 

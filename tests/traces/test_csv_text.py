@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.csv_text import as_plain_text
+from dxt_replay.traces.csv_text import as_plain_text
 
 
 def plain(text: str | None) -> str | None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.few_together import few_together
+from dxt_replay.traces.few_together import few_together
 
 SIZES = st.lists(st.integers(0, 12))
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from dxt_replay.traces.file_rows import exact_paths, probably_mapped
 from tests.capture_builder import File, files_table
-from traces.file_rows import exact_paths, probably_mapped
 
 
 def test_the_exact_bytes_of_a_path() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.gzip_blocks import FREE_BYTES, ExpansionError, unpacked_blocks
+from dxt_replay.traces.gzip_blocks import FREE_BYTES, ExpansionError, unpacked_blocks
 
 
 @given(st.lists(st.binary(max_size=3000), min_size=1, max_size=4), st.integers(1, 4000), st.integers(1, 4000))

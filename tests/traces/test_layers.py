@@ -5,14 +5,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from profiler_merge.analysis.summary import summarise
-from replay.plan.chosen_layers import choose_layers
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.traces.layers import file_layers
+from dxt_replay.traces.measures.operation_rows import operation_rows
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read
-from traces.layers import file_layers
-from traces.measures.operation_rows import operation_rows
-from traces.part import Part
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
 
 
 def counted_lengths(capture: Capture) -> list[int]:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture_builder import build_capture, read
-from traces.errors import TargetError
-from traces.output import check_output, new_directory, new_file
-from traces.schema import FILES_SCHEMA, SPANS_SCHEMA, CaptureInfo, Job
-from traces.store.reader import open_capture
-from traces.store.writer import (
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.output import check_output, new_directory, new_file
+from dxt_replay.traces.schema import FILES_SCHEMA, SPANS_SCHEMA, CaptureInfo, Job
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.writer import (
     CAPTURE,
     OpsWriter,
     begin_capture,
@@ -23,6 +22,7 @@ from traces.store.writer import (
     write_files,
     write_spans,
 )
+from tests.capture_builder import build_capture, read
 
 
 def fill(working: Path, run_time_s: float = 1.0) -> None:

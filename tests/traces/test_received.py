@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traces.schema import Coverage, Unseen
-from traces.unseen import received, why_not_judged, with_unseen
+from dxt_replay.traces.schema import Coverage, Unseen
+from dxt_replay.traces.unseen import received, why_not_judged, with_unseen
 
 WHOLE = Coverage(bytes=1.0, operations=1.0)
 SHARD = Unseen(kind="mapped", name="/data/shard", bytes=300)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from replay.plan.pacing import Pace
-from traces.errors import CaptureError
-from traces.replay_record import PACE_CHOICES, CacheRecord, ReplayRecord, is_replay, replay_record
-from traces.schema import CaptureInfo, Job
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.replay_record import PACE_CHOICES, CacheRecord, ReplayRecord, is_replay, replay_record
+from dxt_replay.traces.schema import CaptureInfo, Job
 
 RESULT = {
     "lag_us": {"p50": 1.0, "p90": 2.0, "p99": 3.0, "max": 4.0},

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.schema import NO_STEP
-from traces.steps import step_at, step_row_at
+from dxt_replay.traces.schema import NO_STEP
+from dxt_replay.traces.steps import step_at, step_row_at
 
 
 @given(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from traces.text import escaped, listed, printable
+from dxt_replay.traces.text import escaped, listed, printable
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.units import (
+from dxt_replay.traces.units import (
     format_bytes,
     format_count,
     format_duration,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.schema import CaptureInfo, Coverage, Job, Unseen
+from dxt_replay.traces.unseen import all_unseen, mapped_files, unseen_of, watched, why_not_judged, with_unseen
 from tests.capture_builder import File, build_capture, files_table, read
-from traces.errors import LogError
-from traces.schema import CaptureInfo, Coverage, Job, Unseen
-from traces.unseen import all_unseen, mapped_files, unseen_of, watched, why_not_judged, with_unseen
 
 WHOLE = Coverage(bytes=1.0, operations=1.0)
 SHARD = Unseen(kind="mapped", name="/data/shard", bytes=300)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.measures.operation_rows import OperationRows
-from traces.measures.stable_order import runs, stable_order
-from traces.schema import OPS, WRITE
-from traces.sums import Sums
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.stable_order import runs, stable_order
+from dxt_replay.traces.schema import OPS, WRITE
+from dxt_replay.traces.sums import Sums
 
 _OPEN = OPS.index("open")
 _CLOSE = OPS.index("close")

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from traces.measures.stable_order import runs
-from traces.sums import Sums
+from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.sums import Sums
 
 EXACT_VALUES = 1 << 20
 """Distinct values that are kept exactly; they take 16 MiB."""

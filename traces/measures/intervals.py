@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.sums import Sums
+from dxt_replay.traces.sums import Sums
 
 _NEVER = np.iinfo(np.int64).min
 _PENDING = 1 << 18

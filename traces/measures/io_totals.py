@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
-from traces.measures.operation_rows import OperationRows
-from traces.schema import WRITE
-from traces.sums import Sums
-from traces.units import MIB, NS_PER_S
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.schema import WRITE
+from dxt_replay.traces.sums import Sums
+from dxt_replay.traces.units import MIB, NS_PER_S
 
 MIB_PER_S_FROM_BYTES_PER_NS = NS_PER_S / MIB
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from traces.measures.distribution import Distribution, DistributionCollector
-from traces.measures.operation_rows import OperationRows
-from traces.measures.stable_order import places_in_groups, runs, stable_order
-from traces.sums import Sums
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.stable_order import places_in_groups, runs, stable_order
+from dxt_replay.traces.sums import Sums
 
 MAX_SAMPLES = 1 << 20
 """Start times kept of one capture: 8 MiB."""

@@ -11,9 +11,9 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from traces.measures.stable_order import runs
-from traces.schema import READ, WRITE, codes
-from traces.store.reader import Capture
+from dxt_replay.traces.measures.stable_order import runs
+from dxt_replay.traces.schema import READ, WRITE, codes
+from dxt_replay.traces.store.reader import Capture
 
 T = TypeVar("T", bound=Sized)
 

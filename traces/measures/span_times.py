@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.measures.intervals import Intervals
-from traces.schema import EVALUATION_NAMES, NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
-from traces.units import ns_to_seconds
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import EVALUATION_NAMES, NO_STEP, RECONSTRUCTED, SPAN_KINDS, codes
+from dxt_replay.traces.units import ns_to_seconds
 
 
 def union_by_rank(spans: pa.Table, kind: str) -> dict[int, Intervals]:

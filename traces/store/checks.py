@@ -13,9 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.errors import CaptureError
-from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, NO_STEP, OPS, OPS_SCHEMA, SPANS_SCHEMA, VOCABULARY, codes
-from traces.store.info import MOST_NS
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import (
+    FILES_SCHEMA,
+    HDF5_SCHEMA,
+    NO_STEP,
+    OPS,
+    OPS_SCHEMA,
+    SPANS_SCHEMA,
+    VOCABULARY,
+    codes,
+)
+from dxt_replay.traces.store.info import MOST_NS
 
 MOST_ROWS = 1 << 22
 """Rows of one row group of the op stream: it is held in memory as a whole (300 MB). dxt-replay writes 65,536."""

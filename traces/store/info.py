@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from traces.errors import CaptureError
-from traces.schema import SCHEMA_VERSION, CaptureInfo
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import SCHEMA_VERSION, CaptureInfo
 
 MOST_RANK = (1 << 31) - 1
 """Ranks are int32 in every table."""

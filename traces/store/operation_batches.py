@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from traces.errors import CaptureError
-from traces.few_together import few_together
-from traces.store.checks import operations
-from traces.store.row_groups import RowGroup
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.few_together import few_together
+from dxt_replay.traces.store.checks import operations
+from dxt_replay.traces.store.row_groups import RowGroup
 
 TOGETHER_ROWS = 1 << 16
 """Rows of small row groups that are read at once: those of a rank with few operations cost more than its operations."""

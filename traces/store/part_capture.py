@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.errors import UsageError
-from traces.part import INTERFACES, Part
-from traces.replay_record import replay_record
-from traces.schema import APIS, NO_STEP, OPS, SPAN_KINDS, codes
-from traces.store.reader import Capture
-from traces.units import format_count, format_duration
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.part import INTERFACES, Part
+from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.schema import APIS, NO_STEP, OPS, SPAN_KINDS, codes
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_count, format_duration
 
 Window = tuple[int, int]
 """[begin, end) in ns of the capture's time."""

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from traces.part import Part
-from traces.store.part_capture import PartCapture
-from traces.store.reader import Capture
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import PartCapture
+from dxt_replay.traces.store.reader import Capture
 
 OPERATIONS_PER_FILE = 8
 """At least as many operations has a piece for each file, since sums by file are as long as the files table."""

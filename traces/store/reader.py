@@ -27,17 +27,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from traces.errors import CaptureError, exhausted
-from traces.few_together import few_together
-from traces.gzip_blocks import FREE_BYTES, MOST_EXPANSION
-from traces.part import Part
-from traces.schema import APIS, HDF5_SCHEMA, CaptureInfo
-from traces.store.checks import files_table, hdf5_table, spans_table
-from traces.store.info import read_info
-from traces.store.operation_batches import ranks_together, read_row_groups, together
-from traces.store.row_groups import RowGroup, index_row_groups, open_parquet
-from traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, USAGE_FOLDER, StoredUsage, UsageCheck, UsageCounter
-from traces.units import format_bytes, format_count
+from dxt_replay.traces.errors import CaptureError, exhausted
+from dxt_replay.traces.few_together import few_together
+from dxt_replay.traces.gzip_blocks import FREE_BYTES, MOST_EXPANSION
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, CaptureInfo
+from dxt_replay.traces.store.checks import files_table, hdf5_table, spans_table
+from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.store.operation_batches import ranks_together, read_row_groups, together
+from dxt_replay.traces.store.row_groups import RowGroup, index_row_groups, open_parquet
+from dxt_replay.traces.store.usage import OPS_FOLDER, USAGE_COLUMNS, USAGE_FOLDER, StoredUsage, UsageCheck, UsageCounter
+from dxt_replay.traces.units import format_bytes, format_count
 
 MOST_TEXT_BYTES = 1 << 30
 """Bytes of text, such as paths, in a table that is read as a whole."""

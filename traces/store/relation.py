@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from enum import Enum
 
-from traces.errors import CaptureError, UsageError
-from traces.replay_record import is_replay
-from traces.schema import Source
-from traces.store.reader import Capture
+from dxt_replay.traces.errors import CaptureError, UsageError
+from dxt_replay.traces.replay_record import is_replay
+from dxt_replay.traces.schema import Source
+from dxt_replay.traces.store.reader import Capture
 
 
 class Relation(Enum):

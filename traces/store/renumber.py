@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from traces.errors import TargetError
-from traces.schema import OPS, OPS_SCHEMA, codes
-from traces.store.usage import OPS_FOLDER, USAGE_FOLDER
-from traces.store.writer import OpsWriter
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.schema import OPS, OPS_SCHEMA, codes
+from dxt_replay.traces.store.usage import OPS_FOLDER, USAGE_FOLDER
+from dxt_replay.traces.store.writer import OpsWriter
 
 _RENAME = OPS.index("rename")
 

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from traces.errors import CaptureError, exhausted
-from traces.schema import OPS_SCHEMA, CaptureInfo
-from traces.store.checks import MOST_ROWS, check_columns, conforming
+from dxt_replay.traces.errors import CaptureError, exhausted
+from dxt_replay.traces.schema import OPS_SCHEMA, CaptureInfo
+from dxt_replay.traces.store.checks import MOST_ROWS, check_columns, conforming
 
 _WIDTHS = {"rank": 4, "start_ns": 8, "end_ns": 8}
 """Columns whose statistics are used -> bytes of a value."""

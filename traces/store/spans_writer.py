@@ -7,9 +7,9 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from traces.errors import TargetError
-from traces.schema import SPANS_SCHEMA
-from traces.store.digests import DigestedParquet
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.schema import SPANS_SCHEMA
+from dxt_replay.traces.store.digests import DigestedParquet
 
 
 class SpansWriter:

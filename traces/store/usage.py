@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from traces.errors import CaptureError
-from traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
-from traces.store.checks import MOST_ROWS, conforming
-from traces.store.row_groups import claimed_ranks, open_parquet
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import OPS, OPS_SCHEMA, VOCABULARY, codes, dictionary_array
+from dxt_replay.traces.store.checks import MOST_ROWS, conforming
+from dxt_replay.traces.store.row_groups import claimed_ranks, open_parquet
 
 OPS_FOLDER, USAGE_FOLDER = "ops", "usage"
 """Folders of a capture: the op stream, and the counts."""

@@ -17,11 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from traces.errors import CaptureError, TargetError, exhausted
-from traces.output import DirectoryKind, begin_directory, check_output, discard_directory, place_directory
-from traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SPANS_SCHEMA, CaptureInfo
-from traces.store.digests import DOCUMENT, DigestedParquet, gathered_digests, is_digest_name, remove_digest, sealed
-from traces.store.usage import OPS_FOLDER, USAGE_FOLDER, UsageWriter
+from dxt_replay.traces.errors import CaptureError, TargetError, exhausted
+from dxt_replay.traces.output import DirectoryKind, begin_directory, check_output, discard_directory, place_directory
+from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SPANS_SCHEMA, CaptureInfo
+from dxt_replay.traces.store.digests import (
+    DOCUMENT,
+    DigestedParquet,
+    gathered_digests,
+    is_digest_name,
+    remove_digest,
+    sealed,
+)
+from dxt_replay.traces.store.usage import OPS_FOLDER, USAGE_FOLDER, UsageWriter
 
 ROW_GROUP_ROWS = 1 << 16
 """Operations per row group: the unit of streaming. 64 Ki rows are about 5 MB in memory."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 
-from traces.errors import MissingDependencyError, WorkerError
-from traces.workers.workers import GivenExecutor, Workers
+from dxt_replay.traces.errors import MissingDependencyError, WorkerError
+from dxt_replay.traces.workers.workers import GivenExecutor, Workers
 
 ANSWER_S = 30
 """Seconds in which a scheduler has to answer, and to have a worker."""

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, TypeVar
 
-from traces.without_pandas import keep_pandas_out
+from dxt_replay.traces.without_pandas import keep_pandas_out
 
 P = TypeVar("P")
 R = TypeVar("R")

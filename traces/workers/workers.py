@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from traces.errors import UsageError, WorkerError
-from traces.version import VERSION
+from dxt_replay.traces.errors import UsageError, WorkerError
+from dxt_replay.traces.version import VERSION
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -178,7 +178,9 @@ class Workers:
             count = self._given or _worthwhile(operations)
             if count == 1:
                 return None
-            from traces.workers.local_processes import LocalProcesses  # 10 ms, which small captures do without
+            from dxt_replay.traces.workers.local_processes import (
+                LocalProcesses,  # 10 ms, which small captures do without
+            )
 
             self._pool = LocalProcesses(count)
         return self._pool

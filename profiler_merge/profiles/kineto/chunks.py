@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.errors import ProfileError
-from traces.gzip_blocks import ExpansionError, unpacked_blocks
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 CHUNK_BYTES = 512 << 10
 """The events of a chunk, decoded, fit into the processor's cache: larger chunks are a quarter slower."""

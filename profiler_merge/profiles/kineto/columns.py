@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from profiler_merge.profiles.event_table import GPU_LAUNCH, GPU_WORK, ProfileLine
-from profiler_merge.profiles.kineto.events import Event, correlation_of, label_of
+from dxt_replay.profiler_merge.profiles.event_table import GPU_LAUNCH, GPU_WORK, ProfileLine
+from dxt_replay.profiler_merge.profiles.kineto.events import Event, correlation_of, label_of
 
 PYTHON = "python_function"
 NO_NUMBER = np.iinfo(np.int64).min

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.profiles.event_table import Profile, TorchFacts
-from profiler_merge.profiles.kineto.chunks import ARRAY, CHUNK_BYTES, EventChunks
-from profiler_merge.profiles.kineto.columns import NO_NUMBER, EventColumns, exact_ns
-from profiler_merge.profiles.kineto.events import decode_events
-from profiler_merge.profiles.kineto.names import host_and_pid
-from traces.errors import ProfileError
-from traces.units import NS_PER_S
+from dxt_replay.profiler_merge.profiles.event_table import Profile, TorchFacts
+from dxt_replay.profiler_merge.profiles.kineto.chunks import ARRAY, CHUNK_BYTES, EventChunks
+from dxt_replay.profiler_merge.profiles.kineto.columns import NO_NUMBER, EventColumns, exact_ns
+from dxt_replay.profiler_merge.profiles.kineto.events import decode_events
+from dxt_replay.profiler_merge.profiles.kineto.names import host_and_pid
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.units import NS_PER_S
 
 _LEAST_EPOCH_US = 1e14
 """Microseconds since 1970 are above this since 1973. Smaller times without a base have no date (April 2024)."""

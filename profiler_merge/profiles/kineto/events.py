@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from traces.errors import MissingDependencyError
+from dxt_replay.traces.errors import MissingDependencyError
 
 try:
     import msgspec

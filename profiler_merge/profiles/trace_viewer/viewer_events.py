@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler_merge.profiles.event_table import NUMBER_STATS, TEXT_STATS, Profile, ProfileLine
-from profiler_merge.profiles.kineto.chunks import EventChunks
-from profiler_merge.profiles.kineto.columns import exact_ns
-from profiler_merge.profiles.kineto.events import Event, decode_events
-from traces.errors import ProfileError
+from dxt_replay.profiler_merge.profiles.event_table import NUMBER_STATS, TEXT_STATS, Profile, ProfileLine
+from dxt_replay.profiler_merge.profiles.kineto.chunks import EventChunks
+from dxt_replay.profiler_merge.profiles.kineto.columns import exact_ns
+from dxt_replay.profiler_merge.profiles.kineto.events import Event, decode_events
+from dxt_replay.traces.errors import ProfileError
 
 _ROUND = 100_000
 """The viewer's limit (1,000,000 unless TF_PROFILER_TRACE_VIEWER_MAX_EVENTS says otherwise) is a round number."""

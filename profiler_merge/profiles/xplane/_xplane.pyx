@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from profiler_merge.profiles.xplane.wire_format import DamageError
+from dxt_replay.profiler_merge.profiles.xplane.wire_format import DamageError
 
 cdef extern from "<endian.h>" nogil:
     uint64_t le64toh(uint64_t value)

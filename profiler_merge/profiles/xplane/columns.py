@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler_merge.profiles.event_table import STATS, TEXT_STATS, Profile, ProfileLine
-from profiler_merge.profiles.xplane.wire_format import (
+from dxt_replay.profiler_merge.profiles.event_table import STATS, TEXT_STATS, Profile, ProfileLine
+from dxt_replay.profiler_merge.profiles.xplane.wire_format import (
     BYTES,
     DOUBLE,
     INT64,
@@ -22,7 +22,7 @@ from profiler_merge.profiles.xplane.wire_format import (
     RawPlane,
     read_varint,
 )
-from traces.errors import ProfileError
+from dxt_replay.traces.errors import ProfileError
 
 _ENVIRONMENT = b"Task Environment"
 _EPOCH_RANGE = (1_000_000_000_000_000_000, 4_000_000_000_000_000_000)

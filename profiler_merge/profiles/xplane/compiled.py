@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from profiler_merge.profiles.xplane import _xplane
-from profiler_merge.profiles.xplane.wire_format import (
+from dxt_replay.profiler_merge.profiles.xplane import _xplane
+from dxt_replay.profiler_merge.profiles.xplane.wire_format import (
     BYTES,
     FIELDS,
     STR,

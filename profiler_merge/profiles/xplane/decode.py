@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from profiler_merge.profiles.event_table import STATS, Profile, ProfileLine
-from profiler_merge.profiles.xplane.columns import assemble
-from profiler_merge.profiles.xplane.wire_format import DamageError, Decoder
-from traces.errors import MissingDependencyError, ProfileError
-from traces.gzip_blocks import ExpansionError, unpacked_blocks
+from dxt_replay.profiler_merge.profiles.event_table import STATS, Profile, ProfileLine
+from dxt_replay.profiler_merge.profiles.xplane.columns import assemble
+from dxt_replay.profiler_merge.profiles.xplane.wire_format import DamageError, Decoder
+from dxt_replay.traces.errors import MissingDependencyError, ProfileError
+from dxt_replay.traces.gzip_blocks import ExpansionError, unpacked_blocks
 
 __all__ = ["Profile", "ProfileLine", "find_profiles", "read_profile"]
 
@@ -54,7 +54,7 @@ def _refuse(error: OSError) -> None:
 def _compiled_core() -> Decoder:
     """The decoder that installation compiles. Raises: MissingDependencyError for a checkout that is not compiled."""
     try:
-        from profiler_merge.profiles.xplane.compiled import decode
+        from dxt_replay.profiler_merge.profiles.xplane.compiled import decode
     except ImportError as error:
         raise MissingDependencyError(
             "the compiled decoder of dxt-replay",

@@ -11,7 +11,7 @@ from collections import Counter
 
 import numpy as np
 
-from profiler_merge.profiles.span_parts import (
+from dxt_replay.profiler_merge.profiles.span_parts import (
     CHECKPOINT,
     COLLECTIVE,
     COMPUTE,
@@ -25,9 +25,9 @@ from profiler_merge.profiles.span_parts import (
     span_columns,
     union_part,
 )
-from profiler_merge.tracers.dftracer.pfw_events import PfwEvent
-from traces.measures.intervals import Intervals
-from traces.schema import READING_WAITS
+from dxt_replay.profiler_merge.tracers.dftracer.pfw_events import PfwEvent
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import READING_WAITS
 
 MOST_EVENTS = 1 << 16
 """Events of one name that are kept where the name means nothing here: more are details of the code."""

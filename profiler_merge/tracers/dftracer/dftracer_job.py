@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from profiler_merge.profiles.span_parts import SpanColumns
-from profiler_merge.tracers.dftracer.annotations import Annotations, annotated_spans
-from profiler_merge.tracers.dftracer.library_calls import CallingProcess, LibraryCalls
-from profiler_merge.tracers.dftracer.pfw_events import PfwEvent, number, pfw_events
-from profiler_merge.tracers.dftracer.run_facts import RunFacts, run_facts
-from profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
-from profiler_merge.tracers.rank_processes import rank_processes
-from profiler_merge.tracers.text_lines import Damage
-from profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank
-from profiler_merge.tracers.traced_rows import TracedRows
-from traces.errors import LogError
-from traces.units import format_counted
+from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.tracers.dftracer.annotations import Annotations, annotated_spans
+from dxt_replay.profiler_merge.tracers.dftracer.library_calls import CallingProcess, LibraryCalls
+from dxt_replay.profiler_merge.tracers.dftracer.pfw_events import PfwEvent, number, pfw_events
+from dxt_replay.profiler_merge.tracers.dftracer.run_facts import RunFacts, run_facts
+from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
+from dxt_replay.profiler_merge.tracers.rank_processes import rank_processes
+from dxt_replay.profiler_merge.tracers.text_lines import Damage
+from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank
+from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.units import format_counted
 
 _NO_FOLDER = b"/unknown-working-directory"
 """Where relative paths are shown whose folder the trace does not have."""

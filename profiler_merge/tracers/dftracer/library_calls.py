@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from profiler_merge.tracers.dftracer.pfw_events import Arguments, PfwEvent, number
-from profiler_merge.tracers.open_files import UNKNOWN, OpenFile, Positions
-from profiler_merge.tracers.path_numbers import NOT_KEPT
-from profiler_merge.tracers.traced_job import TracedProcess
-from profiler_merge.tracers.traced_rows import TracedRows
-from traces.schema import APIS, OPS, READ, WRITE
+from dxt_replay.profiler_merge.tracers.dftracer.pfw_events import Arguments, PfwEvent, number
+from dxt_replay.profiler_merge.tracers.open_files import UNKNOWN, OpenFile, Positions
+from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT
+from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess
+from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
+from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 
 _POSIX, _STDIO = APIS.index("POSIX"), APIS.index("STDIO")
 _OPEN, _CLOSE, _STAT, _SYNC, _SEEK, _RENAME = (

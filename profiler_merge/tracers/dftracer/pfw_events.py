@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from profiler_merge.tracers.text_lines import Damage, text_lines
-from traces.errors import MissingDependencyError
+from dxt_replay.profiler_merge.tracers.text_lines import Damage, text_lines
+from dxt_replay.traces.errors import MissingDependencyError
 
 try:
     import msgspec

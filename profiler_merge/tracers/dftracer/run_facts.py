@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profiler_merge.tracers.dftracer.pfw_events import PfwEvent, number, pfw_events
-from profiler_merge.tracers.text_lines import Damage
-from traces.errors import LogError
+from dxt_replay.profiler_merge.tracers.dftracer.pfw_events import PfwEvent, number, pfw_events
+from dxt_replay.profiler_merge.tracers.text_lines import Damage
+from dxt_replay.traces.errors import LogError
 
 _WANTED = re.compile(rb'"name": ?"(FH|PR|CM|SH|start|end|fork|process_name)"')
 _UNITS = {"NS": 1, "US": 1_000, "MS": 1_000_000, "S": 1_000_000_000}

@@ -10,16 +10,16 @@ from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 
-from profiler_merge.tracers.path_numbers import PathNumbers
-from profiler_merge.tracers.rank_processes import rank_processes
-from profiler_merge.tracers.strace.strace_lines import ANY_CALL, LINE, Call, LineReader
-from profiler_merge.tracers.strace.system_calls import HIDDEN, SystemCalls
-from profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks, births_of
-from profiler_merge.tracers.text_lines import Damage, text_lines
-from profiler_merge.tracers.traced_job import TracedJob, TracedProcess
-from profiler_merge.tracers.traced_rows import TracedRows
-from traces.errors import LogError
-from traces.units import format_counted
+from dxt_replay.profiler_merge.tracers.path_numbers import PathNumbers
+from dxt_replay.profiler_merge.tracers.rank_processes import rank_processes
+from dxt_replay.profiler_merge.tracers.strace.strace_lines import ANY_CALL, LINE, Call, LineReader
+from dxt_replay.profiler_merge.tracers.strace.system_calls import HIDDEN, SystemCalls
+from dxt_replay.profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks, births_of
+from dxt_replay.profiler_merge.tracers.text_lines import Damage, text_lines
+from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess
+from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.units import format_counted
 
 CLOCK_NS = (-1_000_000, 0)
 """strace reads the clock when the thread has stopped for it: 4 to 33 us after the call (measured), at times more."""

@@ -9,14 +9,14 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from profiler_merge.tracers.open_files import UNKNOWN, OpenFile, Positions
-from profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
-from profiler_merge.tracers.strace.sockets import Sockets
-from profiler_merge.tracers.strace.strace_lines import Call, unescape
-from profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks
-from profiler_merge.tracers.traced_rows import TracedRows
-from traces.file_rows import without_dots
-from traces.schema import APIS, OPS, READ, WRITE
+from dxt_replay.profiler_merge.tracers.open_files import UNKNOWN, OpenFile, Positions
+from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
+from dxt_replay.profiler_merge.tracers.strace.sockets import Sockets
+from dxt_replay.profiler_merge.tracers.strace.strace_lines import Call, unescape
+from dxt_replay.profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks
+from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
+from dxt_replay.traces.file_rows import without_dots
+from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 
 POSIX = APIS.index("POSIX")
 OPEN, CLOSE, STAT, SYNC, SEEK, RENAME = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek", "rename"))

@@ -7,9 +7,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from profiler_merge.tracers.open_files import Descriptors
-from profiler_merge.tracers.strace.strace_lines import Call
-from profiler_merge.tracers.traced_job import TracedProcess
+from dxt_replay.profiler_merge.tracers.open_files import Descriptors
+from dxt_replay.profiler_merge.tracers.strace.strace_lines import Call
+from dxt_replay.profiler_merge.tracers.traced_job import TracedProcess
 
 BIRTHS = frozenset((b"clone", b"clone3", b"fork", b"vfork"))
 _FLAGS = re.compile(rb"flags=([A-Z_|]+)")

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from replay.engine.backends.null import NullBackend
-from traces.errors import ReplayError
+from dxt_replay.replay.engine.backends.null import NullBackend
+from dxt_replay.traces.errors import ReplayError
 
 MAX_TRANSFER_BYTES = 0x7FFFF000
 """Most bytes that Linux moves in one read or write (read(2)). Larger requests are cut to it."""

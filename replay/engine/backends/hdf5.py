@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from replay.engine.backends.link_free import open_link_free, rename_link_free
-from replay.hdf5.boxes import boxes_of
+from dxt_replay.replay.engine.backends.link_free import open_link_free, rename_link_free
+from dxt_replay.replay.hdf5.boxes import boxes_of
 
 SPACE_NAME = b"bytes"
 SPACE_MARK = b"dxt_replay_byte_space"

@@ -15,9 +15,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from replay.engine.backends.base import FileSlot
-from replay.engine.backends.link_free import refuse_links, rename_link_free
-from traces.errors import MissingDependencyError, ReplayError
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.backends.link_free import refuse_links, rename_link_free
+from dxt_replay.traces.errors import MissingDependencyError, ReplayError
 
 _BY_MESSAGE = (errno.EMFILE, errno.ENFILE, errno.EISDIR, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """errno for which ROMIO has no error class. Its message then ends in that of the system."""

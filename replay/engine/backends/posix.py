@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from replay.engine.backends.base import PAGE_BYTES
-from replay.engine.backends.link_free import open_link_free, rename_link_free
-from traces.errors import TargetError, UsageError
+from dxt_replay.replay.engine.backends.base import PAGE_BYTES
+from dxt_replay.replay.engine.backends.link_free import open_link_free, rename_link_free
+from dxt_replay.traces.errors import TargetError, UsageError
 
 BLOCK_BYTES = PAGE_BYTES
 """Alignment of direct requests: a multiple of the logical block of all common devices, and the page size that network

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from replay.engine.backends.link_free import (
+from dxt_replay.replay.engine.backends.link_free import (
     looks_at_whole_paths,
     open_link_free,
     refuse_links,

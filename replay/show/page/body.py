@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from replay.show.comparison_sections import comparison_sections
-from replay.show.data_tables import FILES, RANKS, STEPS
-from replay.show.limit_sections import enough_texts
-from replay.show.page import charts, figures, parts
-from replay.show.page.charts import Side
-from replay.show.page.data import LagCourse, offsets_json, step_times_json, timeline_json, with_schedule
-from replay.show.page.document import Assets, Part, document
-from replay.show.page.headline import headline, replay_verdict, tiles
-from replay.show.page.html_tables import data_table, html_text, section_table
-from replay.show.page.storage_figure import storage_figure
-from traces.replay_record import replay_record
-from traces.store.relation import Relation
+from dxt_replay.replay.show.comparison_sections import comparison_sections
+from dxt_replay.replay.show.data_tables import FILES, RANKS, STEPS
+from dxt_replay.replay.show.limit_sections import enough_texts
+from dxt_replay.replay.show.page import charts, figures, parts
+from dxt_replay.replay.show.page.charts import Side
+from dxt_replay.replay.show.page.data import LagCourse, offsets_json, step_times_json, timeline_json, with_schedule
+from dxt_replay.replay.show.page.document import Assets, Part, document
+from dxt_replay.replay.show.page.headline import headline, replay_verdict, tiles
+from dxt_replay.replay.show.page.html_tables import data_table, html_text, section_table
+from dxt_replay.replay.show.page.storage_figure import storage_figure
+from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.store.relation import Relation
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.overview import Overview
 
 SLOWEST_STEPS = 25
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from replay.show.page import figures
-from replay.show.page.data import drawn_lanes, drawn_ranks
-from replay.show.page.html_tables import html_text
-from traces.units import format_count, format_duration
+from dxt_replay.replay.show.page import figures
+from dxt_replay.replay.show.page.data import drawn_lanes, drawn_ranks
+from dxt_replay.replay.show.page.html_tables import html_text
+from dxt_replay.traces.units import format_count, format_duration
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.overview import Overview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replay.show.page.figures import step_bar_width
-from traces.store.reader import Capture
-from traces.text import printable
-from traces.units import NS_PER_US
+from dxt_replay.replay.show.page.figures import step_bar_width
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.text import printable
+from dxt_replay.traces.units import NS_PER_US
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.bars import Bars
-    from profiler_merge.analysis.lane_bars import LaneBars
-    from profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.bars import Bars
+    from dxt_replay.profiler_merge.analysis.lane_bars import LaneBars
+    from dxt_replay.profiler_merge.analysis.overview import Overview
 
 MOST_ROWS = 64
 """Rows of a timeline: ranks that would need more are left out of it, but never the first."""

@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from replay.show.page.html_tables import html_text
+from dxt_replay.replay.show.page.html_tables import html_text
 
 _PLOTLY = "vendor/plotly-cartesian-4.1.1.min.js.gz"
 _STYLE = "page.css"
@@ -38,7 +38,7 @@ class Part:
 
 def load_assets(scripts: Iterable[str]) -> Assets:
     """The assets of a page that runs these scripts of this folder, in this order."""
-    folder = files("replay.show.page")
+    folder = files("dxt_replay.replay.show.page")
     return Assets(
         plotly=(folder / _PLOTLY).read_bytes(),
         script="\n".join((folder / name).read_text(encoding="utf-8") for name in scripts),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from traces.units import NS_PER_MS, NS_PER_S, format_bytes, format_duration
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S, format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.timeline import Timeline
-    from replay.show.page.data import LagCourse
+    from dxt_replay.profiler_merge.analysis.timeline import Timeline
+    from dxt_replay.replay.show.page.data import LagCourse
 
 Figure = dict[str, Any]
 

@@ -8,15 +8,15 @@ from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from replay.show.cells import run_time, seconds
-from replay.show.page.html_tables import html_text
-from replay.show.summary_sections import has_trace, rests_on_counters, storage_cost
-from traces.replay_record import replay_record
-from traces.units import NS_PER_S, format_bytes, format_counted, format_duration
+from dxt_replay.replay.show.cells import run_time, seconds
+from dxt_replay.replay.show.page.html_tables import html_text
+from dxt_replay.replay.show.summary_sections import has_trace, rests_on_counters, storage_cost
+from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.units import NS_PER_S, format_bytes, format_counted, format_duration
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.finding import Finding
-    from profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.finding import Finding
+    from dxt_replay.profiler_merge.analysis.overview import Overview
 
 Tile = tuple[str, str, str]
 """Name, value and note."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from replay.show.page.body import page
-from replay.show.page.data import LagCourse
-from replay.show.page.document import load_assets
+from dxt_replay.replay.show.page.body import page
+from dxt_replay.replay.show.page.data import LagCourse
+from dxt_replay.replay.show.page.document import load_assets
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.overview import Overview
 
 MOST_BYTES = 1_500_000
 """What a page is kept below by shortening its tables; plotly takes 0.66 MB of it."""

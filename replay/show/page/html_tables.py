@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from replay.show.data_tables import DataColumn, Row, used_columns
-from replay.show.section import Column, Kind, Section, Tone, tone_of
-from traces.text import printable
-from traces.units import format_count
+from dxt_replay.replay.show.data_tables import DataColumn, Row, used_columns
+from dxt_replay.replay.show.section import Column, Kind, Section, Tone, tone_of
+from dxt_replay.traces.text import printable
+from dxt_replay.traces.units import format_count
 
 MOST_PATH = 200
 """Characters of a path that are shown; of a longer one its end."""

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from replay.show.data_tables import CLOCKS
-from replay.show.glossary import explained
-from replay.show.page.headline import date
-from replay.show.page.html_tables import Whole, data_table, html_text, section_table
-from replay.show.summary_sections import summary_sections
-from traces.replay_record import replay_record
-from traces.schema import CaptureInfo
-from traces.units import format_bytes, format_count, format_duration
+from dxt_replay.replay.show.data_tables import CLOCKS
+from dxt_replay.replay.show.glossary import explained
+from dxt_replay.replay.show.page.headline import date
+from dxt_replay.replay.show.page.html_tables import Whole, data_table, html_text, section_table
+from dxt_replay.replay.show.summary_sections import summary_sections
+from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.schema import CaptureInfo
+from dxt_replay.traces.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from profiler_merge.analysis.finding import Finding
-    from profiler_merge.analysis.mounts import MountTotals
-    from profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.finding import Finding
+    from dxt_replay.profiler_merge.analysis.mounts import MountTotals
+    from dxt_replay.profiler_merge.analysis.overview import Overview
 
 Check = tuple[str, str]
 """State (ok, warn, bad or info) and sentence."""

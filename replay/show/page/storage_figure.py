@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from replay.show.page.figures import BLUE, GREY, VERMILION
-from traces.units import NS_PER_S
+from dxt_replay.replay.show.page.figures import BLUE, GREY, VERMILION
+from dxt_replay.traces.units import NS_PER_S
 
 _LOOKS = {
     "speed": ("all of storage", {"color": BLUE, "width": 2}),

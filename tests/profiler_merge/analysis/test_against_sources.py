@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.overlap import Overlap, RankOverlap, overlap
-from profiler_merge.analysis.summary import summarise
-from profiler_merge.merge import merge
-from profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.analysis.overlap import Overlap, RankOverlap, overlap
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests import darshan_oracle
-from traces.store.reader import Capture, open_capture
 
 CAPTURES = darshan_oracle.SHARED / "captures"
 NAMES = ("candle", "climate", "cosmictagger", "cosmoflow", "ffn", "frnn", "imagenet", "l2hmc")

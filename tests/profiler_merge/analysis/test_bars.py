@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.bars import (
+from dxt_replay.profiler_merge.analysis.bars import (
     KEYS,
     Bars,
     apart_at,

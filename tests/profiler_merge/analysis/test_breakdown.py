@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis import breakdown
-from profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
+from dxt_replay.profiler_merge.analysis import breakdown
+from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
+from dxt_replay.traces.measures.operation_rows import operation_rows
 from tests.capture_builder import File, build_capture, read, write
-from traces.measures.operation_rows import operation_rows
 
 OPS = [
     read(0, rank=0, length=0, start_ns=0, end_ns=1_000),

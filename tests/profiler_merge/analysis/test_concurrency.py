@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.concurrency import PeakCounter, PeaksPerBin, in_time_order
-from traces.measures.operation_rows import OperationRows
+from dxt_replay.profiler_merge.analysis.concurrency import PeakCounter, PeaksPerBin, in_time_order
+from dxt_replay.traces.measures.operation_rows import OperationRows
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), min_size=1, max_size=40)
 

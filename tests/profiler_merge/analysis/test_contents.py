@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.contents import contents
+from dxt_replay.profiler_merge.analysis.contents import contents
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
 from tests.capture_builder import File, build_capture, read
-from traces.part import Part
-from traces.store.part_capture import part_of
 
 
 def tfrecord(path: Path, lengths: list[int]) -> File:

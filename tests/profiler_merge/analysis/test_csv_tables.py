@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from profiler_merge.analysis.breakdown import GROUPINGS
-from profiler_merge.analysis.named_tables import VIEWS, summary_table, views
-from profiler_merge.analysis.table_formats import write_csv
-from profiler_merge.merge import merge
-from profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.analysis.breakdown import GROUPINGS
+from dxt_replay.profiler_merge.analysis.named_tables import VIEWS, summary_table, views
+from dxt_replay.profiler_merge.analysis.table_formats import write_csv
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.traces.samples import NAMES, sample
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.places import CAPTURES
-from traces.samples import NAMES, sample
-from traces.store.reader import Capture, open_capture
 
 RECORDED = ("candle", "climate", "cosmoflow", "cosmoflow_threads", "ffn", "frnn", "l2hmc")
 

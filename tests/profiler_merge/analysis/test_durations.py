@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.durations import recorded_durations, vanidl_durations
+from dxt_replay.profiler_merge.analysis.durations import recorded_durations, vanidl_durations
+from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
+from dxt_replay.traces.schema import CaptureInfo, Job, RankClock
 from tests.capture_builder import build_capture, read
-from traces.measures.operation_rows import OperationRows, operation_rows
-from traces.schema import CaptureInfo, Job, RankClock
 
 MS = 1_000_000
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from profiler_merge.analysis import thresholds
-from profiler_merge.analysis.finding import SEVERITIES, Finding
-from profiler_merge.analysis.findings import CODES, SCHEMA, findings, findings_table
+from dxt_replay.profiler_merge.analysis import thresholds
+from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding
+from dxt_replay.profiler_merge.analysis.findings import CODES, SCHEMA, findings, findings_table
+from dxt_replay.traces.schema import CaptureInfo, Coverage, Job, RankClock
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from traces.schema import CaptureInfo, Coverage, Job, RankClock
 
 MIB = 1 << 20
 KIB = 1 << 10

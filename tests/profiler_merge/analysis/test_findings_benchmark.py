@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from profiler_merge.analysis.finding import Finding
-from profiler_merge.analysis.findings import findings
+from dxt_replay.profiler_merge.analysis.finding import Finding
+from dxt_replay.profiler_merge.analysis.findings import findings
+from dxt_replay.traces.benchmark_run import BenchmarkRun, benchmark_run
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read
-from traces.benchmark_run import BenchmarkRun, benchmark_run
-from traces.errors import CaptureError
-from traces.schema import CaptureInfo, Job
-from traces.store.reader import Capture
 
 S = 1_000_000_000
 RUN = BenchmarkRun(

@@ -5,12 +5,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
-from profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.traces.measures.access_pattern import AccessCounts
+from dxt_replay.traces.measures.operation_rows import operation_rows
+from dxt_replay.traces.schema import CaptureInfo, Job, Source
 from tests.capture_builder import File, build_capture, files_table, read, write
-from traces.measures.access_pattern import AccessCounts
-from traces.measures.operation_rows import operation_rows
-from traces.schema import CaptureInfo, Job, Source
 
 OPS = [
     read(0, length=10, start_ns=0),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profiler_merge.analysis import lane_bars as module
-from profiler_merge.analysis.lane_bars import lane_bars
+from dxt_replay.profiler_merge.analysis import lane_bars as module
+from dxt_replay.profiler_merge.analysis.lane_bars import lane_bars
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read, write
-from traces.part import Part
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
 
 
 @pytest.fixture(scope="module")

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.analyse import analyse
-from profiler_merge.analysis.findings import findings
-from profiler_merge.analysis.named_tables import CONTENTS, VIEWS, summary_table, views
-from profiler_merge.analysis.overlap import overlap
-from profiler_merge.analysis.patterns import patterns
-from profiler_merge.analysis.sizes import request_sizes
-from profiler_merge.analysis.summary import summarise
-from profiler_merge.analysis.timeline import timeline
+from dxt_replay.profiler_merge.analysis.analyse import analyse
+from dxt_replay.profiler_merge.analysis.findings import findings
+from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, VIEWS, summary_table, views
+from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.patterns import patterns
+from dxt_replay.profiler_merge.analysis.sizes import request_sizes
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.analysis.timeline import timeline
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read, write
-from traces.part import Part
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
 
 MS = 1_000_000
 

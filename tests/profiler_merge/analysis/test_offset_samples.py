@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler_merge.analysis.offset_samples import MOST_FILES, file_offsets
-from profiler_merge.analysis.patterns import patterns
+from dxt_replay.profiler_merge.analysis.offset_samples import MOST_FILES, file_offsets
+from dxt_replay.profiler_merge.analysis.patterns import patterns
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture, read, write
-from traces.store.reader import Capture
 
 MS = 1_000_000
 

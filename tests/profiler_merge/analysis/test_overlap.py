@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.overlap import overlap
-from profiler_merge.analysis.step_times import CAUSES
+from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.step_times import CAUSES
+from dxt_replay.traces.measures.span_times import computed_in_loops
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import READING_WAITS
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read, write
-from traces.measures.span_times import computed_in_loops
-from traces.part import Part
-from traces.schema import READING_WAITS
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
 
 MS = 1_000_000
 

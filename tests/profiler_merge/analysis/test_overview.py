@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.analyse import analyse
-from profiler_merge.analysis.loop_bars import loop_bars
-from profiler_merge.analysis.overview import moments, overview, shown_ranks
-from profiler_merge.analysis.timeline import timeline
+from dxt_replay.profiler_merge.analysis.analyse import analyse
+from dxt_replay.profiler_merge.analysis.loop_bars import loop_bars
+from dxt_replay.profiler_merge.analysis.overview import moments, overview, shown_ranks
+from dxt_replay.profiler_merge.analysis.timeline import timeline
+from dxt_replay.traces.units import MIB
 from tests.capture_builder import Span, build_capture, read
-from traces.units import MIB
 
 MS = 1_000_000
 

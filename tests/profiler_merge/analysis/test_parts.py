@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.sizes import request_sizes
-from profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.analysis.sizes import request_sizes
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from traces.errors import UsageError
-from traces.part import Part
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
 
 
 def capture(tmp_path: Path) -> Capture:

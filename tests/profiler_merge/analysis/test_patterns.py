@@ -7,14 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.patterns import patterns
+from dxt_replay.profiler_merge.analysis.patterns import patterns
+from dxt_replay.traces.measures.access_pattern import AccessPattern
+from dxt_replay.traces.measures.operation_rows import operation_rows
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.store.writer import ROW_GROUP_ROWS
 from tests.capture_builder import File, Op, build_capture, read, write
-from traces.measures.access_pattern import AccessPattern
-from traces.measures.operation_rows import operation_rows
-from traces.part import Part
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
-from traces.store.writer import ROW_GROUP_ROWS
 
 MIB = 1 << 20
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiler_merge.analysis.phases import phases, steps
+from dxt_replay.profiler_merge.analysis.phases import phases, steps
 from tests.capture_builder import Span, spans_table
 
 S = 1_000_000_000

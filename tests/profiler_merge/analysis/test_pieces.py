@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.named_tables import CONTENTS, VIEWS, views
-from profiler_merge.analysis.overview import overview
-from profiler_merge.merge import merge
+from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, VIEWS, views
+from dxt_replay.profiler_merge.analysis.overview import overview
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 from tests.capture_builder import Op, build_capture
 from tests.places import CAPTURES
 from tests.workers_equality import OPERATIONS, SPANS, plain
-from traces.store.reader import Capture, open_capture
-from traces.workers.workers import ALONE, Workers
 
 TABLES = tuple(name for name in VIEWS if name not in CONTENTS)
 

@@ -15,18 +15,25 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis import reread
-from profiler_merge.analysis.patterns import FILES_SCHEMA, RANKS_SCHEMA, patterns
-from profiler_merge.analysis.rank_files import COUNTS, RANK_FILES_SCHEMA, SUMMED
+from dxt_replay.profiler_merge.analysis import reread
+from dxt_replay.profiler_merge.analysis.patterns import FILES_SCHEMA, RANKS_SCHEMA, patterns
+from dxt_replay.profiler_merge.analysis.rank_files import COUNTS, RANK_FILES_SCHEMA, SUMMED
+from dxt_replay.traces.measures import operation_rows
+from dxt_replay.traces.measures.intervals import BoundedUnion
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
+from dxt_replay.traces.store import operation_batches, reader
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import (
+    ROW_GROUP_ROWS,
+    OpsWriter,
+    create_capture,
+    write_capture_info,
+    write_files,
+    write_spans,
+)
 from tests.capture_builder import File, Op, build_capture, files_table, spans_table
-from traces.measures import operation_rows
-from traces.measures.intervals import BoundedUnion
-from traces.part import Part
-from traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
-from traces.store import operation_batches, reader
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture, open_capture
-from traces.store.writer import ROW_GROUP_ROWS, OpsWriter, create_capture, write_capture_info, write_files, write_spans
 
 RANKS, FILES = 4, 5
 SIZE, STRIPE = 400, 30

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.analysis.overlap import overlap
-from profiler_merge.analysis.rank_line import rank_lines
+from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.rank_line import rank_lines
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
 from tests.capture_builder import Op, Span, build_capture
-from traces.part import Part
-from traces.store.part_capture import part_of
 
 FAR = 1 << 60
 """A time at which few ranks have room on a line."""

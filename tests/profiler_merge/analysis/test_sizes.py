@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.analysis.sizes import DARSHAN_BINS, request_sizes
-from profiler_merge.merge import merge
+from dxt_replay.profiler_merge.analysis.sizes import DARSHAN_BINS, request_sizes
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests import darshan_oracle
 from tests.capture_builder import build_capture, read, write
-from traces.store.reader import Capture, open_capture
 
 CAPTURES = ("candle", "climate", "cosmictagger", "cosmoflow", "cosmoflow_threads", "ffn", "frnn", "imagenet", "l2hmc")
 

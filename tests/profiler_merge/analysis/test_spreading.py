@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.analysis import spreading
-from profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
+from dxt_replay.profiler_merge.analysis import spreading
+from dxt_replay.profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
 
 TIMES = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000), st.integers(0, 1 << 45)), max_size=30)
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from profiler_merge.analysis.overlap import overlap
-from profiler_merge.analysis.steady_loop import SteadyLoop
-from profiler_merge.analysis.summary import summarise
-from replay.show.summary_sections import summary_sections
+from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.replay.show.summary_sections import summary_sections
+from dxt_replay.traces.schema import CaptureInfo, Job
 from tests.capture_builder import Span, build_capture, read
-from traces.schema import CaptureInfo, Job
 
 MS = 1_000_000
 

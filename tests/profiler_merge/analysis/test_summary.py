@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
-from profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import CaptureInfo, Coverage, Job
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import SHARED
-from traces.part import Part
-from traces.schema import CaptureInfo, Coverage, Job
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture, open_capture
-from traces.units import MIB
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -205,7 +205,7 @@ def theta(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     log = SHARED / "theta" / "cosmictagger_8ranks.darshan"
     if not log.is_file():
         pytest.skip(f"{log} is not on this machine")
-    merge = pytest.importorskip("profiler_merge.merge", exc_type=ImportError).merge
+    merge = pytest.importorskip("dxt_replay.profiler_merge.merge", exc_type=ImportError).merge
     path = tmp_path_factory.mktemp("theta") / "theta.capture"
     merge([log], [], path)
     return open_capture(path)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from profiler_merge.analysis.named_tables import VIEWS
-from profiler_merge.analysis.summary import Summary
-from profiler_merge.analysis.table_columns import JSON_KEYS, MEANINGS, TABLES, tables_page, unit_of
+from dxt_replay.profiler_merge.analysis.named_tables import VIEWS
+from dxt_replay.profiler_merge.analysis.summary import Summary
+from dxt_replay.profiler_merge.analysis.table_columns import JSON_KEYS, MEANINGS, TABLES, tables_page, unit_of
 from tests.places import ROOT
 
 

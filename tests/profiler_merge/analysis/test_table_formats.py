@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.table_formats import flat_table, json_members, table_of, to_pandas, write_csv
-from traces.errors import MissingDependencyError
+from dxt_replay.profiler_merge.analysis.table_formats import flat_table, json_members, table_of, to_pandas, write_csv
+from dxt_replay.traces.errors import MissingDependencyError
 
 
 def test_whole_numbers_stay_whole_in_pandas() -> None:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.analysis import timeline as module
-from profiler_merge.analysis.timeline import ALL_RANKS, round_width_ns, timeline
+from dxt_replay.profiler_merge.analysis import timeline as module
+from dxt_replay.profiler_merge.analysis.timeline import ALL_RANKS, round_width_ns, timeline
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces.errors import UsageError
-from traces.part import Part
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
 
 MS = 1_000_000
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.clocks import nesting
-from profiler_merge.clocks.nesting import align_nesting, nesting_events
-from profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.profiler_merge.clocks import nesting
+from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
+from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.traces.errors import AlignmentError
 from tests import xplane_writer as writer
 from tests.xplane_writer import START_NS, Event, Line
-from traces.errors import AlignmentError
 
 EPOCH = 1_795_000_000_000_000_000
 

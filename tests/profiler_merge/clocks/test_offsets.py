@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.anchor import ANCHOR_FILE
-from profiler_merge.clocks.anchors import profile_anchors
-from profiler_merge.clocks.nesting import align_nesting, nesting_events
-from profiler_merge.clocks.offsets import (
+from dxt_replay.profiler_merge.anchor import ANCHOR_FILE
+from dxt_replay.profiler_merge.clocks.anchors import profile_anchors
+from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
+from dxt_replay.profiler_merge.clocks.offsets import (
     QUANTUM_NS,
     align_anchors,
     align_seconds,
@@ -16,11 +16,11 @@ from profiler_merge.clocks.offsets import (
     line_ids_of_threads,
     thread_hash,
 )
-from profiler_merge.darshan.log import open_log
-from profiler_merge.darshan.rank_segments import read_rank_segments
-from profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.traces.errors import AlignmentError
 from tests.places import CAPTURES
-from traces.errors import AlignmentError
 
 EPOCH = 1_795_000_000_000_000_000
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.traces.errors import ProfileError
 from tests import kineto_writer as kineto
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from tests.places import CAPTURES
 from tests.xplane_writer import START_NS, Event, Line, profile
-from traces.errors import ProfileError
 
 START_S = START_NS // 10**9
 

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from profiler_merge.clocks.alignment import align_rank, parse_method
-from profiler_merge.clocks.offsets import thread_hash
-from profiler_merge.clocks.profile_ranks import map_profiles
-from profiler_merge.darshan.job_logs import open_job
-from profiler_merge.darshan.rank_segments import read_rank_segments
-from profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.profiler_merge.clocks.alignment import align_rank, parse_method
+from dxt_replay.profiler_merge.clocks.offsets import thread_hash
+from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
+from dxt_replay.profiler_merge.darshan.job_logs import open_job
+from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.traces.errors import AlignmentError, ProfileError
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log
 from tests.xplane_writer import START_NS, Event, Line, profile
-from traces.errors import AlignmentError, ProfileError
 
 START_S = START_NS // 10**9
 READS_AT_S = {rank: np.sort(np.random.default_rng(rank).uniform(1, 7, 25)) for rank in (0, 1)}

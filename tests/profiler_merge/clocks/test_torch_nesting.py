@@ -6,16 +6,16 @@ import json
 import numpy as np
 import pytest
 
-from profiler_merge.clocks.alignment import align_rank
-from profiler_merge.clocks.nesting import align_nesting, nesting_events
-from profiler_merge.darshan.job_logs import open_job
-from profiler_merge.darshan.rank_segments import read_rank_segments
-from profiler_merge.profiles.reading import read_profile
-from profiler_merge.recognise import find_profiles
+from dxt_replay.profiler_merge.clocks.alignment import align_rank
+from dxt_replay.profiler_merge.clocks.nesting import align_nesting, nesting_events
+from dxt_replay.profiler_merge.darshan.job_logs import open_job
+from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.recognise import find_profiles
+from dxt_replay.traces.errors import AlignmentError
 from tests import kineto_writer as kineto
 from tests.kineto_writer import START_NS
 from tests.places import CAPTURES
-from traces.errors import AlignmentError
 
 MS = 1_000_000
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from profiler_merge.clocks.alignment import align_rank
-from profiler_merge.clocks.worker_clock import align_worker, worker_offset
-from profiler_merge.darshan.job_logs import open_job
-from profiler_merge.darshan.rank_segments import read_rank_segments
-from profiler_merge.profiles.reading import read_profile
-from profiler_merge.recognise import find_profiles
+from dxt_replay.profiler_merge.clocks.alignment import align_rank
+from dxt_replay.profiler_merge.clocks.worker_clock import align_worker, worker_offset
+from dxt_replay.profiler_merge.darshan.job_logs import open_job
+from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
+from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.recognise import find_profiles
 from tests.places import CAPTURES
 
 MS = 1_000_000

@@ -4,12 +4,12 @@ import struct
 
 import pytest
 
-from profiler_merge.darshan.dxt import read_dxt
-from profiler_merge.darshan.log import open_log
-from profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.darshan.dxt import read_dxt
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.traces.errors import LogError
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
 from tests.places import SHARED
-from traces.errors import LogError
 
 
 def annotated(record_id, segments, after=b""):

@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.darshan import counters_child
-from profiler_merge.darshan.counter_layouts import LAYOUTS, NEWEST
-from profiler_merge.darshan.counters import (
+from dxt_replay.profiler_merge.darshan import counters_child
+from dxt_replay.profiler_merge.darshan.counter_layouts import LAYOUTS, NEWEST
+from dxt_replay.profiler_merge.darshan.counters import (
     COUNTER_MODULES,
     SHARED_RANK,
     CounterTable,
     read_counters,
     read_lustre,
 )
-from profiler_merge.darshan.log import DarshanLog, open_log
-from profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.traces.errors import LogError, MissingDependencyError, UsageError
 from tests.darshan_oracle import answer, log_id, read_all, shared_logs
 from tests.darshan_writer import (
     MODULE_IDS,
@@ -32,7 +33,6 @@ from tests.darshan_writer import (
     encode_lustre,
     write_log,
 )
-from traces.errors import LogError, MissingDependencyError, UsageError
 
 # pydarshan 3.5.0 (darshan_log_get_posix_file) moves too few bytes when it lengthens a record of version 3, so that the
 # last two doubles are lost (four of version 2), and skips three doubles by the numbers of integer counters when it
@@ -241,7 +241,7 @@ class TestNewerVersions:
         log = one_module(target, "POSIX", 4, encode_counters("POSIX", numbered_rows("POSIX", 4), 4))
         ours = read_counters(log, "POSIX")
         monkeypatch.setattr(
-            "profiler_merge.darshan.counters.LAYOUTS",
+            "dxt_replay.profiler_merge.darshan.counters.LAYOUTS",
             {key: value for key, value in LAYOUTS.items() if key != ("POSIX", 4)},
         )
         theirs = read_counters(log, "POSIX")

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
-from profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
-from profiler_merge.darshan.header import CONTAINERS
-from profiler_merge.darshan.log import open_log
-from profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.darshan.counters import COUNTER_MODULES, read_counters, read_lustre
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, read_dxt
+from dxt_replay.profiler_merge.darshan.header import CONTAINERS
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.traces.errors import DxtReplayError
 from tests.darshan_oracle import SHARED
 from tests.darshan_writer import (
     MODULE_IDS,
@@ -33,7 +34,6 @@ from tests.darshan_writer import (
     posix_rows,
     write_log,
 )
-from traces.errors import DxtReplayError
 
 BOUND_BYTES = 400 << 20
 """More address space than reading any of these logs may take."""

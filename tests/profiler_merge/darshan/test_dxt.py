@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.darshan import dxt_stretches
-from profiler_merge.darshan import regions as darshan_stream
-from profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, count_segments, read_dxt
-from profiler_merge.darshan.log import DarshanLog, open_log
-from profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.darshan import dxt_stretches
+from dxt_replay.profiler_merge.darshan import regions as darshan_stream
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, count_segments, read_dxt
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.traces.errors import LogError, UsageError
 from tests.darshan_oracle import SHARED, answer, log_id, shared_logs
 from tests.darshan_writer import DxtRecord, ModuleSpec, encode_dxt, segment_dtype, write_log
-from traces.errors import LogError, UsageError
 
 LAYOUTS = [("DXT_POSIX", 1), ("DXT_POSIX", 2), ("DXT_MPIIO", 1), ("DXT_MPIIO", 2), ("DXT_MPIIO", 3)]
 WITH_PTHREAD = [("DXT_POSIX", 2), ("DXT_MPIIO", 3)]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from profiler_merge.darshan.job_logs import find_logs, open_job
-from profiler_merge.merge import merge
+from dxt_replay.profiler_merge.darshan.job_logs import find_logs, open_job
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
 from tests.places import CAPTURES, SHARED
-from traces.errors import LogError
-from traces.store.reader import open_capture
 
 PUBLIC = SHARED / "darshan-logs"
 WORKFLOW = sorted((PUBLIC / "nonmpi_workflow").glob("*.darshan"))

@@ -4,7 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.lanes import lanes_from_overlap, lanes_from_threads, lanes_where_clear, latest_on_lanes
+from dxt_replay.profiler_merge.darshan.lanes import (
+    lanes_from_overlap,
+    lanes_from_threads,
+    lanes_where_clear,
+    latest_on_lanes,
+)
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_size=60)
 

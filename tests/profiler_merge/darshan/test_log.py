@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.header import CONTAINERS, MODULE_NAMES
-from profiler_merge.darshan.job import decode_job
-from profiler_merge.darshan.log import DarshanLog, Mount, open_log
-from profiler_merge.darshan.regions import PIECE_BYTES, DamagedLogError, pieces
+from dxt_replay.profiler_merge.darshan.header import CONTAINERS, MODULE_NAMES
+from dxt_replay.profiler_merge.darshan.job import decode_job
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, Mount, open_log
+from dxt_replay.profiler_merge.darshan.regions import PIECE_BYTES, DamagedLogError, pieces
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.units import NS_PER_S
 from tests.darshan_oracle import answer, log_id, shared_logs
 from tests.darshan_writer import MODULE_IDS, JobSpec, ModuleSpec, write_log
-from traces.errors import LogError
-from traces.units import NS_PER_S
 
 VERSIONS = tuple(CONTAINERS)
 EVERY_FORM = [(v, o, c) for v in VERSIONS for o in "<>" for c in ("zlib", "bzip2", "none")]

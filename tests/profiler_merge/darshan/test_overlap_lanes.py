@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.overlap_lanes import PythonOverlap, overlap_lanes
+from dxt_replay.profiler_merge.darshan.overlap_lanes import PythonOverlap, overlap_lanes
 
 OPERATIONS = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 30)), max_size=60)
 
 
 def cores():
     try:
-        from profiler_merge.darshan._overlap_lanes import CompiledOverlap
+        from dxt_replay.profiler_merge.darshan._overlap_lanes import CompiledOverlap
     except ImportError:
         assert os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1"
         return [PythonOverlap]

@@ -2,13 +2,13 @@
 
 import pytest
 
-from profiler_merge.darshan.log import open_log
-from profiler_merge.darshan.process_count import process_count
-from profiler_merge.darshan.regions import DamagedLogError
-from profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.process_count import process_count
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
 from tests.places import SHARED
-from traces.store.reader import open_capture
 
 LOGS = [*sorted((SHARED / "darshan-logs").glob("*.darshan")), *sorted((SHARED / "captures").glob("*/job.darshan"))]
 UNREADABLE = {"empty_log.darshan"}

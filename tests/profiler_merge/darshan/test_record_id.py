@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.log import DarshanLog, open_log
-from profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
+from dxt_replay.profiler_merge.darshan.record_id import record_id
 from tests.darshan_oracle import log_id, shared_logs
 
 OBFUSCATED = ("imbalanced-io", "nonmpi_dxt_anonymized", "noposixopens", "skew-autobench-ior")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from profiler_merge.darshan.spilled import ColumnFile, chunks, empty_columns, is_spilled, release
-from traces.errors import TargetError
+from dxt_replay.profiler_merge.darshan.spilled import ColumnFile, chunks, empty_columns, is_spilled, release
+from dxt_replay.traces.errors import TargetError
 
 
 def test_a_column_grows_in_a_file_without_a_name_and_keeps_what_is_written_to_it(tmp_path):

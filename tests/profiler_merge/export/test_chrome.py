@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from profiler_merge.export import chrome
-from profiler_merge.export.chrome import write_chrome
+from dxt_replay.profiler_merge.export import chrome
+from dxt_replay.profiler_merge.export.chrome import write_chrome
+from dxt_replay.traces.errors import CaptureError, UsageError
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces.errors import CaptureError, UsageError
-from traces.store.reader import Capture
 
 
 def no_constant(name: str) -> float:

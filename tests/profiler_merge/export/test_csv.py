@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.export import csv_rows
-from profiler_merge.export.csv_rows import COLUMNS, stream_csv, write_csv
+from dxt_replay.profiler_merge.export import csv_rows
+from dxt_replay.profiler_merge.export.csv_rows import COLUMNS, stream_csv, write_csv
+from dxt_replay.traces.errors import CaptureError, TargetError
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import Workers
 from tests.capture_builder import Op, build_capture, read, write
-from traces.errors import CaptureError, TargetError
-from traces.schema import CaptureInfo, Job
-from traces.store.reader import Capture
-from traces.workers.workers import Workers
 
 AWKWARD = ["/plain", '/quo"te', "/com,ma", "/new\nline", "/cr\rhere", b"/odd\xff\xfe", "/ümläut \u2028", "/ space "]
 

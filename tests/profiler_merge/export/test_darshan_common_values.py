@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.export.darshan_common_values import TOP, TRACKED, common_values
+from dxt_replay.profiler_merge.export.darshan_common_values import TOP, TRACKED, common_values
 
 
 def one_after_the_other(values: list[int]) -> tuple[list[int], list[int]]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.darshan.log import open_log
-from profiler_merge.export.darshan_container import COMMAND_BYTES, LogRegions, encode_job, encode_names
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.export.darshan_container import COMMAND_BYTES, LogRegions, encode_job, encode_names
 
 START_NS, END_NS = 1_700_000_000_000_000_123, 1_700_000_001_999_999_999
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.counter_layouts import NEWEST
-from profiler_merge.export.darshan_counters import (
+from dxt_replay.profiler_merge.darshan.counter_layouts import NEWEST
+from dxt_replay.profiler_merge.export.darshan_counters import (
     APIS_OF_MODULE,
     UNKNOWN_ALIGNMENT,
     encode_counters,
     module_counters,
     rows_of_module,
 )
-from profiler_merge.export.darshan_rows import RENAMED, ROW
+from dxt_replay.profiler_merge.export.darshan_rows import RENAMED, ROW
+from dxt_replay.traces.schema import APIS, OPS
 from tests.darshan_model import BLOCK, expected
-from traces.schema import APIS, OPS
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.export.darshan_heatmap import MAX_BINS, Heatmap, heatmap_bins
+from dxt_replay.profiler_merge.export.darshan_heatmap import MAX_BINS, Heatmap, heatmap_bins
 
 WIDTH = 100_000_000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.export.darshan_rows import ROW, RowsByFile
+from dxt_replay.profiler_merge.export.darshan_rows import ROW, RowsByFile
 
 
 def rows_of(files: list[int], first: int) -> np.ndarray:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.dxt import DxtBlock, read_dxt
-from profiler_merge.darshan.log import open_log
-from profiler_merge.export import darshan_segments
-from profiler_merge.export.darshan_container import LogRegions, encode_job
-from profiler_merge.export.darshan_rows import ROW
-from profiler_merge.export.darshan_segments import encode_segments
-from traces.units import seconds_to_ns
+from dxt_replay.profiler_merge.darshan.dxt import DxtBlock, read_dxt
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.export import darshan_segments
+from dxt_replay.profiler_merge.export.darshan_container import LogRegions, encode_job
+from dxt_replay.profiler_merge.export.darshan_rows import ROW
+from dxt_replay.profiler_merge.export.darshan_segments import encode_segments
+from dxt_replay.traces.units import seconds_to_ns
 
 IDS = np.array([11, 1 << 63, 13], dtype=np.uint64)
 segment = st.tuples(

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from profiler_merge.darshan.log import open_log
-from profiler_merge.darshan.process_count import process_count
-from profiler_merge.darshan.record_id import record_id
-from profiler_merge.export.darshan_writer import FAILED, HDF5, WRITER_KEY, write_darshan
-from profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.process_count import process_count
+from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.export.darshan_writer import FAILED, HDF5, WRITER_KEY, write_darshan
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.schema import COUNTERS, CaptureInfo, Coverage, Job
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests import darshan_oracle
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from traces.errors import CaptureError, TargetError, UsageError
-from traces.samples import sample
-from traces.schema import COUNTERS, CaptureInfo, Coverage, Job
-from traces.store.reader import Capture, open_capture
 
 START_NS = 1_700_000_000_123_456_789
 DETERMINED = (

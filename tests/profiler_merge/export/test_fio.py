@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profiler_merge.export import fio
-from profiler_merge.export.fio import write_fio
+from dxt_replay.profiler_merge.export import fio
+from dxt_replay.profiler_merge.export.fio import write_fio
+from dxt_replay.traces.errors import CaptureError, TargetError
+from dxt_replay.traces.schema import READ, WRITE, codes
 from tests.capture_builder import Op, build_capture, read, write
-from traces.errors import CaptureError, TargetError
-from traces.schema import READ, WRITE, codes
 
 FIO = shutil.which("fio")
 needs_fio = pytest.mark.skipif(FIO is None, reason="fio is not installed")

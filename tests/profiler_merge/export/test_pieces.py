@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.export.chrome import write_chrome
-from profiler_merge.export.csv_rows import write_csv
-from profiler_merge.export.darshan_writer import write_darshan
-from profiler_merge.export.exported import Exported
-from profiler_merge.export.fio import write_fio
-from profiler_merge.export.gzip_pieces import GzipFile, PieceWriter
-from replay.plan.chosen_layers import choose_layers
+from dxt_replay.profiler_merge.export.chrome import write_chrome
+from dxt_replay.profiler_merge.export.csv_rows import write_csv
+from dxt_replay.profiler_merge.export.darshan_writer import write_darshan
+from dxt_replay.profiler_merge.export.exported import Exported
+from dxt_replay.profiler_merge.export.fio import write_fio
+from dxt_replay.profiler_merge.export.gzip_pieces import GzipFile, PieceWriter
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import Workers
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces.errors import CaptureError
-from traces.store.reader import Capture
-from traces.workers.workers import Workers
 
 
 def chrome(capture: Capture, folder: Path, workers: Workers) -> Exported:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.export import time_parts
-from profiler_merge.export.time_parts import time_cuts
+from dxt_replay.profiler_merge.export import time_parts
+from dxt_replay.profiler_merge.export.time_parts import time_cuts
 
 
 def sizes(times: list[int], cuts: list[int]) -> list[int]:

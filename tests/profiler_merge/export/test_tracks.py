@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.export.tracks import LANE_THREADS, RankTracks
+from dxt_replay.profiler_merge.export.tracks import LANE_THREADS, RankTracks
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=60))

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from profiler_merge.hdf5.datasets import mapped_path
-from profiler_merge.hdf5.inspection import inspect_file
-from profiler_merge.merge import MergeOptions, merge
-from replay.commands.main import cli
+from dxt_replay.profiler_merge.hdf5.datasets import mapped_path
+from dxt_replay.profiler_merge.hdf5.inspection import inspect_file
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.replay.commands.main import cli
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.schema import HDF5_SCHEMA
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.writer import create_capture
 from tests.darshan_writer import DxtRecord, ModuleSpec, encode_counters, write_dxt_log
-from traces.errors import LogError
-from traces.samples import sample
-from traces.schema import HDF5_SCHEMA
-from traces.store.reader import open_capture
-from traces.store.writer import create_capture
 
 FILE, DATASET, OTHER = 71, 72, 73
 RNG = np.random.default_rng(8)

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.span_parts import NOT_FETCHED
-from profiler_merge.profiles.spans import profile_spans
-from profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
+from dxt_replay.profiler_merge.profiles.spans import profile_spans
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.traces.schema import SPAN_KINDS
 from tests import xplane_writer as writer
 from tests.places import CAPTURES
 from tests.xplane_writer import START_NS, Event, Line
-from traces.schema import SPAN_KINDS
 
 LINES = {
     1: "python",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.profiles.reading import profile_kind, read_profile
-from traces.errors import ProfileError
+from dxt_replay.profiler_merge.profiles.reading import profile_kind, read_profile
+from dxt_replay.traces.errors import ProfileError
 
 
 @pytest.mark.parametrize("name", ["host.xplane.pb", "host.pt.trace.json"])

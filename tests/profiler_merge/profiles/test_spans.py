@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.profiles.spans import main_line, profile_spans
-from profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.profiler_merge.profiles.spans import main_line, profile_spans
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, table_from_columns
 from tests import xplane_writer as writer
 from tests.places import CAPTURES
 from tests.xplane_writer import START_NS, Event, Line
-from traces.measures.intervals import Intervals
-from traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, table_from_columns
 
 MAIN, COMPUTE, EIGEN, DATA, GET_NEXT = 11, 22, 33, 44, 55
 

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from profiler_merge.profiles.kineto.decode import read_profile
-from profiler_merge.profiles.spans import main_line, profile_spans
-from profiler_merge.recognise import find_profiles
+from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile
+from dxt_replay.profiler_merge.profiles.spans import main_line, profile_spans
+from dxt_replay.profiler_merge.recognise import find_profiles
+from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, table_from_columns
 from tests import kineto_writer as writer
 from tests.kineto_writer import PID, START_NS, event, kernel, launch, mark
 from tests.places import CAPTURES, SHARED
-from traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, table_from_columns
 
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 UPDATE = "Optimizer.step#SGD.step"

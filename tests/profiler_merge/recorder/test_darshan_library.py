@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.recorder.darshan_library import find_library, run_tool
+from dxt_replay.profiler_merge.recorder.darshan_library import find_library, run_tool
 
 
 def library(prefix: Path, folder: str = "lib") -> Path:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from profiler_merge.recorder import darshan_settings
-from profiler_merge.recorder.darshan_tracer import _data_places
+from dxt_replay.profiler_merge.recorder import darshan_settings
+from dxt_replay.profiler_merge.recorder.darshan_tracer import _data_places
 
 
 def included(command: list[str], path: str) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profiler_merge.recorder.launch_line import is_launched, with_prefix
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.recorder.launch_line import is_launched, with_prefix
+from dxt_replay.traces.errors import UsageError
 
 PROGRAMS = {"python", "python3", "./train", "/usr/bin/test", "test", "ssh", "bash", "debug"}
 

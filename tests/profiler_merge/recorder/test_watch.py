@@ -12,8 +12,8 @@ from socket import create_server
 
 import pytest
 
-from profiler_merge.recorder import watch
-from profiler_merge.recorder.watch import Watch, data_mappings, descendants, mapped_files
+from dxt_replay.profiler_merge.recorder import watch
+from dxt_replay.profiler_merge.recorder.watch import Watch, data_mappings, descendants, mapped_files
 
 MIB = 1 << 20
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
-from profiler_merge.tracers.horovod_timeline import read_horovod
-from profiler_merge.tracers.strace.strace_job import read_strace
-from traces.errors import DxtReplayError
+from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
+from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.traces.errors import DxtReplayError
 
 T = 1_795_306_000
 STRACE = b"".join(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from profiler_merge.unprofiled.batch_amount import period
-from profiler_merge.unprofiled.loop_reads import LoopReads
+from dxt_replay.profiler_merge.unprofiled.batch_amount import period
+from dxt_replay.profiler_merge.unprofiled.loop_reads import LoopReads
 
 MS = 1_000_000
 

@@ -4,14 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.recognise import find_profiles
-from profiler_merge.unprofiled.extend import Extended, extended_spans
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.recognise import find_profiles
+from dxt_replay.profiler_merge.unprofiled.extend import Extended, extended_spans
+from dxt_replay.traces.measures.span_times import extended_steps, whole_steps
+from dxt_replay.traces.schema import APIS, ORIGINS, READ, SPAN_KINDS, TRACED, WRITE, codes
+from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import Span, spans_table
 from tests.places import CAPTURES
-from traces.measures.span_times import extended_steps, whole_steps
-from traces.schema import APIS, ORIGINS, READ, SPAN_KINDS, TRACED, WRITE, codes
-from traces.store.reader import open_capture
 
 MS = 1_000_000
 WAIT_NAME = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
+from dxt_replay.profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 
 _TYPES = {"record_id": np.uint64, "renamed_from": np.uint64, "own": bool}
 

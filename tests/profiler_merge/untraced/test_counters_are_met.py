@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.export.darshan_rows import ROW
-from profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.export.darshan_rows import ROW
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.traces.schema import APIS, OPS, codes
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_model import expected, in_order_of_return, sizes_and_strides
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
-from traces.schema import APIS, OPS, codes
-from traces.store.reader import open_capture
 
 OPEN, CLOSE, READ, WRITE = (OPS.index(name) for name in ("open", "close", "read", "write"))
 SECOND = 1_000_000_000

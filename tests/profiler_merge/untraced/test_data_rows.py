@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from profiler_merge.darshan.counters import CounterTable
-from profiler_merge.export.darshan_counters import module_counters, rows_of_module
-from profiler_merge.export.darshan_rows import ROW
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows, with_rebuilt
-from profiler_merge.untraced.file_operations import FileOperations
-from profiler_merge.untraced.metadata_rows import metadata_rows
-from profiler_merge.untraced.rank_counters import NOT_SEEN, joined
-from profiler_merge.untraced.transfers import transfers_of
+from dxt_replay.profiler_merge.darshan.counters import CounterTable
+from dxt_replay.profiler_merge.export.darshan_counters import module_counters, rows_of_module
+from dxt_replay.profiler_merge.export.darshan_rows import ROW
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows, with_rebuilt
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
+from dxt_replay.profiler_merge.untraced.metadata_rows import metadata_rows
+from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, joined
+from dxt_replay.profiler_merge.untraced.transfers import transfers_of
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 from tests.places import SHARED
 from tests.profiler_merge.untraced.counted import counted
-from traces.errors import LogError
-from traces.schema import APIS, OPS, READ, WRITE
 
 OPEN, CLOSE = OPS.index("open"), OPS.index("close")
 SECOND = 1_000_000_000

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from profiler_merge.untraced.access_sizes import SizedAccesses
-from profiler_merge.untraced.gap_runs import gap_runs
+from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses
+from dxt_replay.profiler_merge.untraced.gap_runs import gap_runs
 
 
 def found(sizes, *, runs, room, width, count):

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.untraced.file_operations import FileOperations
-from profiler_merge.untraced.metadata_rows import CLOSE, OPEN, SEEK, STAT, SYNC, metadata_rows
-from profiler_merge.untraced.rank_counters import NOT_SEEN
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
+from dxt_replay.profiler_merge.untraced.metadata_rows import CLOSE, OPEN, SEEK, STAT, SYNC, metadata_rows
+from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN
+from dxt_replay.traces.schema import OPS
 from tests.profiler_merge.untraced.counted import counted
-from traces.schema import OPS
 
 
 def operations(rows):

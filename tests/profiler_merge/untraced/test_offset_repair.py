@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.untraced.file_operations import FileOperations
-from profiler_merge.untraced.offset_repair import examine_offsets
-from profiler_merge.untraced.rank_counters import NOT_SEEN
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
+from dxt_replay.profiler_merge.untraced.offset_repair import examine_offsets
+from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN
 from tests.profiler_merge.untraced.counted import counted
 
 LAST_OPEN, FIRST_CLOSE = 100, 10_000_000

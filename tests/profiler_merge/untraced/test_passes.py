@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.untraced.access_sizes import SizedAccesses
-from profiler_merge.untraced.passes import whole_passes
+from dxt_replay.profiler_merge.untraced.access_sizes import SizedAccesses
+from dxt_replay.profiler_merge.untraced.passes import whole_passes
 
 
 def accesses_of(*streams):

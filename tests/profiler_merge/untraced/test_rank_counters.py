@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.log import open_log
-from profiler_merge.untraced.rank_counters import NOT_SEEN, SharedFiles, counted_files, is_application_file
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.untraced.rank_counters import NOT_SEEN, SharedFiles, counted_files, is_application_file
 from tests.darshan_writer import ModuleSpec, encode_counters, write_log
 from tests.profiler_merge.untraced.counted import counted
 

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from profiler_merge.darshan.record_id import record_id
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.untraced import reconstruct as module
+from dxt_replay.profiler_merge.darshan.record_id import record_id
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.untraced import reconstruct as module
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
-from traces.errors import LogError
-from traces.store.reader import open_capture
 
 DATA, OTHER, PART = b"/data/whole.bin", b"/data/other.bin", b"/ckpt/m_temp/part-00000-of-00001"
 STAMPS = {"OPEN_START": 1.0, "OPEN_END": 1.1, "CLOSE_START": 9.0, "CLOSE_END": 9.1}

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profiler_merge.darshan.counters import SHARED_RANK, read_counters
-from profiler_merge.darshan.log import open_log
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.profiles.xplane.decode import find_profiles, read_profile
-from profiler_merge.untraced.rank_counters import is_application_file
+from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, read_counters
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.profiler_merge.untraced.rank_counters import is_application_file
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.store.reader import open_capture
 from tests.places import SHARED
-from traces.samples import sample
-from traces.store.reader import open_capture
 
 LOGS = sorted((SHARED / "captures").glob("*/job.darshan"))
 THETA = SHARED / "theta" / "cosmictagger_8ranks.darshan"

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.darshan.counters import CounterTable
-from profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows
-from profiler_merge.untraced.file_operations import FileOperations
-from profiler_merge.untraced.transfers import transfers_of
+from dxt_replay.profiler_merge.darshan.counters import CounterTable
+from dxt_replay.profiler_merge.untraced.data_rows import CountedBatch, CountedData, data_rows
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations
+from dxt_replay.profiler_merge.untraced.transfers import transfers_of
+from dxt_replay.traces.schema import READ, WRITE
 from tests.profiler_merge.untraced.counted import counted
-from traces.schema import READ, WRITE
 
 UNKNOWN_NS = 77
 _TIMES = ("read_start", "read_end", "write_start", "write_end", "open_end", "close_start", "open_start", "close_end",

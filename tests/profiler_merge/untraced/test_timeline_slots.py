@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.untraced.timeline_slots import (
+from dxt_replay.profiler_merge.untraced.timeline_slots import (
     AT_BEGIN,
     AT_END,
     CLOSE_EVENT,

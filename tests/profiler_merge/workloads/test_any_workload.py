@@ -7,7 +7,7 @@ from contextlib import suppress
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replay import interface as dxt_replay
+import dxt_replay
 
 LOADERS = {
     "tfrecord": ("tensorflow",), "hdf5": ("pytorch", "tensorflow"), "csv": ("pytorch", "tensorflow"),

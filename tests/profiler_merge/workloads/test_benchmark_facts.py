@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.findings import findings
-from profiler_merge.workloads.generation import generate
-from profiler_merge.workloads.workload_source import read_workload
-from replay import interface as dxt_replay
-from traces.benchmark_run import benchmark_run
-from traces.store.reader import Capture, open_capture
+import dxt_replay
+from dxt_replay.profiler_merge.analysis.findings import findings
+from dxt_replay.profiler_merge.workloads.generation import generate
+from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+from dxt_replay.traces.benchmark_run import benchmark_run
+from dxt_replay.traces.store.reader import Capture, open_capture
 
 SMALL = (
     "dataset.num_files_train=8",

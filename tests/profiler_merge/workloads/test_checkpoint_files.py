@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiler_merge.workloads.checkpoint_files import (
+from dxt_replay.profiler_merge.workloads.checkpoint_files import (
     Shard,
     layers_of_stage,
     loading,
@@ -12,10 +12,10 @@ from profiler_merge.workloads.checkpoint_files import (
     saving,
     shards_of_rank,
 )
-from profiler_merge.workloads.description import Checkpoint, Model, Parallelism, Transformer, Workload
-from profiler_merge.workloads.request_templates import CALL_BYTES
-from traces.errors import UsageError
-from traces.schema import OPS, READ, WRITE
+from dxt_replay.profiler_merge.workloads.description import Checkpoint, Model, Parallelism, Transformer, Workload
+from dxt_replay.profiler_merge.workloads.request_templates import CALL_BYTES
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import OPS, READ, WRITE
 
 
 def llama(layers, hidden, ffn, heads, divided, stage, kv_heads=8):

@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-from profiler_merge.workloads.data_set_files import data_set_files, record_bytes
-from profiler_merge.workloads.description import Dataset, Hdf5, Workload
-from profiler_merge.workloads.hdf5_data_set import hdf5_layout
+from dxt_replay.profiler_merge.workloads.data_set_files import data_set_files, record_bytes
+from dxt_replay.profiler_merge.workloads.description import Dataset, Hdf5, Workload
+from dxt_replay.profiler_merge.workloads.hdf5_data_set import hdf5_layout
 
 
 def files_of(reading="documented", **dataset):

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from profiler_merge.workloads.description import Distribution, Workload
+from dxt_replay.profiler_merge.workloads.description import Distribution, Workload
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from profiler_merge.workloads.data_set_files import FileSet, data_set_files
-from profiler_merge.workloads.generation import generate
-from profiler_merge.workloads.workload_values import workload_from_values
-from traces.store.reader import open_capture
+from dxt_replay.profiler_merge.workloads.data_set_files import FileSet, data_set_files
+from dxt_replay.profiler_merge.workloads.generation import generate
+from dxt_replay.profiler_merge.workloads.workload_values import workload_from_values
+from dxt_replay.traces.store.reader import open_capture
 
 RUNS = {run["name"]: run for run in json.loads((Path(__file__).parent / "dlio_runs.json").read_text(encoding="utf-8"))}
 TFRECORD = [name for name in RUNS if ".tfrecord#" in str(RUNS[name]["lanes"])]

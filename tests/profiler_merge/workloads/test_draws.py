@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profiler_merge.workloads.description import Distribution, Evaluation, Reader, Train, Workload
-from profiler_merge.workloads.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
+from dxt_replay.profiler_merge.workloads.description import Distribution, Evaluation, Reader, Train, Workload
+from dxt_replay.profiler_merge.workloads.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
 
 NORMAL = Distribution(family="normal", parameters=(0.5, 0.1))
 

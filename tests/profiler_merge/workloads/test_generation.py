@@ -11,23 +11,23 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from profiler_merge.workloads.assumed_device import AssumedDevice, parse_device
-from profiler_merge.workloads.description import Distribution
-from profiler_merge.workloads.generation import generate
-from replay.causal.check import schedule
-from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
-from replay.engine.items import READ_AT
-from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from replay.plan.chosen_layers import choose_layers
-from replay.plan.pacing import Pace, Pacing
-from replay.plan.survey import spans_by_rank, survey_rank
-from replay.ranks.comm import Solo
+from dxt_replay.profiler_merge.workloads.assumed_device import AssumedDevice, parse_device
+from dxt_replay.profiler_merge.workloads.description import Distribution
+from dxt_replay.profiler_merge.workloads.generation import generate
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
+from dxt_replay.replay.engine.items import READ_AT
+from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 from tests.planned_lanes import lane_items
 from tests.profiler_merge.workloads.workload_cases import CASES, seconds, workload_of
-from traces.errors import TargetError, UsageError
-from traces.schema import OPS, READ, SPAN_KINDS, codes
-from traces.store.reader import Capture, open_capture
-from traces.workers.workers import ALONE, Workers
 
 DEVICES = ("latency=100us,bandwidth=1GB/s", "null")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.workloads.request_templates import (
+from dxt_replay.profiler_merge.workloads.request_templates import (
     HDF5_SIEVE_BYTES,
     OPEN,
     Hdf5Reads,
@@ -21,8 +21,8 @@ from profiler_merge.workloads.request_templates import (
     sample_requests,
     sieved_bytes,
 )
+from dxt_replay.traces.schema import READ
 from tests.profiler_merge.workloads.test_dlio_runs import generated
-from traces.schema import READ
 
 DATA_OFFSET = 2048
 Read = tuple[int, int]

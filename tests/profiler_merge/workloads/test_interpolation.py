@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from profiler_merge.workloads.interpolation import resolved
-from profiler_merge.workloads.workload_source import read_workload
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.interpolation import resolved
+from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+from dxt_replay.traces.errors import UsageError
 
 V1 = """
 workload:

@@ -10,19 +10,19 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from profiler_merge.workloads.checkpoint_files import Shard, loading, saving
-from profiler_merge.workloads.data_set_files import data_set_files
-from profiler_merge.workloads.description import Dataset, Reader, Workload
-from profiler_merge.workloads.generation import generate
-from profiler_merge.workloads.request_templates import Layout, Samples, sample_requests
-from profiler_merge.workloads.run_plan import run_plan
-from profiler_merge.workloads.sample_order import sample_order, share
-from profiler_merge.workloads.workload_source import SHIPPED, read_workload
-from profiler_merge.workloads.workload_values import workload_from_values
-from replay import interface as dxt_replay
+import dxt_replay
+from dxt_replay.profiler_merge.workloads.checkpoint_files import Shard, loading, saving
+from dxt_replay.profiler_merge.workloads.data_set_files import data_set_files
+from dxt_replay.profiler_merge.workloads.description import Dataset, Reader, Workload
+from dxt_replay.profiler_merge.workloads.generation import generate
+from dxt_replay.profiler_merge.workloads.request_templates import Layout, Samples, sample_requests
+from dxt_replay.profiler_merge.workloads.run_plan import run_plan
+from dxt_replay.profiler_merge.workloads.sample_order import sample_order, share
+from dxt_replay.profiler_merge.workloads.workload_source import SHIPPED, read_workload
+from dxt_replay.profiler_merge.workloads.workload_values import workload_from_values
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import OPS
 from tests.profiler_merge.workloads.workload_cases import workload_of
-from traces.errors import UsageError
-from traces.schema import OPS
 
 MIB = 1 << 20
 NPZ = {"framework": "pytorch", "dataset": {"format": "npz"}, "reader": {"data_loader": "pytorch", "read_threads": 4}}

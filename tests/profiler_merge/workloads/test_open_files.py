@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.workloads.description import READINGS, Workload
-from profiler_merge.workloads.generation import generate
+from dxt_replay.profiler_merge.workloads.description import READINGS, Workload
+from dxt_replay.profiler_merge.workloads.generation import generate
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.reader import open_capture
 from tests.profiler_merge.workloads.test_any_workload import LOADERS
 from tests.profiler_merge.workloads.workload_cases import CASES, workload_of
-from traces.errors import UsageError
-from traces.store.reader import open_capture
 
 THREADS = {"files": 8, "per_file": 2, "batch": 4, "readers": 3}
 

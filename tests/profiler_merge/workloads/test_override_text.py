@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from profiler_merge.workloads.override_text import read_override
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.override_text import read_override
+from dxt_replay.traces.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.workloads.request_templates import (
+from dxt_replay.profiler_merge.workloads.request_templates import (
     NPZ_DATA_OFFSET,
     Hdf5Reads,
     Layout,
@@ -15,7 +15,7 @@ from profiler_merge.workloads.request_templates import (
     index_requests,
     sample_requests,
 )
-from traces.schema import OPS, READ
+from dxt_replay.traces.schema import OPS, READ
 
 
 def one_sample(size, sample_bytes, index=0, row_chunks=0, opens=True, closes=True):

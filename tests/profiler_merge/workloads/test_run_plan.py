@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from profiler_merge.workloads.description import Train, Workflow
-from profiler_merge.workloads.run_plan import CheckpointStep, Meeting, Pass, Save, run_plan
+from dxt_replay.profiler_merge.workloads.description import Train, Workflow
+from dxt_replay.profiler_merge.workloads.run_plan import CheckpointStep, Meeting, Pass, Save, run_plan
+from dxt_replay.traces.errors import UsageError
 from tests.profiler_merge.workloads.workload_cases import workload_of
-from traces.errors import UsageError
 
 
 def passes_of(plan):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.workloads.sample_order import sample_order, scattered, share
+from dxt_replay.profiler_merge.workloads.sample_order import sample_order, scattered, share
 from tests.profiler_merge.workloads.workload_cases import workload_of
 
 

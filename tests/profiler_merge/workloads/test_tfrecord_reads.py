@@ -8,14 +8,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.workloads.assumed_device import NULL_DEVICE
-from profiler_merge.workloads.generation import generate
-from profiler_merge.workloads.read_ahead import DataFiles
-from profiler_merge.workloads.sample_order import Share
-from profiler_merge.workloads.tfrecord_reads import TfrecordReads
+from dxt_replay.profiler_merge.workloads.assumed_device import NULL_DEVICE
+from dxt_replay.profiler_merge.workloads.generation import generate
+from dxt_replay.profiler_merge.workloads.read_ahead import DataFiles
+from dxt_replay.profiler_merge.workloads.sample_order import Share
+from dxt_replay.profiler_merge.workloads.tfrecord_reads import TfrecordReads
+from dxt_replay.traces.schema import OPS, READ
 from tests.profiler_merge.workloads.test_dlio_runs import visits
 from tests.profiler_merge.workloads.workload_cases import workload_of
-from traces.schema import OPS, READ
 
 RECORD = 100
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiler_merge.workloads.torch_archive import archive_of, archive_reads, archive_writes, pickle_bytes
+from dxt_replay.profiler_merge.workloads.torch_archive import archive_of, archive_reads, archive_writes, pickle_bytes
 
 
 def optimizer(elements):

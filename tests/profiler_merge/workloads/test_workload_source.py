@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.workloads.data_set_files import data_set_files
-from profiler_merge.workloads.description import READINGS
-from profiler_merge.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED, NOT_IO, SPELLINGS
-from profiler_merge.workloads.workload_source import SHIPPED, read_workload, shipped_names
-from profiler_merge.workloads.workload_values import workload_from_values
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.data_set_files import data_set_files
+from dxt_replay.profiler_merge.workloads.description import READINGS
+from dxt_replay.profiler_merge.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED, NOT_IO, SPELLINGS
+from dxt_replay.profiler_merge.workloads.workload_source import SHIPPED, read_workload, shipped_names
+from dxt_replay.profiler_merge.workloads.workload_values import workload_from_values
+from dxt_replay.traces.errors import UsageError
 
 TEXT = "framework: pytorch\ndataset: {format: npz}\nreader: {data_loader: pytorch, batch_size: 3}\n"
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from profiler_merge.workloads.consistency import check_ranks
-from profiler_merge.workloads.description import (
+from dxt_replay.profiler_merge.workloads.consistency import check_ranks
+from dxt_replay.profiler_merge.workloads.description import (
     READINGS,
     Checkpoint,
     Dataset,
@@ -22,9 +22,9 @@ from profiler_merge.workloads.description import (
     Transformer,
     Workflow,
 )
-from profiler_merge.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED, NOT_IO, SPELLINGS
-from profiler_merge.workloads.workload_values import workload_from_values
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED, NOT_IO, SPELLINGS
+from dxt_replay.profiler_merge.workloads.workload_values import workload_from_values
+from dxt_replay.traces.errors import UsageError
 
 NPZ = {"framework": "pytorch", "dataset": {"format": "npz"}, "reader": {"data_loader": "pytorch"}}
 HDF5 = {"framework": "pytorch", "dataset": {"format": "hdf5"}, "reader": {"data_loader": "pytorch"}}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profiler_merge.workloads.yaml_text import MAX_CHARACTERS, MAX_EVENTS, read_yaml
-from traces.errors import UsageError
+from dxt_replay.profiler_merge.workloads.yaml_text import MAX_CHARACTERS, MAX_EVENTS, read_yaml
+from dxt_replay.traces.errors import UsageError
 
 
 def test_scalars_are_read_as_dlio_reads_them():

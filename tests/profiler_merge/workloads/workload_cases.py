@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from profiler_merge.workloads.description import (
+from dxt_replay.profiler_merge.workloads.description import (
     NO_TIME,
     READINGS,
     Checkpoint,

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from replay import interface as dxt_replay
-from replay.archive import merge_each as merge_each_module
-from replay.archive.catalogue import CATALOGUE_SCHEMA
+import dxt_replay
+from dxt_replay.replay.archive import merge_each as merge_each_module
+from dxt_replay.replay.archive.catalogue import CATALOGUE_SCHEMA
+from dxt_replay.traces import output as output_module
+from dxt_replay.traces.errors import LogError, UsageError
+from dxt_replay.traces.store import writer
+from dxt_replay.traces.workers.workers import Workers
 from tests.capture_builder import Span, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
-from traces import output as output_module
-from traces.errors import LogError, UsageError
-from traces.store import writer
-from traces.workers.workers import Workers
 
 MIB = 1 << 20
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from replay.calibration.calibration import Calibration, calibrate
-from replay.calibration.scratch import NAME
-from replay.interface import calibrate as calibrate_to_file
-from replay.simulation.model_file import model_of, read_storage_model
+from dxt_replay import calibrate as calibrate_to_file
+from dxt_replay.replay.calibration.calibration import Calibration, calibrate
+from dxt_replay.replay.calibration.scratch import NAME
+from dxt_replay.replay.simulation.model_file import model_of, read_storage_model
+from dxt_replay.traces.errors import TargetError
 from tests.places import ROOT
-from traces.errors import TargetError
 
 SECONDS = 2.0
 
@@ -75,7 +75,16 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, reached: str) -> None:
 def test_a_signal_amid_the_requests_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
     target, output = tmp_path / "target", tmp_path / "model.json"
     target.mkdir()
-    command = [sys.executable, "-m", "replay.commands.main", "calibrate", "--target", str(target), "-o", str(output)]
+    command = [
+        sys.executable,
+        "-m",
+        "dxt_replay.replay.commands.main",
+        "calibrate",
+        "--target",
+        str(target),
+        "-o",
+        str(output),
+    ]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
     while not list(target.glob("*/data")) and time.monotonic() < until:
@@ -116,7 +125,7 @@ def test_a_target_without_space_is_one_clear_error(tmp_path: Path, monkeypatch: 
 def test_space_that_runs_out_meanwhile_is_one_clear_error(tmp_path: Path) -> None:
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
-        "from replay.commands.main import main;"
+        "from dxt_replay.replay.commands.main import main;"
         "sys.exit(main(['calibrate', '--target', sys.argv[1], '-o', sys.argv[2], '--minutes', '0.03']))"
     )
     target, output = tmp_path / "target", tmp_path / "model.json"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.calibration.estimates import Estimate, Measured
+from dxt_replay.replay.calibration.estimates import Estimate, Measured
 
 
 def test_few_trials_give_the_whole_range() -> None:

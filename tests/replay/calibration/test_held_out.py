@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.calibration.estimates import Measured
-from replay.calibration.held_out import model_error, with_largest_fetch
-from replay.simulation.storage_model import PageCache, RequestTime, StorageModel
+from dxt_replay.replay.calibration.estimates import Measured
+from dxt_replay.replay.calibration.held_out import model_error, with_largest_fetch
+from dxt_replay.replay.simulation.storage_model import PageCache, RequestTime, StorageModel
 
 KIB = 1 << 10
 WINDOW = 128 * KIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from replay.calibration.host import available_bytes, dirty_bytes, file_system_of, read_ahead_setting
+from dxt_replay.replay.calibration.host import available_bytes, dirty_bytes, file_system_of, read_ahead_setting
 
 
 def test_available_memory(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.calibration.issued import LaneItems, issue
-from replay.engine.backends.base import FileSlot
-from replay.engine.issue import make_files
-from replay.engine.items import BATCH_ITEMS, OPEN, READ_AT, WRITE_AT
-from traces.errors import TargetError
+from dxt_replay.replay.calibration.issued import LaneItems, issue
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.issue import make_files
+from dxt_replay.replay.engine.items import BATCH_ITEMS, OPEN, READ_AT, WRITE_AT
+from dxt_replay.traces.errors import TargetError
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_what_the_file_system_refuses_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_full_file_system_says_to_free_space() -> None:
-    from replay.calibration.scratch import refused
+    from dxt_replay.replay.calibration.scratch import refused
 
     assert str(refused(OSError(errno.ENOSPC, ""), "measure /x")) == (
         "cannot measure /x: No space left on device; free space there or choose another --target"

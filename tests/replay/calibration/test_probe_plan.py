@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.calibration.probe_plan import (
+from dxt_replay.replay.calibration.probe_plan import (
     GAP_BYTES,
     Kind,
     Probe,
@@ -14,7 +14,7 @@ from replay.calibration.probe_plan import (
     scouting_order,
     spread_offsets,
 )
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, -1.0, float("nan"), float("inf")])

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.slowed_storage import CannotThrottleError, delayed
-from replay.calibration.host import read_ahead_setting
-from replay.calibration.read_ahead import ReadAhead, measure_read_ahead
-from replay.calibration.scratch import write_data
-from replay.twin import page_cache
-from traces.units import MIB
+from dxt_replay.replay.calibration.host import read_ahead_setting
+from dxt_replay.replay.calibration.read_ahead import ReadAhead, measure_read_ahead
+from dxt_replay.replay.calibration.scratch import write_data
+from dxt_replay.replay.twin import page_cache
+from dxt_replay.traces.units import MIB
 
 
 @pytest.fixture

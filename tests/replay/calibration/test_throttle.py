@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.calibration.throttle import Passed, passed, throttles
+from dxt_replay.replay.calibration.throttle import Passed, passed, throttles
 
 IN_FLIGHT, SIZES = 4, (4096, 32_768, 262_144, 2_097_152)
 STEP_S = 0.1

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from replay.causal.explain import rank_model
-from replay.causal.paced_ranks import expected_elapsed_ns
+from dxt_replay.replay.causal.explain import rank_model
+from dxt_replay.replay.causal.paced_ranks import expected_elapsed_ns
 from tests.capture_builder import build_capture
 from tests.replay.causal.test_model import predicted_ns, steps_of
 from tests.simulated_application import MS, US, Application, Storage

@@ -9,17 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.causal.lane_events import CODES, KINDS, EventLane, LaneTimes, PythonLanes, StuckLanesError, Watch, run_lanes
-from replay.engine import items
-from replay.engine.wait_counters import ARRIVALS, FIRST_RANK_COUNTER
-from replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, operation_rows, rows_of_each
+from dxt_replay.replay.causal.lane_events import (
+    CODES,
+    KINDS,
+    EventLane,
+    LaneTimes,
+    PythonLanes,
+    StuckLanesError,
+    Watch,
+    run_lanes,
+)
+from dxt_replay.replay.engine import items
+from dxt_replay.replay.engine.wait_counters import ARRIVALS, FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, operation_rows, rows_of_each
 
 
 @pytest.fixture(name="lane_core", params=["python", "compiled"])
 def lane_core_fixture(request, monkeypatch):
     """Each core in turn, as DXT_REPLAY_CORE chooses it."""
     if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("replay.causal._lane_events")
+        pytest.importorskip("dxt_replay.replay.causal._lane_events")
     monkeypatch.setenv("DXT_REPLAY_CORE", request.param)
     return request.param
 
@@ -78,12 +87,12 @@ def times_of(plan, runner):
 
 @given(plan=plans())
 def test_the_compiled_core_does_what_the_specification_does(plan) -> None:
-    core = pytest.importorskip("replay.causal._lane_events")
+    core = pytest.importorskip("dxt_replay.replay.causal._lane_events")
     assert times_of(plan, core.CompiledLanes) == times_of(plan, PythonLanes)
 
 
 def test_the_compiled_core_knows_the_numbers_of_the_items() -> None:
-    numbers = pytest.importorskip("replay.causal._lane_events").CONSTANTS
+    numbers = pytest.importorskip("dxt_replay.replay.causal._lane_events").CONSTANTS
     assert {name: getattr(items, name) for name in ("SLEEP", "SPIN", "WAIT", "ADD")}.items() <= numbers.items()
     assert (numbers["KINDS"], numbers["CODES"], numbers["ITEM_BYTES"]) == (KINDS, CODES, PLAN_ROW.itemsize)
 

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.causal.check import schedule
-from replay.causal.explain import rank_model
-from replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
-from replay.engine.items import ADD, READ_AT
-from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from replay.plan.chosen_layers import choose_layers
-from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import COUNTER_ROW, Add, Wait, rows_of_each
-from replay.plan.survey import spans_by_rank, survey_rank
-from replay.ranks.comm import Solo
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.explain import rank_model
+from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
+from dxt_replay.replay.engine.items import ADD, READ_AT
+from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.plan_row import COUNTER_ROW, Add, Wait, rows_of_each
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.traces.errors import CaptureError, ReplayError
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read
 from tests.planned_lanes import lane_items
 from tests.simulated_application import FILES, MS, READ_BYTES, US, Application, Recorded, Storage, run
-from traces.errors import CaptureError, ReplayError
-from traces.part import Part
-from traces.schema import CaptureInfo, Job
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
 
 FAST = Storage(latency_ns=150 * US)
 SLOW = Storage(latency_ns=900 * US, bytes_per_ns=0.3)

@@ -16,19 +16,19 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from replay.commands.run import command as run_command
-from replay.plan.pacing import Pace, Pacing
-from replay.ranks.comm import Solo, share_of
-from replay.run.context import choose_layers_together, derive_context
-from replay.run.options import RunOptions
-from replay.run.runner import run_replay
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.commands.run import command as run_command
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.ranks.comm import Solo, share_of
+from dxt_replay.replay.run.context import choose_layers_together, derive_context
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.schema import SPAN_KINDS, codes
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture
 from tests.places import ROOT
 from tests.simulated_application import FILES, MS, US, Application, Storage, run
-from traces.schema import SPAN_KINDS, codes
-from traces.store.reader import Capture, open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 SMALL = Application(
@@ -136,12 +136,12 @@ def test_compute_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("one_node_each", [False, True])
 def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) -> None:
     """Processes on several nodes estimate how far their clocks differ; by the one clock here no estimate matters."""
-    pytest.importorskip("replay.engine._issue")
+    pytest.importorskip("dxt_replay.replay.engine._issue")
     source = source_of(tmp_path, dataclasses.replace(SMALL, ranks=3))
     program = (
-        "import sys\nfrom replay.ranks import mpi_world\nfrom pathlib import Path\n"
-        "from tests.replay.causal.test_paced_ranks import options\nfrom replay.run.runner import run_replay\n"
-        "from traces.store.reader import open_capture\n"
+        "import sys\nfrom dxt_replay.replay.ranks import mpi_world\nfrom pathlib import Path\n"
+        "from tests.replay.causal.test_paced_ranks import options\nfrom dxt_replay.replay.run.runner import run_replay\n"
+        "from dxt_replay.traces.store.reader import open_capture\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "class World(mpi_world.MpiWorld):\n"
         "    def common_start_ns(self, margin_ns):\n"
@@ -169,7 +169,7 @@ def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) ->
 
 def test_the_command_line_tells_the_model_without_a_replay(tmp_path: Path) -> None:
     source = source_of(tmp_path, SMALL)
-    command = [sys.executable, "-m", "replay.commands.main", "run", str(source.path), "--explain"]
+    command = [sys.executable, "-m", "dxt_replay.replay.commands.main", "run", str(source.path), "--explain"]
     told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
     assert told["ranks"]["0"]["feed_rule"].startswith("depth 0")
     assert told["meetings"] == {"ranks": 2, "count": 12, "cost_median_ms": 0.2}

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.causal.check import schedule
-from replay.causal.held_out import held_out
-from replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
-from replay.causal.storage_limit import NoStorageLimitError, storage_limit
-from replay.engine.items import MARK, READ_AT
-from replay.plan.chosen_layers import choose_layers
-from replay.plan.pacing import Pace, Pacing
-from replay.plan.survey import spans_by_rank, survey_rank
-from replay.ranks.comm import Solo
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.held_out import held_out
+from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
+from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_limit
+from dxt_replay.replay.engine.items import MARK, READ_AT
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture
 from tests.simulated_input_pipeline import MS, US, InputPipeline, Run, files, run
-from traces.schema import CaptureInfo, Job
-from traces.store.reader import Capture
 
 FAST, SLOW = 60 * US, 11 * MS
 

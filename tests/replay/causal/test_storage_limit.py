@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.causal import storage_limit as module
-from replay.causal.operation_times import OperationTimes
-from replay.causal.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit, enough, storage_limit
-from replay.plan.plan_row import OPERATION_ROW, PLAN_ROW
+from dxt_replay.replay.causal import storage_limit as module
+from dxt_replay.replay.causal.operation_times import OperationTimes
+from dxt_replay.replay.causal.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit, enough, storage_limit
+from dxt_replay.replay.plan.plan_row import OPERATION_ROW, PLAN_ROW
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read
 from tests.simulated_application import FILES as APPLICATION_FILES
 from tests.simulated_application import MS, US, Application, Storage
 from tests.simulated_application import run as run_application
 from tests.simulated_known_loader import KnownJob, run
-from traces.schema import CaptureInfo, Job
-from traces.store.reader import Capture
 
 STARVED = KnownJob(readers=1, prefetch=1, reads=6, compute_ns=2 * MS, ready_ns=0, evaluation_steps=0)
 RECORDED = Storage(latency_ns=900 * US, bytes_per_ns=0.5)

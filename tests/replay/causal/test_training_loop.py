@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replay.causal.training_loop import WORKERS, TrainingLoop, training_loop
+from dxt_replay.replay.causal.training_loop import WORKERS, TrainingLoop, training_loop
 from tests.capture_builder import Span, build_capture, read
 from tests.simulated_loader import FETCH
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from replay.commands.main import main
-from traces.samples import sample
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.samples import sample
 
 
 @pytest.fixture

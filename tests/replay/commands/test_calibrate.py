@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from replay import interface
-from replay.commands.main import main
+import dxt_replay
+from dxt_replay.replay.commands.main import main
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def test_it_prints_what_was_measured_and_what_could_not_be_seen(
 
 
 def test_the_model_that_it_writes_can_be_simulated(target: Path, tmp_path: Path) -> None:
-    sources, capture, output = interface.sample("cosmictagger"), tmp_path / "c.capture", tmp_path / "measured.json"
-    interface.merge(sources.log, capture, profiles=sources.profiles)
+    sources, capture, output = dxt_replay.sample("cosmictagger"), tmp_path / "c.capture", tmp_path / "measured.json"
+    dxt_replay.merge(sources.log, capture, profiles=sources.profiles)
     assert main(["calibrate", "--target", str(target), "-o", str(output), "--minutes", "0.04", "-q"]) == 0
-    done = interface.simulate(capture, output)
-    assert done.prediction.elapsed_ns >= interface.simulate(capture, "null").prediction.elapsed_ns
+    done = dxt_replay.simulate(capture, output)
+    assert done.prediction.elapsed_ns >= dxt_replay.simulate(capture, "null").prediction.elapsed_ns
 
 
 def test_as_json_the_object_is_that_of_the_file(

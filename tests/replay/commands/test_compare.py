@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
-from replay.fidelity.compare import compare
-from replay.fidelity.workload_verdict import Thresholds
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.workload_verdict import Thresholds
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read
-from traces.store.reader import Capture
 
 
 def operations(slower: int = 1) -> list[Op]:

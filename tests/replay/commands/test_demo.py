@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.merge import merge
-from profiler_merge.profiles.xplane.decode import find_profiles
-from replay.commands.main import main
-from replay.fidelity.compare import compare
-from replay.fidelity.workload_verdict import THRESHOLDS
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.workload_verdict import THRESHOLDS
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.store.reader import open_capture
 from tests.places import CAPTURES
-from traces.store.reader import open_capture
 
 CAPTURES = sorted((CAPTURES).glob("*/job.darshan"))
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -80,7 +80,7 @@ def test_every_capture_is_replayed_exactly_on_two_ranks(tmp_path, log):
     merge([log], find_profiles(log.parent / "profile"), tmp_path / "source.capture")
     source = open_capture(tmp_path / "source.capture")
     stage(plan_stage(source, tmp_path / "twin"))
-    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "replay.commands.main", "run", str(source.path)]
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "dxt_replay.replay.commands.main", "run", str(source.path)]
     command += ["--target", str(tmp_path / "twin"), "-o", str(tmp_path / "replay.capture"), "--cold"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.samples import sample
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
-from traces.samples import sample
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
@@ -23,7 +23,7 @@ SHELL_STATUS = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
 from tests.auditing import before
 
 def signalled(path):
@@ -54,7 +54,7 @@ def test_a_merge_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Sig
 
 JOINT_PROGRAM = """
 import os, signal, sys
-from replay.interface.start import main
+from dxt_replay import main
 from tests.auditing import before
 
 def interrupted(path):
@@ -68,7 +68,7 @@ with before(sys.argv[1], sys.argv[2], interrupted):
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
-@pytest.mark.parametrize(("event", "name"), [("import", "mpi4py"), ("import", "replay.run.runner")])
+@pytest.mark.parametrize(("event", "name"), [("import", "mpi4py"), ("import", "dxt_replay.replay.run.runner")])
 def test_a_ctrl_c_in_one_process_ends_all_of_them(tmp_path: Path, event: str, name: str) -> None:
     """One that leaves before the start of MPI, or while it joins the others, once left those in MPI for ever."""
     capture = build_capture(tmp_path, ops=[read(0, length=1)], files=["/data/train.bin"], name="source")

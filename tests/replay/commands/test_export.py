@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.darshan.log import open_log
-from replay.commands.export import FORMATS
-from replay.commands.main import EXIT_OUTPUT_CLOSED, main
-from replay.twin.stage import check_staged
+from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.replay.commands.export import FORMATS
+from dxt_replay.replay.commands.main import EXIT_OUTPUT_CLOSED, main
+from dxt_replay.replay.twin.stage import check_staged
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Span, build_capture, read, write
 from tests.places import ROOT
-from traces.samples import sample
-from traces.store.reader import Capture
 
 
 @pytest.fixture
@@ -153,7 +153,17 @@ def test_a_missing_capture_is_one_message(to: str, tmp_path: Path, capsys: pytes
 def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
     ops = [read(0, offset=i, length=1, start_ns=i) for i in range(30_000)]
     capture = build_capture(tmp_path, files=["/a"], ops=ops)
-    command = [sys.executable, "-m", "replay.commands.main", "export", str(capture.path), "--to", "csv", "-o", "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "dxt_replay.replay.commands.main",
+        "export",
+        str(capture.path),
+        "--to",
+        "csv",
+        "-o",
+        "-",
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from replay import interface as dxt_replay
-from replay.commands.export import FORMATS
-from replay.commands.main import main
+import dxt_replay
+from dxt_replay.replay.commands.export import FORMATS
+from dxt_replay.replay.commands.main import main
 from tests.capture_builder import Span, build_capture, read, write
 
 Program = Callable[[Path], Any]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.workloads.description import READINGS
-from profiler_merge.workloads.workload_source import shipped_names
-from replay import interface as dxt_replay
-from replay.commands import generate
-from replay.commands.main import main
+import dxt_replay
+from dxt_replay.profiler_merge.workloads.description import READINGS
+from dxt_replay.profiler_merge.workloads.workload_source import shipped_names
+from dxt_replay.replay.commands import generate
+from dxt_replay.replay.commands.main import main
 
 SMALL = ("dataset.num_files_train=8", "dataset.num_files_eval=4", "train.epochs=1", "train.computation_time=0.001")
 

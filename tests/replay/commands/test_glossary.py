@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from replay.commands.main import main
-from replay.show.glossary import WORDS, glossary_page
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.show.glossary import WORDS, glossary_page
 from tests.places import ROOT
 
 

@@ -17,11 +17,11 @@ from socket import create_server
 
 import pytest
 
-from profiler_merge.recorder.darshan_library import find_library
-from replay.commands.main import main
-from traces.schema import Coverage, Unseen
-from traces.store.reader import Capture, open_capture
-from traces.unseen import why_not_judged
+from dxt_replay.profiler_merge.recorder.darshan_library import find_library
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.schema import Coverage, Unseen
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.unseen import why_not_judged
 
 READ, MAPPED, RECEIVED, MEMORY, SAVED, NEW, PIPED = 1_000_000, 2 << 20, 3_000_000, 65_536, 100_000, 50_000, 70_000
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from replay import interface
-from replay.commands.main import main
+import dxt_replay
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.auditing import before, captures_made
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from tests.places import SHARED
-from traces.samples import sample
-from traces.store.reader import Capture, open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
@@ -266,7 +266,7 @@ def test_a_stopped_run_keeps_its_part_and_leaves_nothing_else(tmp_path: Path) ->
     records = [DxtRecord(record_id=1, reads=reads)]
     slow = write_dxt_log(tmp_path / "slow.darshan", records, names={1: b"/a"}, job=job)
     assert main(["stage", str(slow), "--target", str(tmp_path / "twin")]) == 0
-    result = interface.run(
+    result = dxt_replay.run(
         slow, tmp_path / "twin", tmp_path / "r.capture", on_progress=lambda _: signal.raise_signal(signal.SIGTERM)
     )
     assert result.stopped
@@ -282,8 +282,8 @@ def under_mpi(arguments: list[str], processes: int, first: str = "") -> subproce
     program = f"""
 import os, signal, sys, tempfile, threading, time
 from pathlib import Path
-from replay.commands.main import main
-from replay.ranks.mpi_world import connect
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.ranks.mpi_world import connect
 from tests.auditing import before
 rank = connect().rank
 {first}
@@ -385,7 +385,7 @@ def test_a_process_that_ignores_hangups_goes_on_ignoring_them(log: Path, tmp_pat
     assert main(["stage", str(log), "--target", str(tmp_path / "twin")]) == 0
     program = f"""
 import signal, sys
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
 from tests.auditing import before
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 with before("os.rename", "*/capture.json", lambda _: signal.raise_signal(signal.SIGHUP)):

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
-from replay.commands.main import COMMANDS, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, cli, main
+from dxt_replay.replay.commands.main import COMMANDS, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, cli, main
+from dxt_replay.traces.errors import CaptureError, DxtReplayError
+from dxt_replay.traces.version import VERSION
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
-from traces.errors import CaptureError, DxtReplayError
-from traces.version import VERSION
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,13 +199,18 @@ def test_a_bug_keeps_its_traceback(failing: Callable[[BaseException], list[str]]
 def run_program(*argv: str, **options: object) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}  # type: ignore[dict-item]
     return subprocess.run(
-        [sys.executable, "-m", "replay.commands.main", *argv], capture_output=True, env=environment, check=False
+        [sys.executable, "-m", "dxt_replay.replay.commands.main", *argv],
+        capture_output=True,
+        env=environment,
+        check=False,
     )
 
 
 def test_the_shell_is_given_completions() -> None:
     asked = {"_DXT_REPLAY_COMPLETE": "bash_complete", "COMP_WORDS": "dxt-replay su", "COMP_CWORD": "1"}
-    program = "import sys; from replay.commands.main import main; sys.argv[0] = 'dxt-replay'; sys.exit(main())"
+    program = (
+        "import sys; from dxt_replay.replay.commands.main import main; sys.argv[0] = 'dxt-replay'; sys.exit(main())"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **asked}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.split() == ["plain,summary"]
@@ -217,7 +222,7 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
         done = subprocess.run(
-            [sys.executable, "-m", "replay.commands.main", "summary", str(capture.path)],
+            [sys.executable, "-m", "dxt_replay.replay.commands.main", "summary", str(capture.path)],
             stdout=closed,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -2,9 +2,9 @@
 
 import json
 
-from replay.commands.main import main
-from traces.samples import sample
-from traces.store.reader import open_capture
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.store.reader import open_capture
 
 
 def test_merge_says_how_many_rows_are_reconstructed_and_leaves_them_out_on_demand(tmp_path, capsys):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, Span, build_capture, read
-from traces.store.reader import Capture
 
 HOSTILE = "a\x1b[31m\x07\x9b2J\u202eb"
 MS = 1_000_000

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.privileges import KEPT
+from dxt_replay.replay.commands.privileges import KEPT
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
 from tests.replay.twin.staging import staged
 
 KEPT_MASK = sum(1 << number for number in KEPT.values())
-PROGRAM = [sys.executable, "-m", "replay.interface.start"]
+PROGRAM = [sys.executable, "-m", "dxt_replay"]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities")
 

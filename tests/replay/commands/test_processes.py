@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from replay.commands.processes import ending_together
-from replay.ranks.comm import Solo
-from traces.errors import TargetError
+from dxt_replay.replay.commands.processes import ending_together
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.traces.errors import TargetError
 
 
 class Counted(Solo):

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from replay.commands.progress import run_progress, run_text, time_left_text
-from replay.engine.items import MARK, READ_AT, SLEEP
-from replay.plan.lane_plan import LaneSource
-from replay.plan.plan_row import PLAN_ROW
-from replay.run.process import Progress
-from replay.run.rank_lanes import FedLane
-from replay.run.recording import NoRecorder
+from dxt_replay.replay.commands.progress import run_progress, run_text, time_left_text
+from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP
+from dxt_replay.replay.plan.lane_plan import LaneSource
+from dxt_replay.replay.plan.plan_row import PLAN_ROW
+from dxt_replay.replay.run.process import Progress
+from dxt_replay.replay.run.rank_lanes import FedLane
+from dxt_replay.replay.run.recording import NoRecorder
+from dxt_replay.traces.units import NS_PER_MS, NS_PER_S
 from tests.places import ROOT
-from traces.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from replay.engine.issue import Lane
-    from replay.engine.items import Batch
+    from dxt_replay.replay.engine.issue import Lane
+    from dxt_replay.replay.engine.items import Batch
 
 
 def test_a_timed_run_says_how_late_it_is_and_how_long_it_will_take() -> None:
@@ -51,7 +51,7 @@ def test_under_an_mpi_launcher_its_terminal_counts(tmp_path: Path, watched: bool
     launcher = tmp_path / "mpiexec"
     launcher.write_text('#!/bin/sh\n{ "$@" 2>&1 >/dev/null; } | cat >&2\n')
     launcher.chmod(0o755)
-    code = "from replay.commands.progress import status\nwith status('looking'): pass"
+    code = "from dxt_replay.replay.commands.progress import status\nwith status('looking'): pass"
     terminal, end = pty.openpty()
     try:
         done = subprocess.run(

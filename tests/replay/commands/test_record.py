@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.store.reader import open_capture
 from tests import fake_darshan
 from tests.places import ROOT
-from traces.samples import sample
-from traces.store.reader import open_capture
 
 PYTHON = sys.executable
 WITHOUT_COMPUTE = "no profile was written, so the capture has neither steps nor compute"
@@ -133,7 +133,7 @@ def test_a_job_that_crashed_is_not_told_to_put_what_it_may_have(library, work, c
 @pytest.mark.parametrize(("ahead_s", "said"), [(3600, "set forward by 3600.000 s"), (-2, "set back by 2"), (0, None)])
 def test_a_clock_that_was_set_meanwhile_is_said(library, work, capfd, monkeypatch, ahead_s, said) -> None:
     looks = iter([10**18, 10**18 + ahead_s * 10**9])
-    monkeypatch.setattr("profiler_merge.recorder.job._ahead_ns", lambda: next(looks))
+    monkeypatch.setattr("dxt_replay.profiler_merge.recorder.job._ahead_ns", lambda: next(looks))
     assert record("--", PYTHON, "-c", "1", library=library) == 0
     err = " ".join(capfd.readouterr().err.split())
     assert ("the clock of this machine was" in err) is (said is not None)
@@ -222,7 +222,7 @@ def test_a_merge_that_fails_says_how_to_repeat_it(library, work, capfd) -> None:
 
 
 def test_nothing_with_threads_is_imported_before_the_signals_are_held() -> None:
-    program = "import sys, replay.commands.record, replay.interface.recordings, profiler_merge.recorder.job\n"
+    program = "import sys, dxt_replay.replay.commands.record, dxt_replay.replay.interface.recordings, dxt_replay.profiler_merge.recorder.job\n"
     program += "print({'numpy', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
@@ -232,7 +232,7 @@ def test_ctrl_c_leaves_what_was_recorded(library, work) -> None:
     """Darshan's own end of a process is never reached: Python ends itself by the signal."""
     with subprocess.Popen(
         ["env", "--default-signal=INT",
-         PYTHON, "-m", "replay.commands.main", "record", "--library", str(library), "-o", str(work / "c.capture"), "--",
+         PYTHON, "-m", "dxt_replay.replay.commands.main", "record", "--library", str(library), "-o", str(work / "c.capture"), "--",
          PYTHON, "-c", "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)"],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
@@ -324,7 +324,7 @@ def test_commands_that_cannot_be_started_are_named(library, capfd) -> None:
 
 def test_without_any_tracer_it_says_how_to_get_each(work, capfd, monkeypatch) -> None:
     """A stripped environment, in which nothing can be found; the machine's own Darshan would be."""
-    from profiler_merge.recorder.darshan_library import find_library
+    from dxt_replay.profiler_merge.recorder.darshan_library import find_library
 
     if find_library({"PATH": "/usr/bin:/bin"}) is not None:
         pytest.skip("Darshan is installed on this machine")

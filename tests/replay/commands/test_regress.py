@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
-from replay.regression.experiment_record import read_record
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.regression.experiment_record import read_record
+from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces.store.reader import open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 MS = 1_000_000
@@ -231,7 +231,7 @@ def test_wrong_use_of_records_is_one_message(
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 def test_under_mpiexec_all_processes_take_part_and_one_speaks(tmp_path: Path) -> None:
     source = source_of(tmp_path, ranks=2)
-    program = [str(MPIEXEC), "-n", "2", sys.executable, "-m", "replay.commands.main"]
+    program = [str(MPIEXEC), "-n", "2", sys.executable, "-m", "dxt_replay.replay.commands.main"]
     given = arguments(tmp_path, "--repeats", "2", "--json", "--junit", str(tmp_path / "j.xml"), source=source)
     done = subprocess.run([*program, *given], capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from replay.commands.regress import command as regress
-from replay.commands.replay_options import APIS, PACES
-from replay.commands.run import command as run
-from traces.replay_record import API_CHOICES, PACE_CHOICES
+from dxt_replay.replay.commands.regress import command as regress
+from dxt_replay.replay.commands.replay_options import APIS, PACES
+from dxt_replay.replay.commands.run import command as run
+from dxt_replay.traces.replay_record import API_CHOICES, PACE_CHOICES
 
 
 def test_the_choices_are_those_that_a_replay_can_record() -> None:

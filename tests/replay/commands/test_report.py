@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.samples import sample
 from tests.replay.show.page.pages import Elements, carried, training
-from traces.samples import sample
 
 
 def test_a_page_of_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

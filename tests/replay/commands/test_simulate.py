@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from replay import interface as dxt_replay
-from replay.commands.main import main
-from replay.commands.simulate import rank_counts
-from replay.interface import checking
+import dxt_replay
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.commands.simulate import rank_counts
+from dxt_replay.replay.interface import checking
+from dxt_replay.traces.errors import UsageError
 from tests.replay.causal.test_model import FAST, derived
 from tests.simulated_application import Application
-from traces.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture, read
-from traces.store.reader import Capture
 
 
 @pytest.fixture

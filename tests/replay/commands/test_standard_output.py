@@ -12,7 +12,7 @@ import pytest
 from tests.capture_builder import Span, build_capture, read
 from tests.places import ROOT
 
-DXT_REPLAY = f"{sys.executable} -m replay.commands.main"
+DXT_REPLAY = f"{sys.executable} -m dxt_replay.replay.commands.main"
 
 
 def run(command: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

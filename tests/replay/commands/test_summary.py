@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
-from profiler_merge.analysis.named_tables import views
-from profiler_merge.analysis.summary import summarise
-from replay.commands.main import main
-from replay.commands.summary import TERMINAL_BINS, VIEWS
-from replay.show.section import MAX_GROUPS
+from dxt_replay.profiler_merge.analysis.durations import VANIDL_EXCLUDES, vanidl_durations
+from dxt_replay.profiler_merge.analysis.named_tables import views
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.commands.summary import TERMINAL_BINS, VIEWS
+from dxt_replay.replay.show.section import MAX_GROUPS
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import SHARED
-from traces.part import Part
-from traces.schema import CaptureInfo, Job
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture
 
 
 @pytest.fixture
@@ -111,9 +111,9 @@ def printed_csv(capsysbinary: pytest.CaptureFixture[bytes], *argv: str) -> list[
 
 
 def test_choices_are_those_of_the_library() -> None:
-    from profiler_merge.analysis import breakdown
-    from profiler_merge.analysis import named_tables as views
-    from replay.commands import summary
+    from dxt_replay.profiler_merge.analysis import breakdown
+    from dxt_replay.profiler_merge.analysis import named_tables as views
+    from dxt_replay.replay.commands import summary
 
     assert tuple(summary.VIEWS) == views.VIEWS
     assert summary.GROUPINGS == breakdown.GROUPINGS

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture
 from tests.simulated_application import US, Application, Storage, run
-from traces.store.reader import Capture, open_capture
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from replay.commands.main import main
-from replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.twin.placement import TWIN_ROOT
 from tests.capture_builder import build_capture, read
 from tests.replay.twin.staging import staged
 

@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import make_lane
-from replay.engine.items import LoopPace
-from replay.engine.wait_counters import Counters
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import make_lane
+from dxt_replay.replay.engine.items import LoopPace
+from dxt_replay.replay.engine.wait_counters import Counters
 from tests.fakes import make_batch
 
 HOUR_NS = 3600 * 10**9
@@ -21,7 +21,7 @@ HOUR_NS = 3600 * 10**9
 def core_fixture(request):
     """Each core in turn. Where the compiled one must be there (CI), its absence fails instead of skipping."""
     if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("replay.engine._issue")
+        pytest.importorskip("dxt_replay.replay.engine._issue")
     return request.param
 
 

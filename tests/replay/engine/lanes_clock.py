@@ -10,9 +10,6 @@ from itertools import count
 
 import pytest
 
-import replay.engine.clock
-import replay.engine.issue
-
 
 class LanesClock:
     """Virtual time for lanes in threads of their own, of which one runs at a time.

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from replay.engine.descriptors import require_descriptors
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.engine.descriptors import require_descriptors
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import ReplayError
 from tests.capture_builder import build_capture, read
-from traces.errors import ReplayError
 
 
 def run_with_limit(source: Path, limit: int, core: str) -> subprocess.CompletedProcess[str]:
@@ -22,11 +22,11 @@ def run_with_limit(source: Path, limit: int, core: str) -> subprocess.CompletedP
     program = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
-from replay.plan.row_queue import SpillFile
-from replay.plan import row_queue
+from dxt_replay.replay.plan.row_queue import SpillFile
+from dxt_replay.replay.plan import row_queue
 row_queue.MEMORY_ROWS = 16
 row_queue.LEAST_ROWS = 16
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
 sys.exit(main(["run", {str(source)!r}, "--target", {str(target)!r}, "-o", {str(output)!r}, "--pace", "none", "--json"]))
 """
     return subprocess.run(

@@ -8,10 +8,10 @@ import resource
 import zlib
 from pathlib import Path
 
-from replay.engine.backends.base import FileSlot
-from replay.engine.backends.null import NullBackend
-from replay.engine.issue import make_files
-from replay.engine.items import MARK, READ_AT, SLEEP, SPIN, WRITE_AT
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.backends.null import NullBackend
+from dxt_replay.replay.engine.issue import make_files
+from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP, SPIN, WRITE_AT
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import core_fixture, data_fixture, results, run_lane  # noqa: F401
 

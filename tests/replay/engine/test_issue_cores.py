@@ -9,19 +9,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.engine import clock as clock_module
-from replay.engine import issue, items, lane_files
-from replay.engine.backends import base, posix
-from replay.engine.backends.base import FileSlot
-from replay.engine.backends.null import NullBackend
-from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
-from replay.engine.backends.stdio import StdioBackend
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import choose_core, make_files, make_lane
-from replay.engine.items import CLOSE, MARK, OPEN, READ_AT, RENAME, SEEK, SLEEP, SPIN, STAT, SYNC, WRITE_AT, LoopPace
+from dxt_replay.replay.engine import clock as clock_module
+from dxt_replay.replay.engine import issue, items, lane_files
+from dxt_replay.replay.engine.backends import base, posix
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.backends.null import NullBackend
+from dxt_replay.replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
+from dxt_replay.replay.engine.backends.stdio import StdioBackend
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import choose_core, make_files, make_lane
+from dxt_replay.replay.engine.items import (
+    CLOSE,
+    MARK,
+    OPEN,
+    READ_AT,
+    RENAME,
+    SEEK,
+    SLEEP,
+    SPIN,
+    STAT,
+    SYNC,
+    WRITE_AT,
+    LoopPace,
+)
+from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import core_fixture, open_paths, run_lane  # noqa: F401
-from traces.errors import ReplayError, TargetError, UsageError
 
 # ------------------------------------------------------------------------------------------- both cores do the same
 
@@ -101,7 +114,7 @@ def zeros(path):
     backend=BACKENDS,
 )
 def test_both_cores_do_the_same(tmp_path_factory, plan, pace, uses, backend):
-    pytest.importorskip("replay.engine._issue")
+    pytest.importorskip("dxt_replay.replay.engine._issue")
     folder = tmp_path_factory.mktemp("plans")
     if isinstance(backend, DirectPosixBackend):
         needs_direct(folder)
@@ -118,7 +131,7 @@ def needs_direct(folder):
 
 
 def test_both_cores_have_the_same_constants():
-    constants = pytest.importorskip("replay.engine._issue").CONSTANTS
+    constants = pytest.importorskip("dxt_replay.replay.engine._issue").CONSTANTS
     homes = (issue, clock_module, items, base, lane_files, posix)
     shared = {name: next((getattr(home, name) for home in homes if hasattr(home, name)), None) for name in constants}
     assert {name: value for name, value in shared.items() if value is not None} == {
@@ -143,7 +156,7 @@ def test_the_environment_decides_in_place_of_auto(monkeypatch):
 
 def test_a_missing_compiled_core_is_a_warning_or_an_error(monkeypatch):
     monkeypatch.delenv("DXT_REPLAY_CORE", raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "replay.engine._issue", None)
+    monkeypatch.setitem(__import__("sys").modules, "dxt_replay.replay.engine._issue", None)
     chosen = choose_core()
     assert chosen.name == "python"
     assert "C compiler" in chosen.warning

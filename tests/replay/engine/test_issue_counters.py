@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from replay.engine.clock import StopFlag
-from replay.engine.issue import make_files, make_lane
-from replay.engine.items import ADD, WAIT, LoopPace
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.issue import make_files, make_lane
+from dxt_replay.replay.engine.items import ADD, WAIT, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import collect_all, core_fixture, counters_of, started  # noqa: F401
 

@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from replay.engine.backends.base import AWAITS_OPEN, NO_OPEN, OPENS, FileSlot
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import make_files, make_lane
-from replay.engine.items import MARK, READ_AT, SEEK, LoopPace
+from dxt_replay.replay.engine.backends.base import AWAITS_OPEN, NO_OPEN, OPENS, FileSlot
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import make_files, make_lane
+from dxt_replay.replay.engine.items import MARK, READ_AT, SEEK, LoopPace
+from dxt_replay.traces.errors import ReplayError
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, open_paths, results  # noqa: F401
-from traces.errors import ReplayError
 
 
 def test_a_file_is_closed_with_its_last_use(core, tmp_path):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from replay.engine.backends.base import FileSlot
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import make_files, make_lane
-from replay.engine.items import MARK, READ_AT, SLEEP, SPIN, LoopPace
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import make_files, make_lane
+from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP, SPIN, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import (  # noqa: F401
     HOUR_NS,

@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from replay.engine.backends.base import FileSlot
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import FEED_POLL_NS, make_files, make_lane
-from replay.engine.items import BATCH_ITEMS, READ_AT, RING_BATCHES, SLEEP, Batch, LoopPace
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import FEED_POLL_NS, make_files, make_lane
+from dxt_replay.replay.engine.items import BATCH_ITEMS, READ_AT, RING_BATCHES, SLEEP, Batch, LoopPace
+from dxt_replay.traces.errors import ReplayError
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import collect_all, core_fixture, data_fixture, results, run_lane  # noqa: F401
-from traces.errors import ReplayError
 
 
 def test_many_batches_pass_the_ring_in_order(core, data):

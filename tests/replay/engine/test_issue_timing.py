@@ -7,10 +7,10 @@ import errno
 import numpy as np
 import pytest
 
-from replay.engine.backends.base import FileSlot, PythonFiles
-from replay.engine.clock import PIECE_NS, WINDOW_NS, StartGate, StopFlag, wait_until
-from replay.engine.issue import FEED_POLL_NS, PythonLane, make_files
-from replay.engine.items import MARK, READ_AT, SLEEP, WRITE_AT, LoopPace
+from dxt_replay.replay.engine.backends.base import FileSlot, PythonFiles
+from dxt_replay.replay.engine.clock import PIECE_NS, WINDOW_NS, StartGate, StopFlag, wait_until
+from dxt_replay.replay.engine.issue import FEED_POLL_NS, PythonLane, make_files
+from dxt_replay.replay.engine.items import MARK, READ_AT, SLEEP, WRITE_AT, LoopPace
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from tests.replay.engine.issue_lanes import HOUR_NS, collect_all, core_fixture, data_fixture, run_lane  # noqa: F401
 

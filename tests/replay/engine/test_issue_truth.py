@@ -17,14 +17,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from replay.causal.lane_events import EventLane, LaneTimes, PythonLanes
-from replay.engine.backends.base import FileSlot, PythonFiles
-from replay.engine.backends.null import NullBackend
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import PythonLane, make_files, make_lane
-from replay.engine.items import ADD, MARK, READ_AT, SLEEP, WAIT, Completed, LoopPace
-from replay.engine.wait_counters import ARRIVALS, COUNTER_STAMPS, FIRST_RANK_COUNTER
-from replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
+from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, PythonLanes
+from dxt_replay.replay.engine.backends.base import FileSlot, PythonFiles
+from dxt_replay.replay.engine.backends.null import NullBackend
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import PythonLane, make_files, make_lane
+from dxt_replay.replay.engine.items import ADD, MARK, READ_AT, SLEEP, WAIT, Completed, LoopPace
+from dxt_replay.replay.engine.wait_counters import ARRIVALS, COUNTER_STAMPS, FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
 from tests.replay.engine.issue_lanes import counters_of, started
 from tests.replay.engine.lanes_clock import LanesClock, without_spinning
 
@@ -214,7 +214,7 @@ def lane_events_fixture(request):
     """The class that runs lanes without a clock, of each core."""
     if request.param == "python":
         return PythonLanes
-    return pytest.importorskip("replay.causal._lane_events").CompiledLanes
+    return pytest.importorskip("dxt_replay.replay.causal._lane_events").CompiledLanes
 
 
 @given(plan=plans())
@@ -251,7 +251,7 @@ def on_the_real_clock(plan: Sequence[np.ndarray], core: str) -> list[Completed]:
 def every_core_fixture(request):
     """As `core`, once for all examples."""
     if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("replay.engine._issue")
+        pytest.importorskip("dxt_replay.replay.engine._issue")
     return request.param
 
 

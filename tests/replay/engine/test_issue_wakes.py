@@ -17,9 +17,9 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 
 PROGRAM = """
 import ctypes, sys, threading, time
-from replay.engine.clock import StopFlag
-from replay.engine.issue import make_files, make_lane
-from replay.engine.items import MARK, LoopPace
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.issue import make_files, make_lane
+from dxt_replay.replay.engine.items import MARK, LoopPace
 from tests.fakes import make_batch
 from tests.replay.engine.issue_lanes import started
 
@@ -45,7 +45,7 @@ print(lane.items_done, sleeps.value, timed_out.value)
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 def test_what_the_feeder_says_as_a_lane_falls_asleep_is_heard(tmp_path: Path) -> None:
     if os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("replay.engine._issue")
+        pytest.importorskip("dxt_replay.replay.engine._issue")
     library = tmp_path / "held_sleep.so"
     subprocess.run([str(COMPILER), "-shared", "-fPIC", "-O1", str(SOURCE), "-o", str(library), "-ldl"], check=True)
     done = subprocess.run(

@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.engine.clock import WINDOW_NS
-from replay.engine.jitter import BUCKETS, EXACT_BUCKETS, SUB_BUCKET_BITS, JitterProbe, bucket_middle_ns, bucket_of
+from dxt_replay.replay.engine.clock import WINDOW_NS
+from dxt_replay.replay.engine.jitter import (
+    BUCKETS,
+    EXACT_BUCKETS,
+    SUB_BUCKET_BITS,
+    JitterProbe,
+    bucket_middle_ns,
+    bucket_of,
+)
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.lateness import percentiles_us
+from dxt_replay.traces.measures.distribution import Distribution
 from tests.fakes import FakeClock
-from traces.errors import UsageError
-from traces.lateness import percentiles_us
-from traces.measures.distribution import Distribution
 
 times = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1), st.integers(0, 62).map(lambda bit: 1 << bit))
 
@@ -40,7 +47,7 @@ def test_the_last_bucket_is_used():
 
 @given(times)
 def test_both_cores_agree_on_buckets(value):
-    issue = pytest.importorskip("replay.engine._issue")
+    issue = pytest.importorskip("dxt_replay.replay.engine._issue")
     assert issue.bucket_index(value) == bucket_of(value)
     assert issue.CONSTANTS["SUB_BUCKET_BITS"] == SUB_BUCKET_BITS
     assert issue.CONSTANTS["EXACT_BUCKETS"] == EXACT_BUCKETS
@@ -120,7 +127,7 @@ def test_the_lateness_of_several_nodes_adds():
 @pytest.mark.parametrize("core", ["python", "compiled"])
 def test_a_probe_stopped_at_once_has_made_one_wait(core):
     if core == "compiled":
-        pytest.importorskip("replay.engine._issue")
+        pytest.importorskip("dxt_replay.replay.engine._issue")
     probe = JitterProbe(core=core)
     probe.start()
     probe.stop()
@@ -134,7 +141,7 @@ def test_a_probe_stopped_at_once_has_made_one_wait(core):
 @pytest.mark.parametrize("core", ["python", "compiled"])
 def test_a_probe_runs_beside_the_program(core):
     if core == "compiled":
-        pytest.importorskip("replay.engine._issue")
+        pytest.importorskip("dxt_replay.replay.engine._issue")
     probe = JitterProbe(rate_per_s=10_000, core=core)
     probe.start()
     while probe.count < 10:

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from replay.engine.backends.base import FileSlot, PythonFiles
-from replay.engine.backends.null import NullBackend
-from replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
-from replay.engine.backends.stdio import StdioBackend
-from replay.engine.clock import StartGate, StopFlag
-from replay.engine.issue import PythonLane, make_files, make_lane
-from replay.engine.items import ADD, CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WAIT, WRITE_AT, LoopPace
+from dxt_replay.replay.engine.backends.base import FileSlot, PythonFiles
+from dxt_replay.replay.engine.backends.null import NullBackend
+from dxt_replay.replay.engine.backends.posix import DirectPosixBackend, PosixBackend, check_direct
+from dxt_replay.replay.engine.backends.stdio import StdioBackend
+from dxt_replay.replay.engine.clock import StartGate, StopFlag
+from dxt_replay.replay.engine.issue import PythonLane, make_files, make_lane
+from dxt_replay.replay.engine.items import ADD, CLOSE, OPEN, READ_AT, RENAME, SEEK, STAT, SYNC, WAIT, WRITE_AT, LoopPace
+from dxt_replay.traces.errors import TargetError
 from tests.contract import no_file_may_grow
 from tests.fakes import FakeBackend, FakeClock, make_batch
 from tests.replay.engine.issue_lanes import core_fixture, counters_of, open_paths, results, started  # noqa: F401
-from traces.errors import TargetError
 
 T0 = 5_000_000_000
 

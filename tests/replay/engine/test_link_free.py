@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from replay.engine.backends.base import Backend, FileSlot
-from replay.engine.backends.link_free import looks_at_whole_paths, refuse_links
-from replay.engine.backends.posix import DirectPosixBackend, PosixBackend
-from replay.engine.backends.stdio import StdioBackend
-from replay.engine.issue import make_files
-from replay.engine.items import OPEN, RENAME, WRITE_AT
+from dxt_replay.replay.engine.backends.base import Backend, FileSlot
+from dxt_replay.replay.engine.backends.link_free import looks_at_whole_paths, refuse_links
+from dxt_replay.replay.engine.backends.posix import DirectPosixBackend, PosixBackend
+from dxt_replay.replay.engine.backends.stdio import StdioBackend
+from dxt_replay.replay.engine.issue import make_files
+from dxt_replay.replay.engine.items import OPEN, RENAME, WRITE_AT
 from tests.places import ROOT
 from tests.replay.engine.issue_lanes import core_fixture, results  # noqa: F401
 
@@ -78,11 +78,11 @@ def test_libraries_that_open_paths_themselves_are_kept_from_links(place: Path, n
 
 _PRELOADED = """
 import sys
-from replay.engine.backends.link_free import looks_at_whole_paths
-from replay.engine.backends.{module} import {name}
-from replay.engine.backends.base import FileSlot
-from replay.engine.issue import make_files
-from replay.engine.items import OPEN, WRITE_AT, CLOSE
+from dxt_replay.replay.engine.backends.link_free import looks_at_whole_paths
+from dxt_replay.replay.engine.backends.{module} import {name}
+from dxt_replay.replay.engine.backends.base import FileSlot
+from dxt_replay.replay.engine.issue import make_files
+from dxt_replay.replay.engine.items import OPEN, WRITE_AT, CLOSE
 from tests.replay.engine.issue_lanes import results
 assert not looks_at_whole_paths()
 paths = [sys.argv[1].encode() + name for name in (b"/new", b"/last", b"/plain")]
@@ -96,7 +96,7 @@ for core in ("python", "compiled"):
 
 @pytest.mark.parametrize(("module", "name"), [("posix", "PosixBackend"), ("stdio", "StdioBackend")])
 def test_under_a_preloaded_tracer_the_calls_of_libc_are_made(place: Path, module: str, name: str) -> None:
-    pytest.importorskip("replay.engine._issue")
+    pytest.importorskip("dxt_replay.replay.engine._issue")
     (place / "twin/last").symlink_to(place / "outside/kept")
     (place / "twin/plain").write_bytes(b"plain")
     done = subprocess.run(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from replay.engine.threads import require_threads
+from dxt_replay.replay.engine.threads import require_threads
 from tests.places import ROOT
 
 PROGRAM = """
 import resource
 from pathlib import Path
-from replay.engine.threads import require_threads
-from traces.errors import ReplayError
+from dxt_replay.replay.engine.threads import require_threads
+from dxt_replay.traces.errors import ReplayError
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
 resource.setrlimit(resource.RLIMIT_AS, (used + (58 << 20), resource.RLIM_INFINITY))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.engine.wait_counters import COUNTER_STAMPS, COUNTER_WORDS, Counters
+from dxt_replay.replay.engine.wait_counters import COUNTER_STAMPS, COUNTER_WORDS, Counters
 
 amounts = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 2_000)), min_size=1, max_size=30)
 
@@ -16,7 +16,7 @@ amounts = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 2_000)), min_siz
 def counters(request: pytest.FixtureRequest) -> Counters:
     made = Counters.of(3)
     if request.param == "compiled":
-        pytest.importorskip("replay.engine._issue")
+        pytest.importorskip("dxt_replay.replay.engine._issue")
     else:
         made._add = None
     return made
@@ -66,7 +66,7 @@ def test_arrivals_told_together_may_belong_to_two_meetings(counters: Counters) -
 
 @given(amounts=amounts, multiple=st.integers(1, 4))
 def test_both_cores_keep_the_same_times(amounts: list[int], multiple: int) -> None:
-    pytest.importorskip("replay.engine._issue")
+    pytest.importorskip("dxt_replay.replay.engine._issue")
     compiled, python = Counters.of(1), Counters.of(1)
     python._add = None
     for now, amount in enumerate(amounts, 1):

@@ -13,8 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import replay.commands.main
-from replay.commands.main import COMMANDS
+from dxt_replay.replay.commands.main import COMMANDS
 
 LATE = 124
 """Status of a command that was ended because it took too long, as of timeout(1)."""
@@ -67,13 +66,13 @@ def wait_for(child: int, case: dict[str, Any]) -> tuple[int, float]:
 
 WARM = (
     "pandas",  # which pyarrow imports at its first array
-    "replay.commands.json_output",
-    "replay.engine._issue",
-    "replay.run.repeat",
-    "replay.run.runner",
-    "replay.show.terminal",
-    "replay.twin.stage",
-    *(f"replay.commands.{name}" for name in COMMANDS),
+    "dxt_replay.replay.commands.json_output",
+    "dxt_replay.replay.engine._issue",
+    "dxt_replay.replay.run.repeat",
+    "dxt_replay.replay.run.runner",
+    "dxt_replay.replay.show.terminal",
+    "dxt_replay.replay.twin.stage",
+    *(f"dxt_replay.replay.commands.{name}" for name in COMMANDS),
 )
 """Imported before the forks."""
 

@@ -117,11 +117,11 @@ def test_a_process_that_hangs_or_never_comes_ends_all(
     rule = str(Rule(call="read", action="stall", number=FOR_EVER_MS, path="data/a.bin", skip=3, count=1))
     source = f"""
 import os, signal, sys
-from replay.interface.start import main
+from dxt_replay import main
 from tests.auditing import before
 def stop(path):
     {program or "pass"}
-with before("import", "replay.run.runner", stop):
+with before("import", "dxt_replay.replay.run.runner", stop):
     sys.exit(main())
 """
     environment = {**os.environ, "LD_PRELOAD": str(commands.library), "INJECTED_FAULTS": "" if program else rule}

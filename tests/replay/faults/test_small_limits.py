@@ -60,7 +60,7 @@ def test_threads(commands: Commands, folder: Path, limit: int) -> None:
 @pytest.mark.parametrize("kibibytes", [128, pytest.param(192, marks=pytest.mark.slow)])
 def test_stack(folder: Path, kibibytes: int) -> None:
     """Python itself needs about 100 KiB of stack: with less it dies at its start."""
-    words = [sys.executable, "-m", "replay.interface.start", *map(str, run(folder, "--pace", "none"))]
+    words = [sys.executable, "-m", "dxt_replay", *map(str, run(folder, "--pace", "none"))]
     command = ["bash", "-c", f'ulimit -s {kibibytes}; exec "$@"', "bash", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from replay.fidelity.compare import Comparison
+from dxt_replay.replay.fidelity.compare import Comparison
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces.schema import CaptureInfo, Job
-from traces.store.reader import Capture
 
 MS = 1_000_000
 S = 1_000_000_000

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from replay.fidelity.compare import compare
-from replay.fidelity.workload_verdict import Thresholds
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.workload_verdict import Thresholds
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import build_capture
 from tests.replay.fidelity.comparing import STEPS, flat, replay_of, replayed_ops, source_fixture, spans  # noqa: F401
-from traces.errors import CaptureError
-from traces.store.reader import Capture
 
 
 def test_a_capture_compared_with_itself_is_perfect(source: Capture) -> None:
@@ -47,7 +47,7 @@ def test_a_good_replay_passes(source: Capture, tmp_path: Path) -> None:
 
 
 def test_the_source_is_measured_by_the_same_definitions_as_a_summary(source: Capture) -> None:
-    from profiler_merge.analysis.summary import summarise
+    from dxt_replay.profiler_merge.analysis.summary import summarise
 
     summary, factors = summarise(source), compare(source, source).similarity.factors
     assert factors["io_time_s"].source == pytest.approx(summary.io_time_s.sum_per_rank_mean)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from replay.fidelity.compare import Comparison, compare
+from dxt_replay.replay.fidelity.compare import Comparison, compare
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read
 from tests.replay.fidelity.comparing import MS, STEPS, S, info, replay_of, replayed_ops, source_fixture, spans  # noqa: F401
-from traces.store.reader import Capture
 
 
 def test_scaled_time(source: Capture, tmp_path: Path) -> None:

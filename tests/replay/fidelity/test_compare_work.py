@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read
 from tests.replay.fidelity.comparing import MS, STEPS, replay_of, replayed_ops, source_fixture  # noqa: F401
-from traces.schema import CaptureInfo, Job
-from traces.store.reader import Capture
 
 
 def test_a_dropped_operation(source: Capture, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fidelity.curves import BIN_NS, CurveCollector, relative_difference_pct
-from traces.measures.operation_rows import OperationRows
+from dxt_replay.replay.fidelity.curves import BIN_NS, CurveCollector, relative_difference_pct
+from dxt_replay.traces.measures.operation_rows import OperationRows
 
 OPERATION = st.tuples(st.integers(0, 5 * BIN_NS), st.integers(0, 3 * BIN_NS), st.integers(0, 10_000))
 

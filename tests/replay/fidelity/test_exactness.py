@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fidelity.compare import compare
-from replay.fidelity.exactness import MAX_DIFFERENCES, first_difference, inversions
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.exactness import MAX_DIFFERENCES, first_difference, inversions
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.schema import READ, WRITE
 from tests.capture_builder import build_capture, read, write
 from tests.replay.fidelity.test_sequences import rows_of
-from traces.measures.operation_rows import OperationRows
-from traces.schema import READ, WRITE
 
 OPERATION = st.tuples(st.sampled_from([READ, WRITE]), st.just(0), st.integers(0, 2), st.integers(0, 2), st.just(0))
 

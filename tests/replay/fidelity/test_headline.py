@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.traces.schema import CaptureInfo, Job, Source
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.writer import write_capture_info
 from tests.capture_builder import Span, build_capture, read
-from traces.schema import CaptureInfo, Job, Source
-from traces.store.reader import open_capture
-from traces.store.writer import write_capture_info
 
 MS = 1_000_000
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from replay import interface as dxt_replay
-from replay.fidelity.compare import compare
-from replay.fidelity.floor_pairs import check_paces, noise_floor
-from replay.fidelity.noise_floor import NoiseFloor, measured, worst
-from replay.fidelity.workload_verdict import Thresholds
+import dxt_replay
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.floor_pairs import check_paces, noise_floor
+from dxt_replay.replay.fidelity.noise_floor import NoiseFloor, measured, worst
+from dxt_replay.replay.fidelity.workload_verdict import Thresholds
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import Job
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture
 from tests.replay.fidelity.comparing import FILES, info, recorded, replay_of, replayed_ops, source_fixture, spans  # noqa: F401
-from traces.errors import UsageError
-from traces.schema import Job
-from traces.store.reader import Capture
 
 
 def stretched(ops: list[Op], scale: float) -> list[Op]:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from replay.fidelity.compare import compare
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
 from tests.capture_builder import Op, build_capture
 from tests.workers_equality import OPERATIONS, SPANS, plain
-from traces.store.reader import Capture
-from traces.workers.workers import ALONE, Workers
 
 FILES = ["/a", "/b.h5", "/c", "/d"]
 

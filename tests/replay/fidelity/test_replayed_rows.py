@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replay.fidelity.replayed_rows import NOT_GIVEN, ReplayedCapture, first_start_ns
+from dxt_replay.replay.fidelity.replayed_rows import NOT_GIVEN, ReplayedCapture, first_start_ns
 from tests.capture_builder import Op, build_capture, read, write
 
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fidelity.sequences import LANE_BITS, RankSequences, SequenceCollector, operation_prints
-from traces.measures.operation_rows import OperationRows
-from traces.schema import READ, WRITE
+from dxt_replay.replay.fidelity.sequences import LANE_BITS, RankSequences, SequenceCollector, operation_prints
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.schema import READ, WRITE
 
 # op, file, offset, length, lane
 OPERATION = st.tuples(

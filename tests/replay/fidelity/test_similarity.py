@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fidelity.similarity import similarity
+from dxt_replay.replay.fidelity.similarity import similarity
 from tests.places import SHARED
 
 AMOUNTS = st.floats(1e-9, 1e12)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fidelity.timing import drift, span_kinds, span_limits, step_error
+from dxt_replay.replay.fidelity.timing import drift, span_kinds, span_limits, step_error
 from tests.capture_builder import Span, spans_table
 
 S = 1_000_000_000

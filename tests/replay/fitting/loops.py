@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
-from traces.store.reader import Capture
 
 STEP_NS, FETCH_NS, READ_NS = 10_000_000, 1_000_000, 20_000
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.workloads.assumed_device import parse_device
-from replay.fitting.closeness import device_of
-from replay.fitting.observation import observe
+from dxt_replay.profiler_merge.workloads.assumed_device import parse_device
+from dxt_replay.replay.fitting.closeness import device_of
+from dxt_replay.replay.fitting.observation import observe
 from tests.capture_builder import Span, build_capture, read
 
 

@@ -7,15 +7,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from profiler_merge.workloads.workload_source import read_workload
-from replay import interface
-from replay.commands.main import main
-from replay.fitting.fitted import Fit, fit
-from replay.fitting.observation import observe
+import dxt_replay
+from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.fitting.fitted import Fit, fit
+from dxt_replay.replay.fitting.observation import observe
+from dxt_replay.traces.errors import CaptureError, TargetError, UsageError
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
 from tests.replay.fitting.loops import STEP_NS, record_loop
-from traces.errors import CaptureError, TargetError, UsageError
-from traces.store.reader import Capture
 
 
 def fitted(capture: Capture, batch: int | None = None) -> Fit:
@@ -149,7 +149,7 @@ def test_a_capture_without_steps_is_an_error(tmp_path):
 
 
 def test_the_written_description_reads_back_to_the_same_workload(tmp_path):
-    fitted = interface.fit(record_loop(tmp_path, save_every=10), tmp_path / "run.yaml", check=False)
+    fitted = dxt_replay.fit(record_loop(tmp_path, save_every=10), tmp_path / "run.yaml", check=False)
     read = read_workload(tmp_path / "run.yaml").workload
     assert dataclasses.replace(read, source=fitted.workload.source) == fitted.workload
     for reading in ("head", "v2.0"):
@@ -174,7 +174,7 @@ def test_results_beside_the_loop_stand_as_a_checkpoint_at_its_end(tmp_path):
 def test_the_comparison_follows_a_reading(tmp_path):
     capture = record_loop(tmp_path, files=40, per_file=1, batch=2, open_each=True, suffix=".jpg", steps=60)
     for reading in ("documented", "head", "v2.0"):
-        near = interface.fit(capture, tmp_path / "run.yaml", reading=reading, force=True).closeness
+        near = dxt_replay.fit(capture, tmp_path / "run.yaml", reading=reading, force=True).closeness
         assert near is not None
         steps = next(each for each in near.measures if each.name == "steps of a rank")
         assert (steps.capture, steps.generated) == (60, 60)
@@ -184,7 +184,7 @@ def test_the_comparison_follows_a_reading(tmp_path):
 def test_a_description_without_a_step_at_head_is_refused(tmp_path):
     capture = record_loop(tmp_path)
     with pytest.raises(UsageError, match="no step is left"):
-        interface.fit(capture, tmp_path / "run.yaml", reading="head")
+        dxt_replay.fit(capture, tmp_path / "run.yaml", reading="head")
     assert not (tmp_path / "run.yaml").exists()
 
 
@@ -197,25 +197,25 @@ def test_a_limit_needs_the_comparison(tmp_path, capsys):
 
 def test_a_part_and_a_replay_are_captures_too(tmp_path):
     capture = record_loop(tmp_path, ranks=2, steps=60)
-    part = interface.part(capture, ranks="1", steps="0-39")
+    part = dxt_replay.part(capture, ranks="1", steps="0-39")
     found = values(fitted(part))
     assert (found["reader.batch_size"], found["dataset.record_length_bytes"]) == (4, 8192)
-    interface.stage(capture, tmp_path / "twin")
-    interface.run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="steps", compute="skip")
-    again = values(fitted(interface.open_capture(tmp_path / "replay.capture")))
+    dxt_replay.stage(capture, tmp_path / "twin")
+    dxt_replay.run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="steps", compute="skip")
+    again = values(fitted(dxt_replay.open_capture(tmp_path / "replay.capture")))
     assert (again["reader.batch_size"], again["dataset.num_samples_per_file"]) == (4, 40)
 
 
 def test_logs_without_a_profile_are_refused(tmp_path):
     with pytest.raises(UsageError, match="merge it with a profile"):
-        interface.fit(interface.sample("imagenet").log, tmp_path / "run.yaml")
+        dxt_replay.fit(dxt_replay.sample("imagenet").log, tmp_path / "run.yaml")
     assert not (tmp_path / "run.yaml").exists()
 
 
 def test_an_output_is_kept_unless_forced(tmp_path):
     (tmp_path / "run.yaml").write_text("mine")
     with pytest.raises(TargetError, match="exists"):
-        interface.fit(record_loop(tmp_path), tmp_path / "run.yaml", check=False)
+        dxt_replay.fit(record_loop(tmp_path), tmp_path / "run.yaml", check=False)
     assert (tmp_path / "run.yaml").read_text() == "mine"
 
 

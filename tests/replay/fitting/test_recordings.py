@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.merge import merge
-from profiler_merge.recognise import find_profiles
-from replay import interface
+import dxt_replay
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.profiler_merge.recognise import find_profiles
 from tests.places import CAPTURES
 
 KNOWN = {
@@ -39,7 +39,7 @@ SIMILAR = {"imagenet": 0.95, "cosmictagger": 0.95, "cosmoflow": 0.95, "torch_hdf
 
 def fit_of(folder: Path, logs, profiles):
     merge(list(logs), list(profiles), folder / "run.capture")
-    return interface.fit(folder / "run.capture", folder / "run.yaml")
+    return dxt_replay.fit(folder / "run.capture", folder / "run.yaml")
 
 
 def keys_of(fitted):
@@ -47,7 +47,7 @@ def keys_of(fitted):
 
 
 def test_imagenet(tmp_path):
-    sample = interface.sample("imagenet")
+    sample = dxt_replay.sample("imagenet")
     fitted = fit_of(tmp_path, [sample.log], sample.profiles)
     found = keys_of(fitted)
     assert found["dataset.num_samples_per_file"] == 48
@@ -58,7 +58,7 @@ def test_imagenet(tmp_path):
 
 
 def test_cosmic_tagger(tmp_path):
-    sample = interface.sample("cosmictagger")
+    sample = dxt_replay.sample("cosmictagger")
     fitted = fit_of(tmp_path, [sample.log], sample.profiles)
     found = keys_of(fitted)
     assert (found["reader.batch_size"], found["dataset.num_samples_per_file"], found["train.epochs"]) == (8, 600, 4)

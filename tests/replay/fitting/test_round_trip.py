@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from profiler_merge.workloads.generation import generate
-from profiler_merge.workloads.workload_source import read_workload
-from replay.fitting.fitted import fit
-from replay.fitting.observation import observe
-from traces.store.reader import open_capture
+from dxt_replay.profiler_merge.workloads.generation import generate
+from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+from dxt_replay.replay.fitting.fitted import fit
+from dxt_replay.replay.fitting.observation import observe
+from dxt_replay.traces.store.reader import open_capture
 
 EXACT = (
     "framework",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.fitting.step_times import computation, fit_family
+from dxt_replay.replay.fitting.step_times import computation, fit_family
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,10 +7,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.workloads.workload_source import SHIPPED, read_workload, shipped_names
-from profiler_merge.workloads.yaml_text import read_yaml
-from replay.fitting.estimate import Estimate
-from replay.fitting.workload_text import scalar, workload_text
+from dxt_replay.profiler_merge.workloads.workload_source import SHIPPED, read_workload, shipped_names
+from dxt_replay.profiler_merge.workloads.yaml_text import read_yaml
+from dxt_replay.replay.fitting.estimate import Estimate
+from dxt_replay.replay.fitting.workload_text import scalar, workload_text
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=30)
 NUMBERS = st.integers(-(10**15), 10**15) | st.floats(allow_nan=False, allow_infinity=False)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replay.hdf5.compressed_chunks import deflate_to, largest_stored, smallest_stored
-from traces.errors import ReplayError
+from dxt_replay.replay.hdf5.compressed_chunks import deflate_to, largest_stored, smallest_stored
+from dxt_replay.traces.errors import ReplayError
 
 NOISE = np.random.default_rng(3).bytes(300_000)
 

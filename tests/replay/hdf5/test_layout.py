@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.hdf5.layout import Hdf5Layout, KnownDataset, NoLayout, layout_of
+from dxt_replay.replay.hdf5.layout import Hdf5Layout, KnownDataset, NoLayout, layout_of
 
 OPENING = [(0, 8), (0, 48), (48, 48), (96, 512), (680, 512), (136, 544), (1072, 328), (800, 512)]
 """What the library asks for when it opens a file and its datasets, as a real trace has it."""

@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from profiler_merge.hdf5.datasets import hdf5_facts
-from profiler_merge.merge import merge
-from replay.commands.main import cli
-from replay.engine.backends.hdf5 import Hdf5Backend
-from replay.hdf5.files import Hdf5Files, hdf5_files
-from replay.twin.stage import check_staged, stage
-from replay.twin.stage_lines import describe
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.replay.commands.main import cli
+from dxt_replay.replay.engine.backends.hdf5 import Hdf5Backend
+from dxt_replay.replay.hdf5.files import Hdf5Files, hdf5_files
+from dxt_replay.replay.twin.stage import check_staged, stage
+from dxt_replay.replay.twin.stage_lines import describe
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.schema import APIS, READ, codes
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import write_hdf5
 from tests.capture_builder import File, Op, build_capture, read, write
 from tests.places import CAPTURES
-from traces.errors import TargetError
-from traces.samples import sample
-from traces.schema import APIS, READ, codes
-from traces.store.reader import Capture, open_capture
-from traces.store.writer import write_hdf5
 
 Request = tuple[int, int]
 MOST_MORE = 0.05

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from replay.history.change_points import change_points
+from dxt_replay.replay.history.change_points import change_points
 
 MARGIN = math.log(1.05)
 ALPHA = 0.05

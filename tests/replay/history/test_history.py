@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay import interface as dxt_replay
-from replay.commands.main import main
-from replay.history.history_page import history_page
-from replay.regression.experiment_record import ExperimentRecord
+import dxt_replay
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.history.history_page import history_page
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord
 from tests.replay.regression.record_builder import MACHINE, OPTIONS, TARGET, record
 from tests.replay.regression.run_builder import run
 from tests.replay.show.page.pages import HOSTILE, Elements, carried

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from profiler_merge.workloads.workload_source import SHIPPED
+from dxt_replay.profiler_merge.workloads.workload_source import SHIPPED
 
 MOST: dict[str, float] = {
     "dataset.num_files_train": 8,

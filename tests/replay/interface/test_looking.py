@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from replay import interface as dxt_replay
+import dxt_replay
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
-from traces.store.reader import Capture
 
 
 @pytest.fixture(scope="module")

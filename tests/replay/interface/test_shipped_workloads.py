@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import dxt_replay
 import pytest
 
+import dxt_replay
 from tests.replay.interface.small_workloads import RANKS, small_overrides
 
 KINDS = {

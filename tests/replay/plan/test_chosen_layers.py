@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from replay.plan.chosen_layers import BACKENDS, choose_layers
+from dxt_replay.replay.plan.chosen_layers import BACKENDS, choose_layers
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import codes
 from tests.capture_builder import File, Op, build_capture, read, write
-from traces.errors import UsageError
-from traces.schema import codes
 
 OPS = [
     read(0, start_ns=0, length=8),

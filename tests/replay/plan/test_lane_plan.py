@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.engine.items import (
+from dxt_replay.replay.engine.items import (
     BATCH_ITEMS,
     CLOSE,
     MARK,
@@ -17,8 +17,8 @@ from replay.engine.items import (
     SYNC,
     WRITE_AT,
 )
-from replay.plan.chosen_layers import POSIX, choose_layers
-from replay.plan.lane_plan import (
+from dxt_replay.replay.plan.chosen_layers import POSIX, choose_layers
+from dxt_replay.replay.plan.lane_plan import (
     PROCESS_ITEMS,
     RankSource,
     batch_items_of,
@@ -26,12 +26,12 @@ from replay.plan.lane_plan import (
     compute_rows,
     process_file_slots,
 )
-from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW, batch_of
-from replay.plan.survey import spans_by_rank, survey_rank
-from replay.twin.placement import Placement
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.plan_row import GAP_ROW, OPERATION_ROW, RENAME_ROW, batch_of
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.twin.placement import Placement
+from dxt_replay.traces.schema import SPAN_KINDS
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
-from traces.schema import SPAN_KINDS
 
 
 def drained(source, lane):

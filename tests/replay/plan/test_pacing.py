@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.plan.pacing import LaneClock, Pace, Pacing
-from traces.errors import UsageError
+from dxt_replay.replay.plan.pacing import LaneClock, Pace, Pacing
+from dxt_replay.traces.errors import UsageError
 
 GAPS = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=30)
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.engine.items import ADD, MARK, RENAME, SLEEP, SPIN, WAIT
-from replay.plan.plan_row import (
+from dxt_replay.replay.engine.items import ADD, MARK, RENAME, SLEEP, SPIN, WAIT
+from dxt_replay.replay.plan.plan_row import (
     COUNTER_ROW,
     EVENT_ROW,
     GAP_ROW,
@@ -27,7 +27,7 @@ from replay.plan.plan_row import (
     rows_of_each,
     set_new_slots,
 )
-from traces.schema import NO_STEP, OPS
+from dxt_replay.traces.schema import NO_STEP, OPS
 
 ITEMS = (
     (Gap, {"kind": SPIN, "duration_ns": 5, "recorded_ns": 7}, GAP_ROW, ("duration_ns", "recorded_ns")),

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.plan.row_queue import RowQueue, SpillFile
+from dxt_replay.replay.plan.row_queue import RowQueue, SpillFile
 
 DTYPE = np.dtype([("number", "<i8"), ("kind", "u1")])
 

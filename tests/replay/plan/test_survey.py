@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.plan.chosen_layers import POSIX, STDIO, choose_layers
-from replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.plan.chosen_layers import POSIX, STDIO, choose_layers
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.traces.errors import CaptureError
 from tests.capture_builder import File, Op, Span, build_capture, read, spans_table, write
-from traces.errors import CaptureError
 
 
 def surveyed(capture, rank=0):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.ranks.comm import Solo, first_does, is_known_to_all, share_of
-from replay.ranks.mpi_world import connect
-from traces.errors import TargetError
+from dxt_replay.replay.ranks.comm import Solo, first_does, is_known_to_all, share_of
+from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.traces.errors import TargetError
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
@@ -52,9 +52,9 @@ def test_alone_the_first_does_it_and_its_error_is_known():
 def test_under_mpiexec_the_first_does_it_for_all():
     program = """
 import os
-from replay.ranks.comm import first_does
-from replay.ranks.mpi_world import connect
-from traces.errors import DxtReplayError, TargetError
+from dxt_replay.replay.ranks.comm import first_does
+from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.traces.errors import DxtReplayError, TargetError
 comm = connect()
 values = comm.gather(first_does(comm, os.getpid))
 def fails():
@@ -80,7 +80,7 @@ if comm.rank == 0:
 
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 def test_a_launcher_of_another_mpi_is_told():
-    program = "from replay.ranks.mpi_world import connect; connect()"
+    program = "from dxt_replay.replay.ranks.mpi_world import connect; connect()"
     environment = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode != 0
@@ -90,8 +90,8 @@ def test_a_launcher_of_another_mpi_is_told():
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 def test_under_mpiexec_all_processes_share_one_start_and_one_error():
     program = """
-from replay.ranks.mpi_world import connect
-from traces.errors import ReplayError, TargetError
+from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.traces.errors import ReplayError, TargetError
 comm = connect()
 starts = comm.gather(comm.common_start_ns(10**8))
 first = comm.gather(comm.first_on_node())

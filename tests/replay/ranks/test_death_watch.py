@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from replay.ranks.death_watch import DeathWatch
+from dxt_replay.replay.ranks.death_watch import DeathWatch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system cannot watch processes")
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from replay.engine.clock import StopFlag
-from replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS, Counters
-from replay.ranks.comm import NodeLeaders
-from replay.ranks.meeting_relay import MeetingRelay
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS, Counters
+from dxt_replay.replay.ranks.comm import NodeLeaders
+from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
+from dxt_replay.traces.errors import ReplayError
 from tests.places import ROOT
-from traces.errors import ReplayError
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
@@ -25,13 +25,13 @@ PROGRAM = """
 import mpi4py
 {before}
 import sys
-from replay.ranks import mpi_world
+from dxt_replay.replay.ranks import mpi_world
 from pathlib import Path
-from replay.commands.processes import ending_together
-from replay.run.runner import run_replay
+from dxt_replay.replay.commands.processes import ending_together
+from dxt_replay.replay.run.runner import run_replay
 from tests.replay.causal.test_paced_ranks import options
-from traces.errors import DxtReplayError
-from traces.store.reader import open_capture
+from dxt_replay.traces.errors import DxtReplayError
+from dxt_replay.traces.store.reader import open_capture
 world = mpi_world.connect()
 mpi_world.node_id = lambda: str(world.rank)  # as if each process were on a node of its own
 {after}
@@ -123,7 +123,7 @@ def run_on_two_nodes(folder: Path, *, before: str = "", after: str = "") -> subp
 
 @needs_mpi
 def test_without_thread_multiple_the_run_is_refused_before_it_begins(tmp_path: Path) -> None:
-    pytest.importorskip("replay.engine._issue")
+    pytest.importorskip("dxt_replay.replay.engine._issue")
     done = run_on_two_nodes(tmp_path, before='mpi4py.rc.thread_level = "serialized"')
     assert done.returncode != 0
     assert "MPI_THREAD_MULTIPLE" in done.stderr
@@ -133,7 +133,7 @@ def test_without_thread_multiple_the_run_is_refused_before_it_begins(tmp_path: P
 
 @needs_mpi
 def test_a_run_whose_relay_fails_ends_with_its_error(tmp_path: Path) -> None:
-    pytest.importorskip("replay.engine._issue")
+    pytest.importorskip("dxt_replay.replay.engine._issue")
     broken = """
 import dataclasses
 original = world.counters
@@ -155,7 +155,7 @@ world.counters = counters
 
 @needs_mpi
 def test_what_a_run_shares_between_nodes_is_freed_with_it(tmp_path: Path) -> None:
-    pytest.importorskip("replay.engine._issue")
+    pytest.importorskip("dxt_replay.replay.engine._issue")
     after = f"""
 from mpi4py import MPI
 folder = Path({str(tmp_path)!r})

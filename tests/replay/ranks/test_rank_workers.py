@@ -9,15 +9,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from replay import interface as dxt_replay
-from replay.commands.main import main
+import dxt_replay
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.errors import WorkerError
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.workers.dask_cluster import dask_workers
+from dxt_replay.traces.workers.workers import Workers
 from tests.capture_builder import Op, build_capture
 from tests.log_of_ranks import rank_of_log, write_ranks
 from tests.places import ROOT
-from traces.errors import WorkerError
-from traces.store.reader import Capture
-from traces.workers.dask_cluster import dask_workers
-from traces.workers.workers import Workers
 
 RANKS = 5
 
@@ -53,11 +53,11 @@ def log(tmp_path: Path) -> Path:
 
 SCRIPT = """
 import sys
-from replay.ranks.rank_workers import rank_workers
+from dxt_replay.replay.ranks.rank_workers import rank_workers
 from pathlib import Path
 from tests.replay.ranks.test_rank_workers import merged, sums
-from traces.errors import UsageError
-from traces.store.reader import open_capture
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.reader import open_capture
 try:
     with rank_workers(2):
         pass
@@ -88,7 +88,7 @@ def test_an_mpi_job_comes_to_the_same_bits(capture: Capture, log: Path) -> None:
 def test_the_first_process_of_an_mpi_job_prints(capture: Capture, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["summary", str(capture.path), "--json"]
     assert main(command) == 0
-    done = under_mpi("-m", "replay.commands.main", *command)
+    done = under_mpi("-m", "dxt_replay.replay.commands.main", *command)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", capsys.readouterr().out)
 
 
@@ -111,7 +111,7 @@ def test_a_dask_cluster_comes_to_the_same_bits(capture: Capture, log: Path, caps
 
 def test_where_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="the extra [dask] is not installed")
-    monkeypatch.setattr("traces.workers.dask_cluster.ANSWER_S", 0.1)
+    monkeypatch.setattr("dxt_replay.traces.workers.dask_cluster.ANSWER_S", 0.1)
     with ExitStack() as stack, pytest.raises(WorkerError, match=r"--dask tcp://127.0.0.1:1: no scheduler of Dask"):
         stack.enter_context(dask_workers("tcp://127.0.0.1:1"))
 

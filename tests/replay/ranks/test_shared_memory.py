@@ -16,7 +16,7 @@ PROGRAM = """
 import os
 # Not through the launcher, which may lose what a process wrote just before a signal ended it.
 os.dup2(os.open("{errors}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-from replay.ranks.mpi_world import connect
+from dxt_replay.replay.ranks.mpi_world import connect
 connect()
 """
 SMALL = 'mount -t tmpfs -o size=1M tmpfs /dev/shm && exec "$0" -n 2 "$1" -c "$2"'

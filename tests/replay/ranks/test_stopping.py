@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from replay.engine.clock import StopFlag
-from replay.ranks.comm import Solo
-from replay.ranks.stopping import HEED_PERIOD_NS, StopRelay, Terminated, stop_on_signals, unwind_on_signals
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.engine.clock import StopFlag
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.ranks.stopping import HEED_PERIOD_NS, StopRelay, Terminated, stop_on_signals, unwind_on_signals
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture, read
 from tests.fakes import FakeClock
-from traces.errors import ReplayError
-from traces.store.reader import Capture, open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 NS_PER_S = 1_000_000_000
@@ -170,11 +170,11 @@ def run_under_mpi(source: Path, first: str, processes: int = 3) -> subprocess.Co
     program = f"""
 import os, signal, sys
 from pathlib import Path
-from replay.run import process
-from replay.run import rank_lanes
-from replay.ranks import stopping
-from replay.ranks.mpi_world import connect
-from replay.commands.main import main
+from dxt_replay.replay.run import process
+from dxt_replay.replay.run import rank_lanes
+from dxt_replay.replay.ranks import stopping
+from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.replay.commands.main import main
 rank = connect().rank
 current = []
 process_run = process.ReplayProcess.run

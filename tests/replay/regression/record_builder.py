@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from replay.regression.experiment_record import (
+from dxt_replay.replay.regression.experiment_record import (
     ExperimentRecord,
     RecordedCapture,
     RecordedOptions,
     RecordedVerdict,
 )
-from replay.regression.machine_environment import MachineEnvironment
-from replay.regression.target_environment import BlockDevice, TargetEnvironment
+from dxt_replay.replay.regression.machine_environment import MachineEnvironment
+from dxt_replay.replay.regression.target_environment import BlockDevice, TargetEnvironment
 from tests.replay.regression.run_builder import run
 
 START_NS = 1_760_000_000_000_000_000

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
-from replay.regression.health import examine
-from replay.regression.interval_verdict import Rule
-from replay.regression.run_metrics import MeasuredRun
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE, compare_sides
+from dxt_replay.replay.regression.health import examine
+from dxt_replay.replay.regression.interval_verdict import Rule
+from dxt_replay.replay.regression.run_metrics import MeasuredRun
 
 _CHOICES = [field.name for field in dataclasses.fields(MeasuredRun)]
 

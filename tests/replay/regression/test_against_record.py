@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.regression.against_record import (
+from dxt_replay.replay.regression.against_record import (
     busy_warning,
     check_comparable,
     environment_differences,
     jitter_doubt,
     session_warnings,
 )
-from replay.regression.comparison import Regression, compare_sides
-from replay.regression.conditions import Conditions
-from replay.regression.experiment_record import ExperimentRecord
-from replay.regression.health import Health, examine
-from replay.regression.interval_verdict import Rule, Verdict
-from replay.regression.recorded_result import record_of
-from replay.regression.regression_sections import compared_with, regression_markdown, regression_sections
-from replay.regression.run_metrics import MeasuredRun
+from dxt_replay.replay.regression.comparison import Regression, compare_sides
+from dxt_replay.replay.regression.conditions import Conditions
+from dxt_replay.replay.regression.experiment_record import ExperimentRecord
+from dxt_replay.replay.regression.health import Health, examine
+from dxt_replay.replay.regression.interval_verdict import Rule, Verdict
+from dxt_replay.replay.regression.recorded_result import record_of
+from dxt_replay.replay.regression.regression_sections import compared_with, regression_markdown, regression_sections
+from dxt_replay.replay.regression.run_metrics import MeasuredRun
+from dxt_replay.traces.errors import UsageError
 from tests.replay.regression.record_builder import DAY_NS, MACHINE, OPTIONS, START_NS, TARGET, record
 from tests.replay.regression.run_builder import run
-from traces.errors import UsageError
 
 STEADY = [1.00, 1.01, 0.99, 1.02, 1.00, 0.98]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from replay.regression.environment_changes import machine_changes, target_changes
-from replay.regression.machine_environment import machine_environment
-from replay.regression.target_environment import BlockDevice, TargetEnvironment, target_environment
+from dxt_replay.replay.regression.environment_changes import machine_changes, target_changes
+from dxt_replay.replay.regression.machine_environment import machine_environment
+from dxt_replay.replay.regression.target_environment import BlockDevice, TargetEnvironment, target_environment
 
 
 def kernel(folder: Path, mounts: str, **files: str) -> Path:

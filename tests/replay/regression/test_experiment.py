@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from replay.plan.pacing import Pace, Pacing
-from replay.ranks.comm import Solo
-from replay.regression.comparison import BASELINE, CANDIDATE
-from replay.regression.experiment import (
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE
+from dxt_replay.replay.regression.experiment import (
     Experiment,
     check_room,
     default_pace,
@@ -24,13 +24,13 @@ from replay.regression.experiment import (
     schedule,
     stage_all,
 )
-from replay.regression.interval_verdict import Verdict
-from replay.run.options import RunOptions
-from replay.run.process import Progress
-from replay.twin.stage import check_staged
+from dxt_replay.replay.regression.interval_verdict import Verdict
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.process import Progress
+from dxt_replay.replay.twin.stage import check_staged
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import Span, build_capture, read, write
-from traces.errors import TargetError, UsageError
-from traces.store.reader import Capture, open_capture
 
 
 def source_of(folder: Path) -> Capture:

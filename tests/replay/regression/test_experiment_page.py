@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from replay.regression.comparison import BASELINE, CANDIDATE
-from replay.regression.experiment_page import experiment_page
-from replay.regression.run_metrics import MeasuredRun
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE
+from dxt_replay.replay.regression.experiment_page import experiment_page
+from dxt_replay.replay.regression.run_metrics import MeasuredRun
 from tests.replay.regression.run_builder import pairs, result_of, run
 from tests.replay.show.page.pages import HOSTILE, SHOWN, Elements, carried
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from replay.regression.experiment_record import MOST_BYTES, is_record, read_record
+from dxt_replay.replay.regression.experiment_record import MOST_BYTES, is_record, read_record
+from dxt_replay.traces.errors import UsageError
 from tests.replay.regression.record_builder import record
 from tests.replay.regression.run_builder import run
-from traces.errors import UsageError
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

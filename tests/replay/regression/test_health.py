@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from replay.regression.comparison import BASELINE, CANDIDATE
-from replay.regression.health import Health, examine
+from dxt_replay.replay.regression.comparison import BASELINE, CANDIDATE
+from dxt_replay.replay.regression.health import Health, examine
 from tests.replay.regression.run_builder import run
 
 

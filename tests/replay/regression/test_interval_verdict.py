@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from replay.regression.interval_verdict import Rule, Verdict, judge
-from replay.regression.ratio import Ratio
-from replay.regression.signed_rank import paired_ratio
-from traces.errors import UsageError
+from dxt_replay.replay.regression.interval_verdict import Rule, Verdict, judge
+from dxt_replay.replay.regression.ratio import Ratio
+from dxt_replay.replay.regression.signed_rank import paired_ratio
+from dxt_replay.traces.errors import UsageError
 
 EXPERIMENTS = 1000
 RULE = Rule(threshold_pct=5, alpha=0.05)

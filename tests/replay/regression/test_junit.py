@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from replay.regression.comparison import compare_sides
-from replay.regression.health import Health
-from replay.regression.interval_verdict import Rule
-from replay.regression.junit import junit_document
+from dxt_replay.replay.regression.comparison import compare_sides
+from dxt_replay.replay.regression.health import Health
+from dxt_replay.replay.regression.interval_verdict import Rule
+from dxt_replay.replay.regression.junit import junit_document
 from tests.replay.regression.run_builder import run
 
 HOSTILE = "/data/<&\"'\x00\x1b[31m\udcff ]]> \ufffe é 字 \U0001f600"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from replay.regression.rank_sum import EXACT, exceeding, least_runs, null_cumulative, unpaired_ratio
+from dxt_replay.replay.regression.rank_sum import EXACT, exceeding, least_runs, null_cumulative, unpaired_ratio
 
 VALUES = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replay.regression.interval_verdict import Verdict
-from replay.regression.ratio import Ratio
-from replay.regression.result_sentence import change_text, headline
+from dxt_replay.replay.regression.interval_verdict import Verdict
+from dxt_replay.replay.regression.ratio import Ratio
+from dxt_replay.replay.regression.result_sentence import change_text, headline
 
 
 def found(low: float, ratio: float, high: float) -> Ratio:

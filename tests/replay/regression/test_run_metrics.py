@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.plan.pacing import Pace
-from replay.ranks.comm import Solo
-from replay.regression.run_metrics import METRICS, measure, measure_run, primary_metric
-from replay.run.options import RunOptions
-from replay.run.recording import Tally
-from replay.run.runner import run_replay
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.plan.pacing import Pace
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.regression.run_metrics import METRICS, measure, measure_run, primary_metric
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.recording import Tally
+from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.units import MIB
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces.measures.distribution import Distribution
-from traces.store.reader import Capture, open_capture
-from traces.units import MIB
 
 MS = 1_000_000
 

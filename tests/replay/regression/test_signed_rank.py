@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from replay.regression.ratio import holm
-from replay.regression.signed_rank import MAX_PAIRS, least_pairs, paired_ratio
+from dxt_replay.replay.regression.ratio import holm
+from dxt_replay.replay.regression.signed_rank import MAX_PAIRS, least_pairs, paired_ratio
 
 differences = st.lists(st.floats(-2, 2, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-6), min_size=1)
 

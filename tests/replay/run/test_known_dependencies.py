@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from replay.plan.pacing import Pace, Pacing
-from replay.ranks.comm import Solo
-from replay.run.options import RunOptions
-from replay.run.runner import run_replay
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.schema import DEPENDENCY_COLUMNS
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.simulated_application import MS, US, Storage
 from tests.simulated_known_loader import KnownJob, run
-from traces.schema import DEPENDENCY_COLUMNS
-from traces.store.reader import Capture, open_capture
 
 JOB = KnownJob(steps=6, readers=2, compute_ns=2 * MS, ready_ns=300 * US, evaluation_steps=2, checkpoint_every=4)
 

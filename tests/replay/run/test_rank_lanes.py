@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.engine.items import READ_AT, RING_BATCHES, Batch, Completed
-from replay.plan.lane_plan import LaneSource
-from replay.plan.plan_row import PLAN_ROW
-from replay.ranks.comm import Solo
-from replay.run.options import RunOptions
-from replay.run.process import Progress
-from replay.run.rank_lanes import FedLane, NoRecorder
-from replay.run.runner import run_replay
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.engine.items import READ_AT, RING_BATCHES, Batch, Completed
+from dxt_replay.replay.plan.lane_plan import LaneSource
+from dxt_replay.replay.plan.plan_row import PLAN_ROW
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.process import Progress
+from dxt_replay.replay.run.rank_lanes import FedLane, NoRecorder
+from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import ReplayError
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture, read
-from traces.errors import ReplayError
-from traces.store.reader import Capture, open_capture
 
 HOUR_NS = 3600 * 10**9
 

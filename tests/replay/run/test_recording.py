@@ -5,11 +5,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.causal.training_loop import FETCH
-from replay.engine.items import SLEEP, Completed
-from replay.plan.plan_row import Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
-from replay.plan.row_queue import RowQueue
-from replay.run.recording import (
+from dxt_replay.replay.causal.training_loop import FETCH
+from dxt_replay.replay.engine.items import SLEEP, Completed
+from dxt_replay.replay.plan.plan_row import Add, Gap, Mark, Wait, batch_of, operation_rows, rows_of_each
+from dxt_replay.replay.plan.row_queue import RowQueue
+from dxt_replay.replay.run.recording import (
     RESULT_ROW,
     ComputeRecorder,
     ComputeStructure,
@@ -17,7 +17,7 @@ from replay.run.recording import (
     Tally,
     rank_rows,
 )
-from traces.schema import OPS, READ, RECONSTRUCTED, SPAN_KINDS, TRACED, WRITE, codes
+from dxt_replay.traces.schema import OPS, READ, RECONSTRUCTED, SPAN_KINDS, TRACED, WRITE, codes
 
 
 def completed(rows, begin, end, result, due=None):

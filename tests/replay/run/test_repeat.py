@@ -7,16 +7,16 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from replay.commands.run import command
-from replay.plan.pacing import Pace, Pacing
-from replay.ranks.comm import Solo
-from replay.run.options import RunOptions
-from replay.run.process import Progress
-from replay.run.repeat import output_of, run_repeatedly
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.commands.run import command
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.process import Progress
+from dxt_replay.replay.run.repeat import output_of, run_repeatedly
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import build_capture, read, write
-from traces.store.reader import Capture, open_capture
 
 
 def staged(folder: Path) -> Capture:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from replay import interface
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+import dxt_replay
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.store.writer import OpsWriter
 from tests.capture_builder import File, build_capture, write
 from tests.places import open_below
-from traces.errors import TargetError
-from traces.store.writer import OpsWriter
 
 PIB = 1 << 50
 
@@ -30,13 +30,13 @@ def test_a_run_that_the_disk_has_no_room_for_is_refused(
     twin, output = tmp_path / "twin", tmp_path / "replay.capture"
     stage(plan_stage(capture, twin))
     if not refused:
-        interface.run(capture, twin, output, pace="none")
+        dxt_replay.run(capture, twin, output, pace="none")
         assert output.exists()
         return
     with pytest.raises(TargetError, match=r"the run writes 1\.00 PiB and .* are free"):
-        interface.run(capture, twin, output, pace="none")
+        dxt_replay.run(capture, twin, output, pace="none")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.capture", "twin"]
-    interface.run(capture, twin, output, pace="none", api="null")
+    dxt_replay.run(capture, twin, output, pace="none", api="null")
 
 
 def test_a_replay_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_a_replay_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(OpsWriter, "write", refuse)
     with pytest.raises(TargetError, match="no space left") as held:
-        interface.run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="none")
+        dxt_replay.run(capture, tmp_path / "twin", tmp_path / "replay.capture", pace="none")
     assert held.value.__traceback__ is not None
     assert not [name for name in open_below(tmp_path) if "/.replay.capture." in name]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.capture", "twin"]

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from replay.fidelity.compare import compare
-from replay.plan.pacing import Pace, Pacing
-from replay.ranks.comm import Solo
-from replay.run.options import RunOptions
-from replay.run.process_files import IoOptions, mpi_hints, per_operation_ns
-from replay.run.runner import run_replay
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.process_files import IoOptions, mpi_hints, per_operation_ns
+from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.replay_record import API_CHOICES
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import File, Op, build_capture, read, write
-from traces.errors import TargetError, UsageError
-from traces.replay_record import API_CHOICES
-from traces.schema import CaptureInfo, Job
-from traces.store.reader import open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 MS = 1_000_000
@@ -185,7 +185,16 @@ def test_hints_come_from_the_log(tmp_path):
 
 
 def run_under_mpi(source, target, output, processes, *more):
-    command = [MPIEXEC, "-n", str(processes), sys.executable, "-m", "replay.commands.main", "run", str(source.path)]
+    command = [
+        MPIEXEC,
+        "-n",
+        str(processes),
+        sys.executable,
+        "-m",
+        "dxt_replay.replay.commands.main",
+        "run",
+        str(source.path),
+    ]
     command += ["--target", str(target), "-o", str(output), "--pace", "think", "--json", *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
@@ -228,9 +237,9 @@ def test_a_process_that_fails_amid_collective_operations_ends_the_others(tmp_pat
     target = staged(source, tmp_path)
     program = """
 import sys
-from replay.run import rank_lanes
-from replay.commands.main import main
-from traces.errors import ReplayError
+from dxt_replay.replay.run import rank_lanes
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.errors import ReplayError
 if MPI_RANK == 1:
     pump = rank_lanes.FedLane.pump
     def stopping(lane):

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from replay.plan.pacing import Pace, Pacing
-from replay.ranks.comm import Solo
-from replay.run.options import RunOptions
-from replay.run.runner import run_replay
-from replay.twin.stage import stage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.run.options import RunOptions
+from dxt_replay.replay.run.runner import run_replay
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.replay_record import replay_record
+from dxt_replay.traces.store.reader import open_capture
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces.errors import TargetError, UsageError
-from traces.replay_record import replay_record
-from traces.store.reader import open_capture
 
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 MS = 1_000_000
@@ -169,7 +169,7 @@ def test_failed_operations_are_recorded_and_the_run_goes_on(tmp_path):
 
 def test_a_missing_compiled_core_is_said_in_the_result_and_in_the_capture(tmp_path, monkeypatch):
     monkeypatch.delenv("DXT_REPLAY_CORE", raising=False)
-    monkeypatch.setitem(sys.modules, "replay.engine._issue", None)
+    monkeypatch.setitem(sys.modules, "dxt_replay.replay.engine._issue", None)
     source = small_capture(tmp_path, ranks=1)
     stage(plan_stage(source, tmp_path / "twin"))
     result = run_replay(source, tmp_path / "r.capture", options(tmp_path / "twin", source, pace=Pace.NONE), Solo())
@@ -182,7 +182,7 @@ def test_a_missing_compiled_core_is_said_in_the_result_and_in_the_capture(tmp_pa
 def test_processes_that_have_no_rank_are_counted_in_one_warning(tmp_path):
     source = small_capture(tmp_path, ranks=2)
     stage(plan_stage(source, tmp_path / "twin"))
-    command = [MPIEXEC, "-n", "5", sys.executable, "-m", "replay.commands.main", "run", str(source.path)]
+    command = [MPIEXEC, "-n", "5", sys.executable, "-m", "dxt_replay.replay.commands.main", "run", str(source.path)]
     command += ["--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture"), "--json", "--pace", "none"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -221,7 +221,16 @@ def test_a_signal_ends_the_run_in_order_and_leaves_a_partial_capture(tmp_path):
 def test_under_mpiexec_the_ranks_are_shared_out(tmp_path, processes):
     source = small_capture(tmp_path, ranks=4)
     stage(plan_stage(source, tmp_path / "twin"))
-    command = [MPIEXEC, "-n", str(processes), sys.executable, "-m", "replay.commands.main", "run", str(source.path)]
+    command = [
+        MPIEXEC,
+        "-n",
+        str(processes),
+        sys.executable,
+        "-m",
+        "dxt_replay.replay.commands.main",
+        "run",
+        str(source.path),
+    ]
     command += ["--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -235,7 +244,7 @@ def test_under_mpiexec_the_ranks_are_shared_out(tmp_path, processes):
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec: install the mpich wheel")
 def test_under_mpiexec_a_bad_target_is_told_once(tmp_path):
     source = small_capture(tmp_path)
-    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "replay.commands.main", "run", str(source.path)]
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "dxt_replay.replay.commands.main", "run", str(source.path)]
     command += ["--target", str(tmp_path / "nowhere"), "-o", str(tmp_path / "r.capture")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -271,7 +280,17 @@ def test_cold_drops_the_files_of_all_processes(tmp_path):
     stage(plan_stage(source, tmp_path / "twin"))
     for file in (tmp_path / "twin").rglob("[ab]"):
         file.read_bytes()
-    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "replay.commands.main", "run", str(source.path), "--cold"]
+    command = [
+        MPIEXEC,
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "dxt_replay.replay.commands.main",
+        "run",
+        str(source.path),
+        "--cold",
+    ]
     command += ["--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture"), "--json", "--pace", "none"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     document = json.loads(done.stdout)
@@ -287,10 +306,10 @@ def test_under_mpiexec_an_error_of_one_process_ends_all(tmp_path):
     arguments = ["run", str(source.path), "--target", str(tmp_path / "twin"), "-o", str(tmp_path / "r.capture")]
     program = f"""
 import sys
-from replay.run import context
-from replay.ranks.mpi_world import connect
-from replay.commands.main import main
-from traces.errors import CaptureError
+from dxt_replay.replay.run import context
+from dxt_replay.replay.ranks.mpi_world import connect
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.errors import CaptureError
 if connect().rank == 1:
     def broken(*arguments):
         raise CaptureError("a part of rank 1 is damaged")

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from replay import interface as dxt_replay
-from replay.sharing.public_words import EXTENSIONS, ROLES, TOP_LEVEL
+import dxt_replay
+from dxt_replay.replay.sharing.public_words import EXTENSIONS, ROLES, TOP_LEVEL
+from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.schema import HDF5_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, table_from_columns
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import write_hdf5
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import CAPTURES
 from tests.replay.sharing.leaks import found_in
-from traces.file_rows import exact_paths
-from traces.schema import HDF5_SCHEMA, CaptureInfo, Coverage, Job, RankClock, Source, table_from_columns
-from traces.store.reader import Capture, open_capture
-from traces.store.writer import write_hdf5
 
 ZERO_NS = 1_795_208_465_377_488_024
 SECRETS = (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.sharing.anonymous_names import AnonymousNames
-from replay.sharing.public_words import EXTENSIONS, ROLES, TOP_LEVEL
+from dxt_replay.replay.sharing.anonymous_names import AnonymousNames
+from dxt_replay.replay.sharing.public_words import EXTENSIONS, ROLES, TOP_LEVEL
 
 HASHED = "[0-9a-f]{16}"
 NAMES = AnonymousNames(b"key")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.merge import merge
-from replay.commands.main import main
-from traces.samples import sample
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.samples import sample
 
 GOLDEN = Path(__file__).parent / "golden"
 

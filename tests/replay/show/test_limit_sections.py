@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from replay.show.limit_sections import enough_texts, limit_sections
-from replay.show.page.storage_figure import storage_figure
-from replay.show.summary_sections import limit_text
+from dxt_replay.replay.show.limit_sections import enough_texts, limit_sections
+from dxt_replay.replay.show.page.storage_figure import storage_figure
+from dxt_replay.replay.show.summary_sections import limit_text
 
 LIMIT: dict[str, Any] = {
     "limit_pct": 25.0,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from replay.commands.main import main
-from replay.show.merge_sections import merge_sections
+from dxt_replay.replay.commands.main import main
+from dxt_replay.replay.show.merge_sections import merge_sections
 from tests.darshan_writer import JobSpec, ModuleSpec, encode_counters, write_log
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from replay.commands.main import main
+from dxt_replay.replay.commands.main import main
 from tests.capture_builder import Op, build_capture, read
 
 

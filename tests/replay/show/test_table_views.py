@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.analysis.named_tables import VIEWS, views
-from replay.show.section import bar
-from replay.show.table_views import view_sections
-from replay.show.terminal import print_summary
+from dxt_replay.profiler_merge.analysis.named_tables import VIEWS, views
+from dxt_replay.replay.show.section import bar
+from dxt_replay.replay.show.table_views import view_sections
+from dxt_replay.replay.show.terminal import print_summary
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
-from traces.store.reader import Capture
 
 MS = 1_000_000
 

@@ -7,15 +7,22 @@ from typing import Any
 
 import pytest
 
-from profiler_merge.analysis.summary import summarise
-from replay.fidelity.compare import compare
-from replay.show.comparison_sections import comparison_sections
-from replay.show.run_sections import run_sections
-from replay.show.section import MAX_GROUPS, Column, Kind, Section
-from replay.show.summary_sections import summary_sections
-from replay.show.terminal import print_comparison, print_merge, print_repeats, print_run, print_sections, print_summary
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.show.comparison_sections import comparison_sections
+from dxt_replay.replay.show.run_sections import run_sections
+from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section
+from dxt_replay.replay.show.summary_sections import summary_sections
+from dxt_replay.replay.show.terminal import (
+    print_comparison,
+    print_merge,
+    print_repeats,
+    print_run,
+    print_sections,
+    print_summary,
+)
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
-from traces.store.reader import Capture
 
 ESCAPE = "\x1b"
 

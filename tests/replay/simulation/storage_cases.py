@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.plan.plan_row import operation_rows
-from replay.simulation.storage_model import (
+from dxt_replay.replay.plan.plan_row import operation_rows
+from dxt_replay.replay.simulation.storage_model import (
     PageCache,
     RequestTime,
     StorageModel,
 )
-from traces.schema import OPS
+from dxt_replay.traces.schema import OPS
 
 US, MS, KIB, MIB = 1_000, 1_000_000, 1 << 10, 1 << 20
 READ, WRITE = OPS.index("read"), OPS.index("write")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replay.simulation.agreement import Agreement, first_steps
+from dxt_replay.replay.simulation.agreement import Agreement, first_steps
 
 S = 10**9
 

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.simulation.model_file import document_of, model_of, read_storage_model, shipped_names
-from replay.simulation.storage_model import (
+from dxt_replay.replay.simulation.model_file import document_of, model_of, read_storage_model, shipped_names
+from dxt_replay.replay.simulation.storage_model import (
     Jitter,
     Limit,
     PageCache,
@@ -19,7 +19,7 @@ from replay.simulation.storage_model import (
     Servers,
     StorageModel,
 )
-from traces.errors import UsageError
+from dxt_replay.traces.errors import UsageError
 
 LEAST = {"storage_model": 1, "name": "x"}
 

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from profiler_merge.analysis.summary import summarise
-from replay import interface as dxt_replay
-from replay.interface.simulations import Simulated
-from replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, Servers, StorageModel
+import dxt_replay
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.replay.interface.simulations import Simulated
+from dxt_replay.replay.simulation.storage_model import Jitter, Limit, PageCache, RequestTime, Servers, StorageModel
+from dxt_replay.traces.errors import CaptureError, UsageError
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.writer import write_spans
 from tests.capture_builder import Span, spans_table
 from tests.replay.causal.test_model import APPLICATIONS, FAST, SLOW, derived
 from tests.simulated_application import MS, READ_BYTES, Application, Storage, run
-from traces.errors import CaptureError, UsageError
-from traces.store.reader import open_capture
-from traces.store.writer import write_spans
 
 
 def described(storage: Storage, **keys: object) -> StorageModel:
@@ -44,7 +44,7 @@ def test_a_slower_storage_is_predicted(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("core", ["python", "compiled"])
 def test_both_cores_predict_the_same(core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if core == "compiled":
-        pytest.importorskip("replay.simulation._simulated_storage")
+        pytest.importorskip("dxt_replay.replay.simulation._simulated_storage")
     monkeypatch.setenv("DXT_REPLAY_CORE", core)
     application = Application(ranks=2, depth=2, jitter=0.4, collective_ns=1 * MS, steps=20)
     found = simulated(tmp_path, application, described(SLOW)).prediction.as_json()

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.causal.lane_events import EventLane, LaneTimes, PythonLanes
-from replay.engine import items
-from replay.engine.wait_counters import FIRST_RANK_COUNTER
-from replay.plan.plan_row import PLAN_ROW
-from replay.simulation import cached_files, model_numbers
-from replay.simulation.model_numbers import ModelNumbers
-from replay.simulation.simulated_storage import PythonStorage
-from replay.simulation.storage_model import (
+from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, PythonLanes
+from dxt_replay.replay.engine import items
+from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.plan_row import PLAN_ROW
+from dxt_replay.replay.simulation import cached_files, model_numbers
+from dxt_replay.replay.simulation.model_numbers import ModelNumbers
+from dxt_replay.replay.simulation.simulated_storage import PythonStorage
+from dxt_replay.replay.simulation.storage_model import (
     SCOPES,
     Jitter,
     Limit,
@@ -24,8 +24,8 @@ from replay.simulation.storage_model import (
     RequestTime,
     Servers,
 )
+from dxt_replay.traces.schema import APIS
 from tests.replay.simulation.storage_cases import CACHE, DEVICE, FILES, KIB, MIB, model, operations
-from traces.schema import APIS
 
 
 def times():
@@ -107,8 +107,8 @@ OPERATION = st.tuples(
 
 def _assert_cores_agree(storage, lanes, seed, scale):
     """The times of the items of each lane, and all counts, are the same in both cores."""
-    compiled = pytest.importorskip("replay.simulation._simulated_storage")
-    core = pytest.importorskip("replay.causal._lane_events")
+    compiled = pytest.importorskip("dxt_replay.replay.simulation._simulated_storage")
+    core = pytest.importorskip("dxt_replay.replay.causal._lane_events")
     numbers = ModelNumbers.of(storage, 3, FILES)
     found = []
     for runner, service in (
@@ -162,7 +162,7 @@ def test_the_cores_read_ahead_alike(span, read_ahead, size, more) -> None:
 
 
 def test_the_compiled_core_knows_the_numbers() -> None:
-    numbers = pytest.importorskip("replay.simulation._simulated_storage").CONSTANTS
+    numbers = pytest.importorskip("dxt_replay.replay.simulation._simulated_storage").CONSTANTS
     assert numbers == {
         "HIT": model_numbers.HIT,
         "HELD_WRITE": model_numbers.HELD_WRITE,

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.causal.lane_events import EventLane, LaneTimes, run_lanes
-from replay.simulation.model_numbers import ModelNumbers
-from replay.simulation.simulated_storage import simulated_storage
-from replay.simulation.storage_model import (
+from dxt_replay.replay.causal.lane_events import EventLane, LaneTimes, run_lanes
+from dxt_replay.replay.simulation.model_numbers import ModelNumbers
+from dxt_replay.replay.simulation.simulated_storage import simulated_storage
+from dxt_replay.replay.simulation.storage_model import (
     Jitter,
     Limit,
     RequestTime,
     Servers,
 )
+from dxt_replay.traces.schema import APIS
 from tests.replay.simulation.storage_cases import CACHE, DEVICE, FILES, KIB, MIB, MS, US, model, operations
-from traces.schema import APIS
 
 
 @pytest.fixture(name="_each_core", params=["python", "compiled"], autouse=True)
 def each_core_fixture(request, monkeypatch):
     """Each core in turn, as DXT_REPLAY_CORE chooses it."""
     if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("replay.simulation._simulated_storage")
+        pytest.importorskip("dxt_replay.replay.simulation._simulated_storage")
     monkeypatch.setenv("DXT_REPLAY_CORE", request.param)
 
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.transform.compression import Compression, parse_compression, with_compression
-from replay.transform.rank_work import MODELLED
+from dxt_replay.replay.transform.compression import Compression, parse_compression, with_compression
+from dxt_replay.replay.transform.rank_work import MODELLED
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import TRACED
 from tests.replay.transform.works import COST, stream, work
-from traces.errors import UsageError
-from traces.schema import TRACED
 
 
 def test_a_compressed_stream_has_no_gaps_and_the_share_of_the_bytes() -> None:

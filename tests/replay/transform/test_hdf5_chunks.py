@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.transform.hdf5_chunks import ChunkedFile, with_chunks
-from replay.transform.rank_work import MODELLED, RankWork
+from dxt_replay.replay.transform.hdf5_chunks import ChunkedFile, with_chunks
+from dxt_replay.replay.transform.rank_work import MODELLED, RankWork
 from tests.replay.transform.works import COST, work
 
 KIB = 1024

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from replay.interface import open_capture, transform
-from replay.transform.rewrite import Transformed
+from dxt_replay import open_capture, transform
+from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application
 from tests.capture_builder import build_capture
 from tests.simulated_application import MS, US, Application, Storage
-from traces.errors import UsageError
-from traces.store.reader import Capture
 
 STORAGE = Storage(latency_ns=300 * US)
 BASE = Application(depth=4, readers=2, ranks=2, collective_ns=500 * US, jitter=0.0)

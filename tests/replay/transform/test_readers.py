@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from replay.transform.rank_work import NOTHING
-from replay.transform.readers import BY_BATCH, BY_FILE, with_read_ahead, with_readers
+from dxt_replay.replay.transform.rank_work import NOTHING
+from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE, with_read_ahead, with_readers
 from tests.replay.transform.works import requests, work
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from replay.causal.paced_ranks import derive_steps, expected_elapsed_ns
-from replay.interface import merge, open_capture, transform
-from replay.plan.chosen_layers import choose_layers
-from replay.plan.survey import spans_by_rank, survey_rank
-from replay.ranks.comm import Solo
-from replay.transform.rewrite import Transformed
+from dxt_replay import merge, open_capture, transform
+from dxt_replay.replay.causal.paced_ranks import derive_steps, expected_elapsed_ns
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import READ, codes
+from dxt_replay.traces.store.reader import Capture
 from tests.places import CAPTURES
-from traces.errors import UsageError
-from traces.schema import READ, codes
-from traces.store.reader import Capture
 
 KIB = 1024
 needs_captures = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the recorded captures are not on this machine")

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.transform.request_cost import CostFit, RequestCost
-from traces.schema import READ, WRITE
+from dxt_replay.replay.transform.request_cost import CostFit, RequestCost
+from dxt_replay.traces.schema import READ, WRITE
 
 
 def fitted(length: list[int], duration_ns: list[int]) -> RequestCost:

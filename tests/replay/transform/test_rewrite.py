@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from replay.interface import compare, open_capture, run, stage, transform
-from replay.transform.rewrite import Transformed
+from dxt_replay import compare, open_capture, run, stage, transform
+from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import ORIGINS, READ, codes
+from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application, simulated_loader
 from tests.capture_builder import Span, build_capture, read
 from tests.simulated_application import MS, READ_BYTES, US, Application, Recorded, Storage
 from tests.simulated_loader import Loader
-from traces.errors import UsageError
-from traces.schema import ORIGINS, READ, codes
-from traces.store.reader import Capture
 
 FAST = Storage(latency_ns=300 * US)
 FILES = ["/data/train", "/data/loaded", "/data/checkpoint"]

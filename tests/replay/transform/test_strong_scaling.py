@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from replay.interface import open_capture, transform
-from replay.transform.rewrite import Transformed
+from dxt_replay import open_capture, transform
+from dxt_replay.replay.transform.rewrite import Transformed
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import READ, codes
+from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application
 from tests.capture_builder import Op, Span, build_capture, read
 from tests.simulated_application import MS, US, Application, Storage
-from traces.errors import UsageError
-from traces.schema import READ, codes
-from traces.store.reader import Capture
 
 STEP = 10 * MS
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.transform.rank_work import TRANSFORMED, RankWork
-from replay.transform.transfer_size import with_transfer_size
+from dxt_replay.replay.transform.rank_work import TRANSFORMED, RankWork
+from dxt_replay.replay.transform.transfer_size import with_transfer_size
+from dxt_replay.traces.schema import TRACED
 from tests.replay.transform.works import COST, requests, stream, work
-from traces.schema import TRACED
 
 KIB = 1024
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from replay.transform.rank_work import NOTHING, RankWork
-from replay.transform.request_cost import RequestCost
-from traces.schema import APIS, OPS, READ, TRACED
+from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.replay.transform.request_cost import RequestCost
+from dxt_replay.traces.schema import APIS, OPS, READ, TRACED
 
 COST = RequestCost(latency_ns=1_000.0, ns_per_byte=1.0, requests=10)
 """A microsecond, and a gigabyte in a second."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from replay.twin.placement import TWIN_ROOT
-from replay.twin.stage import stage
-from replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.twin.stage import stage
+from dxt_replay.replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Op, build_capture, read, write
-from traces.store.reader import Capture
 
 
 def tree(directory: Path) -> dict[str, bytes | None]:

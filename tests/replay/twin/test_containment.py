@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.twin import containment
-from replay.twin.containment import Target, is_contained, make_target, open_target, refusal, resolve_target
-from replay.twin.file_writer import temporary_name
-from replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION
-from replay.twin.placement import TWIN_ROOT
-from replay.twin.small_files import SMALL_BYTES
-from replay.twin.stage import check_staged, prepare_run, stage, unstage
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.twin import containment
+from dxt_replay.replay.twin.containment import Target, is_contained, make_target, open_target, refusal, resolve_target
+from dxt_replay.replay.twin.file_writer import temporary_name
+from dxt_replay.replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION
+from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.twin.small_files import SMALL_BYTES
+from dxt_replay.replay.twin.stage import check_staged, prepare_run, stage, unstage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.text import printable
 from tests.capture_builder import build_capture, read, write
-from traces.errors import TargetError
-from traces.store.reader import Capture
-from traces.text import printable
 
 HOSTILE = [
     b"/etc/passwd",
@@ -415,10 +415,10 @@ def test_a_hard_link_is_refused_before_a_run_writes_through_it(where: str, place
 MOUNTED = """
 import os, sys
 from pathlib import Path
-from replay.twin.stage import check_staged, unstage
-from replay.twin.stage_plan import plan_stage
-from traces.errors import TargetError
-from traces.store.reader import open_capture
+from dxt_replay.replay.twin.stage import check_staged, unstage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.store.reader import open_capture
 
 capture, target = open_capture(sys.argv[1]), Path(sys.argv[2])
 for attempt in (lambda: plan_stage(capture, target), lambda: check_staged(capture, target), lambda: unstage(target)):

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from replay.hdf5.compressed_chunks import largest_stored, smallest_stored
-from replay.hdf5.file_metadata import MAX_DATASETS, can_be_made
-from replay.hdf5.layout import DatasetLayout, Hdf5Layout
-from replay.twin.hdf5_twin import Hdf5Stager
+from dxt_replay.replay.hdf5.compressed_chunks import largest_stored, smallest_stored
+from dxt_replay.replay.hdf5.file_metadata import MAX_DATASETS, can_be_made
+from dxt_replay.replay.hdf5.layout import DatasetLayout, Hdf5Layout
+from dxt_replay.replay.twin.hdf5_twin import Hdf5Stager
 
 
 def dataset(

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.twin.containment import make_target
-from replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION, Manifest, load_manifest, write_manifest
-from replay.twin.manifest_files import STATES, ManifestFile, ManifestFiles
-from replay.twin.manifest_lines import lines, parse
-from replay.twin.placement import TWIN_ROOT, place
+from dxt_replay.replay.twin.containment import make_target
+from dxt_replay.replay.twin.manifest import MANIFEST_NAME, MANIFEST_VERSION, Manifest, load_manifest, write_manifest
+from dxt_replay.replay.twin.manifest_files import STATES, ManifestFile, ManifestFiles
+from dxt_replay.replay.twin.manifest_lines import lines, parse
+from dxt_replay.replay.twin.placement import TWIN_ROOT, place
+from dxt_replay.traces.errors import TargetError
 from tests.capture_builder import files_table
-from traces.errors import TargetError
 
 
 def entry(name: str, *, size: int = 7) -> ManifestFile:
@@ -166,7 +166,7 @@ def test_a_disk_that_cannot_be_read_is_not_damage(tmp_path: Path, monkeypatch: p
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("replay.twin.manifest._read_lines", refuse)
+    monkeypatch.setattr("dxt_replay.replay.twin.manifest._read_lines", refuse)
     with pytest.raises(TargetError, match=os.strerror(code)) as raised:
         load_manifest(tmp_path)
     assert "damaged" not in str(raised.value)

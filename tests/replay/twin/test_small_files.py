@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.twin.content import BLOCK_BYTES, make_noise, noise_block
-from replay.twin.small_files import IN_PYTHON, FileCalls, FileNames, file_calls
+from dxt_replay.replay.twin.content import BLOCK_BYTES, make_noise, noise_block
+from dxt_replay.replay.twin.small_files import IN_PYTHON, FileCalls, FileNames, file_calls
 
 SIZES = [0, 1, 7, 8, 9, 4096, 16_384, 100_001, 262_144]
 
@@ -21,7 +21,7 @@ def calls(request: pytest.FixtureRequest) -> FileCalls:
     if request.param == "python":
         return IN_PYTHON
     if os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("replay.twin._small_files")
+        pytest.importorskip("dxt_replay.replay.twin._small_files")
     assert file_calls() is not IN_PYTHON
     return file_calls()
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from replay.twin.containment import LOCK_NAME
-from replay.twin.manifest import load_manifest
-from replay.twin.manifest_files import WHOLE
-from replay.twin.placement import TWIN_ROOT
-from replay.twin.stage import stage, unstage
-from replay.twin.stage_lines import describe
-from replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.replay.twin.containment import LOCK_NAME
+from dxt_replay.replay.twin.manifest import load_manifest
+from dxt_replay.replay.twin.manifest_files import WHOLE
+from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.twin.stage import stage, unstage
+from dxt_replay.replay.twin.stage_lines import describe
+from dxt_replay.replay.twin.stage_plan import StagePlan, plan_stage
+from dxt_replay.traces.errors import TargetError
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, build_capture, read
 from tests.replay.twin.staging import capture_fixture, failing, free_space, staged, target_fixture, twin  # noqa: F401
-from traces.errors import TargetError
-from traces.store.reader import Capture
-from traces.units import MIB
 
 
 class TestRefusals:

@@ -17,17 +17,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay import interface as dxt_replay
-from replay.verifying import checked
-from replay.verifying.capture_contents import content_parts
-from replay.verifying.checked import Difference, Verified
+import dxt_replay
+from dxt_replay.replay.verifying import checked
+from dxt_replay.replay.verifying.capture_contents import content_parts
+from dxt_replay.replay.verifying.checked import Difference, Verified
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import HDF5_SCHEMA, CaptureInfo, Job, Source, table_from_columns
+from dxt_replay.traces.store.digests import file_digest
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.usage import StoredUsage
+from dxt_replay.traces.store.writer import write_capture_info, write_hdf5
 from tests.capture_builder import Span, build_capture, read, write
-from traces.errors import CaptureError
-from traces.schema import HDF5_SCHEMA, CaptureInfo, Job, Source, table_from_columns
-from traces.store.digests import file_digest
-from traces.store.reader import open_capture
-from traces.store.usage import StoredUsage
-from traces.store.writer import write_capture_info, write_hdf5
 
 
 def differences(found: Verified) -> list[Difference]:

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay import interface as dxt_replay
-from replay.twin.manifest import MANIFEST_NAME
-from replay.twin.placement import TWIN_ROOT
-from replay.verifying.checked import Difference
+import dxt_replay
+from dxt_replay.replay.twin.manifest import MANIFEST_NAME
+from dxt_replay.replay.twin.placement import TWIN_ROOT
+from dxt_replay.replay.verifying.checked import Difference
+from dxt_replay.traces.schema import HDF5_SCHEMA, table_from_columns
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import write_hdf5
+from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, build_capture, read, write
 from tests.replay.twin.staging import staged, tree
-from traces.schema import HDF5_SCHEMA, table_from_columns
-from traces.store.reader import Capture, open_capture
-from traces.store.writer import write_hdf5
-from traces.units import MIB
 
 SIZE = 2 * MIB + 12_345
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from replay import interface as dxt_replay
-from replay.commands.main import main
+import dxt_replay
+from dxt_replay.replay.commands.main import main
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, build_capture, read, write
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, write_dxt_log, write_log
 from tests.places import ROOT
-from traces.errors import UsageError
-from traces.store.reader import Capture
 
 FILES = ("/data/a", "/data/b", "/out/c", "/out/d", "/data/stream")
 TARGET = "/mnt/target"

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.measures.access_pattern import AccessCounts, AccessPattern
-from traces.measures.operation_rows import OperationRows
-from traces.schema import OPS
+from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
+from dxt_replay.traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.schema import OPS
 
 OPERATION = st.tuples(
     st.sampled_from(OPS), st.integers(0, 3), st.integers(-1, 12), st.integers(0, 4), st.sampled_from([0, 0, 0, 1])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from traces.measures.distribution import Distribution, DistributionCollector
+from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 
 WHOLE = st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=60)
 FINITE = st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=60)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
+from dxt_replay.traces.measures.intervals import BoundedUnion, Intervals, StreamingUnion, group_unions
 
 TIMES = st.integers(-40, 40)
 PAIRS = st.lists(st.tuples(TIMES, TIMES), max_size=25)

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
+from dxt_replay.traces.measures.operation_rows import operation_rows
+from dxt_replay.traces.units import MIB
 from tests.capture_builder import build_capture, read, write
-from traces.measures.intervals import Intervals
-from traces.measures.io_totals import IoCollector, IoTotals
-from traces.measures.operation_rows import operation_rows
-from traces.units import MIB
 
 
 def totals_of(tmp_path: Path, ops: list, compute: dict[int, Intervals] | None = None) -> IoTotals:

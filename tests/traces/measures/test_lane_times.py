@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.measures.lane_times import LaneStarts, LaneTimeCollector, least_stride, matched_starts
-from traces.measures.operation_rows import OperationRows
+from dxt_replay.traces.measures.lane_times import LaneStarts, LaneTimeCollector, least_stride, matched_starts
+from dxt_replay.traces.measures.operation_rows import OperationRows
 
 EVENT = st.tuples(st.integers(0, 1), st.integers(0, 3), st.integers(0, 1000))
 

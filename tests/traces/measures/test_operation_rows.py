@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.measures import operation_rows as operation_rows_home
+from dxt_replay.traces.measures.operation_rows import ROW_COLUMNS, operation_rows, read_ahead, rows_together
+from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.writer import OpsWriter
 from tests.capture_builder import Op, build_capture, ops_table, read, write
-from traces.errors import CaptureError
-from traces.measures import operation_rows as operation_rows_home
-from traces.measures.operation_rows import ROW_COLUMNS, operation_rows, read_ahead, rows_together
-from traces.schema import OPS
-from traces.store.reader import open_capture
-from traces.store.writer import OpsWriter
 
 
 def test_rows_come_rank_by_rank_in_start_order(tmp_path: Path) -> None:

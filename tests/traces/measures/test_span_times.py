@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dxt_replay.traces.measures.span_times import spans_by_rank, union_by_rank
 from tests.capture_builder import Span, spans_table
-from traces.measures.span_times import spans_by_rank, union_by_rank
 
 SPANS = spans_table(
     [

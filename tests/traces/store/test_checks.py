@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.store.operation_batches import read_row_groups
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import File, Op, Span, build_capture, read, write
 from tests.places import ROOT, SHARED
-from traces.errors import CaptureError
-from traces.store.operation_batches import read_row_groups
-from traces.store.reader import Capture, open_capture
 
 CONTRADICTORY = SHARED / "trials" / "repro" / "captures" / "cap-15726.capture"
 OPS, FILES, SPANS, HDF5 = "ops/part-0000000-0000.parquet", "files.parquet", "spans.parquet", "hdf5.parquet"
@@ -320,9 +320,9 @@ def test_a_flipped_bit_of_the_data_is_noticed(capture: Capture, part: str) -> No
 FLIPPING = """
 import random, struct, sys
 from pathlib import Path
-from traces.errors import CaptureError
-from traces.store.operation_batches import read_row_groups
-from traces.store.reader import open_capture
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.store.operation_batches import read_row_groups
+from dxt_replay.traces.store.reader import open_capture
 
 part = next(Path(sys.argv[1], "ops").glob("part-*"))
 sound = part.read_bytes()

@@ -14,11 +14,18 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from dxt_replay.traces.schema import (
+    DEPENDENCY_COLUMNS,
+    FILES_SCHEMA,
+    HDF5_SCHEMA,
+    OPS_SCHEMA,
+    SCHEMA_VERSION,
+    SPANS_SCHEMA,
+)
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.usage import USAGE_SCHEMA
 from tests.capture_builder import Op, Span, build_capture, read, write
 from tests.places import ROOT
-from traces.schema import DEPENDENCY_COLUMNS, FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SCHEMA_VERSION, SPANS_SCHEMA
-from traces.store.reader import Capture, open_capture
-from traces.store.usage import USAGE_SCHEMA
 
 VERSION_2 = Path(__file__).parent / "captures" / "version-2"
 """Written by the release before schema version 3: usage-0000000.parquet lies in ops/."""
@@ -125,7 +132,7 @@ def test_the_description_names_every_column(schema: pa.Schema) -> None:
 
 
 def test_the_description_knows_every_version_and_name() -> None:
-    from traces.schema import VOCABULARY
+    from dxt_replay.traces.schema import VOCABULARY
 
     text = (ROOT / "docs" / "capture-format.md").read_text(encoding="utf-8")
     assert all(f"| {version} |" in text for version in range(1, SCHEMA_VERSION + 1))

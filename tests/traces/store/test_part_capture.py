@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_merge.analysis.overlap import overlap
-from profiler_merge.analysis.summary import summarise
-from replay.fidelity.timing import step_error
-from replay.plan.lane_plan import compute_rows
-from replay.plan.pacing import Pace, Pacing
-from replay.plan.plan_row import GAP_ROW
+from dxt_replay.profiler_merge.analysis.overlap import overlap
+from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.replay.fidelity.timing import step_error
+from dxt_replay.replay.plan.lane_plan import compute_rows
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.plan_row import GAP_ROW
+from dxt_replay.traces.errors import CaptureError, UsageError
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.schema import NO_STEP, CaptureInfo, Job
+from dxt_replay.traces.store.part_capture import part_of, part_replayed
+from dxt_replay.traces.store.reader import Capture, open_capture
 from tests.capture_builder import Span, build_capture, read, spans_table, write
-from traces.errors import CaptureError, UsageError
-from traces.part import Part
-from traces.schema import NO_STEP, CaptureInfo, Job
-from traces.store.part_capture import part_of, part_replayed
-from traces.store.reader import Capture, open_capture
 
 
 def three_ranks(folder: Path) -> Capture:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from replay.twin.stage_plan import plan_stage
+from dxt_replay.replay.twin.stage_plan import plan_stage
+from dxt_replay.traces.errors import CaptureError, DxtReplayError, TargetError
+from dxt_replay.traces.output import check_output
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.writer import OpsWriter, begin_capture, write_files, write_spans
 from tests.capture_builder import build_capture, ops_table, read
 from tests.places import open_below
-from traces.errors import CaptureError, DxtReplayError, TargetError
-from traces.output import check_output
-from traces.store.reader import open_capture
-from traces.store.writer import OpsWriter, begin_capture, write_files, write_spans
 
 NOBODY = 65534
 

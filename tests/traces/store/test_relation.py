@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dxt_replay.traces.schema import CaptureInfo, Job, Source
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.relation import Relation, relation_of
 from tests.capture_builder import build_capture, read
-from traces.schema import CaptureInfo, Job, Source
-from traces.store.reader import Capture, open_capture
-from traces.store.relation import Relation, relation_of
 
 LOG = Source(name="job.darshan", sha256="ab" * 32, kind="darshan")
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
-from traces.errors import CaptureError, TargetError
-from traces.schema import (
+from dxt_replay.traces.errors import CaptureError, TargetError
+from dxt_replay.traces.schema import (
     FILES_SCHEMA,
     ORIGINS,
     CaptureInfo,
@@ -25,14 +24,15 @@ from traces.schema import (
     codes,
     table_from_columns,
 )
-from traces.store.reader import open_capture
-from traces.store.writer import (
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.store.writer import (
     ROW_GROUP_ROWS,
     OpsWriter,
     create_capture,
     write_capture_info,
     write_files,
 )
+from tests.capture_builder import File, Op, Span, build_capture, ops_table, read, write
 
 INT63 = st.integers(0, 2**62)
 PLACES = st.integers(0, 2**62 - 1)  # a file's size, the sum of two, is an int64 too

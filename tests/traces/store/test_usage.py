@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.schema import OPS
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.usage import USAGE_SCHEMA, UsageCounter
 from tests.capture_builder import Op, build_capture, ops_table
-from traces.errors import CaptureError
-from traces.schema import OPS
-from traces.store.reader import Capture, open_capture
-from traces.store.usage import USAGE_SCHEMA, UsageCounter
 
 ROWS = st.builds(
     Op,

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from dxt_replay.traces.errors import CaptureError, MissingDependencyError, UsageError, WorkerError
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.workers.workers import ALONE, OPERATIONS_PER_WORKER, Workers
 from tests.capture_builder import build_capture, read
 from tests.places import ROOT
-from traces.errors import CaptureError, MissingDependencyError, UsageError, WorkerError
-from traces.store.reader import Capture, open_capture
-from traces.workers.workers import ALONE, OPERATIONS_PER_WORKER, Workers
 
 PIECES = tuple(range(12))
 
@@ -169,7 +169,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from tests.traces.workers.test_workers import PIECES, write_for_ever
-from traces.workers.workers import Workers
+from dxt_replay.traces.workers.workers import Workers
 with Workers(2) as workers, workers.results(partial(write_for_ever, Path(sys.argv[1])), PIECES) as results:
     next(results)
 """

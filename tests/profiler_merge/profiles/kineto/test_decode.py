@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.profiles.kineto.chunks import EventChunks
-from profiler_merge.profiles.kineto.decode import read_profile
-from profiler_merge.profiles.kineto.names import cycles_of
-from profiler_merge.profiles.reading import read_profile as read_any
-from profiler_merge.profiles.spans import profile_spans
-from profiler_merge.recognise import find_profiles
+from dxt_replay.profiler_merge.profiles.kineto.chunks import EventChunks
+from dxt_replay.profiler_merge.profiles.kineto.decode import read_profile
+from dxt_replay.profiler_merge.profiles.kineto.names import cycles_of
+from dxt_replay.profiler_merge.profiles.reading import read_profile as read_any
+from dxt_replay.profiler_merge.profiles.spans import profile_spans
+from dxt_replay.profiler_merge.recognise import find_profiles
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.schema import SPAN_KINDS
 from tests import kineto_writer as writer
 from tests.kineto_writer import PID, START_NS, event
 from tests.places import CAPTURES, SHARED
-from traces.errors import ProfileError
-from traces.schema import SPAN_KINDS
 
 KINETO_FILES = sorted((SHARED / "other-sources" / "kineto").rglob("*.json.gz"))
 JANUARY_2021 = SHARED / "trials" / "repro3" / "sources" / "jan2021.worker0.pt.trace.json.gz"
@@ -94,7 +94,7 @@ def test_times_since_program_load_have_no_date(tmp_path):
 @given(st.integers(0, 7_889_238 * 10**9 - 1))
 def test_no_digit_of_a_time_is_lost(ns):
     text = f"{ns // 1000}.{ns % 1000:03}"
-    from profiler_merge.profiles.kineto.columns import exact_ns
+    from dxt_replay.profiler_merge.profiles.kineto.columns import exact_ns
 
     assert exact_ns(np.array([float(text)])).tolist() == [ns]
 

@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from profiler_merge.profiles.reading import read_profile
-from profiler_merge.profiles.spans import profile_spans
-from profiler_merge.recognise import find_profiles
+from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.profiles.spans import profile_spans
+from dxt_replay.profiler_merge.recognise import find_profiles
+from dxt_replay.traces.errors import ProfileError
+from dxt_replay.traces.schema import SPAN_KINDS
 from tests.places import SHARED
-from traces.errors import ProfileError
-from traces.schema import SPAN_KINDS
 
 SAMPLE = SHARED / "other-sources" / "tf-legacy"
 START_US = 1_596_659_864_545_103

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from profiler_merge.profiles.event_table import Profile
-from profiler_merge.profiles.xplane import compiled
-from profiler_merge.profiles.xplane.decode import read_profile
-from profiler_merge.profiles.xplane.wire_format import Decoder
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.xplane import compiled
+from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.profiler_merge.profiles.xplane.wire_format import Decoder
+from dxt_replay.traces.errors import ProfileError
 from tests import xplane_oracle
 from tests import xplane_writer as writer
 from tests.xplane_writer import Event, Line
-from traces.errors import ProfileError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.profiles.xplane.decode import find_profiles, read_profile
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles, read_profile
 from tests import xplane_writer as writer
 from tests.places import SHARED
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile
+from dxt_replay.traces.errors import ProfileError
 from tests import xplane_writer as writer
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
     COMPILED,
@@ -14,7 +15,6 @@ from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
     write_fixture,
 )
 from tests.xplane_writer import Event, Line
-from traces.errors import ProfileError
 
 
 @both_cores

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
+from dxt_replay.traces.errors import ProfileError
 from tests import xplane_writer as writer
 from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
     both_cores,
@@ -16,7 +17,6 @@ from tests.profiler_merge.profiles.xplane.profile_cores import (  # noqa: F401
     write_fixture,
 )
 from tests.xplane_writer import START_NS, Event, Line
-from traces.errors import ProfileError
 
 
 @both_cores
@@ -221,7 +221,7 @@ def test_find_profiles(tmp_path):
 def test_reading_imports_neither_tensorflow_nor_protobuf(write):
     path = write(small_profile())
     code = (
-        "import sys; from pathlib import Path; from profiler_merge.profiles.xplane.decode import read_profile\n"
+        "import sys; from pathlib import Path; from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile\n"
         f"read_profile(Path({str(path)!r}))\n"
         "print(sorted({'tensorflow', 'google', 'jax', 'xprof'} & {name.split('.')[0] for name in sys.modules}))"
     )
@@ -231,9 +231,9 @@ def test_reading_imports_neither_tensorflow_nor_protobuf(write):
 
 def test_without_the_compiled_core_a_profile_is_refused_with_the_way_to_install_it(write):
     code = (
-        "import sys; from pathlib import Path; sys.modules['profiler_merge.profiles.xplane._xplane'] = None\n"
-        "from profiler_merge.profiles.xplane.decode import read_profile\n"
-        "from traces.errors import MissingDependencyError\n"
+        "import sys; from pathlib import Path; sys.modules['dxt_replay.profiler_merge.profiles.xplane._xplane'] = None\n"
+        "from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile\n"
+        "from dxt_replay.traces.errors import MissingDependencyError\n"
         "try:\n"
         f"    read_profile(Path({str(write(small_profile()))!r}))\n"
         "except MissingDependencyError as error:\n"

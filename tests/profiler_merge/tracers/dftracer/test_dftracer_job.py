@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.schema import APIS, OPS, SPAN_KINDS, codes
+from dxt_replay.traces.store.reader import open_capture
 from tests.places import SHARED
-from traces.errors import LogError
-from traces.schema import APIS, OPS, SPAN_KINDS, codes
-from traces.store.reader import open_capture
 
 SAMPLES = SHARED / "other-sources" / "dftracer"
 T = 1_795_307_010_000_000

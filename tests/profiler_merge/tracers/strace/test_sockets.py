@@ -10,11 +10,11 @@ from socket import create_server
 
 import pytest
 
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.tracers.strace.sockets import Sockets
-from profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.tracers.strace.sockets import Sockets
+from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.traces.schema import Unseen
 from tests.replay.commands.test_record import can_strace
-from traces.schema import Unseen
 
 SENT = 3_000_000
 

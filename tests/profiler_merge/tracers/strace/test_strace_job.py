@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler_merge.merge import MergeOptions, merge
-from profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.profiler_merge.merge import MergeOptions, merge
+from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
+from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.file_rows import exact_paths
+from dxt_replay.traces.schema import OPS, codes
+from dxt_replay.traces.store.reader import open_capture
 from tests.places import SHARED
-from traces.errors import LogError
-from traces.file_rows import exact_paths
-from traces.schema import OPS, codes
-from traces.store.reader import open_capture
 
 SAMPLES = SHARED / "other-sources" / "strace"
 T = 1_795_306_000

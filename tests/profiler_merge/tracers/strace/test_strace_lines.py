@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler_merge.tracers.strace.strace_lines import LineReader, unescape
+from dxt_replay.profiler_merge.tracers.strace.strace_lines import LineReader, unescape
 
 T = 1_795_306_000
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from replay.engine.backends.base import Backend, FileSlot
-from replay.engine.backends.mpiio import CollectiveMpiioBackend, MpiFile, MpiioBackend
-from replay.engine.backends.null import NullBackend
-from replay.engine.backends.posix import PosixBackend, check_direct
-from replay.engine.backends.stdio import StdioBackend
+from dxt_replay.replay.engine.backends.base import Backend, FileSlot
+from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend, MpiFile, MpiioBackend
+from dxt_replay.replay.engine.backends.null import NullBackend
+from dxt_replay.replay.engine.backends.posix import PosixBackend, check_direct
+from dxt_replay.replay.engine.backends.stdio import StdioBackend
+from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
 from tests.contract import DATA, BackendContract, no_file_may_grow
-from traces.errors import ReplayError, TargetError, UsageError
 
 
 class TestPosix(BackendContract):

@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from profiler_merge.analysis.overview import Overview, overview
-from replay.show.page.html import report_page
+from dxt_replay.profiler_merge.analysis.overview import Overview, overview
+from dxt_replay.replay.show.page.html import report_page
+from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import File, Span, build_capture, read, write
-from traces.store.reader import Capture
 
 HOSTILE = (
     "/data/<img src=x onerror=window.hacked=1>.h5",

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from profiler_merge.analysis.overview import overview
-from profiler_merge.merge import merge
-from replay.fidelity.compare import compare
-from replay.regression.comparison import BASELINE
-from replay.regression.experiment_page import experiment_page
-from replay.show.page.data import lag_course
-from replay.show.page.html import report_page
+from dxt_replay.profiler_merge.analysis.overview import overview
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.regression.comparison import BASELINE
+from dxt_replay.replay.regression.experiment_page import experiment_page
+from dxt_replay.replay.show.page.data import lag_course
+from dxt_replay.replay.show.page.html import report_page
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.traces.units import MIB
 from tests.capture_builder import build_capture, read
 from tests.replay.regression.run_builder import pairs, result_of, run
 from tests.replay.show.page.pages import HOSTILE, SHOWN, page_of, training
-from traces.samples import sample
-from traces.store.reader import open_capture
-from traces.units import MIB
 
 REQUIRED = os.environ.get("DXT_REPLAY_REQUIRE_BROWSER") == "1"
 """As in CI: a browser that is missing is a failure."""

@@ -15,23 +15,23 @@ import numpy as np
 import pytest
 from plotly.graph_objects import Figure
 
-from profiler_merge.analysis.lane_bars import MOST_BARS as BARS
-from profiler_merge.analysis.overview import overview
-from profiler_merge.merge import merge
-from replay.fidelity.compare import compare
-from replay.show.page.data import lag_course, timeline_json
-from replay.show.page.figures import KIND_COLOURS, SAND
-from replay.show.page.html import TABLE_ROWS, report_page
-from replay.show.summary_sections import storage_cost
+from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS as BARS
+from dxt_replay.profiler_merge.analysis.overview import overview
+from dxt_replay.profiler_merge.merge import merge
+from dxt_replay.replay.fidelity.compare import compare
+from dxt_replay.replay.show.page.data import lag_course, timeline_json
+from dxt_replay.replay.show.page.figures import KIND_COLOURS, SAND
+from dxt_replay.replay.show.page.html import TABLE_ROWS, report_page
+from dxt_replay.replay.show.summary_sections import storage_cost
+from dxt_replay.traces.part import Part
+from dxt_replay.traces.samples import sample
+from dxt_replay.traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
+from dxt_replay.traces.store.part_capture import part_of
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
+from dxt_replay.traces.units import MIB
 from tests.capture_builder import File, Span, build_capture, files_table, read, spans_table
 from tests.replay.show.page.pages import HOSTILE, MS, SHOWN, Elements, carried, page_of, training
-from traces.part import Part
-from traces.samples import sample
-from traces.schema import OPS_SCHEMA, READ, CaptureInfo, Job, table_from_columns
-from traces.store.part_capture import part_of
-from traces.store.reader import Capture, open_capture
-from traces.store.writer import OpsWriter, create_capture, write_capture_info, write_files, write_spans
-from traces.units import MIB
 
 MOST_BYTES = 1_500_000
 SECTIONS = (
@@ -219,7 +219,7 @@ def test_a_page_of_nothing_is_small(tmp_path: Path) -> None:
 
 
 def test_the_bundle_is_the_one_that_its_sources_name() -> None:
-    folder = files("replay.show.page") / "vendor"
+    folder = files("dxt_replay.replay.show.page") / "vendor"
     listed = (folder / "SOURCES.md").read_text(encoding="utf-8")
     (bundle,) = [entry for entry in folder.iterdir() if entry.name.endswith(".js.gz")]
     assert f"`{bundle.name}`" in listed
