@@ -69,6 +69,7 @@ demo:  ## the main job on the bundled captures
 	dxt-replay demo
 
 clean:  ## remove what building left
-	rm -rf build dist *.egg-info replay/engine/_issue*.so replay/engine/_issue.c replay/causal/_lane_events*.so replay/causal/_lane_events.c replay/twin/_small_files*.so replay/twin/_small_files.c replay/simulation/_simulated_storage*.so replay/simulation/_simulated_storage.c profiler_merge/darshan/_overlap_lanes*.so profiler_merge/darshan/_overlap_lanes.c profiler_merge/profiles/xplane/_xplane*.so profiler_merge/profiles/xplane/_xplane.c
+	rm -rf build dist *.egg-info
+	find profiler_merge replay \( -name '_*.so' -o -name '_*.c' \) -delete
 
 .PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures survey-logs fuzz demo clean

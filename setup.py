@@ -1,4 +1,4 @@
-"""Declares the compiled cores, and `dxt_replay`, the name of the public interface; all else is in setup.cfg.
+"""Declares the compiled cores; all else is in setup.cfg. The folders of the tree are linked below `dxt_replay/`.
 
 The decoder of profiles has no other form: without a C compiler the installation fails. The others have a Python
 specification to fall back on; DXT_REPLAY_REQUIRE_COMPILED=1 (set in CI) makes its compilation necessary too.
@@ -18,8 +18,7 @@ def core(name: str, *, optional: bool) -> Extension:
 
 
 setup(
-    packages=[*find_packages(include=["traces*", "profiler_merge*", "replay*"]), "dxt_replay"],
-    package_dir={"dxt_replay": "replay/interface"},
+    packages=find_packages(include=["dxt_replay*"]),
     ext_modules=cythonize(
         [
             core("dxt_replay.replay.engine._issue", optional=LOOP_IS_OPTIONAL),

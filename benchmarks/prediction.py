@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.slowed_storage import CannotThrottleError, dxt_replay, run_in, throttled
+from benchmarks.slowed_storage import CannotThrottleError, run_command, run_in, throttled
 from benchmarks.training_application import READ_BYTES, Training
 
 APPLICATIONS = {
@@ -64,7 +64,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
         file.flush()
         os.fsync(file.fileno())
     cached = _train(training, data, capture, folder, cold=False)
-    dxt_replay("stage", str(capture), "--target", str(twin))
+    run_command("stage", str(capture), "--target", str(twin))
     replayed = {}
     # A group for each run: in a common one, a run would also get the rate that the one before left unused.
     with throttled(folder, rate) as procs:
@@ -72,7 +72,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
     for pace in PACES:
         output = str(folder / "replay.capture")
         with throttled(folder, rate) as procs:
-            printed = dxt_replay(
+            printed = run_command(
                 "run",
                 str(capture),
                 "--target",
@@ -86,7 +86,7 @@ def _row(name: str, training: Training, rate: int, folder: Path) -> dict[str, An
                 procs=procs,
             )
         replayed[pace] = json.loads(printed)["elapsed_s"]
-    dxt_replay("stage", str(capture), "--target", str(twin), "--remove")
+    run_command("stage", str(capture), "--target", str(twin), "--remove")
     return {
         "application": name,
         "bytes_per_s": rate,

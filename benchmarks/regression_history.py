@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.file_systems.measuring import generate
 from benchmarks.file_systems.mounted import Mounted, Storage, mounted, own_namespace
-from benchmarks.slowed_storage import dxt_replay, limited
+from benchmarks.slowed_storage import limited, run_command
 from dxt_replay.traces.samples import sample
 
 MB = 1_000_000
@@ -69,7 +69,7 @@ def measure(change: Change, capture: Path, scratch: Path, given: argparse.Namesp
             with _group(side, change.after if later else change.before) as procs:
                 verdicts.append(_session(change, capture, side.folder / "twin", records, night, given.runs, procs))
                 print(f"{change.name}, session {night + 1}: {verdicts[-1]}", file=sys.stderr, flush=True)
-    history = json.loads(dxt_replay("history", str(records), "--json"))["series"][0]
+    history = json.loads(run_command("history", str(records), "--json"))["series"][0]
     found = history["metrics"][history["primary"]]["changes"]
     earlier, later_ones = verdicts[1 : given.before], verdicts[given.before :]
     points = [one["at"] for one in found]
@@ -95,7 +95,7 @@ def _session(
     against = ("--against", str(records / "000.json")) if night else ()
     output = ("--record", str(records / f"{night:03d}.json"), "--json", "-q")
     words = ("regress", str(capture), str(twin), *against, *change.options, "--repeats", str(runs), *output)
-    return str(json.loads(dxt_replay(*words, procs=procs, statuses=(0, 1)))["verdict"])
+    return str(json.loads(run_command(*words, procs=procs, statuses=(0, 1)))["verdict"])
 
 
 def _group(side: Mounted, limits: Mapping[str, int]) -> AbstractContextManager[Path | None]:
@@ -146,7 +146,7 @@ def main() -> int:
 def _imagenet(scratch: Path) -> Path:
     job = sample("imagenet")
     profiles = [word for path in job.profiles for word in ("--profile", str(path))]
-    dxt_replay("merge", str(job.log), *profiles, "-o", str(scratch / "imagenet.capture"))
+    run_command("merge", str(job.log), *profiles, "-o", str(scratch / "imagenet.capture"))
     return scratch / "imagenet.capture"
 
 

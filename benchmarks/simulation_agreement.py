@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 import dxt_replay
-from benchmarks.slowed_storage import CannotThrottleError, delayed, dxt_replay, throttled
+from benchmarks.slowed_storage import CannotThrottleError, delayed, run_command, throttled
 
 BUNDLED = ("imagenet", "cosmictagger")
 BYTES_PER_S, REQUESTS_PER_S, DELAY_US = 10_000_000, 100, 5000
@@ -92,7 +92,7 @@ def measure(
         data = Path(scratch, "data")
         data.mkdir()
         for name, capture in merged.items():
-            dxt_replay("stage", str(capture), "--target", str(data / name))
+            run_command("stage", str(capture), "--target", str(data / name))
         for target in TARGETS:
             if targets and target.name not in targets:
                 continue
@@ -101,7 +101,7 @@ def measure(
                     model = Path(scratch, "measured.json")
                     with target.group(data) as procs:
                         options = ("-o", str(model), "--minutes", str(minutes), "--force", "-q")
-                        dxt_replay("calibrate", "--target", str(place), *options, procs=procs)
+                        run_command("calibrate", "--target", str(place), *options, procs=procs)
                     for name, capture in merged.items():
                         rows.append(_row(target, name, capture, place / name, model, data, repeats))
                         report(_line(rows[-1]))
@@ -135,7 +135,7 @@ def _row(target: Target, name: str, capture: Path, twin: Path, model: Path, data
         output = str(model.with_name("replay.capture"))
         with target.group(data) as procs:
             arguments = ("--target", str(twin), "-o", output, "--force", "--pace", "steps", "--cold", "--json")
-            printed = dxt_replay("run", str(capture), *arguments, procs=procs)
+            printed = run_command("run", str(capture), *arguments, procs=procs)
         replayed.append(json.loads(printed)["elapsed_s"])
     typical = median(replayed)
     return {

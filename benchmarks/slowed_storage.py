@@ -30,7 +30,7 @@ class CannotThrottleError(Exception):
     """The storage of this machine cannot be throttled."""
 
 
-def dxt_replay(*arguments: str, procs: Path | None = None, statuses: Collection[int] = (0,)) -> str:
+def run_command(*arguments: str, procs: Path | None = None, statuses: Collection[int] = (0,)) -> str:
     """What the command prints; `procs` and `statuses` as in `run_in`."""
     return run_in([sys.executable, "-m", "dxt_replay.replay.commands.main", *arguments], procs, statuses)
 

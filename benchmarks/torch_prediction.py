@@ -28,7 +28,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from benchmarks.slowed_storage import CannotThrottleError, dxt_replay, run_in, throttled
+from benchmarks.slowed_storage import CannotThrottleError, run_command, run_in, throttled
 from benchmarks.torch_application import TorchTraining
 from dxt_replay.traces.store.reader import open_capture
 
@@ -65,7 +65,7 @@ class _Jobs:
         self._training.write(data)
         seconds = self.train(data)
         logs, profile = str(self._folder / "logs"), str(self._folder / "output" / "profile")
-        dxt_replay("merge", logs, "--profile", profile, "-o", str(self.capture))
+        run_command("merge", logs, "--profile", profile, "-o", str(self.capture))
         return seconds
 
     def train(self, data: Path, procs: Path | None = None) -> float:
@@ -103,7 +103,7 @@ class _Jobs:
         """Replay the capture on cold data in `slow`; seconds from the first step's begin to the last one's end."""
         output = self._folder / "replay.capture"
         options = ("--pace", "steps", "--cold", "--force", "--json", "-o", str(output))
-        dxt_replay("run", str(self.capture), "--target", str(slow / "twin"), *options, procs=procs)
+        run_command("run", str(self.capture), "--target", str(slow / "twin"), *options, procs=procs)
         spans = open_capture(output).spans
         steps = spans.filter(pc.equal(spans["kind"], "step"))
         return float(pc.max(steps["end_ns"]).as_py() - pc.min(steps["start_ns"]).as_py()) / 1e9
@@ -129,7 +129,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _row(jobs: _Jobs, slow: Path, rate: int | None, repeat: int) -> dict[str, Any]:
-    dxt_replay("stage", str(jobs.capture), "--target", str(slow / "twin"))
+    run_command("stage", str(jobs.capture), "--target", str(slow / "twin"))
     truths: list[float] = []
     replays: list[float] = []
     for _ in range(repeat):

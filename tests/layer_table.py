@@ -217,15 +217,11 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["replay.interface"] = {*MAY_IMPORT, "replay.interface"}
 MAY_IMPORT["replay.commands"] = {*MAY_IMPORT, "replay.commands"}
-MAY_IMPORT["replay.interface.start"] = {"replay.interface.start", "replay.interface", "replay.commands", "traces"}
 """Folder -> folders that it may import; a module belongs to the longest name that fits. The commands are thin faces of
 the interface, which may import all below; nobody but the start of the program imports a command."""
 
 ALL = {"replay.interface", "replay.commands"}
 """Folders that may import more than they use today."""
-
-TWO_NAMES = {"replay.interface", "replay.interface.start"}
-"""Modules that are also imported as `dxt_replay`, before it is known whose package `replay` is."""
 
 FOUNDATIONS = {
     "traces.errors": set(),

@@ -26,7 +26,6 @@ from tests.layer_table import (
     LIGHT_HOMES,
     MAY_IMPORT,
     PURE,
-    TWO_NAMES,
 )
 from tests.places import ROOT
 
@@ -52,6 +51,11 @@ SOURCES = {
 }
 
 
+def short_name(module: str) -> str:
+    """A module's name as in the tables, below `dxt_replay`, which by itself is the public interface."""
+    return "replay.interface" if module == "dxt_replay" else module.removeprefix("dxt_replay.")
+
+
 def imports_of(module: str) -> list[Import]:
     tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
     return list(_imports(module, tree, inside_function=False))
@@ -65,11 +69,10 @@ def _imports(module: str, node: ast.AST, *, inside_function: bool) -> Iterator[I
             continue
         if isinstance(child, ast.Import):
             for alias in child.names:
-                yield Import(module, alias.name, child.lineno, inside_function)
+                yield Import(module, short_name(alias.name), child.lineno, inside_function)
         elif isinstance(child, ast.ImportFrom):
-            relative = child.level == 1 and module in TWO_NAMES
-            assert relative or not child.level, f"{module}:{child.lineno}: name the package, no relative imports"
-            package = f"dxt_replay.replay.interface.{child.module}" if relative else str(child.module)
+            assert not child.level, f"{module}:{child.lineno}: name the package, no relative imports"
+            package = short_name(str(child.module))
             for alias in child.names:
                 submodule = f"{package}.{alias.name}"
                 name = submodule if submodule in SOURCES else package
@@ -93,17 +96,15 @@ def part_of(module: str) -> str:
 
 def test_the_sources_are_found() -> None:
     assert {
-        "dxt_replay.traces.schema",
-        "dxt_replay.profiler_merge.merge",
-        "dxt_replay.replay.fidelity.compare",
-        "dxt_replay.replay.commands.main",
+        "traces.schema",
+        "profiler_merge.merge",
+        "replay.fidelity.compare",
+        "replay.commands.main",
     } <= SOURCES.keys()
+    assert any(found.name == "traces.store.reader" for found in IMPORTS["replay.fidelity.compare"])
     assert any(
-        found.name == "dxt_replay.traces.store.reader" for found in IMPORTS["dxt_replay.replay.fidelity.compare"]
-    )
-    assert any(
-        found.name == "dxt_replay.replay.fidelity.compare" and found.inside_function
-        for found in IMPORTS["dxt_replay.replay.interface.comparisons"]
+        found.name == "replay.fidelity.compare" and found.inside_function
+        for found in IMPORTS["replay.interface.comparisons"]
     )
 
 
@@ -165,7 +166,7 @@ def test_other_packages_are_known() -> None:
     """Whatever is neither the project, the standard library, NumPy, Arrow, click nor heavy is a new dependency."""
     known = EVERYWHERE | HOMES.keys() | sys.stdlib_module_names
     for module, imports in IMPORTS.items():
-        allowed = known | (COMMAND_LINE if part_of(module) == "dxt_replay.replay.commands" else set())
+        allowed = known | (COMMAND_LINE if part_of(module) == "replay.commands" else set())
         allowed |= LIGHT_HOMES.get(module, set())
         strangers = [str(found) for found in imports if not own(found) and found.name.split(".")[0] not in allowed]
         assert not strangers
@@ -181,16 +182,16 @@ def test_commands_import_only_click_to_be_listed() -> None:
     """What a command module imports itself is paid by every `--help`; the rest belongs into the function."""
     light = {
         "click",
-        "dxt_replay.traces.errors",
-        "dxt_replay.traces.version",
-        "dxt_replay.replay.commands.shared_options",
-        "dxt_replay.replay.commands.replay_options",
-        "dxt_replay.replay.commands.session",
+        "traces.errors",
+        "traces.version",
+        "replay.commands.shared_options",
+        "replay.commands.replay_options",
+        "replay.commands.session",
     }
     wrong = [
         str(found)
         for module, imports in IMPORTS.items()
-        if module.startswith("dxt_replay.replay.commands.") and module != "dxt_replay.replay.commands.progress"
+        if module.startswith("replay.commands.") and module != "replay.commands.progress"
         for found in imports
         if not found.inside_function
         and found.name not in light
@@ -200,8 +201,9 @@ def test_commands_import_only_click_to_be_listed() -> None:
 
 
 def modules_after(program: str) -> set[str]:
-    """Top-level names in sys.modules after a program has run in a fresh interpreter."""
-    report = "; import sys; print(' '.join(sorted({name.split('.')[0] for name in sys.modules})), file=sys.stderr)"
+    """Top-level names in sys.modules, and our own packages, after a program has run in a fresh interpreter."""
+    names = "{name.removeprefix('dxt_replay.').split('.')[0] for name in sys.modules}"
+    report = f"; import sys; print(' '.join(sorted({names})), file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", program + report], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -218,6 +220,6 @@ def test_help_imports_nothing_heavy() -> None:
 def test_importing_every_module_imports_nothing_heavy() -> None:
     """Without a compiled core or an optional package installed, every module can still be imported."""
     names = [name for name in sorted(SOURCES) if not name.endswith(("_child", ".compiled"))]
-    loaded = modules_after(f"import importlib; [importlib.import_module(name) for name in {names!r}]")
+    loaded = modules_after(f"import importlib; [importlib.import_module(f'dxt_replay.{{name}}') for name in {names!r}]")
     assert "numpy" in loaded
     assert not loaded & HOMES.keys()

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.file_systems.changes import Change
 from benchmarks.file_systems.mounted import Mounted, Storage, mounted
-from benchmarks.slowed_storage import dxt_replay, limited, run_in
+from benchmarks.slowed_storage import limited, run_command, run_in
 from dxt_replay.replay.regression.comparison import BASELINE
 from dxt_replay.replay.regression.experiment import schedule
 from dxt_replay.replay.regression.interval_verdict import Rule, judge
@@ -33,7 +33,7 @@ def generate(scratch: Path) -> dict[str, Path]:
     for name in WORKLOADS:
         description = Path(__file__).with_name("workloads") / f"{name}.yaml"
         captures[name] = scratch / f"{name}.capture"
-        dxt_replay("generate", str(description), "--ranks", "1", "-o", str(captures[name]))
+        run_command("generate", str(description), "--ranks", "1", "-o", str(captures[name]))
     return captures
 
 
@@ -78,7 +78,7 @@ def regress(capture: Path, baseline: Path, candidate: Path, pairs: int, procs: P
     """The verdict of `dxt-replay regress` on the metric that decides, and what it rests on."""
     begin = time.monotonic()
     sides = ("--baseline", str(baseline), "--candidate", str(candidate))
-    printed = dxt_replay(
+    printed = run_command(
         "regress", str(capture), *sides, "--repeats", str(pairs), "--json", "-q", procs=procs, statuses=(0, 1)
     )
     result = json.loads(printed)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from benchmarks.pipelines.job import PIPELINES
 from benchmarks.pipelines.storages import Storage, drop_pages
-from benchmarks.slowed_storage import dxt_replay, run_in
+from benchmarks.slowed_storage import run_command, run_in
 from dxt_replay.traces.store.reader import open_capture
 
 JOB = Path(__file__).with_name("job.py")
@@ -55,7 +55,7 @@ class Pipeline:
         capture = self.capture(place.storage.name)
         with self._cold_data(place) as (data, procs):
             options = ("-o", str(capture), "--force", *self._tracer, "--", *self._command(place, data), "--recording")
-            return _result(dxt_replay("record", *options, procs=procs))
+            return _result(run_command("record", *options, procs=procs))
 
     def capture(self, storage: str) -> Path:
         """Its recording on a storage."""
@@ -63,7 +63,7 @@ class Pipeline:
 
     def opinion(self, storage: str) -> dict[str, Any]:
         """What `summary` says of storage in the recording: `limit_pct`, or None and a `reason`."""
-        summary = json.loads(dxt_replay("summary", str(self.capture(storage)), "--json"))
+        summary = json.loads(run_command("summary", str(self.capture(storage)), "--json"))
         limit = summary.get("storage_limit") or {}
         return {"limit_pct": limit.get("limit_pct"), "reason": limit.get("reason")}
 
@@ -71,10 +71,10 @@ class Pipeline:
         """Seconds from the first step's begin to the last one's end in a replay with the pace `steps`."""
         twin, output = f"twin-{recorded_on}", self._folder / "replay.capture"
         if not (place.base / twin).exists():
-            dxt_replay("stage", str(self.capture(recorded_on)), "--target", str(place.base / twin))
+            run_command("stage", str(self.capture(recorded_on)), "--target", str(place.base / twin))
         with place.cold(twin) as (target, procs):
             options = ("--target", str(target), "-o", str(output), "--pace", "steps", "--cold", "--force", "--json")
-            dxt_replay("run", str(self.capture(recorded_on)), *options, procs=procs)
+            run_command("run", str(self.capture(recorded_on)), *options, procs=procs)
         spans = open_capture(output).spans
         steps = spans.filter(pc.equal(spans["kind"], "step"))
         if not len(steps):
@@ -84,7 +84,7 @@ class Pipeline:
     def simulate(self, recorded_on: str, model: Path) -> dict[str, Any]:
         """Seconds of the training loop on a calibrated storage, and their interval."""
         return simulated_loop(
-            json.loads(dxt_replay("simulate", str(self.capture(recorded_on)), "--storage", str(model), "--json"))
+            json.loads(run_command("simulate", str(self.capture(recorded_on)), "--storage", str(model), "--json"))
         )
 
     def remove_twins(self, base: Path) -> None:
@@ -116,7 +116,7 @@ def calibrate(place: Place, model: Path, minutes: float) -> None:
     """Measure a storage, for `Pipeline.simulate`."""
     with place.storage.group(place.base) as procs:
         options = ("-o", str(model), "--minutes", str(minutes), "--force", "-q")
-        dxt_replay("calibrate", "--target", str(place.shown), *options, procs=procs)
+        run_command("calibrate", "--target", str(place.shown), *options, procs=procs)
 
 
 def find_tracer(library: str | None, scratch: Path) -> tuple[tuple[str, ...], str]:
@@ -124,7 +124,7 @@ def find_tracer(library: str | None, scratch: Path) -> tuple[tuple[str, ...], st
     darshan = ("--library", library) if library else ()
     probe = [sys.executable, "-c", f"open({str(JOB)!r}).read()"]
     try:
-        dxt_replay("record", "-o", str(scratch / "probe.capture"), "--force", *darshan, "--", *probe)
+        run_command("record", "-o", str(scratch / "probe.capture"), "--force", *darshan, "--", *probe)
     except RuntimeError as error:
         why = last_line(error).rpartition("error: ")[2]
         return ("--with", "strace"), f"strace, because Darshan cannot be used: {why}"

@@ -140,7 +140,8 @@ def test_ranks_of_several_processes_meet(tmp_path: Path, one_node_each: bool) ->
     source = source_of(tmp_path, dataclasses.replace(SMALL, ranks=3))
     program = (
         "import sys\nfrom dxt_replay.replay.ranks import mpi_world\nfrom pathlib import Path\n"
-        "from tests.replay.causal.test_paced_ranks import options\nfrom dxt_replay.replay.run.runner import run_replay\n"
+        "from tests.replay.causal.test_paced_ranks import options\n"
+        "from dxt_replay.replay.run.runner import run_replay\n"
         "from dxt_replay.traces.store.reader import open_capture\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "class World(mpi_world.MpiWorld):\n"

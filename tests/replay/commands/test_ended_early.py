@@ -54,7 +54,7 @@ def test_a_merge_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Sig
 
 JOINT_PROGRAM = """
 import os, signal, sys
-from dxt_replay import main
+from dxt_replay.__main__ import main
 from tests.auditing import before
 
 def interrupted(path):

@@ -222,7 +222,8 @@ def test_a_merge_that_fails_says_how_to_repeat_it(library, work, capfd) -> None:
 
 
 def test_nothing_with_threads_is_imported_before_the_signals_are_held() -> None:
-    program = "import sys, dxt_replay.replay.commands.record, dxt_replay.replay.interface.recordings, dxt_replay.profiler_merge.recorder.job\n"
+    program = "import sys, dxt_replay.replay.commands.record, dxt_replay.replay.interface.recordings\n"
+    program += "import dxt_replay.profiler_merge.recorder.job\n"
     program += "print({'numpy', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
@@ -232,7 +233,8 @@ def test_ctrl_c_leaves_what_was_recorded(library, work) -> None:
     """Darshan's own end of a process is never reached: Python ends itself by the signal."""
     with subprocess.Popen(
         ["env", "--default-signal=INT",
-         PYTHON, "-m", "dxt_replay.replay.commands.main", "record", "--library", str(library), "-o", str(work / "c.capture"), "--",
+         PYTHON, "-m", "dxt_replay.replay.commands.main", "record", "--library", str(library),
+         "-o", str(work / "c.capture"), "--",
          PYTHON, "-c", "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)"],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip

@@ -10,6 +10,8 @@ from itertools import count
 
 import pytest
 
+from dxt_replay.replay.engine import clock, issue
+
 
 class LanesClock:
     """Virtual time for lanes in threads of their own, of which one runs at a time.
@@ -83,7 +85,7 @@ def without_spinning() -> Iterator[None]:
     """Python lanes sleep to the very end of a wait: on a clock that stands still while they run they would spin for
     ever. They look at a counter whenever it has changed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay.engine.clock, "WINDOW_NS", 0)
-        patch.setattr(replay.engine.issue, "WINDOW_NS", 0)
-        patch.setattr(replay.engine.issue, "COUNTER_POLL_NS", 0)
+        patch.setattr(clock, "WINDOW_NS", 0)
+        patch.setattr(issue, "WINDOW_NS", 0)
+        patch.setattr(issue, "COUNTER_POLL_NS", 0)
         yield

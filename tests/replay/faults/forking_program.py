@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from dxt_replay.replay.commands.main import COMMANDS
+from dxt_replay.replay.commands import main
 
 LATE = 124
 """Status of a command that was ended because it took too long, as of timeout(1)."""
@@ -35,7 +35,7 @@ def run(case: dict[str, Any]) -> None:
     ctypes.CDLL(None).inject_faults(case["rules"].encode())
     status = 70
     try:
-        status = replay.commands.main.main(case["arguments"])
+        status = main.main(case["arguments"])
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -72,7 +72,7 @@ WARM = (
     "dxt_replay.replay.run.runner",
     "dxt_replay.replay.show.terminal",
     "dxt_replay.replay.twin.stage",
-    *(f"dxt_replay.replay.commands.{name}" for name in COMMANDS),
+    *(f"dxt_replay.replay.commands.{name}" for name in main.COMMANDS),
 )
 """Imported before the forks."""
 

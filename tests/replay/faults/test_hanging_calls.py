@@ -117,7 +117,7 @@ def test_a_process_that_hangs_or_never_comes_ends_all(
     rule = str(Rule(call="read", action="stall", number=FOR_EVER_MS, path="data/a.bin", skip=3, count=1))
     source = f"""
 import os, signal, sys
-from dxt_replay import main
+from dxt_replay.__main__ import main
 from tests.auditing import before
 def stop(path):
     {program or "pass"}

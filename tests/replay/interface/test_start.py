@@ -13,7 +13,7 @@ from tests.places import ROOT
 
 PROGRAM = """
 import sys
-from dxt_replay import main
+from dxt_replay.__main__ import main
 status = main()
 print(*sorted({"pandas", "plotly", "h5py", "mpi4py"} & sys.modules.keys()), file=sys.stderr)
 sys.exit(status)

@@ -221,7 +221,8 @@ def test_find_profiles(tmp_path):
 def test_reading_imports_neither_tensorflow_nor_protobuf(write):
     path = write(small_profile())
     code = (
-        "import sys; from pathlib import Path; from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile\n"
+        "import sys; from pathlib import Path\n"
+        "from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile\n"
         f"read_profile(Path({str(path)!r}))\n"
         "print(sorted({'tensorflow', 'google', 'jax', 'xprof'} & {name.split('.')[0] for name in sys.modules}))"
     )
@@ -231,7 +232,8 @@ def test_reading_imports_neither_tensorflow_nor_protobuf(write):
 
 def test_without_the_compiled_core_a_profile_is_refused_with_the_way_to_install_it(write):
     code = (
-        "import sys; from pathlib import Path; sys.modules['dxt_replay.profiler_merge.profiles.xplane._xplane'] = None\n"
+        "import sys; from pathlib import Path\n"
+        "sys.modules['dxt_replay.profiler_merge.profiles.xplane._xplane'] = None\n"
         "from dxt_replay.profiler_merge.profiles.xplane.decode import read_profile\n"
         "from dxt_replay.traces.errors import MissingDependencyError\n"
         "try:\n"

@@ -1,11 +1,9 @@
-"""Where the program `dxt-replay` begins: under a name of its own, so that it can name a package that is in the way."""
+"""Where the program `dxt-replay` begins (also `python -m dxt_replay`): what must be set before anything is imported."""
 
 from __future__ import annotations
 
 import signal
 import sys
-
-from .packages import ForeignPackageError, check_packages  # relative: `replay` may be another project's
 
 JOINT_COMMANDS = {"run", "regress"}
 """Commands that several processes of an MPI job run together. Python's own answer to Ctrl-C, an exception, would end
@@ -16,12 +14,7 @@ def main() -> int:
     """The command line of this process; returns its exit status."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in JOINT_COMMANDS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `replay.commands.processes` undoes it
-    try:
-        check_packages()
-    except ForeignPackageError as error:
-        sys.stderr.write(f"dxt-replay: error: {error}\n")
-        return 2
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `dxt_replay.replay.commands.processes` undoes it
     from dxt_replay.replay.commands.privileges import RUNS_JOBS, drop_capabilities
 
     if command != RUNS_JOBS:

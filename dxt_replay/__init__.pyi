@@ -1,0 +1,151 @@
+"""The public names: what a type checker reads, and what `__init__.py` imports when a name is first used."""
+
+from .profiler_merge.analysis.finding import Finding
+from .profiler_merge.analysis.named_tables import Views
+from .profiler_merge.analysis.summary import Summary
+from .profiler_merge.analysis.timeline import Timeline
+from .profiler_merge.anchor import anchor
+from .profiler_merge.export.exported import Exported
+from .profiler_merge.merge import MergeResult
+from .profiler_merge.recording import keras_recording, lightning_recording, recording
+from .profiler_merge.workloads.listing import ListedWorkload
+from .replay.archive.catalogue import Catalogue
+from .replay.archive.merge_each import MergedArchive
+from .replay.calibration.calibration import Calibration
+from .replay.causal.storage_limit import NoStorageLimitError, StorageLimit
+from .replay.fidelity.compare import Comparison
+from .replay.fidelity.noise_floor import NoiseFloor
+from .replay.fidelity.workload_verdict import Thresholds
+from .replay.history.history import History
+from .replay.interface.analyses import TABLES, findings, storage_limit, summary, table, tables, timeline
+from .replay.interface.anonymizing import anonymize
+from .replay.interface.archives import catalogue, merge_each
+from .replay.interface.calibrations import calibrate
+from .replay.interface.captures import open_capture, part
+from .replay.interface.charts import FIGURES, figure
+from .replay.interface.comparisons import compare, noise_floor, regress
+from .replay.interface.descriptions import FittedWorkload, fit
+from .replay.interface.exports import FORMATS, Report, export, report
+from .replay.interface.generating import GeneratedCapture, generate, workloads
+from .replay.interface.histories import history
+from .replay.interface.merging import merge
+from .replay.interface.recordings import Recorded, record
+from .replay.interface.replays import RunChoices, Staged, explain, run, run_repeatedly, stage, unstage
+from .replay.interface.simulations import Simulated, simulate
+from .replay.interface.transforming import transform
+from .replay.interface.verifying import verify
+from .replay.interface.witnessing import compare_log, is_replay_log
+from .replay.regression.comparison import Regression
+from .replay.run.repeat import Repeats
+from .replay.run.result import RunResult
+from .replay.sharing.anonymous_capture import Anonymized
+from .replay.transform.rewrite import Transformed
+from .replay.verifying.checked import Verified
+from .replay.witness.counted_comparison import CountedComparison
+from .traces.errors import (
+    AlignmentError,
+    CaptureError,
+    DxtReplayError,
+    LogError,
+    MissingDependencyError,
+    ProfileError,
+    RecordingError,
+    ReplayError,
+    TargetError,
+    UsageError,
+    WorkerError,
+)
+from .traces.samples import Sample, sample
+from .traces.store.reader import Capture
+from .traces.version import VERSION
+from .traces.workers.workers import Workers
+
+__all__ = [
+    "FIGURES",
+    "FORMATS",
+    "TABLES",
+    "VERSION",
+    "AlignmentError",
+    "Anonymized",
+    "Calibration",
+    "Capture",
+    "CaptureError",
+    "Catalogue",
+    "Comparison",
+    "CountedComparison",
+    "DxtReplayError",
+    "Exported",
+    "Finding",
+    "FittedWorkload",
+    "GeneratedCapture",
+    "History",
+    "ListedWorkload",
+    "LogError",
+    "MergeResult",
+    "MergedArchive",
+    "MissingDependencyError",
+    "NoStorageLimitError",
+    "NoiseFloor",
+    "ProfileError",
+    "Recorded",
+    "RecordingError",
+    "Regression",
+    "Repeats",
+    "ReplayError",
+    "Report",
+    "RunChoices",
+    "RunResult",
+    "Sample",
+    "Simulated",
+    "Staged",
+    "StorageLimit",
+    "Summary",
+    "TargetError",
+    "Thresholds",
+    "Timeline",
+    "Transformed",
+    "UsageError",
+    "Verified",
+    "Views",
+    "WorkerError",
+    "Workers",
+    "anchor",
+    "anonymize",
+    "calibrate",
+    "catalogue",
+    "compare",
+    "compare_log",
+    "explain",
+    "export",
+    "figure",
+    "findings",
+    "fit",
+    "generate",
+    "history",
+    "is_replay_log",
+    "keras_recording",
+    "lightning_recording",
+    "merge",
+    "merge_each",
+    "noise_floor",
+    "open_capture",
+    "part",
+    "record",
+    "recording",
+    "regress",
+    "report",
+    "run",
+    "run_repeatedly",
+    "sample",
+    "simulate",
+    "stage",
+    "storage_limit",
+    "summary",
+    "table",
+    "tables",
+    "timeline",
+    "transform",
+    "unstage",
+    "verify",
+    "workloads",
+]
