@@ -19,7 +19,8 @@ from dxt_replay.traces.file_rows import STANDARD_STREAMS, without_dots
 from dxt_replay.traces.recorder_files import is_recorder_file
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA, FORMATS, Coverage, table_from_columns
 from dxt_replay.traces.text import listed
-from dxt_replay.traces.units import format_bytes, format_counted
+from dxt_replay.traces.units import format_counted
+from dxt_replay.traces.unseen import StreamTotals
 
 _FORMAT_RULES = {
     "checkpoint": r"\.ckpt|ckpt[-_/]|checkpoint|\.tempstate|\.data-\d+-of-\d+|-of-\d+\.(data|index)|\.index$",
@@ -65,8 +66,6 @@ _LAST_BYTE = {
 
 
 _STREAMS = [name.encode() for name in STANDARD_STREAMS]
-_MANY_OPERATIONS, _MANY_BYTES = 10_000, 1 << 20
-"""From here on what standard streams moved is worth a warning: nearly every program prints something."""
 
 
 def classify(path: str) -> int:
@@ -106,12 +105,12 @@ class FileTable:
 
     logs: Sequence[DarshanLog]
     excluded: Collection[int] = ()
+    streams: StreamTotals = field(default_factory=StreamTotals)
     _ids: dict[int, int] = field(default_factory=dict)
     _sizes: list[int] = field(default_factory=list)
     _traced: dict[tuple[int, int], _Traced] = field(default_factory=dict)
     _new_names: dict[int, bytes] = field(default_factory=dict)
     _same: dict[int, int] = field(default_factory=dict)
-    _streams: _Traced = field(default_factory=_Traced)
     _offsets: dict[int, dict[int, int]] = field(default_factory=lambda: {REPAIRED: {}, SUSPECT: {}})
 
     def known(self) -> KnownFiles:
@@ -132,20 +131,9 @@ class FileTable:
             return
         streams = [record for record in self.excluded if log.names.get(record) in _STREAMS]
         mine = np.isin(records.record_ids, np.array(streams, dtype=np.uint64))
-        for names, attribute in ((("READS", "WRITES"), "operations"), (("BYTES_READ", "BYTES_WRITTEN"), "bytes")):
-            found = sum(int(np.maximum(records.counters[f"{module}_{name}"][mine], 0).sum()) for name in names)
-            setattr(self._streams, attribute, getattr(self._streams, attribute) + found)
-
-    def stream_warnings(self) -> list[str]:
-        """A warning where standard streams moved much: it is in no figure of the capture."""
-        found = self._streams
-        if found.operations < _MANY_OPERATIONS and found.bytes < _MANY_BYTES:
-            return []
-        return [
-            f"left out, as a pipe or a terminal is no storage: {format_counted(found.operations, 'operation')} on "
-            f"standard input, output and error ({format_bytes(found.bytes)}). Where a file was redirected to them, its "
-            "I/O is not in the capture: let the program open it"
-        ]
+        for names in (("READS", "BYTES_READ"), ("WRITES", "BYTES_WRITTEN")):
+            counted = (np.maximum(records.counters[f"{module}_{name}"][mine], 0).sum() for name in names)
+            self.streams.add(*map(int, counted))
 
     def add(self, notes: FileNotes) -> dict[int, int]:
         """Add what was noted of the next ranks' files. Returns the number of each that has one of the notes' own."""

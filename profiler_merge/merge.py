@@ -309,7 +309,7 @@ class _Merger:
         if self._options.skip_damaged:
             refuse_rubbish(self._job, coverage, table)
         self._warnings += self._files.offset_warnings(table["path"].to_pylist())
-        self._warnings += self._files.stream_warnings()
+        self._warnings += self._files.streams.warnings()
         unseen = all_unseen(watched([log.path for log in logs]), mapped_files(table))
         counted = sum(pc.sum(table[name]).as_py() or 0 for name in COUNTERS if name.startswith(_MOVED))
         self._warnings += unseen_warnings(unseen)

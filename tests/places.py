@@ -1,12 +1,26 @@
-"""Where the tests find the checkout, and the recorded data that lie beside it on some machines."""
+"""Where the tests find the checkout, small recordings in it, and whole ones that lie beside it on some machines."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 CAPTURES = SHARED / "captures"
+SMALL = ROOT / "tests" / "data"
+
+
+def recorded(path: str) -> Path:
+    """A recording beside the checkout, else what the checkout has of it; without either the test is skipped."""
+    found = next((root / path for root in (SHARED, SMALL) if (root / path).exists()), None)
+    return pytest.skip(f"{path} is neither here nor beside the checkout") if found is None else found
+
+
+def recordings(pattern: str) -> list[Path]:
+    """The recordings of a glob pattern beside the checkout, else those in it, sorted."""
+    return sorted(SHARED.glob(pattern)) or sorted(SMALL.glob(pattern))
 
 
 def open_below(directory: Path) -> list[str]:

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,33 @@ MEMORY = "/dev/shm/"
 
 _FOLDERS_ABOVE = 6
 """A log may lie in folders year/month/day below that of its rank, which is in that of the logs."""
+
+
+_MANY_OPERATIONS, _MANY_BYTES = 10_000, 1 << 20
+"""From here on what standard streams moved is worth a warning: nearly every program prints something."""
+
+
+@dataclass(slots=True)
+class StreamTotals:
+    """Reads and writes of standard streams, which are in no figure of a capture: how many, and their bytes."""
+
+    operations: int = 0
+    bytes: int = 0
+
+    def add(self, operations: int, moved: int) -> None:
+        """Add operations that moved so many bytes together."""
+        self.operations += operations
+        self.bytes += moved
+
+    def warnings(self) -> list[str]:
+        """A warning where they moved much."""
+        if self.operations < _MANY_OPERATIONS and self.bytes < _MANY_BYTES:
+            return []
+        return [
+            f"left out, as a pipe or a terminal is no storage: {format_counted(self.operations, 'operation')} on "
+            f"standard input, output and error ({format_bytes(self.bytes)}). Where a file was redirected to them, its "
+            "I/O is not in the capture: let the program open it"
+        ]
 
 
 def recording_of(log: Path) -> Path | None:

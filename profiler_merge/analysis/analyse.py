@@ -21,13 +21,17 @@ from dxt_replay.traces.workers.workers import ALONE, Workers
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
-    """The results of `summarise`, `request_sizes`, `overlap`, `patterns` and `setting_of` for one capture."""
+    """The results of `summarise`, `request_sizes`, `overlap`, `patterns` and `setting_of` for one capture.
+
+    saved_s: what infinitely fast storage would save the training by its causal model; None where that is not known.
+    """
 
     summary: Summary
     sizes: RequestSizes
     overlap: Overlap
     patterns: Patterns
     setting: Setting
+    saved_s: float | None = None
 
 
 def analyse(
@@ -37,8 +41,9 @@ def analyse(
     durations: DurationRule = recorded_durations,
     on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
+    saved_s: float | None = None,
 ) -> Analysis:
-    """Everything but the timeline, whose bins have to be chosen. Arguments as of `summarise`.
+    """Everything but the timeline, whose bins have to be chosen. Arguments as of `summarise`, `saved_s` of `Analysis`.
 
     Raises: CaptureError when the capture is damaged.
     """
@@ -53,6 +58,7 @@ def analyse(
         overlap=overlap,
         patterns=found.patterns.patterns(),
         setting=setting_of(capture),
+        saved_s=saved_s,
     )
 
 

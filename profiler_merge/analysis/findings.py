@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 
@@ -9,8 +10,10 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis import findings_benchmark, findings_compute, findings_storage
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
-from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding
+from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding, Stake
+from dxt_replay.profiler_merge.analysis.findings_compute import LOOP, MOSTLY_STORAGE_PCT
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import NS_PER_S, format_duration
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 CODES = (
@@ -33,16 +36,53 @@ SCHEMA = pa.schema(
 """One row per finding; `values` is a JSON object, `files` has a path a line."""
 
 
-def findings(capture: Capture, workers: Workers = ALONE) -> tuple[Finding, ...]:
-    """Findings about a capture, the gravest first. Raises: CaptureError when it is damaged."""
-    return findings_of(analyse(capture, workers=workers))
+def findings(capture: Capture, workers: Workers = ALONE, saved_s: float | None = None) -> tuple[Finding, ...]:
+    """Findings about a capture, the gravest first. `saved_s`: as of `Analysis`.
+
+    Raises: CaptureError when it is damaged.
+    """
+    return findings_of(analyse(capture, workers=workers, saved_s=saved_s))
 
 
 def findings_of(analysis: Analysis) -> tuple[Finding, ...]:
     """Findings about what `analyse` returned, the gravest first."""
     rules = (*findings_storage.RULES, *findings_compute.RULES, *findings_benchmark.RULES)
-    found = [finding for rule in rules for finding in rule(analysis)]
-    return tuple(sorted(found, key=_rank))
+    found = (_within_limit(finding, analysis) for rule in rules for finding in rule(analysis))
+    return tuple(sorted(filter(None, found), key=_rank))
+
+
+def most_saved_s(analysis: Analysis, of: str) -> float:
+    """The most that infinitely fast storage can save of the training loop, or of the run, s; inf where not known.
+
+    Of the loop it is the figure that `summary` begins with. Nothing is known of the time before and after the loop.
+    """
+    summary, loop = analysis.summary, analysis.summary.loop
+    run_s = summary.job.run_time_s or float("inf")
+    if loop is None:
+        return min(summary.in_flight_s + summary.other_io_s, run_s)
+    saved_s = loop.storage_gain_s if analysis.saved_s is None else analysis.saved_s
+    return saved_s if of == LOOP else saved_s + max(run_s - loop.loop_s, 0.0)
+
+
+def _within_limit(finding: Finding, analysis: Analysis) -> Finding | None:
+    """The finding with no more at stake than infinitely fast storage saves; None where that is next to nothing."""
+    loop, stake_s, of = analysis.summary.loop, finding.at_stake_s, finding.at_stake_of
+    most_s = most_saved_s(analysis, of)
+    if stake_s is None or stake_s <= most_s or not _gains_from_storage(finding):
+        return finding
+    whole_s = loop.loop_s if loop is not None and of == LOOP else analysis.summary.job.run_time_s or 0.0
+    stake = Stake(seconds=most_s, whole_s=whole_s, of=of)
+    if not stake.matters and finding.code != "input-bound":
+        return None
+    said = f"Infinitely fast storage would save at most {format_duration(most_s * NS_PER_S)} of the {of}."
+    return dataclasses.replace(finding, evidence=f"{finding.evidence} {said}", **stake.columns())
+
+
+def _gains_from_storage(finding: Finding) -> bool:
+    """Whether faster storage would gain what is at stake, and not decoding faster, or saving in the background."""
+    if finding.code == "input-bound":
+        return finding.values["io_in_wait_pct"] >= MOSTLY_STORAGE_PCT
+    return finding.code not in ("checkpoint-blocking", "warm-up")
 
 
 def _rank(finding: Finding) -> tuple[int, bool, float]:

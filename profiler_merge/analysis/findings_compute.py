@@ -24,6 +24,9 @@ from dxt_replay.traces.units import NS_PER_S, format_bytes, format_duration
 
 LOOP = "training loop"
 
+MOSTLY_STORAGE_PCT = 50.0
+"""Per cent of the input wait with storage busy, from which the wait is said to be mostly for storage."""
+
 
 def _of_loop(seconds: float, loop: SteadyLoop) -> Stake:
     return Stake(seconds=seconds, whole_s=loop.loop_s, of=LOOP)
@@ -34,7 +37,7 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
     loop = found.summary.loop
     if loop is None or loop.input_wait_pct <= 100 - LEAST_UTILISATION_PCT:
         return
-    by_storage = loop.io_in_wait_pct >= 50
+    by_storage = loop.io_in_wait_pct >= MOSTLY_STORAGE_PCT
     cause, name = ("storage", "read ahead") if by_storage else ("preprocessing", "prepare faster")
     yield Finding(
         code="input-bound",
@@ -43,7 +46,7 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
         f"busy in {percent(loop.io_in_wait_pct)} of the wait.",
         threshold=f"above {percent(100 - LEAST_UTILISATION_PCT)}: MLPerf Storage asks for {LEAST_UTILISATION_PCT:g} % "
         "accelerator utilisation",
-        remedy=input_remedy(name, found.setting),
+        remedy=input_remedy(name, found.setting, loop),
         values={"input_wait_pct": loop.input_wait_pct, "io_in_wait_pct": loop.io_in_wait_pct},
         **_of_loop(loop.input_wait_s, loop).columns(),
     )
@@ -67,7 +70,7 @@ def no_overlap(found: Analysis) -> Iterator[Finding]:
         evidence=f"{percent(hidden)} of the I/O time lies inside compute; I/O takes {percent(loop.io_pct)} of the "
         f"training loop{_after_warm_up(loop)}.",
         threshold=f"less than {HIDDEN_PCT:g} % hidden, and I/O at least {NOTICEABLE_PCT:g} % of the loop",
-        remedy=input_remedy("read ahead", found.setting),
+        remedy=input_remedy("read ahead", found.setting, loop),
         values={"io_hidden_pct": hidden, "io_of_loop_pct": loop.io_pct},
         **stake.columns(),
     )
@@ -92,7 +95,7 @@ def one_reader(found: Analysis) -> Iterator[Finding]:
         evidence=f"{together:.2f} operations are in flight while any is; {percent(loop.io_exposed_pct)} of the "
         f"training loop is I/O outside compute{_after_warm_up(loop)}.",
         threshold=f"less than {ONE_AT_A_TIME:g} in flight, and exposed I/O at least {NOTICEABLE_PCT:g} % of the loop",
-        remedy=input_remedy("read in parallel", found.setting),
+        remedy=input_remedy("read in parallel", found.setting, loop),
         values={"in_flight": together, "exposed_io_of_loop_pct": loop.io_exposed_pct},
         **stake.columns(),
     )

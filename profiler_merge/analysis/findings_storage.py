@@ -31,8 +31,8 @@ from dxt_replay.traces.unseen import LEAST_COVERAGE
 
 _WORST_FILES = 5
 
-_SHARDS = (".tar", ".tfrecord", ".tfrecords", ".parquet", ".arrow", ".h5", ".hdf5")
-"""Suffixes of files that hold many samples."""
+_SHARDS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".parquet", ".arrow", ".lmdb", ".mdb", ".zip")
+"""Suffixes of files that hold many samples, beside TFRecord and HDF5."""
 
 
 def no_trace(found: Analysis) -> Iterator[Finding]:
@@ -309,7 +309,7 @@ def _reader(found: Analysis, files: dict[str, Any], small: str) -> Framework:
 def _of_requests(name: str, found: Analysis, files: dict[str, Any]) -> str:
     """What to do about small `reads` or `writes`; programs that read shards by now are not told to."""
     reader, worst = _reader(found, files, f"small_{name}"), int(files[f"small_{name}"].argmax())
-    if name == "reads" and reader is Framework.PYTORCH and files["path"][worst].endswith(_SHARDS):
+    if name == "reads" and reader is Framework.PYTORCH and _is_shard(files["format"][worst], files["path"][worst]):
         return remedy("read more of a shard at once", Framework.UNKNOWN)
     return remedy(f"{name.removesuffix('s')} more at once", reader)
 
@@ -317,12 +317,14 @@ def _of_requests(name: str, found: Analysis, files: dict[str, Any]) -> str:
 def _sharded(found: Analysis) -> bool:
     """Whether most of what is read lies in files of many samples."""
     files = _program_files(found)
-    sharded = [
-        kind in ("tfrecord", "hdf5") or path.endswith(_SHARDS)
-        for kind, path in zip(files["format"], files["path"], strict=True)
-    ]
+    sharded = list(map(_is_shard, files["format"], files["path"]))
     moved = files["bytes_read"] + files["reconstructed_bytes"]
     return bool(2 * moved[np.array(sharded, dtype=bool)].sum() > moved.sum())
+
+
+def _is_shard(kind: str, path: str) -> bool:
+    """Whether a file of this format (of `traces.schema.FORMATS`) holds many samples."""
+    return kind in ("tfrecord", "hdf5") or path.lower().endswith(_SHARDS)
 
 
 def _program_files(found: Analysis) -> dict[str, Any]:

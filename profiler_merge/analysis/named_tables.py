@@ -114,17 +114,17 @@ def views(
     bins: int = DEFAULT_BINS,
     locate: Callable[[str], Path] = Path,
     storage_limit: Callable[[], pa.Table] = STORAGE_LIMIT_SCHEMA.empty_table,
+    saved_s: float | None = None,
     workers: Workers = ALONE,
 ) -> Views:
     """The summary and the tables `names` (of VIEWS). Arguments as of `summarise`, `timeline` and `contents`.
 
-    `storage_limit`: makes the table of that name.
-
+    `storage_limit`: makes the table of that name. `saved_s`: as of `Analysis`.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
     """
     found, shares = None, None
     if any(name in _FROM_ANALYSIS for name in names):
-        found = analyse(capture, by=by, durations=durations, workers=workers)
+        found = analyse(capture, by=by, durations=durations, workers=workers, saved_s=saved_s)
         summary, shares = found.summary, found.overlap.shares()
     else:
         summary = summarise(capture, by=by, durations=durations, workers=workers)

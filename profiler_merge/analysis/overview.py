@@ -79,12 +79,14 @@ def overview(
     most_bars: int = MOST_BARS,
     on_rows: Callable[[int], None] = lambda rows: None,
     workers: Workers = ALONE,
+    saved_s: float | None = None,
 ) -> Overview:
     """Everything that a page shows of a capture, in some passes over its op stream.
 
-    `on_rows` receives how many rows of the first pass are done. Raises: CaptureError when the capture is damaged.
+    `on_rows` receives how many rows of the first pass are done. `saved_s`: as of `Analysis`.
+    Raises: CaptureError when the capture is damaged.
     """
-    found = analyse(capture, on_rows=on_rows, workers=workers)
+    found = analyse(capture, on_rows=on_rows, workers=workers, saved_s=saved_s)
     course = timeline(capture, bins=COURSE_BINS, workers=workers)
     shown = shown_ranks(found)
     few = capture if shown == capture.ranks or not capture.operation_count() else part_of(capture, Part(ranks=shown))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from dxt_replay.profiler_merge.analysis.setting import Framework, Setting
+from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
+from dxt_replay.traces.units import format_counted
 
 _TENSORFLOW, _PYTORCH, _JAX, _UNKNOWN = (
     Framework.TENSORFLOW,
@@ -80,16 +83,22 @@ _BY_WORKERS = ("read ahead", "read in parallel", "prepare faster")
 """Remedies that the worker processes of a DataLoader carry out."""
 
 
-def input_remedy(name: str, setting: Setting) -> str:
+def input_remedy(name: str, setting: Setting, loop: SteadyLoop) -> str:
     """A remedy for the input of this program, with what the recording says of its DataLoader's workers."""
-    found = remedy(name, setting.framework)
-    if setting.framework is not _PYTORCH or name not in _BY_WORKERS or not setting.workers:
+    found, workers = remedy(name, setting.framework), setting.workers
+    if name not in _BY_WORKERS or workers is None:
         return found
-    recorded = "1 worker process" if setting.workers == 1 else f"{setting.workers} worker processes"
-    return (
-        f"{found} The recording holds {recorded} of a rank, of all epochs together; persistent_workers=True keeps "
-        "workers from one epoch to the next."
-    )
+    said = [found, f"At most {format_counted(workers.at_once, 'worker')} of a rank read at the same time."]
+    works_pct = 100 - loop.input_wait_pct
+    if name == "prepare faster" and works_pct > 0:
+        needed = math.ceil(100 * workers.at_once / works_pct)
+        said.append(f"If each takes as long for a batch as now, {needed} would keep up, given a core each.")
+    if workers.starts > 1:
+        said.append(
+            f"Workers started again {format_counted(workers.starts - 1, 'time')}: persistent_workers=True keeps them "
+            "from one epoch to the next."
+        )
+    return " ".join(said)
 
 
 def remedy(name: str, framework: Framework) -> str:

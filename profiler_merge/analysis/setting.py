@@ -8,6 +8,7 @@ from enum import Enum
 
 import numpy as np
 
+from dxt_replay.profiler_merge.analysis.worker_starts import WorkerStarts, worker_starts
 from dxt_replay.traces.benchmark_run import BenchmarkRun, benchmark_run
 from dxt_replay.traces.recorder_files import is_recorder_file
 from dxt_replay.traces.replay_record import CacheRecord, replay_record
@@ -30,14 +31,14 @@ class Setting:
     """`framework`: of the program; `file_systems`: of its files, by name, such as ext4; `own_files`: the ids of files
     that belong to the profilers rather than to the program. `benchmark`: what it runs of a benchmark, None for other
     programs. `cache`: the page cache before a replay, None for what is not a replay. `workers`: recorded processes of a
-    DataLoader, of the rank with most, in all epochs together; 0 where none is known."""
+    PyTorch DataLoader, of the rank with most; None where none is known."""
 
     framework: Framework = Framework.UNKNOWN
     file_systems: frozenset[str] = field(default_factory=frozenset)
     own_files: frozenset[int] = field(default_factory=frozenset)
     benchmark: BenchmarkRun | None = None
     cache: CacheRecord | None = None
-    workers: int = 0
+    workers: WorkerStarts | None = None
 
 
 _BY_SPAN = (
@@ -56,7 +57,10 @@ _BY_NAME = (
 
 
 def setting_of(capture: Capture) -> Setting:
-    """The setting of a capture: by the names of its spans, else by its command and its files."""
+    """The setting of a capture: by the names of its spans, else by its command and its files.
+
+    Raises: CaptureError when a part cannot be read.
+    """
     paths = capture.paths()
     spans = "\n".join(name for name in capture.spans["name"].unique().to_pylist() if name)
     named = "\n".join([capture.info.job.exe, *paths])
@@ -70,5 +74,5 @@ def setting_of(capture: Capture) -> Setting:
         own_files=frozenset(np.flatnonzero([is_recorder_file(path) for path in paths]).tolist()),
         benchmark=benchmark_run(capture.info),
         cache=None if record is None else record.cache,
-        workers=max((clock.worker for clock in capture.info.clock), default=0),
+        workers=worker_starts(capture) if found is Framework.PYTORCH else None,
     )

@@ -44,7 +44,8 @@ MEANINGS: Mapping[str, str] = {
     "above_fastest_pct": "how much longer than at the last speed of the same quantity, which is infinite",
     "at_stake_of": "what at_stake_pct is of: the training loop or the run",
     "at_stake_pct": "the most that a perfect remedy could gain, of at_stake_of",
-    "at_stake_s": "the most that a perfect remedy could gain; empty where that is not known",
+    "at_stake_s": "the most that a perfect remedy could gain, of storage no more than infinitely fast storage would; "
+    "empty where not known",
     "bin": "name of the size class",
     "bytes": "bytes moved; of a dataset, its size in memory",
     "bytes_read": "bytes of traced reads",
@@ -182,8 +183,8 @@ JSON_KEYS: Mapping[str, str] = {
     "fast storage would save of `elapsed_s`, leaving `fastest_s`; `model_s`: what the model comes to with the recorded "
     "durations; `utilisation_pct`: accelerator utilisation, `fastest_utilisation_pct` with infinitely fast storage; "
     "`enough`: by quantity, the multiple of the recorded speed from which training is within 2 % of the fastest (with "
-    "--show storage-limit); `reason`: why it is not known, else null. Left out where other tables are shown, and where "
-    "training did not wait",
+    "--show storage-limit); `reason`: why it is not known, else null. Left out where tables other than storage-limit "
+    "and findings are shown, and where training did not wait",
     "steps": "training steps of the rank with the most (`count`), their mean duration (`mean_s`), and how many were "
     "not profiled but extended from the profiled ones (`extended`)",
     "transfer_size_bytes": "min, median, mean and max over operations",

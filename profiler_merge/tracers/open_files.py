@@ -33,6 +33,10 @@ class OpenFile:
         return self.descriptors == 0
 
 
+STANDARD_STREAM = OpenFile(UNKNOWN, UNKNOWN, owner=-1)
+"""What a descriptor stands for that the job was started with as standard input, output or error: it is no storage."""
+
+
 def _check(size: int) -> None:
     if not 0 <= size < 1 << 62:
         raise ValueError(size)

@@ -132,7 +132,8 @@ def tables(
     source = held(capture)
     if compat_vanidl:
         source = part(source, exclude=VANIDL_EXCLUDES)
-    limit = limit_of(source, curve=STORAGE_LIMIT in names) if not names or STORAGE_LIMIT in names else None
+    asked = not names or STORAGE_LIMIT in names or "findings" in names  # no more is at stake than storage costs
+    limit = limit_of(source, curve=STORAGE_LIMIT in names) if asked else None
     found = views(
         source,
         names,
@@ -142,6 +143,7 @@ def tables(
         bins=DEFAULT_BINS if bins is None else bins,
         locate=lambda path: locate(path, rules),
         storage_limit=lambda: limit_table(limit),
+        saved_s=saved_s(limit),
         workers=workers_of(executor),
     )
     return found if limit is None else dataclasses.replace(found, storage_limit=limit.as_json())
@@ -160,6 +162,14 @@ def limit_of(capture: Capture, *, curve: bool) -> StorageLimit | NoStorageLimitE
         return storage_limit(capture, curve=curve)
     except NoStorageLimitError as error:
         return error
+
+
+def saved_s(limit: StorageLimit | NoStorageLimitError | None) -> float | None:
+    """What infinitely fast storage would save the training, s; None where that is not known."""
+    from dxt_replay.traces.units import ns_to_seconds
+
+    saved_ns = getattr(limit, "saved_ns", None)
+    return None if saved_ns is None else ns_to_seconds(saved_ns)
 
 
 def limit_table(limit: StorageLimit | NoStorageLimitError | None) -> pa.Table:
@@ -192,7 +202,7 @@ def findings(capture: CaptureOrPath, *, executor: Work = None) -> tuple[Finding,
     from dxt_replay.profiler_merge.analysis.findings import findings as find
 
     with opened(capture) as source:
-        return find(source, workers_of(executor))
+        return find(source, workers_of(executor), saved_s(limit_of(source, curve=False)))
 
 
 def timeline(

@@ -102,9 +102,10 @@ def _overview(capture: Capture, captures: int, workers: Workers) -> Overview:
     """What a page shows of a capture, with what storage costs its training; with two on it, each has half the bars."""
     from dxt_replay.profiler_merge.analysis.lane_bars import MOST_BARS
     from dxt_replay.profiler_merge.analysis.overview import overview
-    from dxt_replay.replay.interface.analyses import limit_of, limit_table
+    from dxt_replay.replay.interface.analyses import limit_of, limit_table, saved_s
 
-    found, limit = overview(capture, most_bars=MOST_BARS // captures, workers=workers), limit_of(capture, curve=True)
+    limit = limit_of(capture, curve=True)
+    found = overview(capture, most_bars=MOST_BARS // captures, workers=workers, saved_s=saved_s(limit))
     if limit is None:
         return found
     return dataclasses.replace(

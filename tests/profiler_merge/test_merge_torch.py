@@ -14,7 +14,7 @@ from dxt_replay.traces.store.reader import open_capture
 from tests import kineto_writer as kineto
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
 from tests.kineto_writer import START_NS
-from tests.places import CAPTURES
+from tests.places import CAPTURES, recorded
 
 START_S = START_NS // 10**9
 PIDS = (4711, 4712)
@@ -114,11 +114,10 @@ RUNS = {  # capture -> (ranks, workers of a rank, steps)
 }  # fmt: skip
 
 
-@pytest.mark.skipif(not (CAPTURES / "torch_images").is_dir(), reason="no recorded captures beside this checkout")
 @pytest.mark.parametrize("name", RUNS)
 def test_real_jobs(tmp_path, name):
     ranks, workers, steps = RUNS[name]
-    folder = CAPTURES / name
+    folder = recorded(f"captures/{name}")
     logs = sorted((folder / "logs").glob("*.darshan"))
     result, ops, capture = merged(tmp_path, logs, find_profiles(folder / "profile"))
     assert result.info.ranks == tuple(range(ranks))
@@ -130,10 +129,10 @@ def test_real_jobs(tmp_path, name):
     assert spans["kind"].count("step") == ranks * steps
     assert not any(path.startswith("/tmp/tmp") or "trace.json" in path for path in capture.files["path"].to_pylist())
     for rank in range(ranks):
-        recorded = json.loads((folder / f"wall-{rank}.json").read_text())
+        wall = json.loads((folder / f"wall-{rank}.json").read_text())
         mine = [i for i, kind in enumerate(spans["kind"]) if kind == "step" and spans["rank"][i] == rank]
         begin = spans["start_ns"][mine[0]] + result.info.job.zero_ns
-        assert begin == pytest.approx(recorded["t0"] * 1e9, abs=50e6)
+        assert begin == pytest.approx(wall["t0"] * 1e9, abs=50e6)
     assert ops.num_rows == result.operations + result.reconstructed
 
 
@@ -180,10 +179,19 @@ def test_workers_are_placed_whatever_method_places_their_rank(tmp_path, align, m
     assert {clock.method for clock in result.info.clock if clock.worker} == methods
 
 
-@pytest.mark.skipif(not (CAPTURES / "torch_eval").is_dir(), reason="no recorded captures beside this checkout")
+def test_a_mapped_file_of_a_real_job_is_named_and_nothing_is_claimed(tmp_path):
+    """The job maps train.bin for every batch: the log holds opens and seeks of it, and no read."""
+    source = recorded("captures/torch_mmap/mmap")
+    result, _, capture = merged(tmp_path, sorted((source / "logs").iterdir()), find_profiles(source / "profile"))
+    ((kind, name, moved),) = [(each.kind, each.name, each.bytes) for each in result.info.coverage.unseen]
+    assert (kind, name.rpartition("/")[2], moved) == ("mapped", "train.bin", None)
+    assert result.info.coverage.bytes is None
+    assert "1 file was opened but never read through a call" in summarise(capture).not_judged
+
+
 def test_the_evaluations_of_a_real_job_are_counted_apart(tmp_path):
     """The program evaluated after every 30 of its 180 steps; `wall-0.json` has the time of its whole loop."""
-    source = CAPTURES / "torch_eval"
+    source = recorded("captures/torch_eval")
     _, _, capture = merged(tmp_path, sorted((source / "logs").iterdir()), find_profiles(source / "profile"))
     loop = summarise(capture).loop
     assert loop.evaluations == 6

@@ -106,7 +106,7 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
         received=calls.sockets.by_peer(),
         received_of_unknown=calls.sockets.of_unknown_peers(),
         suspect=dict(calls.positions.suspect),
-        warnings=(*damage.warnings(), *notes, *paths.warnings(), *_warnings(calls, span, unfollowed)),
+        warnings=(*damage.warnings(), *notes, *_warnings(calls, paths, span, unfollowed)),
     )
 
 
@@ -185,8 +185,8 @@ def _only_calls(found: Iterator[Call | int]) -> Iterator[Call]:
     return (call for call in found if isinstance(call, Call))
 
 
-def _warnings(calls: SystemCalls, span: _Span, unfollowed: int) -> list[str]:
-    found = []
+def _warnings(calls: SystemCalls, paths: PathNumbers, span: _Span, unfollowed: int) -> list[str]:
+    found = [*paths.warnings(), *calls.streams.warnings()]
     if not span.timed:
         found.append("recorded without -T: every operation takes no time")
     if unfollowed:

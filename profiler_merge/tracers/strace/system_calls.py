@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from dxt_replay.profiler_merge.tracers.open_files import UNKNOWN, OpenFile, Positions
+from dxt_replay.profiler_merge.tracers.open_files import STANDARD_STREAM, UNKNOWN, OpenFile, Positions
 from dxt_replay.profiler_merge.tracers.path_numbers import NOT_KEPT, PathNumbers
 from dxt_replay.profiler_merge.tracers.strace.sockets import Sockets
 from dxt_replay.profiler_merge.tracers.strace.strace_lines import Call, unescape
@@ -17,6 +17,7 @@ from dxt_replay.profiler_merge.tracers.strace.tasks import BIRTHS, Task, Tasks
 from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
 from dxt_replay.traces.file_rows import without_dots
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
+from dxt_replay.traces.unseen import StreamTotals
 
 POSIX = APIS.index("POSIX")
 OPEN, CLOSE, STAT, SYNC, SEEK, RENAME = (OPS.index(op) for op in ("open", "close", "stat", "sync", "seek", "rename"))
@@ -45,6 +46,8 @@ NOT_REPLAYED = {
     b"linkat": "link", b"symlink": "symlink", b"symlinkat": "symlink",
 }  # fmt: skip
 """Calls that change files and that a capture has no operation for."""
+_LAST_STREAM = 2
+"""Standard error: the last of the descriptors that a program is started with."""
 HIDDEN = {b"io_uring_enter": "io_uring", b"io_submit": "io_submit"}
 """Calls that move data which the trace does not show."""
 
@@ -53,6 +56,7 @@ class SystemCalls:
     """Turns calls into operations.
 
     seen: calls of each name. mapped: files of which parts were mapped. sockets: what was received on them.
+    streams: what was read and written through standard streams.
     """
 
     def __init__(self, rows: TracedRows, paths: PathNumbers) -> None:
@@ -62,6 +66,7 @@ class SystemCalls:
         self.left_out: Counter[str] = Counter()
         self.mapped: set[int] = set()
         self.sockets = Sockets()
+        self.streams = StreamTotals()
         self._numbers: dict[bytes, int] = {}
         self._renamed: set[int] = set()
         self._effects: dict[bytes, Callable[[Task, Call], None]] = {
@@ -113,15 +118,25 @@ class SystemCalls:
         found = _DESCRIPTOR.match(arguments)
         if found is None:
             return None
-        number = self._number(found[2])
+        descriptor = int(found[1])
+        if descriptor <= _LAST_STREAM:
+            # The job opened nothing here: it was started with it, by a shell that may have put a file there.
+            task.descriptors.setdefault(descriptor, STANDARD_STREAM)
+        opened = task.descriptors.get(descriptor)
+        number = NOT_KEPT if opened is STANDARD_STREAM else self._number(found[2])
         if number == NOT_KEPT:
             return None
-        descriptor = int(found[1])
-        opened = task.descriptors.get(descriptor)
         if opened is None or (opened.file != number and number not in self._renamed):
             # Open since before the trace, or by a call that it lacks.
             opened = task.descriptors[descriptor] = OpenFile(number, UNKNOWN, task.process.number)
         opened.file = number
+        return opened
+
+    def _moving(self, task: Task, arguments: bytes, moved: int) -> OpenFile | None:
+        """As `_opened` for a call that moved bytes: those of a standard stream are counted."""
+        opened = self._opened(task, arguments)
+        if opened is None and _is_stream(task, arguments):
+            self.streams.add(1, moved)
         return opened
 
     def _named(self, task: Task, arguments: bytes, start: int = 0) -> tuple[int, int]:
@@ -133,7 +148,8 @@ class SystemCalls:
             return NOT_KEPT, start
         name = unescape(text[1])
         if not name and folder is not None:
-            return self._number(folder[1]), text.end()
+            opened = self._opened(task, arguments[start:])
+            return (NOT_KEPT if opened is None else opened.file), text.end()
         if folder is not None and b"AT_FDCWD" in arguments[start : folder.start(1)]:
             task.cwd = base
         path = _joined(base, name)
@@ -146,7 +162,7 @@ class SystemCalls:
     # The calls.
 
     def _move(self, task: Task, call: Call) -> None:
-        opened, op = self._opened(task, call.arguments), _AT_POSITION[call.name]
+        opened, op = self._moving(task, call.arguments, call.result), _AT_POSITION[call.name]
         if opened is not None:
             offset = self.positions.moved(opened, call.result, is_write=op == WRITE)
             self._add(task, call, op, opened.file, offset, call.result)
@@ -158,7 +174,7 @@ class SystemCalls:
             self.sockets.note(call.arguments, call.result)
 
     def _move_at(self, task: Task, call: Call) -> None:
-        opened = self._opened(task, call.arguments)
+        opened = self._moving(task, call.arguments, call.result)
         if opened is None:
             return
         op, place = _AT_OFFSET[call.name]
@@ -202,7 +218,9 @@ class SystemCalls:
 
     def _dup(self, task: Task, call: Call) -> None:
         opened = self._opened(task, call.arguments)
-        if opened is None:
+        if _is_stream(task, call.arguments):
+            task.descriptors[call.result] = STANDARD_STREAM
+        elif opened is None:
             task.descriptors.pop(call.result, None)
         else:
             task.descriptors[call.result] = opened
@@ -278,7 +296,7 @@ class SystemCalls:
 
     def _part(self, task: Task, call: Call, arguments: bytes, op: int) -> None:
         """The read or write of a call that does both; an offset of its own may follow the descriptor."""
-        opened, found = self._opened(task, arguments), _DESCRIPTOR.match(arguments)
+        opened, found = self._moving(task, arguments, call.result), _DESCRIPTOR.match(arguments)
         if opened is None or found is None:
             return
         own = _OTHER_OFFSET.match(arguments, found.end())
@@ -303,6 +321,12 @@ class SystemCalls:
 
     def _hidden(self, task: Task, call: Call) -> None:
         self.left_out[HIDDEN[call.name]] += 1
+
+
+def _is_stream(task: Task, arguments: bytes) -> bool:
+    """Whether the descriptor that is the first argument is a standard stream, once `_opened` has looked at it."""
+    found = _NUMBER.match(arguments)
+    return found is not None and task.descriptors.get(int(found[1])) is STANDARD_STREAM
 
 
 def _joined(folder: bytes, name: bytes) -> bytes | None:

@@ -15,7 +15,7 @@ from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.errors import AlignmentError
 from tests import kineto_writer as kineto
 from tests.kineto_writer import START_NS
-from tests.places import CAPTURES
+from tests.places import recorded
 
 MS = 1_000_000
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -66,10 +66,9 @@ def test_reads_of_which_some_lie_elsewhere_do_not(tmp_path):
         )
 
 
-@pytest.mark.skipif(not (CAPTURES / "torch_hdf5").is_dir(), reason="no recorded captures beside this checkout")
 @pytest.mark.parametrize("name", ["torch_hdf5", "torch_eval", "torch_mmap/pread"])
 def test_recorded_jobs_without_their_anchors_agree_with_the_anchors(tmp_path, name):
-    folder = CAPTURES / name
+    folder = recorded(f"captures/{name}")
     logs = open_job(sorted((folder / "logs").glob("*.darshan")))
     profiles = find_profiles(folder / "profile")
     for segments in read_rank_segments(logs.processes[0].log):

@@ -9,7 +9,7 @@ from dxt_replay.profiler_merge.darshan.job_logs import open_job
 from dxt_replay.profiler_merge.darshan.rank_segments import read_rank_segments
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.recognise import find_profiles
-from tests.places import CAPTURES
+from tests.places import CAPTURES, recorded
 
 MS = 1_000_000
 EPOCH = 1_795_000_000_000_000_000
@@ -79,9 +79,8 @@ def test_no_recorded_batch_is_read_after_it_was_fetched_or_before_it_was_asked_f
     assert placed >= 6
 
 
-@pytest.mark.skipif(not (CAPTURES / "torch_eval").is_dir(), reason="no recorded captures beside this checkout")
 def test_a_rank_without_a_profile_leaves_its_workers_on_the_wall_clock():
-    folder = CAPTURES / "torch_eval"
+    folder = recorded("captures/torch_eval")
     job = open_job(sorted((folder / "logs").glob("*.darshan")))
     (segments,) = read_rank_segments(job.processes[1].log)
     assert align_worker(segments, job.processes[1].log, None) is None

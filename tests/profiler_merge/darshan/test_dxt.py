@@ -18,8 +18,9 @@ from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, count_s
 from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.traces.errors import LogError, UsageError
-from tests.darshan_oracle import SHARED, answer, log_id, shared_logs
+from tests.darshan_oracle import answer, log_id, shared_logs
 from tests.darshan_writer import DxtRecord, ModuleSpec, encode_dxt, segment_dtype, write_log
+from tests.places import recordings
 
 LAYOUTS = [("DXT_POSIX", 1), ("DXT_POSIX", 2), ("DXT_MPIIO", 1), ("DXT_MPIIO", 2), ("DXT_MPIIO", 3)]
 WITH_PTHREAD = [("DXT_POSIX", 2), ("DXT_MPIIO", 3)]
@@ -322,7 +323,7 @@ def test_real_logs_agree_with_pydarshan(path: Path) -> None:
         assert np.array_equal(ours["is_write"], np.repeat(np.tile([True, False], len(runs) // 2), runs))
 
 
-@pytest.mark.parametrize("path", sorted(SHARED.glob("captures/*/job.darshan")), ids=log_id)
+@pytest.mark.parametrize("path", recordings("captures/*/job.darshan"), ids=log_id)
 def test_captures_agree_with_their_own_counters(path: Path) -> None:
     """Counts and bytes per file and rank: the check for version 2, which pydarshan cannot read.
 

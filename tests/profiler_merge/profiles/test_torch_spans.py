@@ -12,7 +12,7 @@ from dxt_replay.profiler_merge.recognise import find_profiles
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, table_from_columns
 from tests import kineto_writer as writer
 from tests.kineto_writer import PID, START_NS, event, kernel, launch, mark
-from tests.places import CAPTURES, SHARED
+from tests.places import SHARED, recordings
 
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 UPDATE = "Optimizer.step#SGD.step"
@@ -205,12 +205,9 @@ def test_the_main_line_has_the_marks(tmp_path):
     assert profile.lines[main_line(profile)].id == PID
 
 
-def _captured():
-    return sorted(CAPTURES.glob("torch_*/**/wall-*.json"))
-
-
-@pytest.mark.skipif(not _captured(), reason="no recorded captures beside this checkout")
-@pytest.mark.parametrize("wall", _captured(), ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "wall", recordings("captures/torch_*/**/wall-*.json"), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_real_captures_have_every_step_and_its_time(wall):
     recorded = json.loads(wall.read_text())
     (path,) = find_profiles(wall.parent / "profile" / f"rank{recorded['rank']}")

@@ -18,9 +18,9 @@ from dxt_replay.traces.errors import ProfileError
 from dxt_replay.traces.schema import SPAN_KINDS
 from tests import kineto_writer as writer
 from tests.kineto_writer import PID, START_NS, event
-from tests.places import CAPTURES, SHARED
+from tests.places import SHARED, recorded, recordings
 
-KINETO_FILES = sorted((SHARED / "other-sources" / "kineto").rglob("*.json.gz"))
+KINETO_FILES = recordings("other-sources/kineto/**/*.json.gz")
 JANUARY_2021 = SHARED / "trials" / "repro3" / "sources" / "jan2021.worker0.pt.trace.json.gz"
 EVENTS = [event(f"aten::op{i % 7}", 1_000_000 * i, 1_000_000 * i + 750_001) for i in range(40)]
 
@@ -233,7 +233,6 @@ def test_profiles_are_found_by_content(tmp_path):
     assert find_profiles(tmp_path) == [kineto]
 
 
-@pytest.mark.skipif(not KINETO_FILES, reason="no recorded Kineto files beside this checkout")
 @pytest.mark.parametrize("path", KINETO_FILES, ids=lambda path: path.name[:40])
 def test_real_files_are_read_as_the_standard_library_reads_them(path):
     with gzip.open(path) as file:
@@ -254,9 +253,8 @@ def test_real_files_are_read_as_the_standard_library_reads_them(path):
     assert profile.warnings == ()
 
 
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="no recorded captures beside this checkout")
 def test_the_captures_name_the_file_that_the_profiler_wrote():
-    for path in find_profiles(CAPTURES / "torch_images"):
+    for path in find_profiles(recorded("captures/torch_eval")):
         assert read_profile([path]).torch.exports[0].startswith("/tmp/tmp")
 
 

@@ -2,6 +2,10 @@
 
 import gzip
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +18,8 @@ from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import exact_paths
 from dxt_replay.traces.schema import OPS, codes
 from dxt_replay.traces.store.reader import open_capture
-from tests.places import SHARED
+from tests.places import recorded
 
-SAMPLES = SHARED / "other-sources" / "strace"
 T = 1_795_306_000
 START = '{tid} 1795306000.000000 execve("/usr/bin/python", [...], 0x7 /* 9 vars */) = 0 <0.000100>'
 
@@ -42,11 +45,12 @@ def data(path):
     return [row[1:] for row in operations(path) if row[0] in ("read", "write")]
 
 
-@pytest.mark.skipif(not SAMPLES.exists(), reason="the samples of other sources are not here")
 @pytest.mark.parametrize("form", ["one", "many"])
 def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
-    files = sorted((SAMPLES / "many").iterdir()) if form == "many" else [SAMPLES / "one.strace.gz"]
-    truth = json.loads((SAMPLES / f"truth-{form}.json").read_text())["reads"]
+    truth = json.loads(recorded(f"other-sources/strace/truth-{form}.json").read_text())["reads"]
+    names = "many" if form == "many" else "one.strace.gz"
+    found = recorded(f"other-sources/strace/{names}")
+    files = sorted(found.iterdir()) if found.is_dir() else [found]
     job = read_strace(files)
     pids = {process.number: process.pid for process in job.ranks[0].processes}
     rows = job.of_rank(0)
@@ -61,12 +65,14 @@ def test_the_reads_of_a_job_are_where_they_were(form, tmp_path):
     assert 0 < np.median(late) < 1_000_000
 
     result = merge(files, [], tmp_path / "a.capture", MergeOptions())
-    assert (len(result.info.ranks), result.operations, result.reconstructed) == (1, 803, 0)
+    assert (len(result.info.ranks), result.operations, result.reconstructed) == (1, 795, 0)
     assert result.info.sources[0].kind == "strace"
     assert any("memory-mapped: /scratch/train/data/raw.bin" in text for text in result.info.warnings)
     assert result.info.coverage.bytes is None
     capture = open_capture(result.capture)
-    assert np.isin(np.array([b"/scratch/train/data/ck11.pkl"]), exact_paths(capture.files)).all()
+    paths = exact_paths(capture.files)
+    assert b"/scratch/train/data/ck11.pkl" in paths
+    assert b"/scratch/train/out.txt" not in paths, "the shell had redirected standard output to it"
 
 
 def test_a_position_belongs_to_the_open_file(tmp_path):
@@ -206,6 +212,47 @@ def test_programs_and_devices_are_left_out(tmp_path):
         ("read", "/usr/lib/libc.so.6", 0, 10),
     ]
     assert "2 operations on files of the system" in read_strace([path]).warnings[0]
+
+
+def test_standard_streams_are_no_storage(tmp_path):
+    """The shell opened the files of 0 to 2 before the trace begins; what the job itself opens there is its own."""
+    path = trace(
+        tmp_path / "a",
+        'newfstatat(1</d/log>, "", {st_mode=S_IFREG|0644, st_size=0, ...}, AT_EMPTY_PATH) = 0',
+        "fstat(0</d/in>, {st_mode=S_IFREG|0644, st_size=3000000, ...}) = 0",
+        "lseek(0</d/in>, 0, SEEK_CUR) = 0",
+        'read(0</d/in>, ""..., 1048576) = 1048576',
+        'write(1</d/log>, ""..., 10) = 10',
+        "fcntl(1</d/log>, F_DUPFD, 10) = 10</d/log>",
+        'write(10</d/log>, ""..., 10) = 10',
+        "copy_file_range(0</d/in>, NULL, 1</d/log>, NULL, 100, 0) = 100",
+        'openat(AT_FDCWD</d>, "own", O_WRONLY|O_CREAT|O_TRUNC, 0644) = 3</d/own>',
+        "dup2(3</d/own>, 1</d/log>) = 1</d/own>",
+        'write(1</d/own>, ""..., 7) = 7',
+        'openat(AT_FDCWD</d>, "log", O_RDONLY) = 4</d/log>',
+        'read(4</d/log>, ""..., 20) = 20',
+        "dup2(10</d/log>, 1</d/own>) = 1</d/log>",
+        'write(1</d/log>, ""..., 10) = 10',
+    )
+    assert operations(path) == [
+        ("open", "/d/own", -1, 0), ("write", "/d/own", 0, 7), ("open", "/d/log", -1, 0), ("read", "/d/log", 0, 20),
+    ]  # fmt: skip
+    (said,) = (text for text in read_strace([path]).warnings if "standard input" in text)
+    assert "6 operations on standard input, output and error (1.00 MiB)" in said
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
+def test_redirected_output_of_a_real_job_is_no_write(tmp_path):
+    log, result, record = (tmp_path / name for name in ("log.txt", "result.bin", "a.strace"))
+    job = f"print('x' * 9999); open({str(result)!r}, 'wb').write(bytes(77))"
+    with log.open("wb") as output:
+        options = ["-f", "-ttt", "-T", "-y", "-s", "0", "-o", str(record)]
+        done = subprocess.run(["strace", *options, sys.executable, "-c", job], stdout=output, stderr=subprocess.PIPE)
+    if done.returncode or not record.exists():
+        pytest.skip("strace may not trace here")
+    assert log.stat().st_size == 10_000
+    assert {row[1] for row in operations(record) if Path(row[1]).parent == tmp_path} == {str(result)}
+    assert [row[1:] for row in operations(record) if row[0] == "write"] == [(str(result), 0, 77)]
 
 
 def test_ranks_below_a_launcher(tmp_path):

@@ -1,0 +1,66 @@
+"""The worker processes of a DataLoader over time: how many read at once, and whether they start again. Pure.
+
+A worker is a process with a log, and so a clock, of its own. Its life is seen from its first read to its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dxt_replay.traces.measures.span_times import evaluations_by_rank, whole_steps
+from dxt_replay.traces.schema import READ, TRACED, codes
+from dxt_replay.traces.store.reader import Capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarts:
+    """`at_once`: most workers of a rank that read at the same time. `starts`: how often workers began when all before
+    them had done their last read: 1 where they serve all epochs. Workers of evaluations are left out."""
+
+    at_once: int
+    starts: int
+
+
+def worker_starts(capture: Capture) -> WorkerStarts | None:
+    """The workers of the rank with most of them; None without workers that read in its training loop.
+
+    Raises: CaptureError when a part cannot be read.
+    """
+    most = max(capture.info.clock, key=lambda clock: clock.worker, default=None)
+    if most is None or not most.worker or most.rank not in capture.ranks:
+        return None
+    first_ns, last_ns = _lives(_reads_by_lane(capture, most.rank), most.worker)
+    steps = whole_steps(capture.spans)
+    ends_ns = steps["end_ns"].to_numpy()[steps["rank"].to_numpy() == most.rank]
+    training = first_ns < ends_ns.max(initial=0)
+    if (evaluated := evaluations_by_rank(capture.spans).get(most.rank)) is not None:
+        training &= evaluated.covered_within(first_ns, first_ns + 1) == 0
+    first_ns, last_ns = first_ns[training], last_ns[training]
+    if not len(first_ns):
+        return None
+    ended = np.searchsorted(np.sort(last_ns), first_ns)
+    begun = np.arange(len(first_ns))
+    return WorkerStarts(at_once=int((begun - ended).max()) + 1, starts=int((begun == ended).sum()))
+
+
+def _reads_by_lane(capture: Capture, rank: int) -> Mapping[int, tuple[int, int]]:
+    """By lane, the start of its first traced read and the end of its last, ns."""
+    found: dict[int, tuple[int, int]] = {}
+    for batch in capture.operations(rank, columns=["lane", "op", "origin", "start_ns", "end_ns"]):
+        mine = (codes(batch, "op") == READ) & (codes(batch, "origin") == TRACED)
+        lane, start, end = (batch.column(name).to_numpy()[mine] for name in ("lane", "start_ns", "end_ns"))
+        for each in np.unique(lane).tolist():
+            first, last = int(start[lane == each].min()), int(end[lane == each].max())
+            before = found.get(each, (first, last))
+            found[each] = min(before[0], first), max(before[1], last)
+    return found
+
+
+def _lives(reads: Mapping[int, tuple[int, int]], workers: int) -> tuple[np.ndarray, np.ndarray]:
+    """First and last instants of the workers, by the first: the last lanes are theirs, behind those of their rank."""
+    lives = np.array([reads[lane] for lane in sorted(reads)[-workers:]], dtype=np.int64).reshape(-1, 2)
+    lives = lives[np.argsort(lives[:, 0], kind="stable")]
+    return lives[:, 0], lives[:, 1]
