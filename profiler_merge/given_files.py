@@ -16,6 +16,7 @@ from dxt_replay.profiler_merge.recognise import (
     SPANS,
     STRACE,
     TRACES,
+    find_profiles,
     foreign,
     kind_of,
 )
@@ -26,18 +27,18 @@ from dxt_replay.traces.errors import LogError, ProfileError
 class GivenFiles:
     """The sources of a merge.
 
-    tool: which one recorded the `operations`. profiles: of the ranks.
+    tool: which one recorded the `operations`; None where profiles are all that there is. profiles: of the ranks.
     spans: files that hold spans and are not profiles.
     """
 
-    tool: str
+    tool: str | None
     operations: tuple[Path, ...]
     profiles: tuple[Path, ...]
     spans: tuple[Path, ...]
 
 
 def find_recordings(path: Path) -> list[Path]:
-    """The recordings of operations that a path stands for: a folder for the Darshan logs in it, else for its traces.
+    """The recordings that a path stands for: a folder for the Darshan logs in it, else for its traces, else profiles.
 
     Raises: LogError for a folder without any, with what it holds instead.
     """
@@ -45,6 +46,9 @@ def find_recordings(path: Path) -> list[Path]:
         return find_logs(path)
     except LogError as error:
         traces = [file for file in files_below(path) if kind_of(file) in TRACES]
+        profiles = [] if traces else find_profiles(path)
+        if any(kind_of(file) in PROFILES for file in profiles):
+            return profiles
         if not traces:
             raise LogError(foreign(path, DARSHAN) or str(error)) from error
         empty = [file for file in files_below(path) if file not in traces and _is_empty_thread(file, traces)]
@@ -69,7 +73,9 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
             raise LogError(text)
     operations = [path for path in files if path not in own]
     tools = {kinds[path] or DARSHAN: path for path in operations}
-    if not operations:
+    given = [(path, kind_of(path)) for path in (*profiles, *own)]
+    given_kinds = {kind for _, kind in given}
+    if not operations and (DFTRACER in given_kinds or given_kinds.isdisjoint(PROFILES)):
         raise LogError(str(foreign(files[0], DARSHAN, *TRACES)))
     if len(tools) > 1:
         (one, first), (other, second), *_ = tools.items()
@@ -77,12 +83,11 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
             f"{first} was recorded by {_NAMES[one]} and {second} by {_NAMES[other]}: a capture has the operations of "
             "one of them. Leave the other out, or give DFTracer's traces as --profile for their annotations"
         )
-    spans = [path for path in (*profiles, *own) if kind_of(path) in SPANS]
     return GivenFiles(
-        tool=next(iter(tools)),
+        tool=next(iter(tools), None),
         operations=tuple(operations),
-        profiles=tuple(path for path in (*profiles, *own) if path not in spans),
-        spans=tuple(spans),
+        profiles=tuple(path for path, kind in given if kind not in SPANS),
+        spans=tuple(path for path, kind in given if kind in SPANS),
     )
 
 

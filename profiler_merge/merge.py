@@ -55,7 +55,15 @@ from dxt_replay.traces.store.writer import (
     write_spans,
 )
 from dxt_replay.traces.units import seconds_to_ns
-from dxt_replay.traces.unseen import all_unseen, coverage_json, mapped_files, unseen_warnings, watched, with_unseen
+from dxt_replay.traces.unseen import (
+    all_unseen,
+    coverage_json,
+    mapped_files,
+    nothing_recorded,
+    unseen_warnings,
+    watched,
+    with_unseen,
+)
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 _MOVED = ("posix_bytes_", "stdio_bytes_")
@@ -82,7 +90,7 @@ class MergeResult:
         """The object that `dxt-replay merge --json` prints."""
         return {
             "capture": str(self.capture),
-            "recorded_by": self.info.sources[0].kind,
+            "recorded_by": None if nothing_recorded(self.info.coverage.unseen) else self.info.sources[0].kind,
             "ranks": len(self.info.ranks),
             "operations": {"traced": self.operations, "reconstructed": self.reconstructed},
             "files": self.files,
@@ -114,7 +122,7 @@ def merge(
     options: MergeOptions = DEFAULTS,
     workers: Workers = ALONE,
 ) -> MergeResult:
-    """Write the capture `output` from the logs or traces of one job and the profiles of its ranks.
+    """Write the capture `output` from the logs or traces of one job and the profiles of its ranks, or from these alone.
 
     workers: who merges the ranks of Darshan logs; the capture does not depend on it.
     Raises: LogError, ProfileError, AlignmentError for sources that cannot be used; TargetError for `output`.
@@ -125,6 +133,10 @@ def merge(
     if given.tool == DARSHAN:
         job = open_job(given.operations, skip_damaged=options.skip_damaged)
         write = partial(_merge_logs, job, given, options, method, workers)
+    elif given.tool is None:
+        from dxt_replay.profiler_merge.profile_merge import merge_profiles
+
+        write = partial(merge_profiles, given, options)
     else:
         from dxt_replay.profiler_merge.trace_merge import READERS, merge_trace  # what a merge of logs need not wait for
 

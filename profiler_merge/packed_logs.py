@@ -7,39 +7,63 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from dxt_replay.profiler_merge.darshan.job_logs import LOG_SUFFIXES
 from dxt_replay.profiler_merge.recognise import kind_of
-from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.errors import DxtReplayError, LogError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    """paths: as given, a temporary folder of its logs in the place of each archive. archives: folder -> archive."""
+
+    paths: list[Path]
+    archives: Mapping[Path, Path]
+
+    def named(self, text: str) -> str:
+        """The text with the archives in the place of their folders, as the user knows them."""
+        for folder, archive in self.archives.items():
+            text = text.replace(str(folder), str(archive))
+        return text
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a path is an archive (tar, zip), by its content."""
+    return path.is_file() and kind_of(path) in ("tar", "zip")
 
 
 @contextmanager
-def unpacked(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """The paths, with a temporary folder of its logs in the place of each archive (tar, zip); they are there inside.
+def unpacked(paths: Sequence[Path]) -> Iterator[Unpacked]:
+    """The paths with their archives unpacked; the folders are there inside. Errors from inside name the archives.
 
     Raises: LogError for an archive that is damaged, holds no log, or does not fit the disk.
     """
     with ExitStack() as stack:
-        found = []
-        for path in paths:
-            kind = kind_of(path) if path.is_file() else None
-            if kind in ("tar", "zip"):
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dxt-logs-")))
-                _unpack(path, folder, kind)
-                found.append(folder)
-            else:
-                found.append(path)
-        yield found
+        archives = {}
+        for path in filter(is_packed, dict.fromkeys(paths)):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dxt-logs-")))
+            _unpack(path, folder)
+            archives[path] = folder
+        found = Unpacked(
+            paths=[archives.get(path, path) for path in paths],
+            archives={folder: path for path, folder in archives.items()},
+        )
+        try:
+            yield found
+        except DxtReplayError as error:
+            error.args = tuple(found.named(each) if isinstance(each, str) else each for each in error.args)
+            raise
 
 
-def _unpack(path: Path, folder: Path, kind: str) -> None:
+def _unpack(path: Path, folder: Path) -> None:
     logs = 0
     try:
-        for name, file in (_of_tar if kind == "tar" else _of_zip)(path):
+        for name, file in (_of_tar if kind_of(path) == "tar" else _of_zip)(path):
             # Wherever the archive wants it: parts of the name alone, below the folder.
             parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..")]
             place = folder.joinpath(*parts)
@@ -50,7 +74,7 @@ def _unpack(path: Path, folder: Path, kind: str) -> None:
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise LogError(f"{path} cannot be unpacked: {error}. Unpack it into an empty folder and give that") from error
     if not logs:
-        raise LogError(f"{path} is an archive without a {LOG_SUFFIXES[0]} log: give the logs of one job")
+        raise LogError(f"{path} is an archive without a {LOG_SUFFIXES[0]} log: unpack it and give what it holds")
 
 
 def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes]]]:

@@ -277,11 +277,12 @@ class RankClock:
 class Unseen:
     """Bytes that a job read and no trace holds.
 
-    kind: mapped, by page faults of a mapped file; socket, from a peer. name: the path, or "address:port".
+    kind: mapped, by page faults of a mapped file; socket, from a peer; all, where no I/O was recorded at all.
+    name: the path, or "address:port".
     bytes: the least that it can have been; None where nobody knows.
     """
 
-    kind: Literal["mapped", "socket"]
+    kind: Literal["mapped", "socket", "all"]
     name: str
     bytes: int | None
 

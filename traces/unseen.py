@@ -27,6 +27,11 @@ from dxt_replay.traces.units import format_bytes, format_counted
 LEAST_COVERAGE = 0.99
 """Traced / counted, below which every total may be off by a hundredth."""
 
+NOTHING_RECORDED = Coverage(
+    bytes=None, operations=None, unseen=(Unseen(kind="all", name="all files and peers", bytes=None),)
+)
+"""Of a capture that was made of profiles alone."""
+
 UNKNOWN_PEERS = "peers that the trace does not show"
 
 MEMORY = "/dev/shm/"
@@ -179,11 +184,18 @@ def coverage_json(coverage: Coverage) -> dict[str, Any]:
     }
 
 
+def nothing_recorded(unseen: Iterable[Unseen]) -> bool:
+    """Whether no I/O was recorded, so that a capture without operations says nothing of the job's."""
+    return any(each.kind == "all" for each in unseen)
+
+
 def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
     """Why what storage cost a run is not known, a clause to follow a colon; None where the trace holds enough.
 
     2 files were opened but never read through a call (probably memory-mapped), and no trace holds page faults
     """
+    if nothing_recorded(unseen):
+        return "no I/O was recorded"
     unknown = sum(each.bytes is None and each.kind == "mapped" for each in unseen)
     if unknown:
         were = "was" if unknown == 1 else "were"

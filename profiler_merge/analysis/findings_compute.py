@@ -39,15 +39,23 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
         return
     by_storage = loop.io_in_wait_pct >= MOSTLY_STORAGE_PCT
     cause, name = ("storage", "read ahead") if by_storage else ("preprocessing", "prepare faster")
+    known = by_storage or found.summary.not_judged is None
+    storage = (
+        f"storage is busy in {percent(loop.io_in_wait_pct)} of the wait."
+        if known
+        else f"for what is not known: {found.summary.not_judged}."
+    )
     yield Finding(
         code="input-bound",
-        title=f"Training waits for input, mostly for {cause}",
-        evidence=f"{percent(loop.input_wait_pct)} of the training loop is input wait{_after_warm_up(loop)}; storage is "
-        f"busy in {percent(loop.io_in_wait_pct)} of the wait.",
+        title=f"Training waits for input, mostly for {cause}" if known else "Training waits for input",
+        evidence=f"{percent(loop.input_wait_pct)} of the training loop is input wait{_after_warm_up(loop)}; {storage}",
         threshold=f"above {percent(100 - LEAST_UTILISATION_PCT)}: MLPerf Storage asks for {LEAST_UTILISATION_PCT:g} % "
         "accelerator utilisation",
-        remedy=input_remedy(name, found.setting, loop),
-        values={"input_wait_pct": loop.input_wait_pct, "io_in_wait_pct": loop.io_in_wait_pct},
+        remedy=input_remedy(name if known else "read ahead", found.setting, loop),
+        values={
+            "input_wait_pct": loop.input_wait_pct,
+            **({"io_in_wait_pct": loop.io_in_wait_pct} if known else {}),
+        },
         **_of_loop(loop.input_wait_s, loop).columns(),
     )
 

@@ -27,7 +27,7 @@ from dxt_replay.profiler_merge.analysis.thresholds import (
     SMALL_REQUEST_PCT,
 )
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_duration, ns_to_seconds
-from dxt_replay.traces.unseen import LEAST_COVERAGE
+from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded
 
 _WORST_FILES = 5
 
@@ -84,7 +84,7 @@ def partial_trace(found: Analysis) -> Iterator[Finding]:
 def not_traced(found: Analysis) -> Iterator[Finding]:
     """Bytes that were read through mapped files or sockets, and which no trace of calls holds."""
     unseen, why = found.summary.coverage.unseen, found.summary.not_judged
-    if not unseen or why is None:
+    if not unseen or why is None or nothing_recorded(unseen):
         return
     known = sum(each.bytes or 0 for each in unseen)
     yield Finding(

@@ -7,7 +7,6 @@ counters stand apart, because their times and sizes are estimates.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,17 +23,18 @@ from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_
 from dxt_replay.profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
 from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from dxt_replay.profiler_merge.analysis.phases import Phases, Steps, phases, steps
+from dxt_replay.profiler_merge.analysis.spread import Spread
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
+from dxt_replay.profiler_merge.analysis.table_formats import without_io
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
-from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.replay_record import is_replay
 from dxt_replay.traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo, Unseen
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
-from dxt_replay.traces.unseen import unseen_of, why_not_judged
+from dxt_replay.traces.unseen import nothing_recorded, unseen_of, why_not_judged
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 _RECORDERS = ("darshan", "strace", "dftracer")
@@ -98,22 +98,6 @@ class IoTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Spread of a quantity over operations; None without operations."""
-
-    min: float | None
-    median: float | None
-    mean: float | None
-    max: float | None
-
-    @classmethod
-    def of(cls, distribution: Distribution) -> Spread:
-        """The spread of a collected distribution."""
-        values = distribution.minimum, distribution.median, distribution.mean, distribution.maximum
-        return cls(**{f.name: _number(value) for f, value in zip(dataclasses.fields(cls), values, strict=True)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageShare:
     """Traced / counted; None where it is not known.
 
@@ -153,7 +137,8 @@ class Summary:
     `loop`: of a capture with training steps, unless it is a replay that keeps to recorded times.
     `probably_mapped`: files that were mapped, or opened and never read, so that their reads are in no trace and no
     counter.
-    `recorded_by`: what recorded the operations: darshan, strace, dftracer; capture where that is not known any more.
+    `recorded_by`: what recorded the operations: darshan, strace, dftracer; capture where that is not known any more;
+    None where nothing did. The figures of I/O are then null in the JSON object.
     `counted_times`: what Darshan's counters say of the time in I/O, by interface; empty where there is a trace.
     `not_judged`: why nothing is said of what storage cost, a clause; None where the trace holds enough.
     `groups`: the rows of the breakdown `by`, where one was asked for.
@@ -193,7 +178,7 @@ class Summary:
         result = dataclasses.asdict(self)
         if self.groups is None:
             del result["groups"], result["by"]
-        return result
+        return without_io(result) if nothing_recorded(self.coverage.unseen) else result
 
 
 def summarise(
@@ -327,7 +312,7 @@ class SummaryCollector(Collector):
         moved = ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written"))
         return Summary(
             job=JobFacts(nprocs=info.job.nprocs, run_time_s=info.job.run_time_s or None, exe=info.job.exe),
-            recorded_by=_recorded_by(info),
+            recorded_by=None if nothing_recorded(unseen) else _recorded_by(info),
             operations=operations,
             bytes=moved,
             files=int(io.files_used.sum()),
@@ -446,10 +431,3 @@ def _warnings(info: CaptureInfo, io: IoTotals) -> list[str]:
         excess = format_duration(io.busy_excess_ns)
         found.append(f"aggregate bandwidth may be low: time in flight is too long by at most {excess}")
     return found
-
-
-def _number(value: float) -> float | None:
-    """None for nan, an int for a whole number."""
-    if math.isnan(value):
-        return None
-    return int(value) if float(value).is_integer() else float(value)

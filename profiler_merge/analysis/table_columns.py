@@ -160,7 +160,8 @@ JSON_KEYS: Mapping[str, str] = {
     "darshan-parser takes it, `slowest_rank`, and `bytes`",
     "coverage": "share of the counted bytes, and of the counted operations, that was traced, 0 to 1, null where it is "
     "not known; `traceable`: both beside C streams, which DXT cannot trace; `unseen`: what was read through mapped "
-    "files and sockets, by name, in no trace and counted into the bytes",
+    "files and sockets, by name, in no trace and counted into the bytes, or `kind` all where no I/O was recorded: then "
+    "the figures of I/O are null",
     "files": "files that were read or written",
     "groups": "rows of the table groups; with --by only",
     "in_flight_s": "time in which any operation of any rank was in flight",

@@ -137,3 +137,15 @@ def _flat(prefix: str, value: Any) -> Iterable[tuple[str, Any]]:
             yield from _flat(f"{prefix}.{number}", inner)
     else:
         yield prefix, value
+
+
+def without_io(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object of a summary with null in the place of figures of I/O: where none was recorded, 0 is a claim."""
+    loop = summary["loop"] or {}
+    unknown = {name: None for name in loop if name.startswith(("io_", "storage_"))}
+    return {
+        **summary,
+        **{name: dict.fromkeys(summary[name]) for name in ("operations", "bytes", "io_time_s")},
+        **dict.fromkeys(("files", "in_flight_s", "other_io_s")),
+        "loop": {**loop, **unknown} if loop else None,
+    }

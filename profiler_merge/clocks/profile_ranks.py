@@ -105,7 +105,7 @@ def map_profiles(
             )
         else:
             by_rank.add(rank, files, profile)
-            if (number := _own_number(profile)) is not None and not mapper.in_one_log:
+            if (number := own_number(profile)) is not None and not mapper.in_one_log:
                 numbers[rank] = number
     warnings += mapper.warnings
     return ProfileRanks(
@@ -125,7 +125,7 @@ def _overlaps(times: Intervals, profile: Profile) -> bool:
     return profile.epoch_start_ns is None or own.minus(times).length_ns < own.length_ns
 
 
-def _own_number(profile: Profile) -> int | None:
+def own_number(profile: Profile) -> int | None:
     """The rank as torch.distributed knew it, else as the anchors name it."""
     if profile.torch is not None and profile.torch.rank is not None:
         return profile.torch.rank

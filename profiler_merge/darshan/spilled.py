@@ -58,9 +58,10 @@ def _reserve(descriptor: int, size: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-        block = bytes(1 << 20)
-        for _ in range(-(-size // len(block))):
-            os.write(descriptor, block)
+        # Not `os.write`, which may write less than it is given and say nothing of a disk that is full by then.
+        with open(descriptor, "wb", closefd=False) as file:
+            for part in chunks(size, 1 << 20):
+                file.write(bytes(part.stop - part.start))
 
 
 def is_spilled(column: np.ndarray) -> bool:

@@ -39,11 +39,13 @@ _BY_FILE = ("access_count", "stride_count")
 @dataclass(slots=True)
 class RebuiltModule:
     """What was rebuilt at one module. `streams`: (file, direction) pairs with rebuilt operations, `met` those of them
-    that meet all counters, `missed` how many miss which, `dealt` operations of reduced records."""
+    that meet all counters, `missed` how many miss which, `dealt` operations of reduced records, `guessed` those of
+    which nothing shows the places in their files."""
 
     operations: int = 0
     bytes: int = 0
     dealt: int = 0
+    guessed: int = 0
     streams: int = 0
     met: int = 0
     missed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES.values(), 0))
@@ -53,6 +55,7 @@ class RebuiltModule:
         self.operations += other.operations
         self.bytes += other.bytes
         self.dealt += other.dealt
+        self.guessed += other.guessed
         self.streams += other.streams
         self.met += other.met
         self.missed = {name: count + other.missed[name] for name, count in self.missed.items()}
@@ -105,6 +108,7 @@ class Rebuilt:
         of = self.modules[module]
         of.operations += len(data.length)
         of.bytes += int(data.length.sum())
+        of.guessed += data.guessed
         own = np.flatnonzero(counted.own)
         made = np.bincount(data.file, minlength=len(files)) > 0
         wanted, known = counted.wanted.select(own), again.select(own)
@@ -224,6 +228,11 @@ class Rebuilt:
             found.append(
                 f"{format_count(main.dealt)} of these operations are of files whose counters Darshan added up over all "
                 "ranks: it is inferred which rank issued them"
+            )
+        if above.guessed:
+            found.append(
+                f"the places of {format_count(above.guessed)} rebuilt MPI-IO operations in their files are a guess, "
+                "which `run --api mpiio` replays: MPI-IO does not count them, and the POSIX requests below are others"
             )
         return found + self._missed_warnings()
 

@@ -27,8 +27,9 @@ from dxt_replay.profiler_merge.untraced.data_rows import (
     recounted,
     with_rebuilt,
 )
-from dxt_replay.profiler_merge.untraced.file_operations import MadeRows, no_rows
+from dxt_replay.profiler_merge.untraced.file_operations import FileOperations, MadeRows, no_rows
 from dxt_replay.profiler_merge.untraced.metadata_rows import CLOSE, SYNC, metadata_rows
+from dxt_replay.profiler_merge.untraced.offsets_below import at_offsets_below
 from dxt_replay.profiler_merge.untraced.rank_counters import COUNTED_TIMES, NOT_SEEN, CountedFiles
 from dxt_replay.profiler_merge.untraced.renamed_files import LogNames, Renames, follow_renames, may_rename, renames_of
 from dxt_replay.profiler_merge.untraced.traced_operations import (
@@ -59,6 +60,7 @@ _AFTER_ALL = 1 << 62
 class RebuiltData:
     """Reads and writes made for some processes at one module.
 
+    `guessed`: how many of them have places that no counter and no request below them shows.
     `counted`: what was asked for; `files`: the files that its counters are of. `again`: the counters of traced and made
     operations together. `file`, `length` (n,): of the made ones.
     """
@@ -69,6 +71,7 @@ class RebuiltData:
     again: Transfers
     file: np.ndarray
     length: np.ndarray
+    guessed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,6 +127,10 @@ class _MadeOfModule:
     metadata: MadeRows
     rebuilt: tuple[RebuiltData, ...]
 
+    def requests(self) -> FileOperations:
+        """All reads and writes, traced and made."""
+        return with_rebuilt(self.operations.whole(), self.data)
+
 
 def reconstruct(
     traced: Traced, modules: Sequence[CountedModule], names: LogNames, processes: int = 1, limit: int = MOST_ROWS
@@ -138,10 +145,12 @@ def reconstruct(
     posix, stdio = (next(each.files for each in modules if each.module == name) for name in ("POSIX", "STDIO"))
     begin_ns = _first_times(traced, [each.files for each in modules], processes)
     renames = _renames(posix, stdio, names, begin_ns)
-    made = []
+    made: list[_MadeOfModule] = []
     for each in modules:
         undated = _undated(posix, stdio, renames, begin_ns) if each.module == "POSIX" else begin_ns[each.files.process]
-        made.append(_made(each, traced, undated, limit, names.by_record))
+        below = next((other for other in made if other.counted.module == "POSIX"), None)
+        below = below if each.module == "MPI-IO" else None
+        made.append(_made(each, traced, undated, limit, names.by_record, below))
     columns = _columns(made, renames)
     operations = next(each for each in made if each.counted.module == "POSIX")
     wanted = _wanted_lanes(columns, posix, operations.operations)
@@ -162,20 +171,32 @@ def reconstruct(
 
 
 def _made(
-    counted: CountedModule, traced: Traced, unknown_ns: np.ndarray, limit: int, paths: Mapping[int, bytes]
+    counted: CountedModule,
+    traced: Traced,
+    unknown_ns: np.ndarray,
+    limit: int,
+    paths: Mapping[int, bytes],
+    below: _MadeOfModule | None = None,
 ) -> _MadeOfModule:
-    """The rows of one module. `unknown_ns` (files,): where what has no time at all is placed."""
+    """The rows of one module. `unknown_ns` (files,): where what has no time at all is placed. `below`: of MPI-IO, the
+    rows of POSIX, whose places are those of MPI-IO."""
     files = counted.files
     of_module = traced.of_module(files, counted.module)
     known = {} if counted.data is None else counted.data(of_module.streams)
     operations = of_module.whole() if known else of_module.needed()
     parts = []
+    requests = below.requests() if below is not None and known else None
     for some in few_together(known, lambda process: _size(known[process]), CHUNK_ROWS):
         mine = np.isin(files.process, some)
         batch = CountedBatch.of([known[process] for process in some])
         made = data_rows(files.select(mine), batch, operations.of_files(mine), unknown_ns[mine], limit, paths)
-        parts.append((mine, batch, made))
-    data = joined_rows([(np.flatnonzero(mine), made) for mine, _, made in parts])
+        guessed = 0
+        if below is not None and requests is not None:
+            streams = of_module.streams[np.repeat(mine, 2)]
+            rows, guessed = at_offsets_below(files.select(mine), made.rows, streams, below.counted.files, requests)
+            made = replace(made, rows=rows)
+        parts.append((mine, batch, made, guessed))
+    data = joined_rows([(np.flatnonzero(mine), made) for mine, _, made, _ in parts])
     together = with_rebuilt(operations, data)
     metadata = no_rows() if counted.module == "MPI-IO" else metadata_rows(files, together, unknown_ns)
     rebuilt = [
@@ -186,8 +207,9 @@ def _made(
             again=recounted(batch.wanted, together.of_files(mine), metadata.of_files(mine)),
             file=made.rows.file,
             length=made.rows.length,
+            guessed=guessed,
         )
-        for mine, batch, made in parts
+        for mine, batch, made, guessed in parts
         if len(made.rows)
     ]
     return _MadeOfModule(counted=counted, operations=of_module, data=data, metadata=metadata, rebuilt=tuple(rebuilt))

@@ -22,6 +22,7 @@ from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, storage_
 from dxt_replay.traces.errors import DxtReplayError, UsageError
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.units import NS_PER_S
+from dxt_replay.traces.unseen import nothing_recorded
 from dxt_replay.traces.workers.workers import Workers
 
 if TYPE_CHECKING:
@@ -108,10 +109,14 @@ def check_order(order: str) -> tuple[str, str]:
 
 
 def catalogue(
-    archive: ArchiveJobs, workers: Workers, on_job: Callable[[Mapping[str, Any]], None] = lambda row: None
+    archive: ArchiveJobs,
+    workers: Workers,
+    on_job: Callable[[Mapping[str, Any]], None] = lambda row: None,
+    named: Callable[[str], str] = str,
 ) -> Catalogue:
     """The line of each job; logs are merged into a temporary directory for it, one job at a time for each worker.
 
+    `named`: the text of an error, or a path, as the user knows the paths in it.
     Raises: WorkerError. A job that cannot be read is a row with its error.
     """
     rows = []
@@ -122,8 +127,8 @@ def catalogue(
     ):
         for row in results:
             on_job(row)
-            rows.append(row)
-    rows += [{"name": str(path), "error": why} for path, why in sorted(archive.unread.items())]
+            rows.append({**row, "error": named(row["error"])} if "error" in row else row)
+    rows += [{"name": named(str(path)), "error": named(why)} for path, why in sorted(archive.unread.items())]
     return Catalogue(table=_table(rows), helpers=archive.helpers)
 
 
@@ -156,25 +161,33 @@ class _Line:
 def line_of(capture: Capture) -> dict[str, Any]:
     """The row of a capture, without its name. Raises: CaptureError when the capture is damaged."""
     found = summarise(capture)
-    info, rebuilt = capture.info, found.reconstructed
+    info = capture.info
     traced = found.operations.read + found.operations.write > 0
+    recorded = not nothing_recorded(found.coverage.unseen)
     return {
         "job_id": info.job.job_id,
         "start": datetime.fromtimestamp(info.job.start_ns // NS_PER_S, timezone.utc) if info.job.start_ns > 0 else None,
         "program": program_of(info.job.exe.strip()) or None,
         "ranks": len(capture.ranks),
         "run_time_s": info.job.run_time_s or None,
+        **(_counts(capture, found) if recorded else {}),
+        "traced_pct": None if found.coverage.bytes is None else 100 * found.coverage.bytes,
+        "partial": info.partial,
+        "warnings": len(info.warnings),
+        **(_of_io(found) if traced else {}),
+        **_of_steps(capture, found),
+    }
+
+
+def _counts(capture: Capture, found: Summary) -> dict[str, int]:
+    rebuilt = found.reconstructed
+    return {
         "files": capture.files.num_rows,
         "reads": found.operations.read + rebuilt.read,
         "writes": found.operations.write + rebuilt.write,
         "metadata_operations": found.operations.other + rebuilt.other,
         "bytes_read": found.bytes.read + rebuilt.bytes_read,
         "bytes_written": found.bytes.written + rebuilt.bytes_written,
-        "traced_pct": None if found.coverage.bytes is None else 100 * found.coverage.bytes,
-        "partial": info.partial,
-        "warnings": len(info.warnings),
-        **(_of_io(found) if traced else {}),
-        **_of_steps(capture, found),
     }
 
 

@@ -21,6 +21,10 @@ from dxt_replay.traces.schema import READ
 _NEVER = np.iinfo(np.int64).max
 
 
+class ColumnsContradictError(CaptureError):
+    """What the columns `feeds` and `follows` say cannot all have been so; the rest of the capture may be sound."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownFeeds:
     """The reads that feed batch fetches.
@@ -71,7 +75,7 @@ class KnownReader:
     def dependencies(self, batch: OperationBatch) -> Dependencies:
         """Dependencies of these operations, which continue the earlier batches.
 
-        Raises: CaptureError where what an operation waits for comes only after what waits for the operation.
+        Raises: ColumnsContradictError where what an operation waits for comes only after what waits for the operation.
         """
         loop, known = self._loop, batch.known
         start, end = batch.start_ns, batch.end_ns
@@ -111,19 +115,21 @@ class KnownReader:
         wanted = np.where(need == NO_EVENT, _NEVER, need)
         if wanted.min() < self._floor.get(lane, 0):
             number = int(self._fetched[wanted.min()]) - 1
-            raise CaptureError(f"lane {lane} has operations of batch fetch {number} long after those of later ones")
+            raise ColumnsContradictError(
+                f"lane {lane} has operations of batch fetch {number} long after those of later ones"
+            )
         found: np.ndarray = np.minimum(floor, np.minimum.accumulate(wanted[::-1])[::-1])
         self._floor[lane] = max(self._floor.get(lane, 0), int(found.max()))
         return found
 
     def _check_order(self, lane: int, need: np.ndarray, moment: np.ndarray) -> None:
-        """Raises: CaptureError where the lane would wait for what comes after an event that waits for the lane."""
+        """Raises: ColumnsContradictError where the lane would wait for what comes after an event that waits for it."""
         latest = np.maximum.accumulate(np.concatenate(([self._moment.get(lane, -1)], moment)))
         self._moment[lane] = int(latest[-1])
         wrong = (need != NO_EVENT) & (latest[1:] > 2 * need)
         if wrong.any():
             number = int(self._fetched[need[wrong][0]]) - 1
-            raise CaptureError(
+            raise ColumnsContradictError(
                 f"an operation in lane {lane} feeds batch fetch {number} and waits for what comes after it: the "
                 "columns feeds and follows contradict each other"
             )

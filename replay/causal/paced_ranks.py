@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.causal.causal_items import CausalLanes, Meetings, RankCounters, ready_rows, script_rows
 from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
 from dxt_replay.replay.causal.production import PipelineSpans
 from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
@@ -159,8 +160,8 @@ def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.T
     if capture.info.dependencies == "known":
         try:
             return known_model(loop, batches, capture.files.num_rows)
-        except CaptureError as error:
-            raise CaptureError(
+        except ColumnsContradictError as error:
+            raise ColumnsContradictError(
                 f"{capture.named}: rank {survey.rank}: {error}; make the capture again, or replay with --pace timed"
             ) from error
     return derive_model(

@@ -150,6 +150,8 @@ def production(loop: TrainingLoop, batches: Batches, spans: PipelineSpans, loop_
         chosen = (batch.op == READ) | np.isin(batch.op, PREPARES_READ)
         chosen &= loop_files[batch.file_id] & (batch.start_ns < loop.exit_ns)
         columns.append((batch.start_ns[chosen], batch.end_ns[chosen], batch.op[chosen] == READ))
+    if not columns:
+        return None
     start, end, is_read = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     held = spans.holding(start, end)
     placed = float((held[is_read] >= 0).mean()) if is_read.any() else 0.0

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.operation_times import OperationTimes
 from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
 from dxt_replay.replay.engine.items import MARK
@@ -23,7 +24,7 @@ from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
 from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
 from dxt_replay.replay.ranks.comm import Solo
-from dxt_replay.traces.errors import CaptureError, ReplayError
+from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.measures.span_times import computed_in_loops, training_ns
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import format_count, ns_to_seconds
@@ -135,10 +136,10 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
             f"the causal model is not worked out above {format_count(MOST_OPERATIONS)} operations or "
             f"{format_count(MOST_SPANS)} spans; choose a part, such as --steps 10-19"
         )
-    steps = _steps(capture, capture.time_span_ns[0])
-    recorded_ns = training_ns(capture.spans) or 0
     if unjudged := why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files)):
         raise NoStorageLimitError(unjudged)
+    steps = _steps(capture, capture.time_span_ns[0])
+    recorded_ns = training_ns(capture.spans) or 0
     if doubted := next((model.doubt for model in steps.models.values() if model.doubt), ""):
         raise NoStorageLimitError(doubted)
     lanes = planned_lanes(capture, steps, Pacing(pace=Pace.STEPS))
@@ -186,7 +187,7 @@ def _steps(capture: Capture, begin_ns: int) -> Steps:
         raise NoStorageLimitError("not every rank has training steps")
     try:
         return derive_steps(capture, surveys, spans, begin_ns, Solo())
-    except CaptureError as error:
+    except ColumnsContradictError as error:
         raise NoStorageLimitError(str(error)) from error
 
 

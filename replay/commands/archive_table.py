@@ -18,16 +18,20 @@ FILTERS = ("path", "exclude", "op", "api")
 
 
 def is_archive(named: NamedPart) -> bool:
-    """Whether several jobs were named, or a folder that holds something else than one job."""
+    """Whether several jobs were named, or a folder or archive that holds something else than one job."""
+    from dxt_replay.profiler_merge.packed_logs import is_packed, unpacked
     from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
     path = named.path
     if named.others:
         return True
-    if not path.is_dir() or (path / "capture.json").exists() or (path / "ops").exists():
+    if path.is_dir() and ((path / "capture.json").exists() or (path / "ops").exists()):
+        return False
+    if not path.is_dir() and not is_packed(path):
         return False
     try:
-        found = archive_jobs([path], captures=True)
+        with unpacked([path]) as inside:
+            found = archive_jobs(inside.paths, captures=True)
     except DxtReplayError:
         return False  # opening it as one job says what is wrong
     return len(found.jobs) + len(found.unread) > 1 or any(not job.logs for job in found.jobs)

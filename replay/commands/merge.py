@@ -101,8 +101,8 @@ def command(
     """Merge Darshan logs with DXT, or other traces, and profiles, into a capture.
 
     LOG... are the log of an MPI job, or the logs of all processes of a job without MPI; a folder stands for all in it.
-    Instead of logs, files of DFTracer or of `strace -f -ttt -T -y` can be given. The kind of each file is recognised by
-    its content.
+    Instead of logs, files of DFTracer or of `strace -f -ttt -T -y` can be given. Profiles alone make a capture of which
+    no I/O is known. The kind of each file is recognised by its content.
     """
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json

@@ -34,12 +34,13 @@ def merge_each(
         made = dxt_replay.merge_each("/var/log/darshan/2026", "captures")
         [(job.name, job.error) for job in made.jobs if job.error]
 
-    A capture has the name and the folder of its (first) log below the folder that was given. One job that cannot be
-    merged does not stop the others. A capture that was made of the same logs before stays as it is; `force` makes
-    all again. The other options are those of `merge`; `executor`: who shares the work.
+    A capture has the name and the folder of its (first) log below the folder, or in the archive (tar, zip), that was
+    given. One job that cannot be merged does not stop the others. A capture that was made of the same logs before stays
+    as it is; `force` makes all again. The other options are those of `merge`; `executor`: who shares the work.
     Raises: LogError for a folder without logs; UsageError where two jobs would have one capture.
     """
     from dxt_replay.profiler_merge.merge import MergeOptions
+    from dxt_replay.profiler_merge.packed_logs import unpacked
     from dxt_replay.replay.archive import merge_each as merging
     from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
@@ -50,8 +51,10 @@ def merge_each(
         reconstruct_limit=reconstruct_limit,
         force=force,
     )
-    archive = archive_jobs(several(logs), captures=False)
-    return merging.merge_each(archive, Path(output), options, workers_of(executor), _counted(on_job, archive.jobs))
+    with unpacked(several(logs)) as found:
+        archive = archive_jobs(found.paths, captures=False)
+        counted = _counted(on_job, archive.jobs)
+        return merging.merge_each(archive, Path(output), options, workers_of(executor), counted).named(found.named)
 
 
 def catalogue(
@@ -61,7 +64,7 @@ def catalogue(
     executor: Work = None,
     on_job: OnJob = lambda done, jobs: None,
 ) -> Catalogue:
-    """A line for each job of an archive: captures and Darshan logs, and folders that hold them at any depth.
+    """A line for each job of an archive: captures and Darshan logs, and folders and archives that hold them.
 
         jobs = dxt_replay.catalogue("captures", sort="bytes_read").frame()
         jobs[jobs.input_wait_pct > 20]
@@ -70,12 +73,15 @@ def catalogue(
     cannot be read is a line with its `error`. `executor`: who shares the work.
     Raises: LogError for a path with neither captures nor logs; UsageError for another column.
     """
+    from dxt_replay.profiler_merge.packed_logs import unpacked
     from dxt_replay.replay.archive import catalogue as lines
     from dxt_replay.replay.archive.archive_jobs import archive_jobs
 
     lines.check_order(sort)
-    archive = archive_jobs(several(paths), captures=True)
-    return lines.catalogue(archive, workers_of(executor), _counted(on_job, archive.jobs)).sorted_by(sort)
+    with unpacked(several(paths)) as found:
+        archive = archive_jobs(found.paths, captures=True)
+        made = lines.catalogue(archive, workers_of(executor), _counted(on_job, archive.jobs), found.named)
+    return made.sorted_by(sort)
 
 
 def _counted(on_job: OnJob, jobs: Sequence[object]) -> Callable[[object], None]:

@@ -48,7 +48,7 @@ class NamedPart:
 
 
 CaptureOrPath = Capture | NamedPart | str | os.PathLike[str]
-"""An opened capture, or the path of a capture, a log or a folder of logs: what every function takes."""
+"""An opened capture, or the path of a capture, a log, or a folder or archive of logs: what every function takes."""
 
 LOG_SUFFIX = ".darshan"
 
@@ -56,7 +56,7 @@ _FROM_LOGS: weakref.WeakSet[Capture] = weakref.WeakSet()
 
 
 def open_capture(path: str | os.PathLike[str]) -> Capture:
-    """Open a capture, or merge a Darshan log (or a folder of the logs of one job) into a temporary one.
+    """Open a capture, or merge a Darshan log (or a folder or archive of the logs of one job) into a temporary one.
 
     The files table and the footers are read; operations only when they are asked for.
 
@@ -117,9 +117,13 @@ def held(capture: CaptureOrPath) -> Capture:
 
 
 def is_log(path: Path) -> bool:
-    """Whether `path` names a Darshan log, by its suffix, or a folder that holds logs and is not a capture."""
+    """Whether `path` names a Darshan log, by its suffix, an archive, or a folder that holds logs and is no capture."""
     if path.suffix == LOG_SUFFIX:
         return True
+    if path.is_file():
+        from dxt_replay.profiler_merge.packed_logs import is_packed
+
+        return is_packed(path)
     if not path.is_dir() or (path / "capture.json").exists() or (path / "ops").exists():
         return False
     return any(name.endswith(LOG_SUFFIX) for _, _, names in os.walk(path) for name in names)
@@ -218,14 +222,15 @@ def _merge(log: Path, capture: Path, announce: Announce) -> None:
     """Merge into a directory that is made for it. Raises: LogError, TargetError."""
     from dxt_replay.profiler_merge.darshan.job_logs import find_logs
     from dxt_replay.profiler_merge.merge import merge
+    from dxt_replay.profiler_merge.packed_logs import unpacked
 
     try:
         capture.parent.mkdir(mode=0o700)
     except OSError as error:
         place = capture.parent.parent
         raise TargetError(f"cannot make a directory in {place} to merge the log into: {error.strerror}") from error
-    with announce(f"merging {log.name}"):
-        merge(find_logs(log), [], capture)
+    with announce(f"merging {log.name}"), unpacked([log]) as found:
+        merge(find_logs(found.paths[0]), [], capture)
 
 
 def _take_away(folder: Path) -> None:

@@ -39,10 +39,11 @@ def merge(
 ) -> MergeResult:
     """Merge the Darshan logs of one job, and the profiles of its ranks, into the capture `output`.
 
-    `logs` can also be traces of strace or DFTracer; a folder or an archive of logs stands for all in it. `profiles` are
-    log directories, or single files: `.xplane.pb` of TensorFlow and JAX, `.pt.trace.json` of PyTorch. `align` is auto,
-    anchors, nesting, wall or seconds; `exclude` has globs over recorded paths, `include` those of files in /opt and the
-    like, which traces leave out by themselves. `keep_profiler_files`: also what PyTorch's profiler wrote.
+    `logs` can also be traces of strace or DFTracer, or profiles alone for a capture without I/O; a folder or an archive
+    of logs stands for all in it. `profiles` are log directories, or single files: `.xplane.pb` of TensorFlow and JAX,
+    `.pt.trace.json` of PyTorch. `align` is auto, anchors, nesting, wall or seconds; `exclude` has globs over recorded
+    paths, `include` those of files in /opt and the like, which traces leave out by themselves. `keep_profiler_files`:
+    also what PyTorch's profiler wrote.
     `reconstruct_limit`: the most untraced reads and writes of one process that are rebuilt from counters.
     `inspect` opens the recorded HDF5 files (looked for through `maps`) and stores where their chunks lie.
     `extend`: extend a profile that covers only some steps over the reads of the others, marked as reconstructed.
@@ -71,9 +72,9 @@ def merge(
         extend=extend,
         force=force,
     )
-    with unpacked(several(logs)) as paths:
+    with unpacked(several(logs)) as found:
         return merge_sources(
-            [log for path in paths for log in _logs_of(path)],
+            [log for path in found.paths for log in _logs_of(path)],
             [file for path in several(profiles) for file in _profiles_of(path)],
             Path(output),
             options,

@@ -13,7 +13,9 @@ from dxt_replay.replay.plan.collectives import Collectives, choose_collectives
 from dxt_replay.replay.plan.pacing import Pace
 from dxt_replay.replay.plan.survey import RankSurvey, spans_by_rank, survey_rank
 from dxt_replay.replay.ranks.comm import Communicator, share_of, together
+from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.unseen import nothing_recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,10 +46,20 @@ class RunContext:
 
 
 def choose_layers_together(capture: Capture, comm: Communicator, *, api: str, reconstruct: bool) -> LayerChoice:
-    """`choose_layers` on process 0, and its result on all. Collective. Raises: as `choose_layers`, on all processes."""
-    chosen = together(
-        comm, lambda: choose_layers(capture, api=api, reconstruct=reconstruct) if comm.rank == 0 else None
-    )
+    """`choose_layers` on process 0, and its result on all. Collective.
+
+    Raises: as `choose_layers`, and CaptureError for a capture of which no I/O was recorded, on all processes.
+    """
+
+    def chosen_layers() -> LayerChoice:
+        if nothing_recorded(capture.info.coverage.unseen):
+            raise CaptureError(
+                f"{capture.named} was made of profiles alone, so that there is no I/O to replay: merge them with the "
+                "job's Darshan log or another trace"
+            )
+        return choose_layers(capture, api=api, reconstruct=reconstruct)
+
+    chosen = together(comm, lambda: chosen_layers() if comm.rank == 0 else None)
     layers: LayerChoice = comm.broadcast(chosen)
     return layers
 

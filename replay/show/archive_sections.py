@@ -23,7 +23,7 @@ def catalogue_sections(catalogue: Mapping[str, Any]) -> list[Section]:
     failed = {job["name"]: job["error"] for job in catalogue["jobs"] if job["error"] is not None}
     sections = []
     if jobs:
-        read, written = (sum(job[name] for job in jobs) for name in ("bytes_read", "bytes_written"))
+        read, written = (sum(job[name] or 0 for job in jobs) for name in ("bytes_read", "bytes_written"))
         title = f"{format_counted(len(jobs), 'job')} read {format_bytes(read)} and wrote {format_bytes(written)}"
         heads = (_JOB, "ranks", "time", "read", "written", "I/O", "bandwidth", "steps", "compute", "storage limits")
         columns = (heads[0], *(Column(head=str(head), spare=head == "bandwidth") for head in heads[1:]), _PROGRAM)
@@ -37,8 +37,8 @@ def _job_row(job: Mapping[str, Any]) -> tuple[str, ...]:
         job["name"],
         format_count(job["ranks"]),
         run_time(job["run_time_s"]),
-        format_bytes(job["bytes_read"]),
-        format_bytes(job["bytes_written"]),
+        or_dash(job["bytes_read"], format_bytes),
+        or_dash(job["bytes_written"], format_bytes),
         or_dash(job["io_pct"], _percent),
         or_dash(job["bandwidth_mib_s"], mib_s),
         format_count(job["steps"]) if job["steps"] else "-",

@@ -7,6 +7,7 @@ from typing import Any
 
 from dxt_replay.replay.show.cells import share
 from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section, facts, prose
+from dxt_replay.replay.show.summary_sections import io_recorded
 from dxt_replay.traces.text import listed
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_duration
 
@@ -27,6 +28,8 @@ def merge_sections(merged: Mapping[str, Any]) -> list[Section]:
         ("trace coverage, bytes", share(merged["coverage"]["bytes"])),
         ("trace coverage, operations", share(merged["coverage"]["operations"])),
     ]
+    if not io_recorded(merged):
+        rows = [row for row in rows if row[0] in ("capture", "ranks", "spans")]
     sections = [
         facts(_headline(merged), rows),
         prose("Warnings", merged["warnings"]),
@@ -50,6 +53,8 @@ def _headline(merged: Mapping[str, Any]) -> str:
     """What was merged, how complete it is and how well the clocks are known, in one sentence."""
     operations, coverage = merged["operations"], merged["coverage"]
     ranks = format_counted(merged["ranks"], "rank")
+    if not io_recorded(merged):
+        return f"Merged the profiles of {ranks}: no I/O was recorded"
     if not operations["traced"]:
         return f"Merged {ranks}, but {no_dxt(merged.get('counted', {}))}"
     said = [f"Merged {ranks}, {format_counted(operations['traced'], 'operation')}"]

@@ -26,13 +26,13 @@ _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operatio
 
 def summary_sections(summary: Mapping[str, Any]) -> list[Section]:
     """The tables of `dxt-replay summary`, from its JSON object."""
-    traced = has_trace(summary)
+    traced, recorded = has_trace(summary), io_recorded(summary)
     sections = [
         prose("", headline(summary)),
         facts("Job", _job_rows(summary)),
         facts("Training loop", _loop_rows(summary)),
-        facts("I/O", _io_rows(summary) if traced else _counted_rows(summary)),
-        *([_per_operation(summary)] if traced else []),
+        *([facts("I/O", _io_rows(summary) if traced else _counted_rows(summary))] if recorded else []),
+        *([_per_operation(summary)] if traced and recorded else []),
         _interfaces(summary["interfaces"]),
     ]
     if summary.get("groups") is not None:
@@ -46,6 +46,11 @@ def has_trace(summary: Mapping[str, Any]) -> bool:
     """Whether any read or write was traced, or none was counted either."""
     operations = summary["operations"]
     return bool(operations["read"] or operations["write"]) or not _counted(summary["interfaces"], "operations")
+
+
+def io_recorded(found: Mapping[str, Any]) -> bool:
+    """Whether anything recorded I/O, by the JSON object of a summary or merge: not so of profiles alone."""
+    return all(each["kind"] != "all" for each in found["coverage"]["unseen"])
 
 
 def headline(summary: Mapping[str, Any]) -> list[str]:
@@ -189,6 +194,9 @@ def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         yield "command", job["exe"]
     yield "ranks", format_count(job["nprocs"])
     yield "run time of the job", run_time(job["run_time_s"])
+    if not io_recorded(summary):
+        yield "I/O", "not recorded"
+        return
     yield "trace coverage, bytes", share(coverage["bytes"])
     yield "trace coverage, operations", share(coverage["operations"])
     if summary["recorded_by"] == "darshan":
@@ -218,7 +226,8 @@ def _loop_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         if loop["warm_up_s"]:
             yield "first step, above the usual", f"{seconds(loop['warm_up_s'])}, not part of the next two lines"
         yield "loop", seconds(loop["loop_s"])
-        busy = f"; storage busy in {loop['io_in_wait_pct']:.1f} % of it" if loop["input_wait_s"] else ""
+        known = loop["input_wait_s"] and io_recorded(summary)
+        busy = f"; storage busy in {loop['io_in_wait_pct']:.1f} % of it" if known else ""
         waits = bool(compute["input_wait_s_per_rank_mean"])
         yield "input wait", f"{loop['input_wait_pct']:.1f} % of the loop{busy}" if waits else "not known: none is shown"
     if compute["profiled_ranks"]:

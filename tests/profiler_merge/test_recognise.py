@@ -11,7 +11,7 @@ import pytest
 from dxt_replay.profiler_merge.darshan.job_logs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
 from dxt_replay.profiler_merge.merge import merge
-from dxt_replay.profiler_merge.recognise import DARSHAN, XPLANE, foreign, recognise
+from dxt_replay.profiler_merge.recognise import DARSHAN, PROFILES, XPLANE, foreign, recognise
 from dxt_replay.replay.archive.archive_jobs import archive_jobs
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import LogError
@@ -122,7 +122,7 @@ def test_the_commands_say_what_they_were_given(tmp_path, capfd, kind, said):
     path.write_bytes(FILES[kind])
     output = tmp_path / "a.capture"
     for arguments in (
-        ["merge", path, "-o", output],
+        *([] if kind in PROFILES else [["merge", path, "-o", output]]),  # profiles alone make a capture
         ["summary", path],
         ["report", path, "-o", tmp_path / "a.html"],
         ["stage", path, "--target", tmp_path / "target"],

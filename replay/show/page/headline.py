@@ -13,6 +13,7 @@ from dxt_replay.replay.show.page.html_tables import html_text
 from dxt_replay.replay.show.summary_sections import has_trace, rests_on_counters, storage_cost
 from dxt_replay.traces.replay_record import replay_record
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_counted, format_duration
+from dxt_replay.traces.unseen import nothing_recorded
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.finding import Finding
@@ -42,7 +43,9 @@ def what_ran(overview: Overview) -> str:
         words += f" for {seconds(summary.job.run_time_s)}"
     if summary.steps.count:
         words += f", with {format_counted(summary.steps.count, 'training step')}"
-    if has_trace(summary.as_json()):
+    if nothing_recorded(summary.coverage.unseen):
+        words += ". No I/O was recorded."
+    elif has_trace(summary.as_json()):
         words += (
             f". It read {format_bytes(summary.bytes.read)} and wrote {format_bytes(summary.bytes.written)} "
             f"in {format_counted(summary.files, 'file')}."
@@ -111,6 +114,8 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
             ("written", format_bytes(rebuilt.bytes_written), "counted by Darshan, not traced"),
             ("I/O time", seconds(counted["slowest_s"]), "of the slowest rank, by Darshan's counters"),
         ]
+    if nothing_recorded(summary.coverage.unseen):
+        return [*found, ("I/O", "-", "not recorded"), *_loop_tiles(overview)]
     found += [
         ("read", format_bytes(summary.bytes.read), _operations(summary.operations.read, "read", rebuilt.bytes_read)),
         (
@@ -126,16 +131,24 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
         found.append(("I/O in flight", format_duration(io_ns), "mean of the ranks (union)"))
     if shares.io_hidden_pct is not None:
         found.append(("I/O hidden", percent(shares.io_hidden_pct), "of the I/O time lies inside compute"))
-    if not overview.waits_are_real:
-        found.append(("input wait", "-", "not replayed at this pace"))
-    elif summary.loop is not None:
-        shown = summary.compute.input_wait_s_per_rank_mean
-        waits = percent(summary.loop.input_wait_pct) if shown else "-"
-        found.append(("input wait", waits, "of the training loop" if shown else "not known: the profile shows none"))
-        found.append(("accelerator in use", percent(summary.loop.compute_pct), "compute, of the training loop"))
+    found += _loop_tiles(overview)
     if summary.aggregate_bandwidth_mib_s is not None:
         found.append(("bandwidth", f"{summary.aggregate_bandwidth_mib_s:,.4g} MiB/s", "while any I/O was in flight"))
     return found
+
+
+def _loop_tiles(overview: Overview) -> list[Tile]:
+    summary = overview.analysis.summary
+    if not overview.waits_are_real:
+        return [("input wait", "-", "not replayed at this pace")]
+    if summary.loop is None:
+        return []
+    shown = summary.compute.input_wait_s_per_rank_mean
+    waits = percent(summary.loop.input_wait_pct) if shown else "-"
+    return [
+        ("input wait", waits, "of the training loop" if shown else "not known: the profile shows none"),
+        ("accelerator in use", percent(summary.loop.compute_pct), "compute, of the training loop"),
+    ]
 
 
 def _operations(count: int, noun: str, rebuilt_bytes: int) -> str:

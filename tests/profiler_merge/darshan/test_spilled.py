@@ -1,6 +1,10 @@
+import errno
+import os
+
 import numpy as np
 import pytest
 
+from dxt_replay.profiler_merge.darshan import spilled
 from dxt_replay.profiler_merge.darshan.spilled import ColumnFile, chunks, empty_columns, is_spilled, release
 from dxt_replay.traces.errors import TargetError
 
@@ -35,6 +39,22 @@ def test_a_disk_that_refuses_is_reported_with_its_place(tmp_path):
     ):
         with pytest.raises(TargetError, match=f"cannot keep the operations of a large rank in files under {tmp_path}"):
             attempt()
+
+
+def test_room_is_written_whole_where_a_file_system_cannot_reserve_it(tmp_path, monkeypatch):
+    """A page of a map that the disk has no room for ends the process; `os.write` may write a part and say nothing."""
+
+    def refuse(*_):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    whole = os.write
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    monkeypatch.setattr(os, "write", lambda descriptor, block: whole(descriptor, block[: len(block) // 2]))
+    size = (3 << 20) + 5
+    with (tmp_path / "room").open("w+b") as file:
+        spilled._reserve(file.fileno(), size)
+        assert os.fstat(file.fileno()).st_size >= size
+        assert os.fstat(file.fileno()).st_blocks * 512 >= size
 
 
 def test_chunks_are_all_rows_in_order():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from dxt_replay.replay.causal import storage_limit as module
 from dxt_replay.replay.causal.operation_times import OperationTimes
 from dxt_replay.replay.causal.storage_limit import LimitPoint, NoStorageLimitError, StorageLimit, enough, storage_limit
+from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.plan.plan_row import OPERATION_ROW, PLAN_ROW
 from dxt_replay.traces.schema import CaptureInfo, Job
 from dxt_replay.traces.store.reader import Capture
@@ -134,6 +136,21 @@ def test_an_application_whose_dependencies_are_inferred(tmp_path: Path) -> None:
 def test_without_steps_there_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(NoStorageLimitError, match="not every rank has training steps"):
         storage_limit(build_capture(tmp_path, ops=[read(0)], files=["/a"]))
+
+
+def test_counts_that_contradict_the_rows_are_damage_and_no_reason(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`summary` printed figures, a clause that the capture is damaged, and status 0."""
+    capture = a_reader(tmp_path)
+    ops = [read(0, lane=1, start_ns=start) for start in range(capture.operation_count())]
+    other = build_capture(tmp_path, ops=ops, files=["/a"], name="other")
+    shutil.rmtree(capture.path / "usage")
+    (other.path / "usage").rename(capture.path / "usage")
+    assert main(["summary", str(capture.path)]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert " ".join(printed.err.split()).count("is damaged: its operations of rank 0 are not those") == 1
 
 
 def test_above_its_size_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ def merged(**changes):
         "files": 3,
         "spans": 100,
         "counted": {},
-        "coverage": {"bytes": 1.0, "operations": 1.0, "traceable": [1.0, 1.0]},
+        "coverage": {"bytes": 1.0, "operations": 1.0, "traceable": [1.0, 1.0], "unseen": []},
         "clock": [clock(0, method="anchors", interval_ns=(0, 3000)), clock(1, method="anchors", interval_ns=(0, 2000))],
         "warnings": [],
     } | changes
@@ -31,11 +31,15 @@ def merged(**changes):
         ({}, "Merged 2 ranks, 704 operations, trace coverage 100 %, clocks known within 3.00 us"),
         ({"spans": 0}, "Merged 2 ranks, 704 operations, trace coverage 100 %"),
         (
-            {"coverage": {"bytes": 0.5, "operations": 0.75, "traceable": [0.5, 0.75]}, "spans": 0},
+            {"coverage": {"bytes": 0.5, "operations": 0.75, "traceable": [0.5, 0.75], "unseen": []}, "spans": 0},
             "Merged 2 ranks, 704 operations, but the trace is partial: coverage 50.00 %",
         ),
         (
-            {"coverage": {"bytes": None, "operations": None, "traceable": [None, None]}, "spans": 0, "ranks": 1},
+            {
+                "coverage": {"bytes": None, "operations": None, "traceable": [None, None], "unseen": []},
+                "spans": 0,
+                "ranks": 1,
+            },
             "Merged 1 rank, 704 operations, trace coverage unknown, as the log has no counters",
         ),
         (

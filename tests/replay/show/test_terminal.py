@@ -200,7 +200,7 @@ def test_a_merge_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             "operations": {"traced": 10, "reconstructed": 2},
             "files": 3,
             "spans": 0,
-            "coverage": {"bytes": 0.5, "operations": None, "traceable": [0.5, None]},
+            "coverage": {"bytes": 0.5, "operations": None, "traceable": [0.5, None], "unseen": []},
             "clock": [{**clock, "rank": rank, "offset_ns": -2_000_000 - rank} for rank in range(MAX_GROUPS + 1)],
             "warnings": ["only half of the bytes were traced"],
         }
