@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.darshan.job_logs import UNREAD_MODULES, JobLogs
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs
 from dxt_replay.profiler_merge.process_rows import RowTotals
 from dxt_replay.traces.errors import LogError
-from dxt_replay.traces.schema import Coverage
-from dxt_replay.traces.unseen import recording_of
+from dxt_replay.traces.schema import Coverage, Unseen
+from dxt_replay.traces.unseen import OBJECTS, recording_of
 
 MOST_TRACED = 2.0
 """Times of what was counted that a damaged trace may hold: counters can be incomplete too."""
@@ -31,7 +33,9 @@ def refuse_rubbish(job: JobLogs, coverage: Coverage, files: pa.Table) -> None:
     )
 
 
-def gap_warnings(job: JobLogs, rows: RowTotals, coverage: Coverage, *, traced: int) -> list[str]:
+def gap_warnings(
+    job: JobLogs, rows: RowTotals, coverage: Coverage, unseen: Sequence[Unseen], *, traced: int
+) -> list[str]:
     """Warnings about operations that are rebuilt or missing. `traced`: how many operations the trace holds."""
     warnings = []
     if rows.left_out:
@@ -44,13 +48,8 @@ def gap_warnings(job: JobLogs, rows: RowTotals, coverage: Coverage, *, traced: i
         )
     warnings += rows.rebuilt.warnings()
     if not traced:
-        unread = sorted({name for each in job.processes for name in UNREAD_MODULES if name in each.log.modules})
-        if unread:
-            warnings.append(
-                f"this job did its I/O through {', '.join(unread)}: Darshan counts it there and does not trace it, and "
-                "this release does not read the counters: what is in the capture is the rest"
-            )
-            return warnings
+        if any(each.kind == OBJECTS for each in unseen):
+            return warnings  # `unseen_warnings` names what DXT would not trace either
         if coverage.operations is None and recording_of(job.first.path) is not None:
             # `record` tries DXT before it starts the job: it was on.
             return [*warnings, "the job read and wrote no file through calls: a replay has nothing to read or write"]

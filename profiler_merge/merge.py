@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from dxt_replay.profiler_merge.capture_info import capture_info, source_files
 from dxt_replay.profiler_merge.clocks.alignment import parse_method
 from dxt_replay.profiler_merge.clocks.profile_ranks import map_profiles
-from dxt_replay.profiler_merge.counted_times import counted_times
+from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
 from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, numbered, open_job, process_ids
 from dxt_replay.profiler_merge.darshan.rank_segments import RanksInterleavedError
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
@@ -158,7 +158,7 @@ def merge(
         reconstructed=reconstructed,
         files=files.num_rows,
         spans=spans,
-        counted=_counted(files),
+        counted=_counted(files, info.made_by.get("counted_times", {})),
     )
 
 
@@ -306,10 +306,10 @@ class _Merger:
                 process.log.add_warning(text)
 
     def _counted_times(self) -> Mapping[str, Any]:
-        """What the counters say of the time in I/O, where no trace does."""
-        if self._stored > self._made.reconstructed:
-            return {}
-        return counted_times([(process.log, process.rank) for process in self._job.processes], self._files.excluded)
+        """What the counters say of the I/O that no trace holds."""
+        logs = [(process.log, process.rank) for process in self._job.processes]
+        traced = self._stored > self._made.reconstructed
+        return counted_times(logs, self._files.excluded, but=TRACEABLE if traced else ())
 
     def _finish(self) -> tuple[CaptureInfo, pa.Table, int]:
         """What follows from all ranks together."""
@@ -322,10 +322,14 @@ class _Merger:
             refuse_rubbish(self._job, coverage, table)
         self._warnings += self._files.offset_warnings(table["path"].to_pylist())
         self._warnings += self._files.streams.warnings()
+        of_interfaces = self._counted_times()
         unseen = all_unseen(watched([log.path for log in logs]), mapped_files(table))
-        counted = sum(pc.sum(table[name]).as_py() or 0 for name in COUNTERS if name.startswith(_MOVED))
+        unseen += past_trace(of_interfaces, posix_bytes=_moved(table, "posix_bytes_"))
+        counted = _moved(table, *_MOVED)
         self._warnings += unseen_warnings(unseen)
-        self._warnings += gap_warnings(self._job, self._made, coverage, traced=self._stored - self._made.reconstructed)
+        self._warnings += gap_warnings(
+            self._job, self._made, coverage, unseen, traced=self._stored - self._made.reconstructed
+        )
         coverage = with_unseen(coverage, counted, unseen)
         hdf5 = hdf5_facts(logs, table, inspect=self._options.inspect, maps=self._options.inspect_maps)
         self._warnings += hdf5.warnings
@@ -342,7 +346,7 @@ class _Merger:
             coverage=coverage,
             warnings=self._warnings,
             extended=self._spans.extended_json(),
-            counted=self._counted_times(),
+            counted=of_interfaces,
             options=self._options.repeated(),
             digest=self._digest,
         )
@@ -366,13 +370,24 @@ def _named(parts: RenumberedParts) -> str:
     return parts.parts[0]
 
 
-def _counted(files: pa.Table) -> dict[str, dict[str, int]]:
-    """Reads, writes and bytes in the counters of each interface that was used, over all files."""
+def _moved(files: pa.Table, *prefixes: str) -> int:
+    """Sum of the counters whose names begin so, over all files."""
+    return sum(pc.sum(files[name]).as_py() or 0 for name in COUNTERS if name.startswith(prefixes))
+
+
+def _counted(files: pa.Table, counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Reads, writes and bytes in the counters of each interface that was used, over all files.
+
+    counted_times: has those of interfaces that the files table lacks.
+    """
+    amounts = ("reads", "writes", "bytes_read", "bytes_written")
     totals = {
-        name: {
-            what: pc.sum(files[f"{prefix}_{what}"]).as_py() or 0
-            for what in ("reads", "writes", "bytes_read", "bytes_written")
-        }
+        name: {what: pc.sum(files[f"{prefix}_{what}"]).as_py() or 0 for what in amounts}
         for name, prefix in (("POSIX", "posix"), ("STDIO", "stdio"), ("MPIIO", "mpiio"), ("HDF5", "h5d"))
+    }
+    totals |= {
+        name: {what: each[what] for what in amounts}
+        for name, each in counted_times.items()
+        if name not in totals and each["reads"] is not None
     }
     return {name: counts for name, counts in totals.items() if any(counts.values())}

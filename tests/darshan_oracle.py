@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.places import ROOT, SHARED
 
-COUNTER_MODULES = ("POSIX", "MPI-IO", "STDIO", "H5F", "H5D")
+COUNTER_MODULES = ("POSIX", "MPI-IO", "STDIO", "H5F", "H5D", "PNETCDF_FILE", "PNETCDF_VAR", "DFS", "DAOS")
 
 
 def shared_logs() -> list[Path]:

@@ -108,6 +108,7 @@ def encode_counters(module: str, rows: Iterable[Mapping[str, Any]], version: int
     """The decompressed bytes of counter records; a row has `record_id`, `rank` (0), `file_id` (0) and counters (0)."""
     layout = LAYOUTS[module, version]
     code = byte_order + "Qq" + "Q" * layout.has_file_id + f"{len(layout.counters)}q{len(layout.fcounters)}d"
+    code += f"{layout.tail_bytes}x"
     known = {"record_id", "rank", "file_id", *layout.counters, *layout.fcounters}
     parts = []
     for row in rows:

@@ -7,6 +7,7 @@ that libc makes inside fread (measured in its logs: disjoint bytes). Summaries a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 LAYERS = (("POSIX",), ("MPIIO", "MPIIO_COLL"), ("HDF5",))
 """Values of the `api` column, from the lowest layer up."""
 
+OBJECT_STORES = ("DAOS", "DFS")
+"""Interfaces of object stores, which no trace holds, from the lowest layer up: DFS keeps its files in DAOS objects."""
+
 BESIDE = len(LAYERS)
 """The layer of an interface that stands beside LAYERS (STDIO)."""
 
@@ -29,6 +33,21 @@ LAYER_OF_API = np.array(
     [next((i for i, layer in enumerate(LAYERS) if api in layer), BESIDE) for api in APIS], dtype=np.int8
 )
 """int8 (apis,): index into LAYERS, or BESIDE, by code of the `api` column."""
+
+
+def lowest(moved: Mapping[str, int]) -> list[str]:
+    """The interfaces that carried out the others, by the bytes that each moved; no two of them count the same bytes.
+
+    C streams, and POSIX or an object store, whichever moved more: calls of POSIX may have become calls of the store.
+    Where neither moved anything, the interface that moved most takes their place.
+
+    lowest({"POSIX": 0, "STDIO": 9, "MPIIO": 100, "DFS": 100, "DAOS": 105})  # ["STDIO", "DAOS"]
+    """
+    carriers = ("POSIX", *OBJECT_STORES)
+    candidates = [name for name in carriers if moved.get(name)]
+    candidates = candidates or [name for name in (*carriers, "MPIIO", "HDF5", "PNETCDF") if name in moved]
+    most = max(candidates, key=moved.__getitem__, default=None)
+    return [name for name in moved if name in ("STDIO", most)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

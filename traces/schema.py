@@ -275,14 +275,14 @@ class RankClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
-    """Bytes that a job read and no trace holds.
+    """Bytes that a job read, or wrote to an object store, and no trace holds.
 
-    kind: mapped, by page faults of a mapped file; socket, from a peer; all, where no I/O was recorded at all.
-    name: the path, or "address:port".
+    kind: mapped, by page faults of a mapped file; socket, from a peer; objects, through calls of an object store, which
+    counters hold; all, where no I/O was recorded at all. name: the path, "address:port", or the interface.
     bytes: the least that it can have been; None where nobody knows.
     """
 
-    kind: Literal["mapped", "socket", "all"]
+    kind: Literal["mapped", "socket", "objects", "all"]
     name: str
     bytes: int | None
 
@@ -294,7 +294,7 @@ class Coverage:
     bytes, operations: of the whole job. ranks: rank -> (bytes, operations), of what was counted.
     without_streams: (bytes, operations) beside the C library's streams, which DXT never traces and which are rebuilt
     from counters; None where nothing went through them.
-    unseen: what no counter holds either; the operations leave it out.
+    unseen: what is not counted as POSIX, MPI-IO or STDIO either; the operations leave it out.
     """
 
     bytes: float | None

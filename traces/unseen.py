@@ -31,6 +31,8 @@ NOTHING_RECORDED = Coverage(
     bytes=None, operations=None, unseen=(Unseen(kind="all", name="all files and peers", bytes=None),)
 )
 """Of a capture that was made of profiles alone."""
+OBJECTS: Literal["objects"] = "objects"
+"""Kind of what went through calls of an object store: counted by Darshan, and not traced."""
 
 UNKNOWN_PEERS = "peers that the trace does not show"
 
@@ -161,8 +163,14 @@ def with_unseen(coverage: Coverage, counted_bytes: int, unseen: tuple[Unseen, ..
     if without is not None:
         traceable = (coverage.bytes or 0.0) * counted_bytes / without[0] if without[0] else 0.0
         beside = replace(coverage, bytes=without[0], without_streams=None)
-        without = (with_unseen(beside, round(traceable), unseen).bytes, without[1])
-    return replace(coverage, bytes=share, without_streams=without, unseen=unseen)
+        without = (with_unseen(beside, round(traceable), unseen).bytes, _operations(without[1], unseen))
+    operations = _operations(coverage.operations, unseen)
+    return replace(coverage, bytes=share, operations=operations, without_streams=without, unseen=unseen)
+
+
+def _operations(share: float | None, unseen: Sequence[Unseen]) -> float | None:
+    """The share of the operations, which is not known where some of an object store may be the traced ones or not."""
+    return None if share and any(each.kind == OBJECTS for each in unseen) else share
 
 
 def unseen_of(info: CaptureInfo, files: pa.Table) -> tuple[Unseen, ...]:
@@ -203,6 +211,9 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
             f"{format_counted(unknown, 'file')} {were} opened but never read through a call (probably memory-mapped), "
             "and no trace holds page faults"
         )
+    through = listed([each.name for each in unseen if each.kind == OBJECTS and each.bytes is None])
+    if through:
+        return f"bytes were moved by {through} calls, and whether calls in the trace made them is not known"
     if any(each.bytes is None for each in unseen):
         return f"bytes were received through sockets from {UNKNOWN_PEERS}"
     held_share, _ = coverage.traceable  # streams are rebuilt, with the times that were counted of them
@@ -210,7 +221,7 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
         return None
     beside = " and ".join(
         f"{format_bytes(moved)} through {how}"
-        for kind, how in (("mapped", "mapped files"), ("socket", "sockets"))
+        for kind, how in (("mapped", "mapped files"), ("socket", "sockets"), (OBJECTS, "calls of an object store"))
         if (moved := sum(each.bytes or 0 for each in unseen if each.kind == kind))
     )
     held = f"the trace holds {100 * held_share:.1f} % of the bytes"
@@ -220,12 +231,13 @@ def why_not_judged(coverage: Coverage, unseen: Sequence[Unseen]) -> str | None:
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     """What was read past the trace, with the names, and what follows."""
     said = []
-    for kind, how in (("mapped", "memory-mapped"), ("socket", "read from sockets")):
+    ways = {"mapped": "memory-mapped", "socket": "read from sockets", OBJECTS: "moved by calls of an object store"}
+    for kind, how in ways.items():
         mine = sorted((each for each in unseen if each.kind == kind), key=lambda each: -(each.bytes or 0))
         if mine:
             shown = [each.name if each.bytes is None else f"{each.name} ({format_bytes(each.bytes)})" for each in mine]
             said.append(
-                f"{how}: {listed(shown)}. No trace holds these bytes: a replay does not read them, and they are no "
-                "part of its time"
+                f"{how}: {listed(shown)}. No trace holds these bytes: a replay leaves them out, and they are no part "
+                "of its time"
             )
     return said

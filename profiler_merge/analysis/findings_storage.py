@@ -11,6 +11,7 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.analysis.analyse import Analysis
 from dxt_replay.profiler_merge.analysis.finding import Finding, Stake, percent
 from dxt_replay.profiler_merge.analysis.findings_compute import LOOP
+from dxt_replay.profiler_merge.analysis.interfaces import InterfaceTotals
 from dxt_replay.profiler_merge.analysis.remedies import remedy
 from dxt_replay.profiler_merge.analysis.setting import LUSTRE, Framework
 from dxt_replay.profiler_merge.analysis.thresholds import (
@@ -26,10 +27,20 @@ from dxt_replay.profiler_merge.analysis.thresholds import (
     SMALL_CHUNK_BYTES,
     SMALL_REQUEST_PCT,
 )
+from dxt_replay.traces.layers import OBJECT_STORES, lowest
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_count, format_duration, ns_to_seconds
-from dxt_replay.traces.unseen import LEAST_COVERAGE, nothing_recorded
+from dxt_replay.traces.unseen import LEAST_COVERAGE, OBJECTS, nothing_recorded
 
 _WORST_FILES = 5
+
+_READ_INSTEAD = (
+    "Record once with reads in place of mappings (torch.load(mmap=False), numpy.load without mmap_mode, datasets with "
+    "keep_in_memory=True), and objects from a mounted bucket, to learn what they cost."
+)
+_MOUNT_INSTEAD = (
+    "DXT traces calls of POSIX and MPI-IO: record once with the container mounted (dfuse) and files opened below the "
+    "mount, to learn when the I/O happens."
+)
 
 _SHARDS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".parquet", ".arrow", ".lmdb", ".mdb", ".zip")
 """Suffixes of files that hold many samples, beside TFRecord and HDF5."""
@@ -38,8 +49,9 @@ _SHARDS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".parquet", ".arrow", ".lmdb",
 def no_trace(found: Analysis) -> Iterator[Finding]:
     """A log that was recorded without DXT: only its counters are known."""
     operations = found.summary.operations
-    if operations.read or operations.write or not _counted(found):
-        return
+    in_store = any(name in OBJECT_STORES for name in _carriers(found))
+    if operations.read or operations.write or in_store or not _counted(found):
+        return  # DXT does not trace an object store: `not_traced` says so
     yield Finding(
         code="no-trace",
         severity="high",
@@ -53,10 +65,14 @@ def no_trace(found: Analysis) -> Iterator[Finding]:
 
 
 def _counted(found: Analysis) -> int:
-    """Reads and writes in the counters. POSIX and STDIO carry out what the other interfaces ask for."""
+    """Reads and writes in the counters."""
+    return sum(each.operations for each in _carriers(found).values())
+
+
+def _carriers(found: Analysis) -> dict[str, InterfaceTotals]:
+    """Of the interfaces with counters those that carry out what the others ask for."""
     counted = {name: each for name, each in found.summary.interfaces.items() if each.source == "counters"}
-    base = [each for name, each in counted.items() if name in ("POSIX", "STDIO")]
-    return sum(each.operations for each in base or counted.values())
+    return {name: counted[name] for name in lowest({name: each.bytes for name, each in counted.items()})}
 
 
 def partial_trace(found: Analysis) -> Iterator[Finding]:
@@ -82,19 +98,20 @@ def partial_trace(found: Analysis) -> Iterator[Finding]:
 
 
 def not_traced(found: Analysis) -> Iterator[Finding]:
-    """Bytes that were read through mapped files or sockets, and which no trace of calls holds."""
+    """Bytes that went through mapped files, sockets or an object store, and which no trace of calls holds."""
     unseen, why = found.summary.coverage.unseen, found.summary.not_judged
     if not unseen or why is None or nothing_recorded(unseen):
         return
     known = sum(each.bytes or 0 for each in unseen)
+    kinds = {each.kind for each in unseen}
+    remedies = [_READ_INSTEAD] * bool(kinds - {OBJECTS}) + [_MOUNT_INSTEAD] * (OBJECTS in kinds)
     yield Finding(
         code="not-traced",
         severity="high",
-        title="The job read past the trace",
-        evidence=f"{why[:1].upper()}{why[1:]}: what storage cost is not known, and a replay does not read them.",
+        title="The job did I/O past the trace" if OBJECTS in kinds else "The job read past the trace",
+        evidence=f"{why[:1].upper()}{why[1:]}: what storage cost is not known, and a replay leaves them out.",
         threshold=f"above {percent(100 * (1 - LEAST_COVERAGE))} of the bytes, or not known",
-        remedy="Record once with reads in place of mappings (torch.load(mmap=False), numpy.load without mmap_mode, "
-        "datasets with keep_in_memory=True), and objects from a mounted bucket, to learn what they cost.",
+        remedy=" ".join(remedies),
         values={"least_bytes": known, "mapped_files": sum(each.kind == "mapped" for each in unseen)},
         files=tuple(each.name for each in unseen if each.kind == "mapped")[:_WORST_FILES],
     )

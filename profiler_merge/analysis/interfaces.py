@@ -6,7 +6,9 @@ table of a replay still holds the counters of the replayed job: there the rows d
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -84,6 +86,22 @@ class InterfaceCollector(Sums):
                     source=source,
                 )
         return found
+
+
+def totals_alone(counted_times: Mapping[str, Mapping[str, Any]]) -> dict[str, InterfaceTotals]:
+    """Interfaces of which a capture holds no rows and no counters of files, from its `counted_times`."""
+    return {
+        name: InterfaceTotals(
+            operations=each["reads"] + each["writes"],
+            bytes=each["bytes_read"] + each["bytes_written"],
+            reads=each["reads"],
+            writes=each["writes"],
+            reconstructed=0,
+            source="counters",
+        )
+        for name, each in counted_times.items()
+        if name not in INTERFACES and each["reads"] is not None
+    }
 
 
 def posix_pattern(counted: pa.Table) -> AccessCounts | None:

@@ -20,7 +20,12 @@ import pyarrow.compute as pc
 from dxt_replay.profiler_merge.analysis.breakdown import BreakdownCollector, GroupTotals
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
-from dxt_replay.profiler_merge.analysis.interfaces import InterfaceCollector, InterfaceTotals, posix_pattern
+from dxt_replay.profiler_merge.analysis.interfaces import (
+    InterfaceCollector,
+    InterfaceTotals,
+    posix_pattern,
+    totals_alone,
+)
 from dxt_replay.profiler_merge.analysis.overlap import Overlap, OverlapCollector
 from dxt_replay.profiler_merge.analysis.phases import Phases, Steps, phases, steps
 from dxt_replay.profiler_merge.analysis.spread import Spread
@@ -139,7 +144,7 @@ class Summary:
     counter.
     `recorded_by`: what recorded the operations: darshan, strace, dftracer; capture where that is not known any more;
     None where nothing did. The figures of I/O are then null in the JSON object.
-    `counted_times`: what Darshan's counters say of the time in I/O, by interface; empty where there is a trace.
+    `counted_times`: what Darshan's counters say of the I/O that no trace holds, by interface; empty for a part.
     `not_judged`: why nothing is said of what storage cost, a clause; None where the trace holds enough.
     `groups`: the rows of the breakdown `by`, where one was asked for.
     """
@@ -307,6 +312,7 @@ class SummaryCollector(Collector):
         """Totals of all that was added."""
         info, io, phase = self._capture.info, self._io.totals(), self._phase
         counters, unseen = self._counters(), self._unseen()
+        counted = info.made_by.get("counted_times", {}) if self._capture.whole is self._capture else {}
         pattern, source = _pattern(counters, self._pattern.counts)
         operations = OperationCounts(read=io.total("reads"), write=io.total("writes"), other=self._other)
         moved = ByteCounts(read=io.total("bytes_read"), written=io.total("bytes_written"))
@@ -335,11 +341,11 @@ class SummaryCollector(Collector):
             ),
             steps=steps(self._spans),
             compute=_compute(phase, io),
-            interfaces=self._interfaces.totals(counters),
+            interfaces={**self._interfaces.totals(counters), **totals_alone(counted)},
             partial=info.partial,
             probably_mapped=sum(each.kind == "mapped" for each in unseen),
             not_judged=why_not_judged(info.coverage, unseen),
-            counted_times=info.made_by.get("counted_times", {}),
+            counted_times=counted,
             warnings=(*info.warnings, *_warnings(info, io)),
             groups=None if self._breakdown is None else self._breakdown.groups(),
             by=self._by,

@@ -155,17 +155,20 @@ JSON_KEYS: Mapping[str, str] = {
     "bytes": "read and written, traced",
     "compute": "compute and input wait, mean of the profiled ranks; share of their I/O time inside compute",
     "consecutive_pct": "accesses that begin at the byte after the previous one",
-    "counted_times": "of a log without a trace, by interface, what Darshan's counters say of the time in I/O: "
-    "`read_s`, `write_s` (with syncs) and `metadata_s` of all ranks together, `slowest_s` of the slowest rank, as "
-    "darshan-parser takes it, `slowest_rank`, and `bytes`",
+    "counted_times": "by interface, what Darshan's counters say of the I/O that no trace holds: `reads`, `writes`, "
+    "`bytes_read`, `bytes_written`; seconds of all ranks together: `read_s`, `write_s` (with syncs), `metadata_s`, "
+    "`wait_s` (for non-blocking requests of PnetCDF); `slowest_s` of the slowest rank, as darshan-parser takes it, and "
+    "`slowest_rank`; null where it is not counted. Interfaces are layers, so their figures do not add up. Of a log "
+    "with a trace, HDF5, PNETCDF, DFS and DAOS alone; empty for a part of a capture",
     "coverage": "share of the counted bytes, and of the counted operations, that was traced, 0 to 1, null where it is "
-    "not known; `traceable`: both beside C streams, which DXT cannot trace; `unseen`: what was read through mapped "
-    "files and sockets, by name, in no trace and counted into the bytes, or `kind` all where no I/O was recorded: then "
-    "the figures of I/O are null",
+    "not known; `traceable`: both beside C streams, which DXT cannot trace; `unseen`: what went through mapped "
+    "files, sockets and object stores (DFS, DAOS), by name, in no trace and counted into the bytes, or `kind` all "
+    "where no I/O was recorded: then the figures of I/O are null",
     "files": "files that were read or written",
     "groups": "rows of the table groups; with --by only",
     "in_flight_s": "time in which any operation of any rank was in flight",
-    "interfaces": "reads, writes and bytes by interface, and whether they are from counters or operations",
+    "interfaces": "reads, writes and bytes by interface, and whether they are from counters or operations; "
+    "layers, which do not add up",
     "io_time_s": "time in reads and writes per rank: union and sum of the durations, mean and max over the ranks",
     "job": "ranks (nprocs), run time and command line (exe)",
     "loop": "the training loop without a first step that dominates and without evaluations: input wait, compute, I/O, "

@@ -1,13 +1,13 @@
 """Which counters a record of each module version holds, in file order.
 
-Sources: darshan-{posix,mpiio,stdio,hdf5,lustre}-log-format.h for the newest versions, the conversions of the old ones
-in the `_get_` functions of darshan-*-logutils.c. All integers and floats of a record have 64 bits.
+Sources: darshan-{posix,mpiio,stdio,hdf5,pnetcdf,dfs,daos}-log-format.h for the newest versions, the conversions of the
+old ones in the `_get_` functions of darshan-*-logutils.c. All integers and floats of a record have 64 bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _SIZES = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M_10M", "10M_100M", "100M_1G", "1G_PLUS")
 _TOP = (1, 2, 3, 4)
@@ -66,16 +66,52 @@ _H5D = (
     "DATASPACE_NDIMS", "DATASPACE_NPOINTS", "DATATYPE_SIZE", *(f"CHUNK_SIZE_D{d}" for d in _DIMENSIONS),
     "USE_MPIIO_COLLECTIVE", "USE_DEPRECATED", *_RANKS,
 )  # fmt: skip
+_PNETCDF_FILE = (
+    "CREATES", "OPENS", "REDEFS", "INDEP_WAITS", "COLL_WAITS", "SYNCS", "BYTES_READ", "BYTES_WRITTEN", "WAIT_FAILURES",
+)  # fmt: skip
+_PNETCDF_FILE_F = (
+    *(f"F_{what}_{end}_TIMESTAMP" for end in ("START", "END") for what in ("OPEN", "CLOSE", "WAIT")),
+    "F_META_TIME", "F_WAIT_TIME",
+)  # fmt: skip
+_PNETCDF_VAR = (
+    "OPENS", "INDEP_READS", "INDEP_WRITES", "COLL_READS", "COLL_WRITES", "NB_READS", "NB_WRITES",
+    "BYTES_READ", "BYTES_WRITTEN", "RW_SWITCHES",
+    *(f"{way}_VAR{kind}" for way in ("PUT", "GET") for kind in ("", "1", "A", "S", "M", "N", "D")),
+    *(f"{way}_VAR{kind}" for way in ("IPUT", "IGET", "BPUT") for kind in ("", "1", "A", "S", "M", "N")),
+    "MAX_READ_TIME_SIZE", "MAX_WRITE_TIME_SIZE",
+    *_H5D[_H5D.index("SIZE_READ_AGG_0_100") : _H5D.index("DATASPACE_NDIMS")],
+    "NDIMS", "NPOINTS", "DATATYPE_SIZE", "IS_RECORD_VAR", *_RANKS,
+)  # fmt: skip
+_MOVED = (
+    "BYTES_READ", "BYTES_WRITTEN", "RW_SWITCHES", "MAX_READ_TIME_SIZE", "MAX_WRITE_TIME_SIZE",
+    *(f"SIZE_{way}_{size}" for way in ("READ", "WRITE") for size in _SIZES),
+    *(f"ACCESS{i}_{what}" for what in ("ACCESS", "COUNT") for i in _TOP),
+)  # fmt: skip
+_DFS = (
+    "OPENS", "GLOBAL_OPENS", "LOOKUPS", "DUPS", "READS", "READXS", "WRITES", "WRITEXS", "NB_READS", "NB_WRITES",
+    "GET_SIZES", "PUNCHES", "REMOVES", "STATS", *_MOVED, "CHUNK_SIZE", *_RANKS,
+)  # fmt: skip
+_DAOS = (
+    *(f"OBJ_{what}" for what in ("OPENS", "FETCHES", "UPDATES", "PUNCHES")),
+    *(f"OBJ_{what}" for what in ("DKEY_PUNCHES", "AKEY_PUNCHES", "DKEY_LISTS", "AKEY_LISTS", "RECX_LISTS")),
+    *(f"ARRAY_{what}" for what in ("OPENS", "READS", "WRITES", "GET_SIZES", "SET_SIZES", "STATS")),
+    *("ARRAY_PUNCHES", "ARRAY_DESTROYS"),
+    *(f"KV_{what}" for what in ("OPENS", "GETS", "PUTS", "REMOVES", "LISTS", "DESTROYS")),
+    "NB_OPS", *_MOVED, "OBJ_OTYPE", "ARRAY_CELL_SIZE", "ARRAY_CHUNK_SIZE", *_RANKS,
+)  # fmt: skip
+_DAOS_F = (*_TIMESTAMPS, *(name for name in _TIMES if "VARIANCE" not in name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A record: u64 id, i64 rank, (u64 id of the file), the integers `counters`, the doubles `fcounters`.
+    """A record: u64 id, i64 rank, (u64 id of the file), the integers `counters`, the doubles `fcounters`, the tail.
 
     counters, fcounters: names in file order.
     has_file_id: whether the id of the file follows the rank.
     missing: counters that only newer versions have -> the value that stands for them.
     stdio_counter: a counter that is positive where the record is of a stream and not of a file (POSIX version 1).
+    sums: counters of newer versions -> those of this version that they are the sum of.
+    tail_bytes: length of what follows the doubles (ids of pool, container and object).
     """
 
     counters: tuple[str, ...]
@@ -83,6 +119,8 @@ class Layout:
     has_file_id: bool = False
     missing: Mapping[str, int] = field(default_factory=dict)
     stdio_counter: str | None = None
+    sums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tail_bytes: int = 0
 
 
 def _prefixed(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -119,6 +157,17 @@ def _layouts() -> dict[tuple[str, int], Layout]:
     h5d2 = Layout(
         counters=_prefixed("H5D", _H5D), fcounters=_prefixed("H5D", (*_TIMESTAMPS, *_TIMES)), has_file_id=True
     )
+    file3 = Layout(
+        counters=_prefixed("PNETCDF_FILE", _PNETCDF_FILE), fcounters=_prefixed("PNETCDF_FILE", _PNETCDF_FILE_F)
+    )
+    opens = _prefixed("PNETCDF_FILE", ("INDEP_OPENS", "COLL_OPENS"))
+    file2 = Layout(
+        counters=opens,
+        fcounters=tuple(name for name in file3.fcounters if "_WAIT_" not in name and "_META_" not in name),
+        missing=dict.fromkeys((*file3.counters, *file3.fcounters), -1),
+        sums={"PNETCDF_FILE_OPENS": opens},
+    )
+    file1 = replace(file2, fcounters=(file2.fcounters[0], file2.fcounters[-1]))
     return {
         ("POSIX", 1): posix1,
         ("POSIX", 2): posix2,
@@ -135,6 +184,16 @@ def _layouts() -> dict[tuple[str, int], Layout]:
         ("H5F", 3): h5f3,
         ("H5D", 1): Layout(counters=h5d2.counters, fcounters=h5d2.fcounters),
         ("H5D", 2): h5d2,
+        ("PNETCDF_FILE", 1): file1,
+        ("PNETCDF_FILE", 2): file2,
+        ("PNETCDF_FILE", 3): file3,
+        ("PNETCDF_VAR", 1): Layout(
+            counters=_prefixed("PNETCDF_VAR", _PNETCDF_VAR),
+            fcounters=_prefixed("PNETCDF_VAR", (*_TIMESTAMPS, *_TIMES)),
+            has_file_id=True,
+        ),
+        ("DFS", 1): Layout(counters=_prefixed("DFS", _DFS), fcounters=_prefixed("DFS", _DAOS_F), tail_bytes=32),
+        ("DAOS", 1): Layout(counters=_prefixed("DAOS", _DAOS), fcounters=_prefixed("DAOS", _DAOS_F), tail_bytes=48),
     }
 
 

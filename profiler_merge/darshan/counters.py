@@ -25,7 +25,8 @@ SHARED_RANK = -1
 
 _MAX_RANK = (1 << 31) - 1
 _COUNT = re.compile(
-    r"_(OPENS|READS|WRITES|STATS|SEEKS|SYNCS|FSYNCS|FDSYNCS|FLUSHES|BYTES_(READ|WRITTEN)|MAX_BYTE_\w+)$"
+    r"_(OPENS|READX?S|WRITEX?S|FETCHES|UPDATES|GETS|PUTS|STATS|SEEKS|SYNCS|FSYNCS|FDSYNCS|FLUSHES"
+    r"|BYTES_(READ|WRITTEN)|MAX_BYTE_\w+)$"
 )
 """Counters that are added up over files and ranks."""
 
@@ -45,7 +46,7 @@ class CounterTable:
     counters, fcounters: int64 and float64 by name, such as "POSIX_READS" and "POSIX_F_READ_TIME": all counters of the
         newest version. One that the log's version lacks is -1, except that POSIX_RENAMED_FROM is 0 (it is a record id:
         view it as uint64). Timestamps are seconds from the rank's own zero, 0 where nothing happened.
-    file_ids: uint64, the file of an H5D dataset (0 where unknown); None for other modules.
+    file_ids: uint64, the file of an H5D dataset (0 where unknown) or a PNETCDF_VAR variable; None for other modules.
     """
 
     module: str
@@ -74,7 +75,7 @@ class LustreRecord:
 
 
 def read_counters(log: DarshanLog, module: str) -> CounterTable | None:
-    """All records of POSIX, MPI-IO, STDIO, H5F or H5D; None when the log does not have the module.
+    """All records of one of COUNTER_MODULES; None when the log does not have the module.
 
     Raises: UsageError for another module; LogError for damage, or a version that neither this release nor pydarshan
     reads; MissingDependencyError when only pydarshan might. A log opened with `skip_damaged` keeps the records before
@@ -146,8 +147,8 @@ def _decode_table(log: DarshanLog, module: str, layout: Layout) -> CounterTable:
         module=module,
         ranks=records["rank"].astype(np.int64),
         record_ids=records["id"].astype(np.uint64),
-        counters=_columns(records["counters"], layout.counters, newest.counters, layout.missing, np.int64),
-        fcounters=_columns(records["fcounters"], layout.fcounters, newest.fcounters, layout.missing, np.float64),
+        counters=_columns(records["counters"], layout, layout.counters, newest.counters, np.int64),
+        fcounters=_columns(records["fcounters"], layout, layout.fcounters, newest.fcounters, np.float64),
         file_ids=None if file_ids is None else file_ids.astype(np.uint64),
     )
 
@@ -157,6 +158,8 @@ def _fixed_records(log: DarshanLog, module: str, layout: Layout) -> np.ndarray:
     if layout.has_file_id:
         fields.append(("file_id", "u8"))
     fields += [("counters", "i8", (len(layout.counters),)), ("fcounters", "f8", (len(layout.fcounters),))]
+    if layout.tail_bytes:
+        fields.append(("tail", f"V{layout.tail_bytes}"))
     dtype = np.dtype(fields).newbyteorder(log.byte_order)
     data = _module_bytes(log, module)
     whole = len(data) // dtype.itemsize
@@ -190,10 +193,13 @@ def _with_possible_counts(log: DarshanLog, module: str, layout: Layout, records:
 
 
 def _columns(
-    block: np.ndarray, have: tuple[str, ...], want: tuple[str, ...], missing: Mapping[str, int], dtype: type
+    block: np.ndarray, layout: Layout, have: tuple[str, ...], want: tuple[str, ...], dtype: type
 ) -> dict[str, np.ndarray]:
     rows = dict(zip(have, np.ascontiguousarray(block.T, dtype=dtype), strict=True))
-    return {name: rows[name] if name in rows else np.full(len(block), missing[name], dtype) for name in want}
+    for name, parts in layout.sums.items():
+        if name in want:
+            rows[name] = np.sum([rows[part] for part in parts], axis=0)
+    return {name: rows[name] if name in rows else np.full(len(block), layout.missing[name], dtype) for name in want}
 
 
 def _lustre_record_1(data: bytes | bytearray, position: int, byte_order: str) -> tuple[LustreRecord, int]:

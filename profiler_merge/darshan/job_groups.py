@@ -35,7 +35,7 @@ _FOLDERS_ABOVE = 4
 _SLACK_NS = 2 * NS_PER_S
 """Old logs have whole seconds, and Darshan starts a moment after the process."""
 
-_TRANSFERS = ("_READS", "_WRITES")
+_TRANSFERS = ("_READS", "_WRITES", "_BYTES_READ", "_BYTES_WRITTEN")
 _STARTED_TOGETHER_NS = 60 * NS_PER_S
 _MOST_LISTED = 20
 _MOST_NAMED = 4
@@ -73,7 +73,7 @@ class ProcessFacts:
     def has_data(self) -> bool:
         """Whether the process read or wrote files, apart from its standard streams, as far as the log holds it."""
         return any(module in self.log.modules for module in DXT_MODULES) or any(
-            _moved_data(self.log, module) for module in ("POSIX", "STDIO", "MPI-IO")
+            _moved_data(self.log, module) for module in ("POSIX", "STDIO", "MPI-IO", "DFS", "DAOS")
         )
 
     def runs_at(self, time_ns: int) -> bool:

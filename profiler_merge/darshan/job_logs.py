@@ -37,7 +37,7 @@ _ONE_NAME = (
 LOG_SUFFIXES = (".darshan", ".darshan_log")
 """Ends of the names of logs; the second one is of some sites."""
 
-UNREAD_MODULES = ("PNETCDF_FILE", "PNETCDF_VAR", "DFS", "DAOS", "MDHIM")
+UNREAD_MODULES = ("MDHIM",)
 """Modules that record I/O which this release does not read."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dxt_replay.replay.show.cells import mib_s, or_dash, percent, run_time, seconds, share
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar, facts, prose
+from dxt_replay.traces.layers import OBJECT_STORES, lowest
 from dxt_replay.traces.units import format_bytes, format_count, format_counted
 
 LIMITS_PCT, SLOWS_PCT = 20.0, 5.0
@@ -20,6 +21,19 @@ LEAST_REBUILT_PCT = 1.0
 
 _LEAST_LIMIT_PCT = 0.05
 """Limit by storage, per cent, that would be printed as 0.0."""
+
+_TIMES = {
+    "read_s": "reads",
+    "write_s": "writes and syncs",
+    "metadata_s": "metadata",
+    "wait_s": "waits for non-blocking requests",
+}
+
+_PAST_TRACE = {
+    "mapped": "through a mapping",
+    "socket": "received on sockets",
+    "objects": "moved by calls of an object store",
+}
 
 _SOURCES = {"counters": "Darshan's counters", "operations": "the traced operations"}
 
@@ -95,35 +109,35 @@ def storage_cost(summary: Mapping[str, Any]) -> list[str]:
 
 def _counted_cost(summary: Mapping[str, Any]) -> Iterable[str]:
     """What Darshan's counters say of the time in I/O, where no trace does."""
-    counted, run_s, ranks = _below(summary["counted_times"]), summary["job"]["run_time_s"], summary["job"]["nprocs"]
+    counted, run_s, ranks = counted_below(summary), summary["job"]["run_time_s"], summary["job"]["nprocs"]
     if not counted:
         yield "No DXT trace: what storage cost this run is not known. The totals are Darshan's counters."
         return
-    interface, worst = max(counted.items(), key=lambda each: each[1]["slowest_s"])
+    interface, worst = max(counted.items(), key=lambda each: each[1]["slowest_s"] or 0.0)
+    all_s = sum(worst[name] or 0.0 for name in _TIMES)
     of_run = f" of {seconds(run_s)}" if run_s else ""
     number = "" if worst["slowest_rank"] is None else f", {worst['slowest_rank']},"
     who = f"the slowest rank{number}" if ranks > 1 else "the job"
-    mean = f"; the mean of the ranks is {seconds(_all_s(worst) / ranks)}" if ranks > 1 else ""
-    yield f"By Darshan's counters {who} spent {seconds(worst['slowest_s'])}{of_run} in {interface} calls{mean}."
+    mean = f"; the mean of the ranks is {seconds(all_s / ranks)}" if ranks > 1 else ""
+    if worst["slowest_s"] is None:
+        yield f"By Darshan's counters all ranks together spent {seconds(all_s)} in {interface} calls{mean}."
+    else:
+        yield f"By Darshan's counters {who} spent {seconds(worst['slowest_s'])}{of_run} in {interface} calls{mean}."
     parts = ", ".join(
-        f"{100 * worst[name] / _all_s(worst):.1f} % in {what}"
-        for name, what in (("read_s", "reads"), ("write_s", "writes and syncs"), ("metadata_s", "metadata"))
-        if worst[name] > 0.0005 * _all_s(worst)
+        f"{100 * worst[name] / all_s:.1f} % in {what}"
+        for name, what in _TIMES.items()
+        if (worst[name] or 0.0) > 0.0005 * all_s
     )
     if parts:
         yield f"Of that time of all ranks, {parts}."
     yield "No DXT trace: whether the program waited for this I/O is not known."
 
 
-def _all_s(counted: Mapping[str, Any]) -> float:
-    found: float = counted["read_s"] + counted["write_s"] + counted["metadata_s"]
-    return found
-
-
-def _below(by_interface: Mapping[str, Any]) -> dict[str, Any]:
-    """Of figures by interface, those of POSIX and STDIO, which carry out everything else, where there are any."""
-    base = {name: found for name, found in by_interface.items() if name in ("POSIX", "STDIO")}
-    return base or dict(by_interface)
+def counted_below(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `counted_times` those of the interfaces that carry out all others."""
+    counted = summary["counted_times"]
+    moved = {name: (each["bytes_read"] or 0) + (each["bytes_written"] or 0) for name, each in counted.items()}
+    return {name: counted[name] for name in lowest(moved)}
 
 
 def _what_ran(summary: Mapping[str, Any]) -> str:
@@ -202,7 +216,7 @@ def _job_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if summary["recorded_by"] == "darshan":
         yield "not recorded", "files below /etc, /usr, /opt, /var and other folders of the system, unless included"
     for each in coverage["unseen"]:
-        how = "through a mapping" if each["kind"] == "mapped" else "received on sockets"
+        how = _PAST_TRACE[each["kind"]]
         known = "how much is not known" if each["bytes"] is None else f"at least {format_bytes(each['bytes'])}"
         yield f"not traced: {how}", f"{known}, {each['name']}"
     if summary["partial"]:
@@ -260,27 +274,37 @@ def _io_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "consecutive", or_dash(summary["consecutive_pct"], percent)
     if summary["unmeasured_operations"]:
         yield "too short to measure", format_counted(summary["unmeasured_operations"], "operation")
+    yield from _counted_times(summary)
 
 
 def _counted_rows(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Totals of a log without a trace; POSIX and STDIO carry out everything else, and do not overlap."""
-    counted = _below(summary["interfaces"])
+    """Totals of a log without a trace, of the interfaces that carry out all others."""
+    interfaces = summary["interfaces"]
+    counted = {name: interfaces[name] for name in lowest({name: each["bytes"] for name, each in interfaces.items()})}
     yield "reads, counted", format_count(_counted(counted, "reads"))
     yield "writes, counted", format_count(_counted(counted, "writes"))
     yield "bytes, counted", format_bytes(_counted(counted, "bytes"))
-    for name, each in summary["counted_times"].items():
-        total_s, ranks = _all_s(each), max(summary["job"]["nprocs"], 1)
-        shares = f"{seconds(each['read_s'])} reads, {seconds(each['write_s'])} writes and syncs"
-        yield f"{name}: time of all ranks", f"{seconds(total_s)}: {shares}, {seconds(each['metadata_s'])} metadata"
-        if ranks > 1:
-            who = "" if each["slowest_rank"] is None else f", rank {each['slowest_rank']}"
-            yield f"{name}: slowest rank", f"{seconds(each['slowest_s'])}{who}; mean {seconds(total_s / ranks)}"
-        if each["slowest_s"]:
-            speed = mib_s(each["bytes"] / each["slowest_s"] / (1 << 20))
-            yield f"{name}: bandwidth by the slowest rank", speed
+    yield from _counted_times(summary)
     if summary["sequential_pct"] is not None:
         yield "sequential", percent(summary["sequential_pct"])
         yield "consecutive", or_dash(summary["consecutive_pct"], percent)
+
+
+def _counted_times(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """What Darshan's counters say of the time in the calls that no trace holds, by interface."""
+    ranks = max(summary["job"]["nprocs"], 1)
+    for name, each in summary["counted_times"].items():
+        known = {what: each[key] for key, what in _TIMES.items() if each[key] is not None}
+        total_s = sum(known.values())
+        shares = ", ".join(f"{seconds(spent)} {what}" for what, spent in known.items())
+        yield f"{name}: time of all ranks", f"{seconds(total_s)}: {shares}"
+        if ranks > 1:
+            who = "" if each["slowest_rank"] is None else f", rank {each['slowest_rank']}"
+            slowest = f"{or_dash(each['slowest_s'], seconds)}{who}"
+            yield f"{name}: slowest rank", f"{slowest}; mean {seconds(total_s / ranks)}"
+        if each["slowest_s"] and each["bytes_read"] is not None:
+            speed = mib_s((each["bytes_read"] + each["bytes_written"]) / each["slowest_s"] / (1 << 20))
+            yield f"{name}: bandwidth by the slowest rank", speed
 
 
 def _counted(interfaces: Mapping[str, Mapping[str, Any]], quantity: str) -> int:
@@ -299,7 +323,8 @@ def _per_operation(summary: Mapping[str, Any]) -> Section:
 
 
 def _interfaces(interfaces: Mapping[str, Mapping[str, Any]]) -> Section:
-    layered = "POSIX" in interfaces and any(name in interfaces for name in ("MPIIO", "HDF5"))
+    layered = "POSIX" in interfaces and any(name in interfaces for name in ("MPIIO", "HDF5", "PNETCDF"))
+    stored = any(name in interfaces for name in OBJECT_STORES)
     return Section(
         title="Interfaces",
         columns=("", "reads", "writes", "bytes", Column(head="from", kind=Kind.TEXT)),
@@ -313,11 +338,12 @@ def _interfaces(interfaces: Mapping[str, Mapping[str, Any]]) -> Section:
             )
             for name, found in interfaces.items()
         ),
-        notes=(*((_LAYERED,) if layered else ()), *_streams(interfaces.get("STDIO"))),
+        notes=(*((_LAYERED,) * layered), *((_STORED,) * stored), *_streams(interfaces.get("STDIO"))),
     )
 
 
-_LAYERED = "HDF5 and MPI-IO requests are carried out as POSIX requests: the rows do not add up."
+_LAYERED = "HDF5, PnetCDF and MPI-IO requests are carried out as POSIX requests: the rows do not add up."
+_STORED = "DFS keeps files in DAOS objects, and other interfaces can lead to either: the rows do not add up."
 
 
 def _streams(found: Mapping[str, Any] | None) -> Iterable[str]:

@@ -10,14 +10,13 @@ import pytest
 
 from dxt_replay.profiler_merge.darshan.job_logs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.recognise import DARSHAN, PROFILES, XPLANE, foreign, recognise
 from dxt_replay.replay.archive.archive_jobs import archive_jobs
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.samples import sample
 from dxt_replay.traces.store.reader import open_capture
-from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, write_dxt_log, write_log
+from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log, write_log
 from tests.places import SHARED
 from tests.xplane_writer import Event, Line, profile
 
@@ -244,11 +243,3 @@ def test_logs_of_another_ending_are_found_too(tmp_path):
     (found,) = archive_jobs([tmp_path], captures=False).jobs
     assert (found.name, [path.name for path in found.logs]) == ("a", ["a.darshan_log"])
     assert find_logs(tmp_path) == [tmp_path / "a.darshan_log"]
-
-
-def test_a_job_on_daos_is_told_what_its_log_holds(tmp_path):
-    modules = {"DFS": ModuleSpec(version=1, streams=[bytes(200)])}
-    log = write_log(tmp_path / "a.darshan", job=JobSpec(nprocs=1), names={1: b"/a"}, modules=modules)
-    warnings = merge([log], [], tmp_path / "c.capture").info.warnings
-    assert any("did its I/O through DFS" in text for text in warnings)
-    assert not any("DXT_ENABLE_IO_TRACE" in text for text in warnings)

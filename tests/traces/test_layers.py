@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.replay.plan.chosen_layers import choose_layers
-from dxt_replay.traces.layers import file_layers
+from dxt_replay.traces.layers import file_layers, lowest
 from dxt_replay.traces.measures.operation_rows import operation_rows
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
@@ -109,3 +110,18 @@ def test_adjacent_windows_and_ranks_count_each_byte_once(tmp_path: Path) -> None
     assert sum(summarise(part_of(capture, part)).bytes.read for part in windows) == 8
     assert sum(summarise(part_of(capture, Part(ranks=(rank,)))).bytes.read for rank in (0, 1)) == 8
     assert summarise(part_of(capture, Part(interfaces=("MPIIO",)))).bytes.read == 8
+
+
+@pytest.mark.parametrize(
+    ("moved", "found"),
+    [
+        ({"POSIX": 5, "STDIO": 9, "MPIIO": 100, "HDF5": 100}, ["POSIX", "STDIO"]),
+        ({"POSIX": 0, "STDIO": 9, "MPIIO": 100, "HDF5": 90}, ["STDIO", "MPIIO"]),
+        ({"HDF5": 0, "POSIX": 0}, ["POSIX"]),
+        ({"STDIO": 9, "MPIIO": 100, "DFS": 100, "DAOS": 100}, ["STDIO", "DAOS"]),
+        ({"POSIX": 200, "DFS": 100}, ["POSIX"]),
+        ({}, []),
+    ],
+)
+def test_of_counted_interfaces_those_count_that_carry_out_the_others(moved: dict[str, int], found: list[str]) -> None:
+    assert lowest(moved) == found

@@ -15,6 +15,8 @@ from tests.capture_builder import File, build_capture, files_table, read
 WHOLE = Coverage(bytes=1.0, operations=1.0)
 SHARD = Unseen(kind="mapped", name="/data/shard", bytes=300)
 STORE = Unseen(kind="socket", name="10.0.0.1:9000", bytes=600)
+OBJECTS = Unseen(kind="objects", name="DAOS", bytes=400)
+PERHAPS = Unseen(kind="objects", name="DFS", bytes=None)
 UNKNOWN = Unseen(kind="mapped", name="/data/index", bytes=None)
 
 
@@ -26,6 +28,8 @@ def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace() -> None:
     assert with_unseen(WHOLE, 100, (SHARD, UNKNOWN)).bytes is None
     assert with_unseen(WHOLE, 100, ()) is WHOLE
     assert with_unseen(WHOLE, 100, (SHARD,)).unseen == (SHARD,)
+    assert with_unseen(WHOLE, 100, (SHARD,)).operations == 1.0
+    assert with_unseen(WHOLE, 100, (OBJECTS,)).operations is None
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,8 @@ def test_the_bytes_of_a_coverage_count_what_was_read_past_the_trace() -> None:
             "the trace holds 10.0 % of the bytes; at least 300 B through mapped files and 600 B through sockets came "
             "past it",
         ),
+        (100, (OBJECTS,), "the trace holds 20.0 % of the bytes; at least 400 B through calls of an object store came"),
+        (100, (PERHAPS,), "bytes were moved by DFS calls, and whether calls in the trace made them is not known"),
     ],
 )
 def test_too_little_is_not_judged(counted: int, unseen: tuple[Unseen, ...], why: str | None) -> None:

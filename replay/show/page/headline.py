@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.show.cells import run_time, seconds
+from dxt_replay.replay.show.cells import or_dash, run_time, seconds
 from dxt_replay.replay.show.page.html_tables import html_text
-from dxt_replay.replay.show.summary_sections import has_trace, rests_on_counters, storage_cost
+from dxt_replay.replay.show.summary_sections import counted_below, has_trace, rests_on_counters, storage_cost
 from dxt_replay.traces.replay_record import replay_record
 from dxt_replay.traces.units import NS_PER_S, format_bytes, format_counted, format_duration
 from dxt_replay.traces.unseen import nothing_recorded
@@ -18,6 +18,7 @@ from dxt_replay.traces.unseen import nothing_recorded
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.finding import Finding
     from dxt_replay.profiler_merge.analysis.overview import Overview
+    from dxt_replay.profiler_merge.analysis.summary import Summary
 
 Tile = tuple[str, str, str]
 """Name, value and note."""
@@ -43,19 +44,16 @@ def what_ran(overview: Overview) -> str:
         words += f" for {seconds(summary.job.run_time_s)}"
     if summary.steps.count:
         words += f", with {format_counted(summary.steps.count, 'training step')}"
+    counted = _counted_bytes(summary)
     if nothing_recorded(summary.coverage.unseen):
         words += ". No I/O was recorded."
-    elif has_trace(summary.as_json()):
+    elif counted is None:
         words += (
             f". It read {format_bytes(summary.bytes.read)} and wrote {format_bytes(summary.bytes.written)} "
             f"in {format_counted(summary.files, 'file')}."
         )
     else:
-        rebuilt = summary.reconstructed
-        words += (
-            f". By its counters it read {format_bytes(rebuilt.bytes_read)} and wrote "
-            f"{format_bytes(rebuilt.bytes_written)}."
-        )
+        words += f". By its counters it read {format_bytes(counted[0])} and wrote {format_bytes(counted[1])}."
     return f"{words} It began at {date(info.job.start_ns)}." if info.job.start_ns > 0 else words
 
 
@@ -106,13 +104,15 @@ def _tiles(overview: Overview, elapsed_s: float | None) -> list[Tile]:
         found = [("run time", run_time(summary.job.run_time_s), ranks)]
     else:
         found = [("elapsed", seconds(elapsed_s), f"first to last operation, {ranks}")]
-    counted = max(summary.counted_times.values(), key=lambda each: float(each["slowest_s"]), default=None)
-    if counted is not None and elapsed_s is None:
+    counted = _counted_bytes(summary)
+    if counted is not None and summary.counted_times and elapsed_s is None:
+        slowest_s = [each["slowest_s"] for each in counted_below(summary.as_json()).values()]
+        longest_s = max((spent for spent in slowest_s if spent is not None), default=None)
         return [
             *found,
-            ("read", format_bytes(rebuilt.bytes_read), "counted by Darshan, not traced"),
-            ("written", format_bytes(rebuilt.bytes_written), "counted by Darshan, not traced"),
-            ("I/O time", seconds(counted["slowest_s"]), "of the slowest rank, by Darshan's counters"),
+            ("read", format_bytes(counted[0]), "counted by Darshan, not traced"),
+            ("written", format_bytes(counted[1]), "counted by Darshan, not traced"),
+            ("I/O time", or_dash(longest_s, seconds), "of the slowest rank, by Darshan's counters"),
         ]
     if nothing_recorded(summary.coverage.unseen):
         return [*found, ("I/O", "-", "not recorded"), *_loop_tiles(overview)]
@@ -149,6 +149,16 @@ def _loop_tiles(overview: Overview) -> list[Tile]:
         ("input wait", waits, "of the training loop" if shown else "not known: the profile shows none"),
         ("accelerator in use", percent(summary.loop.compute_pct), "compute, of the training loop"),
     ]
+
+
+def _counted_bytes(summary: Summary) -> tuple[int, int] | None:
+    """(read, written) of a capture without a trace, by Darshan's counters; None of one with a trace."""
+    if has_trace(summary.as_json()):
+        return None
+    counted = counted_below(summary.as_json()).values()
+    if not counted:
+        return summary.reconstructed.bytes_read, summary.reconstructed.bytes_written
+    return sum(each["bytes_read"] or 0 for each in counted), sum(each["bytes_written"] or 0 for each in counted)
 
 
 def _operations(count: int, noun: str, rebuilt_bytes: int) -> str:
