@@ -43,7 +43,13 @@ if TYPE_CHECKING:
     from dxt_replay.replay.interface.comparisons import compare, noise_floor, regress
     from dxt_replay.replay.interface.descriptions import FittedWorkload, fit
     from dxt_replay.replay.interface.exports import FORMATS, Report, export, report
-    from dxt_replay.replay.interface.generating import GeneratedCapture, generate, workloads
+    from dxt_replay.replay.interface.generating import (
+        CheckedWorkload,
+        GeneratedCapture,
+        check_workload,
+        generate,
+        workloads,
+    )
     from dxt_replay.replay.interface.histories import history
     from dxt_replay.replay.interface.merging import merge
     from dxt_replay.replay.interface.recordings import Recorded, record
@@ -111,7 +117,13 @@ _HOMES = {
     "dxt_replay.replay.interface.descriptions": ("FittedWorkload", "fit"),
     "dxt_replay.replay.interface.exports": ("FORMATS", "Report", "export", "report"),
     "dxt_replay.replay.interface.charts": ("FIGURES", "figure"),
-    "dxt_replay.replay.interface.generating": ("GeneratedCapture", "generate", "workloads"),
+    "dxt_replay.replay.interface.generating": (
+        "CheckedWorkload",
+        "GeneratedCapture",
+        "check_workload",
+        "generate",
+        "workloads",
+    ),
     "dxt_replay.replay.history.history": ("History",),
     "dxt_replay.replay.interface.histories": ("history",),
     "dxt_replay.replay.interface.merging": ("merge",),
@@ -169,6 +181,7 @@ __all__ = [
     "Capture",
     "CaptureError",
     "Catalogue",
+    "CheckedWorkload",
     "Comparison",
     "CountedComparison",
     "DxtReplayError",
@@ -212,6 +225,7 @@ __all__ = [
     "anonymize",
     "calibrate",
     "catalogue",
+    "check_workload",
     "compare",
     "compare_log",
     "explain",
