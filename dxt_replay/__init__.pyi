@@ -26,7 +26,7 @@ from .replay.interface.charts import FIGURES, figure
 from .replay.interface.comparisons import compare, noise_floor, regress
 from .replay.interface.descriptions import FittedWorkload, fit
 from .replay.interface.exports import FORMATS, Report, export, report
-from .replay.interface.generating import GeneratedCapture, generate, workloads
+from .replay.interface.generating import CheckedWorkload, GeneratedCapture, check_workload, generate, workloads
 from .replay.interface.histories import history
 from .replay.interface.merging import merge
 from .replay.interface.recordings import Recorded, record
@@ -71,6 +71,7 @@ __all__ = [
     "Capture",
     "CaptureError",
     "Catalogue",
+    "CheckedWorkload",
     "Comparison",
     "CountedComparison",
     "DxtReplayError",
@@ -113,6 +114,7 @@ __all__ = [
     "anonymize",
     "calibrate",
     "catalogue",
+    "check_workload",
     "compare",
     "compare_log",
     "explain",

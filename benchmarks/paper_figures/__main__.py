@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.paper_figures.conditions import conditions_text
 from benchmarks.paper_figures.measured import outcomes
 from benchmarks.paper_figures.published import PRINTED, sweep_pages
 from benchmarks.paper_figures.scaling import APPLICATIONS, NODES, RANKS_PER_NODE, scaling, scaling_table, write_plot
@@ -45,6 +46,7 @@ def _print_sweep(figure: str, folder: Path, storage: str | None, *, as_json: boo
         print(json.dumps({**judged, "points": [dataclasses.asdict(each) for each in found]}))
         return
     print(f"\nFigure {figure}, {sweep.workload}, {sweep.ranks} ranks, on {Path(storage or sweep.storage).stem}")
+    print(f"  {conditions_text(sweep)}")
     print(sweep_table(sweep, found, pages))
     print("\n".join(verdict_lines(judged)), flush=True)
 

@@ -168,10 +168,12 @@ def _subfolders(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[No
 
 def _workflow(given: Given, raw: Mapping[str, Any], code: bool) -> Iterator[Note]:
     trains = given.get("workflow.train", True)
-    if not trains and not given.get("workflow.checkpoint", False):
+    counts = [given.get(f"checkpoint.num_checkpoints_{each}") or 0 for each in ("write", "read")]
+    saves = given.get("workflow.checkpoint", False) and (max(counts) > 0 or not given.get("workflow.generate_data"))
+    if not trains and not saves:
         only = "it only writes its data set" if given.get("workflow.generate_data") else "it has no I/O"
         raise UsageError(
-            f"workflow.train and workflow.checkpoint are both off, so {only}: switch one on, such as with "
+            f"it neither trains nor writes checkpoints without training, so {only}: switch one on, such as with "
             "workflow.train=true (the data set itself is made by dxt-replay stage)"
         )
     if given.get("workflow.generate_data"):

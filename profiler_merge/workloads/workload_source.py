@@ -20,6 +20,9 @@ from dxt_replay.traces.errors import UsageError
 
 SHIPPED = Path(__file__).with_name("shipped")
 
+CONFIGURATIONS = (".hydra", "", "configs", "dlio_config")
+"""Where a run keeps what Hydra resolved: Hydra itself in `.hydra`, MLPerf Storage v0.5 and v3.0 in the last two."""
+
 _HYDRA_KEYS = {"hydra", "defaults"}
 """Other top-level keys of a configuration that Hydra resolved; its `workload` is the description."""
 
@@ -74,7 +77,7 @@ def _kept(texts: Sequence[str], changes: Sequence[Override]) -> tuple[str, ...]:
 def _find(source: str) -> Path:
     """The file that `source` stands for. A file counts before a shipped name."""
     path = Path(source)
-    inside = [path / ".hydra" / "config.yaml", path / "config.yaml"]
+    inside = [path / folder / "config.yaml" for folder in CONFIGURATIONS]
     found = next((each for each in [path, *inside] if each.is_file()), None)
     if found is not None:
         return found

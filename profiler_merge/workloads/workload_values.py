@@ -105,7 +105,8 @@ def _one_spelling(raw: Mapping[str, Any], reading: Reading, notes: list[Note]) -
             spelled[name] = value
         elif reading == "documented" and right not in raw:
             spelled[right] = value
-            notes.append(Note(key=name, value=shown(value), kind="read as", why=f"as {right}; DLIO's code ignores it"))
+            why = f"as {right}; DLIO's code ignores it since MLPerf Storage v2.0"
+            notes.append(Note(key=name, value=shown(value), kind="read as", why=why))
         else:
             why = f"{right} is given too" if right in raw else f"DLIO's code reads {right} alone"
             notes.append(Note(key=name, value=shown(value), kind="without effect", why=why))

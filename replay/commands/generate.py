@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dxt_replay.replay.commands.shared_options import force_option, json_option, worker_options
 
 if TYPE_CHECKING:
+    from dxt_replay.replay.interface.generating import CheckedWorkload
     from dxt_replay.traces.workers.workers import Workers
 
 READINGS = ("documented", "head", "v2.0", "v3.0")
@@ -22,6 +23,14 @@ READINGS = ("documented", "head", "v2.0", "v3.0")
 @click.option("--list", "listed", is_flag=True, help="Print the shipped workloads, and generate nothing.")
 @click.option("--ranks", type=click.IntRange(min=1), help="Ranks of the job, one for each accelerator.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT.capture", help="The capture to write.")
+@click.option(
+    "--check",
+    "run",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Compare with a recording of a real run of WORKLOAD, file by file: a capture, a Darshan log, a trace of "
+    "strace, or a folder of them. Exit 1 where they differ. Without --ranks as many as RUN has; -o is optional.",
+)
 @click.option(
     "--reading",
     type=click.Choice(READINGS),
@@ -49,6 +58,7 @@ def command(
     listed: bool,
     ranks: int | None,
     output: Path | None,
+    run: Path | None,
     reading: str | None,
     device: str | None,
     seed: int,
@@ -60,6 +70,7 @@ def command(
 
     WORKLOAD is a YAML file of DLIO, a folder with the .hydra/config.yaml of one of its runs, or a shipped workload.
     KEY=VALUE replaces a key of it, such as reader.batch_size=4 or 'train.computation_time={mean:0.5,stdev:0.1}'.
+    With --check RUN, exits 1 where the generated capture is not what a real run of WORKLOAD did.
     """
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json
@@ -71,27 +82,41 @@ def command(
     if listed:
         _print_list(as_json)
         return
+    choices: dict[str, Any] = {
+        "overrides": overrides,
+        "reading": reading,
+        "device": device,
+        "seed": seed,
+        "force": force,
+    }
+    if workload is not None and run is not None:
+        with unwind_on_signals(), count_progress("generating", "ranks") as progress:
+            checked = dxt_replay.check_workload(
+                workload, run, ranks=ranks, output=output, executor=workers, on_progress=progress, **choices
+            )
+        _print_check(checked, as_json=as_json)
+        raise SystemExit(0 if checked.check.equal else 1)
     if workload is None or ranks is None or output is None:
         missing = "WORKLOAD" if workload is None else "--ranks" if ranks is None else "-o OUT.capture"
         raise click.UsageError(f"{missing} is missing; dxt-replay generate --list prints the shipped workloads")
     with unwind_on_signals(), count_progress("generating", "ranks") as progress:
-        result = dxt_replay.generate(
-            workload,
-            ranks,
-            output,
-            overrides=overrides,
-            reading=reading,
-            device=device,
-            seed=seed,
-            executor=workers,
-            force=force,
-            on_progress=progress,
-        )
+        result = dxt_replay.generate(workload, ranks, output, executor=workers, on_progress=progress, **choices)
     if as_json:
         print_json(result.as_json())
     else:
         print_generated(result.as_json())
         print_next("stage", output, "--target", "twin")
+
+
+def _print_check(checked: CheckedWorkload, *, as_json: bool) -> None:
+    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.show.check_sections import check_sections
+    from dxt_replay.replay.show.terminal import print_sections
+
+    if as_json:
+        print_json(checked.as_json())
+    else:
+        print_sections(check_sections(checked.as_json()))
 
 
 def _print_list(as_json: bool) -> None:

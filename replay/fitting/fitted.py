@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.workloads.description import READINGS, Reading, Workload
+from dxt_replay.profiler_merge.workloads.description import Reading, Workload
 from dxt_replay.profiler_merge.workloads.workload_keys import KEYS
 from dxt_replay.profiler_merge.workloads.workload_values import workload_from_values
 from dxt_replay.replay.fitting.data_files import DataFiles, data_files
+from dxt_replay.replay.fitting.dlio_runs import DlioRun, dlio_runs
 from dxt_replay.replay.fitting.estimate import Estimate, Unexpressed
 from dxt_replay.replay.fitting.evaluations import evaluations
 from dxt_replay.replay.fitting.loader import Loader, loader
@@ -23,7 +24,7 @@ from dxt_replay.replay.fitting.sample_shape import Samples, samples
 from dxt_replay.replay.fitting.saves import Saves, saves
 from dxt_replay.replay.fitting.step_times import computation, compute_ns, preparation_ns
 from dxt_replay.replay.fitting.unexpressed import unexpressed
-from dxt_replay.traces.errors import CaptureError, UsageError
+from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.units import NS_PER_S
 
 MIN_PREPARATION_S = 1e-6
@@ -36,6 +37,7 @@ class Fit:
 
     estimates: one for each key, in the order of the description. unexpressed: what no key expresses.
     operations, bytes: of the capture, all ranks together. ranks: of the capture. notes: what the user should know.
+    dlio: what versions of DLIO make of the description.
     data: the files of the data set; None where the loop reads nothing. saves: its checkpoints.
     """
 
@@ -45,6 +47,7 @@ class Fit:
     bytes: int
     ranks: int
     notes: tuple[str, ...]
+    dlio: tuple[DlioRun, ...]
     data: DataFiles | None
     saves: Saves
 
@@ -69,17 +72,6 @@ def _nested(estimates: Iterable[Estimate]) -> dict[str, Any]:
     return nested
 
 
-def _stops(estimates: Iterable[Estimate]) -> Iterator[str]:
-    """A warning for each line of DLIO's code that stops at the description."""
-    for reading in READINGS:
-        if reading == "v3.0":  # it refuses what is not known of MLPerf's line, not only what stops it
-            continue
-        try:
-            workload_from_values(_nested(estimates), reading=reading)
-        except UsageError as error:
-            yield f"DLIO's code (--reading {reading}) does not run this: {error}"
-
-
 def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
     """Fit a description to what was observed. `spans`: of the capture. `batch`: the batch size, where it is known.
 
@@ -102,6 +94,7 @@ def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
         *saved.estimates,
     ]
     estimates = _in_order(found)
+    runs = dlio_runs(_nested(estimates), seen.ranks)
     operations, moved = seen.uses.total(np.ones(len(seen.uses.file_id), dtype=bool))
     return Fit(
         estimates=estimates,
@@ -109,7 +102,8 @@ def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
         operations=operations,
         bytes=moved,
         ranks=seen.ranks,
-        notes=(*seen.warnings, *_divisibility(found, seen.ranks), *_stops(estimates)),
+        notes=(*seen.warnings, *(run.sentence for run in runs)),
+        dlio=runs,
         data=data,
         saves=saved,
     )
@@ -176,19 +170,3 @@ def _in_order(found: Iterable[Estimate]) -> tuple[Estimate, ...]:
     place = {name: number for number, name in enumerate(KEYS)}
     by_key = {each.key: each for each in found}
     return tuple(sorted(by_key.values(), key=lambda each: place[each.key]))
-
-
-def _divisibility(found: Iterable[Estimate], ranks: int) -> list[str]:
-    """A warning where DLIO's main branch of 2026 would drop files: it trims them to a multiple of samples per step."""
-    values = {each.key: each.value for each in found}
-    if "dataset.num_samples_per_file" not in values:
-        return []
-    files = values["dataset.num_files_train"]
-    multiple = values["dataset.num_samples_per_file"] * values["reader.batch_size"] * ranks
-    if files % multiple == 0:
-        return []
-    return [
-        f"DLIO's main branch trims files to a multiple of samples per file x batch x ranks = {multiple}: it would use "
-        f"{files // multiple * multiple} of {files} files; it runs with num_files_train="
-        f"{-(-files // multiple) * multiple}, version 2.0 with the number as it is"
-    ]

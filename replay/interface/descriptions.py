@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class FittedWorkload:
             "bytes": self.found.bytes,
             "ranks": self.found.ranks,
             "closeness": None if self.closeness is None else self.closeness.as_json(),
+            "dlio": [asdict(run) for run in self.found.dlio],
             "notes": list(self.found.notes),
         }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import posixpath
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.interface.merging import PathLike
+from dxt_replay.replay.interface.captures import CaptureOrPath, named, opened
+from dxt_replay.replay.interface.merging import PathLike, merge
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.workloads.generation import Generated
     from dxt_replay.profiler_merge.workloads.listing import ListedWorkload
     from dxt_replay.profiler_merge.workloads.note import Note
+    from dxt_replay.replay.fidelity.run_check import RunCheck
+    from dxt_replay.traces.store.reader import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,80 @@ def generate(
             notes=[note.line for note in found.notes if note.kind != "not I/O"],
         )
     return GeneratedCapture(capture=Path(output), workload=found.workload, notes=found.notes, generated=generated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedWorkload:
+    """What `check_workload` found: the generated capture, and how it compares with the `run`, a path."""
+
+    generated: GeneratedCapture
+    run: Path
+    check: RunCheck
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `dxt-replay generate --check RUN --json` prints."""
+        about = self.generated.as_json()
+        return {
+            **{key: about[key] for key in ("workload", "reading", "overrides")},
+            "run": str(self.run),
+            **self.check.as_json(),
+        }
+
+
+def check_workload(
+    workload: PathLike,
+    run: CaptureOrPath,
+    *,
+    ranks: int | None = None,
+    output: PathLike | None = None,
+    **choices: Any,
+) -> CheckedWorkload:
+    """Generate a workload, and hold the capture against a recording of a real run of it, file by file.
+
+    `run`: a capture, or what `merge` takes: a Darshan log, a trace of strace or DFTracer, or a folder of them. `ranks`:
+    those of the run when None. `output`: where the generated capture is kept. `choices`: as for `generate`. A real DLIO
+    does what its code says: choose that `reading`.
+
+        dxt_replay.check_workload("unet3d.yaml", "strace.out", reading="head").check.equal
+
+    Raises: as `generate` and `merge`; UsageError for a run that uses no file of the workload.
+    """
+    from dxt_replay.replay.fidelity.run_check import check_run
+
+    with tempfile.TemporaryDirectory(prefix="dxt-replay-") as folder:
+        kept = Path(output) if output is not None else Path(folder) / "generated.capture"
+        with _recorded(run, Path(folder) / "run.capture") as recorded:
+            made = generate(workload, ranks or len(recorded.ranks), kept, **choices)
+            with opened(kept) as generated:
+                found = check_run(generated, recorded, _places(made.workload))
+    return CheckedWorkload(generated=made, run=named(run), check=found)
+
+
+@contextmanager
+def _recorded(run: CaptureOrPath, merged: Path) -> Iterator[Capture]:
+    """The capture of a run; `merged`: where what is no capture yet becomes one."""
+    path = named(run)
+    if (path / "capture.json").exists():
+        with opened(run) as capture:
+            yield capture
+        return
+    merge(path, merged)
+    with opened(merged) as capture:
+        yield capture
+
+
+def _places(workload: Workload) -> dict[str, str]:
+    """Kind of file -> how the paths of its files begin, from the folder that the description names."""
+    from dxt_replay.profiler_merge.workloads.data_set_files import absolute_folder
+    from dxt_replay.replay.fidelity.run_check import CHECKPOINT, EVALUATION, TRAIN
+
+    data = absolute_folder(workload, workload.dataset.data_folder)
+    saved = absolute_folder(workload, workload.checkpoint.checkpoint_folder)
+    return {
+        TRAIN: posixpath.join(data, "train", ""),
+        EVALUATION: posixpath.join(data, "valid", ""),
+        CHECKPOINT: posixpath.join(saved, "global_epoch"),
+    }
 
 
 def workloads() -> tuple[ListedWorkload, ...]:

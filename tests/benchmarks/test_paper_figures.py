@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 
+from benchmarks.paper_figures.conditions import conditions, conditions_lines
 from benchmarks.paper_figures.measured import outcomes
 from benchmarks.paper_figures.optimum import falls_like, jump, optimum
 from benchmarks.paper_figures.published import PRINTED, sweep_pages
 from benchmarks.paper_figures.scaling import APPLICATIONS, scaling, scaling_table
 from benchmarks.paper_figures.sweeps import SWEEPS
 from benchmarks.paper_figures.tables import sweep_table, verdict
+from tests.places import ROOT
 
 
 def chunks(side, chunk_size):
@@ -27,6 +30,17 @@ def test_the_pages_of_the_chunk_sweeps_follow_the_rule_of_chunks(figure, side, s
         count, elements = chunks(side, int(page.at))
         assert page.operations == pytest.approx(count * samples, rel=0.045)
         assert page.gib * 2**30 == pytest.approx(8 * elements * count * samples, rel=0.015)
+
+
+def test_the_page_says_on_which_format_each_panel_was_made_and_what_was_fitted():
+    page = (ROOT / "docs" / "paper-figures.md").read_text(encoding="utf-8")
+    assert "\n".join(conditions_lines()) in page
+    other_format = {figure for figure, sweep in SWEEPS.items() if conditions(sweep)[1] != conditions(sweep)[2]}
+    assert other_format == {"9b", "9c", "10b", "10c"}
+    for figure in other_format:
+        assert re.search(rf"^\| {figure} .*\(on HDF5\) \|", page, flags=re.MULTILINE)
+    assert "reader.preprocess_time=0.00195" in SWEEPS["9c"].overrides
+    assert "0.00195*" in conditions(SWEEPS["9c"])
 
 
 def test_every_figure_has_what_was_printed_and_points_that_include_its_base():

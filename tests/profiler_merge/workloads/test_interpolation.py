@@ -63,15 +63,82 @@ workload:
 """
 
 
+V05 = """
+workload:
+  model: unet3d
+  framework: pytorch
+  workflow: {generate_data: false, train: true, checkpoint: true, profiling: false}
+  dataset: {data_folder: /mnt/store/client1, format: npz, num_files_train: 25000, num_samples_per_file: 1,
+    record_length: 146600628, record_length_stdev: 68341808, num_subfolders_train: 20}
+  reader: {data_loader: pytorch, batch_size: 4, read_threads: 4, file_shuffle: seed, sample_shuffle: seed,
+    shuffle_size: 4}
+  train: {seed_change_epoch: false, epochs: 5, computation_time: 1.3604}
+  checkpoint: {checkpoint_folder: /mnt/store/client1, checkpoint_after_epoch: 5, epochs_between_checkpoints: 2,
+    model_size: 499153191}
+  profiling: {profiler: none}
+"""
+
+V05_BERT = """
+workload:
+  model: bert
+  framework: tensorflow
+  workflow: {generate_data: false, train: true, debug: false, checkpoint: true, profiling: false}
+  dataset: {data_folder: /lustre/client/datagen_bert, format: tfrecord, num_files_train: 239,
+    num_samples_per_file: 313532, record_length: 2500, file_prefix: part}
+  train: {seed_change_epoch: false, computation_time: 0.968, total_training_steps: 1000}
+  reader: {data_loader: tensorflow, read_threads: 4, computation_threads: 8, transfer_size: 262144, batch_size: 48,
+    file_shuffle: seed, sample_shuffle: seed}
+  checkpoint: {checkpoint_folder: /lustre/client/checkpoint_bert, steps_between_checkpoints: 250,
+    model_size: 4034713312}
+  storage: {storage_type: local_fs, storage_root: /lustre/client}
+  profiling: {profiler: none}
+"""
+"""MLPerf Storage v0.5 has two workloads; these are as its submissions resolved them, with other folders."""
+
+
 @pytest.mark.parametrize(
-    ("text", "name"), [(V1, "unet3d"), (V1_TFRECORD, "resnet50"), (WITH_HYDRA, "unet3d"), (V2, "llama3_8b")]
+    ("text", "name"),
+    [
+        (V05, "unet3d"),
+        (V05_BERT, "bert"),
+        (V1, "unet3d"),
+        (V1_TFRECORD, "resnet50"),
+        (WITH_HYDRA, "unet3d"),
+        (V2, "llama3_8b"),
+    ],
 )
 def test_resolved_configurations_of_mlperf_are_read(tmp_path, text, name):
     (tmp_path / "config.yaml").write_text(text)
     for reading in ("documented", "v2.0"):
         found = read_workload(tmp_path, reading=reading)
         assert found.workload.model.name == name
-        assert not [note for note in found.notes if note.kind == "unknown"]
+        assert not [note for note in found.notes if note.kind == "unknown" and note.key != "workflow.debug"]
+
+
+@pytest.mark.parametrize("folder", [".hydra", "configs", "dlio_config"])
+def test_the_folder_of_a_run_is_enough_whatever_its_release_calls_the_inner_one(tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "config.yaml").write_text(V05)
+    assert read_workload(tmp_path).workload.model.name == "unet3d"
+
+
+@pytest.mark.parametrize(("text", "record", "model"), [(V05, 146600628, 499153191), (V05_BERT, 2500, 4034713312)])
+def test_sizes_stand_under_the_names_that_dlio_read_until_v1(tmp_path, text, record, model):
+    (tmp_path / "config.yaml").write_text(text)
+    found = read_workload(tmp_path)
+    assert found.workload.dataset.record_length_bytes == record
+    assert found.workload.model.model_size_bytes == model
+    assert "ignores it since MLPerf Storage v2.0" in " ".join(note.line for note in found.notes)
+
+
+def test_a_run_that_made_its_data_set_is_refused_though_it_has_a_rule_for_checkpoints(tmp_path):
+    """As the file-creation runs of v0.5: checkpoints are on, but follow steps of a training that is off."""
+    (tmp_path / "w.yaml").write_text(
+        V05_BERT.replace("generate_data: false, train: true", "generate_data: true, train: false")
+    )
+    for reading in ("documented", "head", "v2.0"):
+        with pytest.raises(UsageError, match="only writes its data set"):
+            read_workload(tmp_path / "w.yaml", reading=reading)
 
 
 def test_a_run_that_only_made_its_data_set_is_refused_with_the_reason(tmp_path):

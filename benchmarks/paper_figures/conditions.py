@@ -1,0 +1,47 @@
+"""Under which conditions a panel was made that the paper does not print: its format, and the times that were fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.paper_figures.sweeps import SWEEPS, Sweep
+from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+
+HEAD = (
+    "figure",
+    "format here",
+    "format there",
+    "compute of a step, s",
+    "preprocessing of a sample, s",
+    "chosen to meet",
+)
+
+
+def conditions(sweep: Sweep) -> tuple[str, ...]:
+    """The cells of HEAD; a time that this panel alone has is marked with *."""
+    base = read_workload(sweep.source).workload
+    here = read_workload(sweep.source, sweep.overrides).workload
+    times = (
+        (base.train.computation_time, here.train.computation_time),
+        (base.reader.preprocess_time, here.reader.preprocess_time),
+    )
+    return (
+        sweep.figure,
+        here.dataset.format,
+        base.dataset.format,
+        *(f"{there.mean_s:g}{'' if there == common else '*'}" for common, there in times),
+        sweep.fitted_to or "nothing",
+    )
+
+
+def conditions_lines() -> Iterator[str]:
+    """The table of docs/paper-figures.md, a line each."""
+    yield f"| {' | '.join(HEAD)} |"
+    yield f"|{'---|' * len(HEAD)}"
+    for sweep in SWEEPS.values():
+        yield f"| {' | '.join(conditions(sweep))} |"
+
+
+def conditions_text(sweep: Sweep) -> str:
+    """The same in one line, for the head of a panel."""
+    return "; ".join(f"{name}: {cell}" for name, cell in zip(HEAD[1:], conditions(sweep)[1:], strict=True))

@@ -1,0 +1,63 @@
+"""A generated capture beside a recorded run, as a table, from the object of `generate --check --json`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dxt_replay.replay.show.section import Section, prose
+from dxt_replay.traces.units import format_bytes, format_count
+
+_LABELS = {
+    "files": "files",
+    "opens": "opens",
+    "reads": "reads",
+    "bytes_read": "bytes read",
+    "writes": "writes",
+    "bytes_written": "bytes written",
+    "syncs": "syncs",
+    "sizes": "distinct request sizes",
+    "requests": "files with equal offsets and lengths",
+    "order": "files with equal order",
+}
+
+
+def check_sections(found: Mapping[str, Any]) -> list[Section]:
+    """The result in one sentence, all measures by kind of file, the first differences, and what bounds the result."""
+    rows: list[tuple[str, ...]] = [("ranks", *_cells(found["ranks"], format_count))]
+    for kind, measures in found["kinds"].items():
+        rows += _rows(kind, measures)
+    sections = [
+        prose("", [_headline(found)]),
+        Section(title="File by file", columns=("", "generated", "run", ""), rows=tuple(rows)),
+        prose("First differences", found["differences"]),
+        prose("Notes", found["notes"]),
+    ]
+    return [section for section in sections if section.rows]
+
+
+def _headline(found: Mapping[str, Any]) -> str:
+    who = f"{found['run']}: what {found['workload']} generates (reading {found['reading']})"
+    every = [found["ranks"], *(each for kind in found["kinds"].values() for each in kind.values())]
+    unknown = any(each["equal"] is None for each in every)
+    if not found["equal"]:
+        other = " DLIO does what its code says: try --reading head or v2.0." if found["reading"] == "documented" else ""
+        return f"different: {who} is not what the run did.{other}"
+    if unknown:
+        return f"equal in all that the trace shows: {who} is what the run did; what is not known stands below."
+    return f"equal: {who} is what the run did, request by request."
+
+
+def _rows(kind: str, measures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, label in _LABELS.items():
+        if measures[name]["generated"] or measures[name]["run"]:
+            text = format_bytes if name.startswith("bytes") else format_count
+            yield f"{kind}: {label}", *_cells(measures[name], text)
+
+
+def _cells(measure: Mapping[str, Any], text: Any) -> tuple[str, str, str]:
+    equal = measure["equal"]
+    verdict = "equal" if equal else "not known" if equal is None else "different"
+    if measure["not_known"]:
+        verdict += f" ({format_count(measure['not_known'])} not known)" if equal is False else ""
+    return text(measure["generated"]), text(measure["run"]), verdict
