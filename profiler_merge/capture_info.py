@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dxt_replay.profiler_merge.darshan.job_logs import JobLogs
+from dxt_replay.profiler_merge.log_writing import log_writing
 from dxt_replay.profiler_merge.process_rows import RowTotals
 from dxt_replay.profiler_merge.profiles.reading import profile_kind
 from dxt_replay.profiler_merge.recognise import kind_of
@@ -56,6 +57,7 @@ def capture_info(
             "rebuilt": rows.rebuilt.as_json(),
             **({"extended": dict(extended)} if extended else {}),
             **({"counted_times": dict(counted)} if counted else {}),
+            **({"log_writing": written} if (written := log_writing(job)) else {}),
             **options,
         },
     )

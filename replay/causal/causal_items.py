@@ -18,6 +18,7 @@ from dxt_replay.replay.causal.dependencies import FETCHES, MOMENTS, NO_GATE, OPE
 from dxt_replay.replay.causal.feed import NO_EVENT
 from dxt_replay.replay.causal.model import LoopModel, starts_batch
 from dxt_replay.replay.causal.production import Production
+from dxt_replay.replay.causal.recorder_waits import batch_without
 from dxt_replay.replay.causal.training_loop import COLLECTIVE, ENTRY, FETCH
 from dxt_replay.replay.engine.items import SLEEP
 from dxt_replay.replay.engine.wait_counters import ARRIVALS, OWN_ARRIVALS
@@ -34,6 +35,7 @@ from dxt_replay.replay.plan.plan_row import (
     rows_of_arrays,
     rows_of_each,
 )
+from dxt_replay.traces.measures.intervals import Intervals
 
 NO_FETCH = -1
 """Number of an event that is not a batch fetch."""
@@ -102,8 +104,9 @@ class CausalLanes:
         pacing: Pacing,
         lane_operations: Mapping[int, int],
         origin_ns: int,
+        waits: Intervals,
     ) -> None:
-        self._model = model
+        self._model, self._waits = model, waits
         self._reader: DependencyReader = model.dependencies()
         self._lanes = {
             lane: _CausalLane(model, counters, pacing, lane, operations, origin_ns)
@@ -112,7 +115,7 @@ class CausalLanes:
 
     def split(self, rows: np.ndarray, batch: OperationBatch) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Lane, items and recorded durations (0 for a wait or an addition), for the `PLAN_ROW`s of these operations."""
-        batch = self._model.placed(batch)
+        batch = self._model.placed(batch_without(self._waits, batch))
         dependencies = self._reader.dependencies(batch)
         for lane in np.unique(batch.lane).tolist():
             mine = np.flatnonzero(batch.lane == lane)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.model import LoopModel, derive_model, known_model
 from dxt_replay.replay.causal.production import PipelineSpans
+from dxt_replay.replay.causal.recorder_waits import batch_without, recorder_waits, spans_without
 from dxt_replay.replay.causal.training_loop import TrainingLoop, known_loop, training_loop
 from dxt_replay.replay.engine.clock import StopFlag
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
@@ -24,8 +26,10 @@ from dxt_replay.replay.plan.survey import RankSurvey
 from dxt_replay.replay.ranks.comm import Communicator, SharedCounters, together
 from dxt_replay.replay.ranks.meeting_relay import MeetingRelay
 from dxt_replay.traces.errors import CaptureError
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.schema import DEPENDENCY_COLUMNS, codes
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.units import format_duration
 from dxt_replay.traces.unseen import unseen_of, why_not_judged
 
 MAX_CHECKED_OPERATIONS = 5_000_000
@@ -41,7 +45,7 @@ _COLUMNS = ["lane", "op", "api", "file_id", "offset", "length", "start_ns", "end
 class Steps:
     """What the ranks of this process need for the pace `steps`.
 
-    models, surveys: by rank.
+    models, surveys, waits: by rank; `waits` are those that the recording itself made, which no item repeats.
     meetings: the collectives of all ranks of the replay.
     origin_ns: recorded time of the replay's start.
     warnings: what a person should know about the models.
@@ -49,6 +53,7 @@ class Steps:
 
     models: Mapping[int, LoopModel]
     surveys: Mapping[int, RankSurvey]
+    waits: Mapping[int, Intervals]
     meetings: Meetings
     origin_ns: int
     warnings: tuple[str, ...]
@@ -68,7 +73,14 @@ class Steps:
 
     def lanes(self, rank: int, counters: RankCounters, pacing: Pacing) -> CausalLanes:
         """What makes a rank's operations into items of its lanes."""
-        return CausalLanes(self.models[rank], counters, pacing, self.surveys[rank].lane_operations, self.origin_ns)
+        return CausalLanes(
+            self.models[rank],
+            counters,
+            pacing,
+            self.surveys[rank].lane_operations,
+            self.origin_ns,
+            self.waits[rank],
+        )
 
     def pipeline(self, rank: int, counters: RankCounters, pacing: Pacing) -> np.ndarray:
         """The input pipeline of a rank as items, see `replay.causal.causal_items.ready_rows`."""
@@ -137,25 +149,38 @@ def derive_steps(
     `spans`: of each surveyed rank. `origin_ns`: recorded time of the replay's start.
     Raises: CaptureError on all processes when a rank has no training steps, or a part is damaged.
     """
-    ranks = [survey.rank for survey in surveys]
-    loops = together(comm, lambda: {rank: rank_loop(capture, rank, spans[rank], origin_ns) for rank in ranks})
+    waits = together(
+        comm,
+        lambda: {
+            each.rank: recorder_waits(
+                capture.info, each.rank, spans[each.rank], rank_batches(capture, each.rank, each.layers), origin_ns
+            )
+            for each in surveys
+        },
+    )
+    spans = {rank: spans_without(each, spans[rank]) for rank, each in waits.items()}
+    loops = together(comm, lambda: {rank: rank_loop(capture, rank, spans[rank], origin_ns) for rank in waits})
 
     models = together(
-        comm, lambda: {each.rank: _model(capture, each, loops[each.rank], spans[each.rank]) for each in surveys}
+        comm,
+        lambda: {
+            each.rank: _model(capture, each, loops[each.rank], spans[each.rank], waits[each.rank]) for each in surveys
+        },
     )
     meetings, warnings = _meetings([each.loop for each in models.values()], comm)
     return Steps(
         models=models,
         surveys={survey.rank: survey for survey in surveys},
+        waits=waits,
         meetings=meetings,
         origin_ns=origin_ns,
-        warnings=(*warnings, *_outside(models), *_not_traced(capture), *doubts(models)),
+        warnings=(*warnings, *_of_recorder(waits), *_outside(models), *_not_traced(capture), *doubts(models)),
     )
 
 
-def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table) -> LoopModel:
+def _model(capture: Capture, survey: RankSurvey, loop: TrainingLoop, spans: pa.Table, waits: Intervals) -> LoopModel:
     def batches() -> Iterator[OperationBatch]:
-        return rank_batches(capture, survey.rank, survey.layers)
+        return map(partial(batch_without, waits), rank_batches(capture, survey.rank, survey.layers))
 
     if capture.info.dependencies == "known":
         try:
@@ -209,6 +234,17 @@ def doubts(models: Mapping[int, LoopModel]) -> list[str]:
             first.setdefault(model.doubt, rank)
     found = sorted(first.items(), key=lambda each: each[1])[:1]
     return [f"rank {rank}: how long training takes on other storage is not known: {text}" for text, rank in found]
+
+
+def _of_recorder(waits: Mapping[int, Intervals]) -> list[str]:
+    """What the recording cost the rank that waited longest for it."""
+    rank = max(waits, key=lambda each: waits[each].length_ns, default=None)
+    if rank is None or not len(waits[rank]):
+        return []
+    return [
+        f"rank {rank} waited {format_duration(waits[rank].length_ns)} for Darshan to write the logs of processes that "
+        "had ended: the recording's own time, which is not replayed"
+    ]
 
 
 def _not_traced(capture: Capture) -> list[str]:

@@ -230,27 +230,21 @@ def _coverage_warnings(recorded: Recorded) -> list[str]:
 
 
 def _cost_warnings(recorded: Recorded) -> list[str]:
-    """What Darshan itself cost, where worker processes end while the job goes on, as a DataLoader's do in each epoch.
-
-    When a process ends Darshan clears as much memory as its trace may take and writes the log: 1.3 ms for each MiB.
-    """
+    """How long processes that ended before the job wrote their logs, where that is more than a little of the run."""
     import numpy as np
 
-    from dxt_replay.profiler_merge.darshan.log import open_log
     from dxt_replay.traces.measures.intervals import Intervals
     from dxt_replay.traces.units import format_duration, ns_to_seconds
 
-    if recorded.merged is None or recorded.job.tracer.name != "darshan":
+    if recorded.merged is None:
         return []
-    ends = np.array([open_log(path, skip_damaged=True).job.end_ns for path in recorded.job.logs], np.int64)
-    written = np.array([path.stat().st_mtime_ns for path in recorded.job.logs], np.int64)
-    early = (ends > 0) & (written < ends.max())
-    spent = Intervals.union_of(ends[early], written[early])
-    run_s = recorded.merged.info.job.run_time_s
-    if not run_s or ns_to_seconds(spent.length_ns) < _COSTLY * run_s:
+    info = recorded.merged.info
+    written = np.array(info.made_by.get("log_writing", []), dtype=np.int64).reshape(-1, 3)
+    spent_ns = Intervals.union_of(written[:, 1], written[:, 2]).length_ns
+    if ns_to_seconds(spent_ns) <= _COSTLY * info.job.run_time_s:
         return []
     return [
-        f"Darshan took {format_duration(spent.length_ns)} to write the logs of {int(early.sum())} processes that ended "
-        "before the job. Training may have waited for it, and the capture holds that wait; it is shorter with "
+        f"Darshan took {format_duration(spent_ns)} to write the logs of {len(written)} processes that ended before the "
+        "job. Where training waited for it, `run --pace steps` and `simulate` leave that wait out; it is shorter with "
         "`--memory 32`, which holds 800,000 operations of each process"
     ]

@@ -13,7 +13,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from dxt_replay.replay.commands import main
+from dxt_replay.replay.commands.main import COMMANDS
+from dxt_replay.replay.commands.main import main as run_command_line
 
 LATE = 124
 """Status of a command that was ended because it took too long, as of timeout(1)."""
@@ -35,7 +36,7 @@ def run(case: dict[str, Any]) -> None:
     ctypes.CDLL(None).inject_faults(case["rules"].encode())
     status = 70
     try:
-        status = main.main(case["arguments"])
+        status = run_command_line(case["arguments"])
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -72,7 +73,7 @@ WARM = (
     "dxt_replay.replay.run.runner",
     "dxt_replay.replay.show.terminal",
     "dxt_replay.replay.twin.stage",
-    *(f"dxt_replay.replay.commands.{name}" for name in main.COMMANDS),
+    *(f"dxt_replay.replay.commands.{name}" for name in COMMANDS),
 )
 """Imported before the forks."""
 

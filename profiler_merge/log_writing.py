@@ -1,0 +1,33 @@
+"""How long Darshan took to write the log of each process that ended before the job did, as DataLoader workers do.
+
+When a process ends, Darshan clears as much memory as the trace may take (1.3 ms a MiB) and writes the log. Where
+training waits for the process, that wait is the recording's and not the job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from dxt_replay.traces.units import NS_PER_S
+
+LONGEST_NS = 60 * NS_PER_S
+"""A file whose last change lies further behind the end in the log is a copy, which says nothing."""
+
+
+def log_writing(job: JobLogs) -> list[list[int]]:
+    """[rank, begin_ns, end_ns] on the capture's clock of each log whose writing is known, ascending.
+
+    It begins at the end that the log states and lasts until the last change of the file, by the clocks of both.
+    """
+    return sorted(
+        [process.rank or 0, begin_ns - job.start_ns, end_ns - job.start_ns]
+        for process, begin_ns, end_ns in _written(job.processes)
+        if 0 < end_ns - begin_ns < LONGEST_NS and end_ns < job.end_ns
+    )
+
+
+def _written(processes: Iterable[ProcessLog]) -> Iterable[tuple[ProcessLog, int, int]]:
+    for process in processes:
+        if process.log.job.end_ns > 0:
+            yield process, process.log.job.end_ns, process.log.path.stat().st_mtime_ns
