@@ -213,7 +213,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
-    "replay.history": {"replay.history", "replay.regression", "replay.show", "replay.show.page", "traces"},
+    "replay.history": {"replay.history", "replay.regression", "replay.show", "traces"},
 }
 MAY_IMPORT["replay.interface"] = {*MAY_IMPORT, "replay.interface"}
 MAY_IMPORT["replay.commands"] = {*MAY_IMPORT, "replay.commands"}
@@ -350,7 +350,6 @@ PURE = {
     "replay.show.page.body",
     "replay.show.page.parts",
     "replay.history.change_points",
-    "replay.history.history_page",
     "replay.history.history_sections",
     "replay.history.series",
     "replay.regression.against_record",

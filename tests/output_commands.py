@@ -10,7 +10,6 @@ from pathlib import Path
 from dxt_replay.traces.samples import sample
 from tests import fake_darshan
 from tests.darshan_writer import DxtRecord, JobSpec, write_dxt_log
-from tests.replay.regression.record_builder import record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +66,6 @@ def _regress(*option: str) -> Callable[[Path, Path], list[object]]:
     return lambda capture, out: [
         "regress", capture, capture.parent / "twin", *few, *option, out if option != ("-o",) else out.parent
     ]  # fmt: skip
-
-
-def _history(option: str) -> Callable[[Path, Path], list[object]]:
-    def words(capture: Path, out: Path) -> list[object]:
-        found = [capture.parent / f"day-{day}.json" for day in range(2)]
-        for day, path in enumerate(found):
-            path.write_bytes(record(day=day).encoded())
-        return ["history", *found, option, out]
-
-    return words
 
 
 def _export(kind: str) -> Callable[[Path, Path], list[object]]:
@@ -137,8 +126,6 @@ OUTPUT_COMMANDS = {
         f"regress --{kind}": OutputCommand(words=_regress(f"--{kind}"), name=f"out.{kind}", is_file=True, staged=True)
         for kind in ("record", "junit", "markdown", "html")
     },
-    "history --csv": OutputCommand(words=_history("--csv"), name="out.csv", is_file=True),
-    "history --html": OutputCommand(words=_history("--html"), name="out.html", is_file=True),
     "demo": OutputCommand(words=lambda capture, out: ["demo", "-o", out], name="out", replaces=False),
 }
 """Name -> command. `tests/test_output_commands.py` holds the names against the options of all commands."""

@@ -18,7 +18,7 @@ INPUT_OPTIONS = {
 }  # fmt: skip
 """Options that take a path: of what is written, and of what is read or staged into."""
 
-QUICK = ("summary --csv", "fit", "history --html")
+QUICK = ("summary --csv", "fit")
 
 
 def test_every_option_that_names_an_output_is_in_the_table(tmp_path: Path) -> None:

@@ -60,13 +60,6 @@ _OPTIONS = (
         help="Replay the operations that were reconstructed from counters, or leave them out.",
     ),
     click.option("--direct", is_flag=True, help="Issue POSIX operations past the page cache (O_DIRECT)."),
-    click.option(
-        "--vectored",
-        type=int,
-        default=0,
-        metavar="N",
-        help="Issue POSIX operations as preadv and pwritev of N buffers each.",
-    ),
     timeout_option("Give up a run that takes longer, and print where it hangs: 90, 10m, 2h."),
 )
 

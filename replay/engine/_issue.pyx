@@ -123,16 +123,11 @@ cdef class CompiledLane:
         self.lane.pace = pace
         self.lane.room = 2 * C_BLOCK_BYTES if files.table.direct else 0
         self.lane.ready = -self.lane.room
-        if files.table.pieces:
-            self.lane.pieces = <iovec *>malloc(files.table.pieces * sizeof(iovec))
-            if self.lane.pieces == NULL:
-                raise MemoryError
         self.lane.held = -1
         self.lane.error = EBADF
 
     def __dealloc__(self):
         free(self.lane.buffer)
-        free(self.lane.pieces)
 
     def submit(self, batch):
         """See `Lane`."""

@@ -43,7 +43,6 @@ cdef struct Table:
     File *files
     int64_t count
     bint direct         # O_DIRECT, of POSIX files
-    int64_t pieces      # buffers of a request, 0 for a plain one
     int64_t hand        # of the clock that looks for idle files
     pthread_mutex_t payload_lock
     Payload *payload
@@ -245,7 +244,7 @@ cdef Payload *new_payload(int64_t size) noexcept nogil:
 cdef class CompiledFiles:
     """The files of one process, for compiled lanes: see `replay.engine.backends.base.PythonFiles`.
 
-    `backends`: one of BACKENDS a slot. `direct` and `pieces` are of the POSIX ones.
+    `backends`: one of BACKENDS a slot. `direct` is of the POSIX ones.
     Raises: KeyError for another back end; ValueError where there is not one a slot.
     """
 
@@ -253,13 +252,12 @@ cdef class CompiledFiles:
     cdef tuple paths
     cdef readonly str core
 
-    def __cinit__(self, slots, *, backends, bint direct=False, int pieces=0):
+    def __cinit__(self, slots, *, backends, bint direct=False):
         cdef File *file
         slots = tuple(slots)
         self.core = "compiled"
         self.paths = tuple(slot.path for slot in slots)
         self.table.direct = direct
-        self.table.pieces = pieces
         make_mutex(&self.table.payload_lock)
         self.table.files = <File *>calloc(max(len(self.paths), 1), sizeof(File))
         if self.table.files == NULL:
@@ -270,7 +268,7 @@ cdef class CompiledFiles:
             file.path = strdup(slot.path)
             if file.path == NULL:
                 raise MemoryError
-            file.special = file.backend == STDIO or (file.backend == POSIX and (direct or pieces > 0))
+            file.special = file.backend == STDIO or (file.backend == POSIX and direct)
             file.flags = O_CLOEXEC | (O_RDWR if slot.writable else O_RDONLY)
             if direct and file.backend == POSIX:
                 file.flags |= O_DIRECT

@@ -74,8 +74,6 @@ cdef struct State:
     int buffered_fd
     Stream *stream      # NULL for a descriptor
     int64_t room        # what a read's buffer needs beyond its length
-    iovec *pieces
-    int piece_count     # of the next request
     int64_t size
     char *buffer
     int64_t capacity

@@ -62,13 +62,6 @@ cdef extern from "_issue_paths.h" nogil:
     int open_link_free(const char *path, int flags, int mode)
     int rename_link_free(const char *path, const char *new_path)
 
-cdef extern from "<sys/uio.h>" nogil:
-    struct iovec:
-        void *iov_base
-        size_t iov_len
-    ssize_t preadv(int fd, const iovec *pieces, int count, int64_t offset)
-    ssize_t pwritev(int fd, const iovec *pieces, int count, int64_t offset)
-
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void *buffer, size_t count, int64_t offset)
     ssize_t pwrite(int fd, const void *buffer, size_t count, int64_t offset)

@@ -384,7 +384,7 @@ def make_files(
     """The table of files of a process, which also decides the core of its lanes.
 
     `backend`: one back end for all slots, or one for each slot; None for POSIX.
-    The core is compiled if `runs_compiled` is true of all back ends and all POSIX back ends have the same settings.
+    The core is compiled if `runs_compiled` is true of all back ends and either all or no POSIX back ends are direct.
     Raises the soft limit of open files towards the hard limit where there are more slots.
     Raises: as `choose_core`; ValueError when the numbers of back ends and slots differ.
     """
@@ -393,13 +393,11 @@ def make_files(
     one = () if isinstance(backend, Sequence) else (backend or PosixBackend(),)
     each = list(backend) if isinstance(backend, Sequence) else [*one] * len(slots)
     kinds = {*one, *each}
-    posix = {(type(kind), kind.pieces) for kind in kinds if isinstance(kind, PosixBackend)}
+    posix = {type(kind) for kind in kinds if isinstance(kind, PosixBackend)}
     if chosen.name == "compiled" and len(posix) <= 1 and all(map(runs_compiled, kinds)):
         from dxt_replay.replay.engine._issue import CompiledFiles
 
-        made, pieces = next(iter(posix), (PosixBackend, 0))
-        names = [kind.name for kind in each]
-        return CompiledFiles(slots, backends=names, direct=made is DirectPosixBackend, pieces=pieces)
+        return CompiledFiles(slots, backends=[kind.name for kind in each], direct=DirectPosixBackend in posix)
     return PythonFiles(slots, each)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,36 +42,6 @@ class History:
             "series": [{"headline": headline(one), **one.as_json()} for one in self.series],
         }
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One row per series, metric and record, for CSV; shares in per cent."""
-        for number, series in enumerate(self.series, start=1):
-            for name, metric in series.metrics.items():
-                places = {change.at for change in metric.changes}
-                for place, (record, level) in enumerate(zip(series.records, metric.levels, strict=True)):
-                    if level is None:
-                        continue
-                    yield {
-                        "series": number,
-                        "capture": record.capture.name,
-                        "target": record.targets["candidate"].target,
-                        "metric": name,
-                        "record": record.name,
-                        "start_ns": record.start_ns,
-                        "host": record.machine.host,
-                        "kernel": record.machine.kernel,
-                        "version": record.machine.versions.get("dxt-replay", ""),
-                        "runs": level.runs,
-                        "median": level.median,
-                        "median_low": level.low,
-                        "median_high": level.high,
-                        "change_pct": _percent(level.change),
-                        "change_low_pct": _percent(level.change_low),
-                        "change_high_pct": _percent(level.change_high),
-                        "change_point": place in places,
-                        "machine_changed": series.other_machine[place],
-                        "differences": "; ".join(series.differences[place]),
-                    }
-
 
 def make_history(found: FoundRecords, rule: Rule) -> History:
     """The history of the records."""
@@ -105,7 +74,3 @@ def rule_text(rule: Rule) -> str:
         f"{rule.threshold_pct:g} %. Where all records lie within that of each other, a history shows any in "
         f"{100 * rule.alpha:g} % of cases at most."
     )
-
-
-def _percent(ratio: float | None) -> float | None:
-    return None if ratio is None else 100 * (ratio - 1)

@@ -25,7 +25,7 @@ _OF_THE_MACHINE = (
 def history_sections(history: Mapping[str, Any], metric: str | None = None) -> list[Section]:
     """The sentence, change points and table of each series. `metric`: what the tables show, the deciding one if None.
 
-    At most MAX_GROUPS records, the latest; --json and --csv have all of them.
+    At most MAX_GROUPS records, the latest; --json has all of them.
     """
     sections = []
     for series in history["series"]:
@@ -42,14 +42,14 @@ def _of_series(series: Mapping[str, Any], metric: str) -> Iterator[Section]:
     cache = "cold" if series["cache"] == "cold" else "page cache as found"
     rows = [("capture", series["capture"]), ("target", series["target"]), ("runs", f"pace {series['pace']}, {cache}")]
     yield facts("", rows)
-    yield change_section(series)
+    yield _change_section(series)
     if metric in series["metrics"]:
-        yield level_section(series, metric, MAX_GROUPS)
+        yield _level_section(series, metric)
     if series["warnings"]:
         yield prose("Warnings", series["warnings"])
 
 
-def change_section(series: Mapping[str, Any]) -> Section:
+def _change_section(series: Mapping[str, Any]) -> Section:
     """The change points of all metrics in order of time; below them what changed in the environment there."""
     found = [(change["at"], name, change) for name, metric in series["metrics"].items() for change in metric["changes"]]
     found.sort(key=lambda one: one[0])
@@ -82,8 +82,8 @@ def change_section(series: Mapping[str, Any]) -> Section:
     )
 
 
-def level_section(series: Mapping[str, Any], name: str, most: int) -> Section:
-    """The records with the level of one metric, the latest last."""
+def _level_section(series: Mapping[str, Any], name: str) -> Section:
+    """The latest records with the level of one metric, the last one last."""
     metric = series["metrics"][name]
     text = UNIT_TEXTS[metric["unit"]]
     places = {change["at"] for change in metric["changes"]}
@@ -103,7 +103,7 @@ def level_section(series: Mapping[str, Any], name: str, most: int) -> Section:
         for place, (record, level) in enumerate(zip(series["records"], metric["levels"], strict=True))
         if level is not None
     ]
-    left = len(rows) - most
+    left = len(rows) - MAX_GROUPS
     return Section(
         title=f"{METRICS[name].meaning} by record",
         columns=(
@@ -119,7 +119,7 @@ def level_section(series: Mapping[str, Any], name: str, most: int) -> Section:
             Column(kind=Kind.TEXT),
         ),
         rows=tuple(rows[max(left, 0) :]),
-        notes=(f"and {left} earlier records: --csv and --json have all of them",) if left > 0 else (),
+        notes=(f"and {left} earlier records: --json has all of them",) if left > 0 else (),
     )
 
 

@@ -32,7 +32,7 @@ class RunChoices(TypedDict, total=False):
     `pace`: timed, think, steps or none. `speed`: replay this much faster; `compute_speed` and `io_speed` for compute
     and for the gaps between operations alone. `compute`: sleep, spin or skip.
     `api`: auto, posix, stdio, mpiio, hdf5 or null. `reconstruct`: replay reconstructed operations too.
-    `direct`: POSIX operations with O_DIRECT. `vectored`: buffers of a preadv or pwritev, 0 for plain calls.
+    `direct`: POSIX operations with O_DIRECT.
     `timeout_s`: seconds after which each run is given up. Where it hangs in a call that does not return, it says in
     which and raises ReplayError; where the calling thread itself cannot come back, the process ends with status 2.
     """
@@ -45,7 +45,6 @@ class RunChoices(TypedDict, total=False):
     api: str
     reconstruct: bool
     direct: bool
-    vectored: int
     timeout_s: float | None
 
 
@@ -232,7 +231,7 @@ def run_options(
         cold=cold,
         api=choices.get("api", "auto"),
         reconstruct=choices.get("reconstruct", True),
-        io=IoOptions(direct=choices.get("direct", False), pieces=choices.get("vectored", 0), hints=mpi_hints(source)),
+        io=IoOptions(direct=choices.get("direct", False), hints=mpi_hints(source)),
         sources=source.whole.info.sources if is_from_logs(source) else (),
         force=force,
         timeout_s=choices.get("timeout_s"),

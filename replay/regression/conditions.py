@@ -93,7 +93,6 @@ def _recorded(options: RunOptions) -> RecordedOptions:
         api=options.api,
         reconstruct=options.reconstruct,
         direct=options.io.direct,
-        vectored=options.io.pieces,
         cache="cold" if options.cold else "as found",
     )
 

@@ -60,7 +60,11 @@ class RecordedCapture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedOptions:
-    """How it was replayed: the options of `dxt-replay regress`. `cache`: cold or as found."""
+    """How it was replayed: the options of `dxt-replay regress`.
+
+    cache: cold or as found.
+    vectored: buffers of a preadv or pwritev, which earlier releases could issue; 0 for plain calls, as now.
+    """
 
     pace: str
     speed: float
@@ -70,8 +74,8 @@ class RecordedOptions:
     api: str
     reconstruct: bool
     direct: bool
-    vectored: int
     cache: str
+    vectored: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,17 +36,15 @@ class IoOptions:
     """How operations are made.
 
     `direct`: past the page cache.
-    `pieces`: buffers of a POSIX request, 0 for a plain read or write.
     `hints`: name -> value of the MPI-IO hints.
     """
 
     direct: bool = False
-    pieces: int = 0
     hints: Mapping[str, str] | None = None
 
     def posix(self) -> PosixBackend:
-        """The POSIX back end. Raises: UsageError for more `pieces` than the system accepts."""
-        return DirectPosixBackend(pieces=self.pieces) if self.direct else PosixBackend(pieces=self.pieces)
+        """The POSIX back end."""
+        return DirectPosixBackend() if self.direct else PosixBackend()
 
 
 def mpi_hints(capture: Capture) -> dict[str, str]:

@@ -46,7 +46,6 @@ class IoResult:
     `backends`: names of the back ends in use.
     `direct`: past the page cache.
     `not_direct`: writes of a direct replay that were not of whole blocks, and so went through the page cache.
-    `vectored`: buffers of a request, None for plain requests.
     `python_lanes`: lanes that ran in the Python loop, because of their back end or without the compiled core.
     """
 
@@ -55,7 +54,6 @@ class IoResult:
     backends: tuple[str, ...] = ()
     direct: bool = False
     not_direct: int = 0
-    vectored: int | None = None
     python_lanes: int = 0
     warnings: tuple[str, ...] = ()
 
@@ -186,7 +184,6 @@ class RunResult:
             "reconstruct": self.io.reconstruct,
             "direct": self.io.direct,
             "not_direct": self.io.not_direct,
-            "vectored": self.io.vectored,
             "python_lanes": self.io.python_lanes,
             "overhead": self.overhead.as_json(tally.last_end_ns),
             "model": None if self.models is None else {str(rank): model for rank, model in self.models.items()},

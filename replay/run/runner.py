@@ -272,7 +272,6 @@ class _Run:
                 backends=tuple(sorted({name for part in parts for name in part.backends})),
                 direct=options.io.direct,
                 not_direct=sum(part.not_direct for part in parts),
-                vectored=options.io.pieces or None,
                 python_lanes=sum(part.python_lanes for part in parts),
                 warnings=tuple(dict.fromkeys(text for part in parts for text in part.io_warnings)),
             ),

@@ -154,7 +154,7 @@ def _recorded(run: Mapping[str, Any]) -> str:
 
 
 def _interface(run: Mapping[str, Any]) -> str:
-    """The back ends, and how POSIX calls were made where that was chosen."""
+    """The back ends, and how POSIX calls were made where that was chosen; earlier releases could make vectored ones."""
     how = [", ".join(run.get("backends") or ["-"]).replace("_", " ")]
     how += ["direct"] if run.get("direct") else []
     how += [f"{run['vectored']} buffers a request"] if run.get("vectored") else []

@@ -1,4 +1,4 @@
-"""POSIX: one pread or pwrite per operation, or one preadv or pwritev. `DirectPosixBackend` goes past the page cache.
+"""POSIX: one pread or pwrite per operation. `DirectPosixBackend` goes past the page cache.
 
 The compiled loop has its own code for the same calls.
 """
@@ -14,31 +14,18 @@ from pathlib import Path
 
 from dxt_replay.replay.engine.backends.base import PAGE_BYTES
 from dxt_replay.replay.engine.backends.link_free import open_link_free, rename_link_free
-from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.errors import TargetError
 
 BLOCK_BYTES = PAGE_BYTES
 """Alignment of direct requests: a multiple of the logical block of all common devices, and the page size that network
 file systems ask for (open(2), O_DIRECT)."""
 
-MAX_PIECES = 1024
-"""IOV_MAX of Linux (readv(2))."""
-
 
 class PosixBackend:
-    """Handles are file descriptors. What is written is a plain file with one name, reached through no symbolic link.
-
-    `pieces`: buffers of a request, of equal size where possible; 0 for a plain pread or pwrite. Darshan records a readv
-        as one segment like a read, so that only the user can know.
-    Raises: UsageError for more than MAX_PIECES.
-    """
+    """Handles are file descriptors. What is written is a plain file with one name, reached through no symbolic link."""
 
     name = "posix"
     moves_data = True
-
-    def __init__(self, *, pieces: int = 0) -> None:
-        if not 0 <= pieces <= MAX_PIECES:
-            raise UsageError(f"{pieces} buffers a request: Linux takes 1 to {MAX_PIECES}")
-        self.pieces = pieces
 
     def open(self, path: bytes, *, writable: bool, create: bool) -> int:
         """Read-only unless `writable`. Raises: OSError."""
@@ -50,12 +37,10 @@ class PosixBackend:
 
     def read(self, handle: int, offset: int, length: int, buffer: memoryview) -> int:
         """One request; a short count is returned as it is. Raises: OSError."""
-        return os.preadv(handle, self._split(buffer[:length], 1), offset)
+        return os.preadv(handle, [buffer[:length]], offset)
 
     def write(self, handle: int, offset: int, length: int, data: memoryview) -> int:
         """One request; a short count is returned as it is. Raises: OSError."""
-        if self.pieces:
-            return os.pwritev(handle, self._split(data[:length], 1), offset)
         return os.pwrite(handle, data[:length], offset)
 
     def close(self, handle: int) -> None:
@@ -82,13 +67,6 @@ class PosixBackend:
         """One rename. Raises: OSError."""
         rename_link_free(path, new_path)
 
-    def _split(self, view: memoryview, align: int) -> list[memoryview]:
-        """The buffer in `pieces` parts. All but the last have the same size, a multiple of `align` bytes."""
-        if self.pieces < 2 or not len(view):
-            return [view]
-        size = piece_bytes(len(view), self.pieces, align)
-        return [view[begin : begin + size] for begin in range(0, len(view), size)]
-
 
 def open_flags(*, writable: bool, create: bool) -> int:
     """Flags of open(2) for a file of the replay."""
@@ -97,11 +75,6 @@ def open_flags(*, writable: bool, create: bool) -> int:
 
 def _opened(path: bytes, flags: int) -> int:
     return open_link_free(path, flags) if flags & os.O_RDWR else os.open(path, flags)
-
-
-def piece_bytes(length: int, pieces: int, align: int) -> int:
-    """Size in bytes of all parts but the last, so that there are at most `pieces` parts."""
-    return -(-length // (pieces * align)) * align
 
 
 @dataclass(slots=True)
@@ -149,14 +122,14 @@ class DirectPosixBackend(PosixBackend):
         """One request of whole blocks. Raises: OSError."""
         before = offset % BLOCK_BYTES
         reach = -(-(before + length) // BLOCK_BYTES) * BLOCK_BYTES
-        moved = os.preadv(handle.fd, self._split(buffer[:reach], BLOCK_BYTES), offset - before)
+        moved = os.preadv(handle.fd, [buffer[:reach]], offset - before)
         return min(max(moved - before, 0), length)
 
     def write(self, handle: DirectFile, offset: int, length: int, data: memoryview) -> int:  # type: ignore[override]
         """One request. Raises: OSError."""
         if not self.goes_direct(offset, length):
             return PosixBackend.write(self, handle.buffered_fd, offset, length, data)
-        return os.pwritev(handle.fd, self._split(data[:length], BLOCK_BYTES), offset)
+        return os.pwrite(handle.fd, data[:length], offset)
 
     @staticmethod
     def goes_direct(offset: int, length: int) -> bool:

@@ -215,8 +215,8 @@ def test_a_replay_is_that_of_its_program(
 
 
 CHOSEN = (
-    "pace", "speed", "compute_speed", "io_speed", "operations", "bytes", "failed", "api", "direct", "vectored", "lanes",
-    "compute", "part", "repeats", "warmup", "seed", "order", "rule", "baseline", "candidate",
+    "pace", "speed", "compute_speed", "io_speed", "operations", "bytes", "failed", "api", "direct", "lanes", "compute",
+    "part", "repeats", "warmup", "seed", "order", "rule", "baseline", "candidate",
 )  # fmt: skip
 
 

@@ -15,6 +15,6 @@ def test_the_choices_are_those_that_a_replay_can_record() -> None:
 def test_run_and_regress_mean_the_same_by_the_same_name() -> None:
     ours = {option.name: option for option in run.params}
     theirs = {option.name: option for option in regress.params}
-    shared = ("speed", "compute_speed", "io_speed", "compute", "api", "reconstruct", "direct", "vectored")
+    shared = ("speed", "compute_speed", "io_speed", "compute", "api", "reconstruct", "direct")
     for name in shared:
         assert ours[name].to_info_dict() == theirs[name].to_info_dict()

@@ -52,9 +52,7 @@ ITEMS = st.one_of(
 ALONE = st.sampled_from(
     [
         PosixBackend(),
-        PosixBackend(pieces=3),
         DirectPosixBackend(),
-        DirectPosixBackend(pieces=2),
         StdioBackend(),
         NullBackend(),
     ]
@@ -176,7 +174,7 @@ def test_other_back_ends_run_in_python(core):
     slots = [FileSlot(path=b"/a"), FileSlot(path=b"/b")]
     assert make_files(slots, backend=[StdioBackend(), PosixBackend()], core=core).core == core
     assert make_files(slots, backend=[Wrapped(), PosixBackend()], core=core).core == "python"
-    assert make_files(slots, backend=[PosixBackend(), PosixBackend(pieces=2)], core=core).core == "python"
+    assert make_files(slots, backend=[PosixBackend(), DirectPosixBackend()], core=core).core == "python"
     with pytest.raises(ValueError, match="zip"):
         make_files(slots, backend=[StdioBackend()], core=core)
 

@@ -1,9 +1,7 @@
-"""The history of records: series, tables, change points with what changed beside them, CSV and the page."""
+"""The history of records: series, tables, change points with what changed beside them."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +13,9 @@ import pytest
 
 import dxt_replay
 from dxt_replay.replay.commands.main import main
-from dxt_replay.replay.history.history_page import history_page
 from dxt_replay.replay.regression.experiment_record import ExperimentRecord
 from tests.replay.regression.record_builder import MACHINE, OPTIONS, TARGET, record
 from tests.replay.regression.run_builder import run
-from tests.replay.show.page.pages import HOSTILE, Elements, carried
 
 CHANGED = 5
 
@@ -80,12 +76,11 @@ def test_a_change_with_the_machine_is_not_called_a_regression(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], other: Callable[[ExperimentRecord], ExperimentRecord]
 ) -> None:
     place = stored(tmp_path, [other(one) if day >= CHANGED else one for day, one in enumerate(nights())])
-    found = dxt_replay.history(place)
-    assert "while the machine changed" in found.as_json()["headline"]
-    series = found.as_json()["series"][0]
+    found = dxt_replay.history(place).as_json()
+    assert "while the machine changed" in found["headline"]
+    series = found["series"][0]
     assert [one["machine_changed"] for one in series["records"]] == [day == CHANGED for day in range(8)]
     assert [one["machine_changed"] for one in series["metrics"]["elapsed_s"]["changes"]] == [True]
-    assert [row["machine_changed"] for row in found.rows() if row["change_point"]] == [True]
     assert main(["history", str(place)]) == 0
     shown = capsys.readouterr().out
     assert "regression" not in shown
@@ -117,37 +112,13 @@ def test_records_without_finished_runs_are_left_out(tmp_path: Path) -> None:
     assert (lone["records"], lone["series"]) == (0, [])
 
 
-def test_the_table_as_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["history", str(stored(tmp_path, nights())), "--csv", "-"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [row["change_point"] for row in rows] == ["true" if day == CHANGED else "false" for day in range(8)]
-    assert all(float(row["median_low"]) <= float(row["median"]) <= float(row["median_high"]) for row in rows)
-    assert (rows[0]["change_pct"], rows[CHANGED]["kernel"]) == ("", "6.8.0")
-
-
-def test_the_page_has_a_chart_of_each_metric_and_fetches_nothing(tmp_path: Path) -> None:
-    records = [replace(one, capture=replace(one.capture, name="".join(HOSTILE))) for one in nights()]
-    history = dxt_replay.history(stored(tmp_path, records)).as_json()
-    page = history_page(history)
-    elements = Elements(page)
-    assert elements.open == []
-    assert not [attributes for _, attributes in elements.tags if "src" in attributes]
-    figures = carried(page, "data")["figures"]
-    assert list(figures) == ["s1-elapsed_s"]
-    assert [line["x0"] for line in figures["s1-elapsed_s"]["layout"]["shapes"]] == [CHANGED + 0.5]
-    assert len(figures["s1-elapsed_s"]["data"][0]["x"]) == 64
-    assert not [name for name in HOSTILE[:5] if name in page]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["absent"], "cannot read the record"),
         (["."], "no record of an experiment in"),
         (["a.json", "--metric", "nonsense"], "--metric 'nonsense'"),
-        (["a.json", "--csv", "-"], "give --csv a file"),
         (["a.json", "--threshold", "-1"], "--threshold -1"),
-        (["a.json", "--html", "a.json"], "a.json exists"),
         (["damaged/damaged.json"], "is damaged"),
         (["damaged"], "is damaged"),
     ],

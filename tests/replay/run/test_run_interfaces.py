@@ -111,17 +111,17 @@ def test_what_is_reconstructed_can_be_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("core", ["compiled", "python"])
-def test_direct_and_vectored_requests_move_the_same(tmp_path, core):
+def test_direct_requests_move_the_same(tmp_path, core):
     ops = [read(0, start_ns=i * MS, offset=5000 * i + 7, length=5000) for i in range(9)]
     ops += [write(1, start_ns=(20 + i) * MS, offset=4096 * i, length=4096 if i < 4 else 33) for i in range(5)]
     source = build_capture(tmp_path, ops=ops, files=["/data/train.bin", "/out"], name="source")
     target = staged(source, tmp_path)
-    choices = {"core": core, "io": IoOptions(direct=True, pieces=3)}
+    choices = {"core": core, "io": IoOptions(direct=True)}
     try:
         found, replay = replayed(source, target, tmp_path / "out.capture", **choices)
     except TargetError as error:
         pytest.skip(str(error))
-    assert (found["failed"], found["short"], found["direct"], found["vectored"]) == (0, 0, True, 3)
+    assert (found["failed"], found["short"], found["direct"]) == (0, 0, True)
     assert found["not_direct"] == 1
     assert any("1 writes were not of whole blocks" in text for text in found["warnings"])
     assert compare(source, replay).exact.differences == ()
@@ -155,8 +155,6 @@ def test_direct_is_for_posix_only(tmp_path):
     target = staged(source, tmp_path)
     with pytest.raises(UsageError, match="--api posix"):
         replayed(source, target, tmp_path / "out.capture", io=IoOptions(direct=True))
-    with pytest.raises(UsageError, match="1024"):
-        replayed(source, target, tmp_path / "out.capture", io=IoOptions(pieces=5000))
 
 
 def test_a_file_that_is_read_before_a_rename_replaces_it_is_staged(tmp_path):

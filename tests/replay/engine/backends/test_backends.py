@@ -13,8 +13,8 @@ from dxt_replay.replay.engine.backends.mpiio import CollectiveMpiioBackend, MpiF
 from dxt_replay.replay.engine.backends.null import NullBackend
 from dxt_replay.replay.engine.backends.posix import PosixBackend, check_direct
 from dxt_replay.replay.engine.backends.stdio import StdioBackend
-from dxt_replay.traces.errors import ReplayError, TargetError, UsageError
-from tests.contract import DATA, BackendContract, no_file_may_grow
+from dxt_replay.traces.errors import ReplayError, TargetError
+from tests.contract import BackendContract, no_file_may_grow
 
 
 class TestPosix(BackendContract):
@@ -25,21 +25,6 @@ class TestPosix(BackendContract):
         handle = backend.open(path, writable=False, create=False)
         assert not os.get_inheritable(handle)
         backend.close(handle)
-
-    def test_a_request_in_pieces_moves_the_same(self, path: bytes) -> None:
-        for pieces in (1, 3, 1000):
-            backend = PosixBackend(pieces=pieces)
-            handle = backend.open(path, writable=True, create=False)
-            assert self.read(backend, handle, 5, 4000) == DATA[5:4005]
-            assert backend.write(handle, 5, 100, memoryview(DATA[200:400])) == 100
-            assert self.read(backend, handle, 4, 102) == DATA[4:5] + DATA[200:300] + DATA[105:106]
-            backend.write(handle, 5, 100, memoryview(DATA[5:]))
-            backend.close(handle)
-
-    @pytest.mark.parametrize("pieces", [-1, 1025])
-    def test_more_pieces_than_the_system_takes_are_refused(self, pieces: int) -> None:
-        with pytest.raises(UsageError, match="1024"):
-            PosixBackend(pieces=pieces)
 
 
 class TestStdio(BackendContract):
