@@ -1,6 +1,6 @@
 import numpy as np
 
-def write_small_files(
+def write(
     directory: int,
     text: np.ndarray,
     begins: np.ndarray,
@@ -10,7 +10,7 @@ def write_small_files(
     noise: np.ndarray,
     done: np.ndarray,
 ) -> int: ...
-def look_at_files(
+def look(
     directory: int, text: np.ndarray, begins: np.ndarray, ends: np.ndarray, found: np.ndarray, done: np.ndarray
 ) -> int: ...
-def remove_files(directory: int, text: np.ndarray, begins: np.ndarray, ends: np.ndarray, done: np.ndarray) -> int: ...
+def remove(directory: int, text: np.ndarray, begins: np.ndarray, ends: np.ndarray, done: np.ndarray) -> int: ...

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The compiled core of `replay.twin.small_files`: the same calls for each file, without the interpreter lock."""
+"""The calls of `replay.twin.small_files`, without the interpreter lock."""
 
 from libc.errno cimport EINTR, EIO, ENOENT, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -20,12 +20,13 @@ cdef extern from "<sys/stat.h>" nogil:
     int S_ISREG(unsigned int mode)
 
 cdef extern from "<unistd.h>" nogil:
-    ssize_t write(int fd, const void *data, size_t count)
+    ssize_t c_write "write"(int fd, const void *data, size_t count)
     int unlinkat(int directory, const char *name, int flags)
     int c_close "close"(int fd)
 
 
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:
+    """See `replay.twin.content`."""
     value += <uint64_t>0x9E3779B97F4A7C15
     value = (value ^ (value >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
     value = (value ^ (value >> 27)) * <uint64_t>0x94D049BB133111EB
@@ -36,7 +37,7 @@ cdef int write_whole(int fd, const char *data, int64_t size) noexcept nogil:
     """0 or the error."""
     cdef ssize_t wrote
     while size > 0:
-        wrote = write(fd, data, size)
+        wrote = c_write(fd, data, size)
         if wrote < 0 and errno != EINTR:
             return errno
         if wrote == 0:
@@ -92,7 +93,7 @@ cdef void copy_name(char *name, const uint8_t *text, int64_t begin, int64_t end)
     name[end - begin] = 0
 
 
-def write_small_files(
+def write(
     int directory,
     const uint8_t[::1] text,
     const int64_t[::1] begins,
@@ -134,7 +135,7 @@ def write_small_files(
     return error
 
 
-def look_at_files(
+def look(
     int directory,
     const uint8_t[::1] text,
     const int64_t[::1] begins,
@@ -167,7 +168,7 @@ def look_at_files(
     return error
 
 
-def remove_files(
+def remove(
     int directory, const uint8_t[::1] text, const int64_t[::1] begins, const int64_t[::1] ends, int64_t[::1] done
 ):
     cdef int64_t number
