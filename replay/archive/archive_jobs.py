@@ -13,6 +13,10 @@ from dxt_replay.profiler_merge.darshan.log import DarshanLog, open_log
 from dxt_replay.traces.errors import LogError
 
 CAPTURE_SUFFIX = ".capture"
+
+OPERATIONS_A_LOG = 400_000
+"""What a small log or capture costs, in operations read from a capture (`Workers.results`)."""
+
 _RANK_FOLDER = re.compile(r"rank\d{1,7}")
 
 
@@ -25,6 +29,9 @@ class ArchiveJob:
     path: Path
     logs: tuple[Path, ...] = ()
 
+    def __str__(self) -> str:
+        return str(self.path)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveJobs:
@@ -34,6 +41,11 @@ class ArchiveJobs:
     jobs: tuple[ArchiveJob, ...]
     unread: dict[Path, str]
     helpers: int
+
+    @property
+    def operations(self) -> int:
+        """What all jobs cost, in operations read from a capture."""
+        return OPERATIONS_A_LOG * sum(max(len(job.logs), 1) for job in self.jobs)
 
 
 def archive_jobs(given: Sequence[Path], *, captures: bool) -> ArchiveJobs:

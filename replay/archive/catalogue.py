@@ -28,9 +28,6 @@ from dxt_replay.traces.workers.workers import Workers
 if TYPE_CHECKING:
     import pandas as pd
 
-OPERATIONS_A_JOB = 400_000
-"""What a small log or capture costs, in operations read from a capture (`Workers.results`)."""
-
 CATALOGUE_SCHEMA = pa.schema(
     [
         ("name", pa.string()),
@@ -120,20 +117,15 @@ def catalogue(
     Raises: WorkerError. A job that cannot be read is a row with its error.
     """
     rows = []
-    operations = OPERATIONS_A_JOB * sum(max(len(job.logs), 1) for job in archive.jobs)
     with (
         TemporaryDirectory(prefix="dxt-replay-") as folder,  # not in the worker, which may end at any time
-        workers.results(_Line(folder=Path(folder)), archive.jobs, operations=operations, named=_named) as results,
+        workers.results(_Line(folder=Path(folder)), archive.jobs, operations=archive.operations, named=str) as results,
     ):
         for row in results:
             on_job(row)
             rows.append({**row, "error": named(row["error"])} if "error" in row else row)
     rows += [{"name": named(str(path)), "error": named(why)} for path, why in sorted(archive.unread.items())]
     return Catalogue(table=_table(rows), helpers=archive.helpers)
-
-
-def _named(job: ArchiveJob) -> str:
-    return str(job.path)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -20,9 +20,6 @@ from dxt_replay.traces.workers.workers import Workers
 
 MERGED, PRESENT, FAILED = "merged", "present", "failed"
 
-OPERATIONS_A_LOG = 400_000
-"""What a small log costs, in operations read from a capture (`Workers.results`)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedJob:
@@ -108,19 +105,11 @@ def merge_each(
         raise UsageError(f"{' and '.join(same)} would be merged into one capture: give the folder above them")
     made = []
     work = _Merge(output=output, options=options)
-    with workers.results(work, archive.jobs, operations=_effort(archive.jobs), named=_named) as results:
+    with workers.results(work, archive.jobs, operations=archive.operations, named=str) as results:
         for job in results:
             on_job(job)
             made.append(job)
     return MergedArchive(output=output, jobs=tuple(made), unread=archive.unread, helpers=archive.helpers)
-
-
-def _effort(jobs: Sequence[ArchiveJob]) -> int:
-    return OPERATIONS_A_LOG * sum(len(job.logs) for job in jobs)
-
-
-def _named(job: ArchiveJob) -> str:
-    return str(job.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

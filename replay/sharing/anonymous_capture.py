@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,7 @@ class Anonymized:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `dxt-replay anonymize --json` prints."""
-        return {
-            "path": str(self.path),
-            "operations": self.operations,
-            "files": self.files,
-            "spans": self.spans,
-            "replaced_parts": self.replaced_parts,
-            "replaced_spans": self.replaced_spans,
-            "random_key": self.random_key,
-        }
+        return {**asdict(self), "path": str(self.path)}
 
 
 def anonymize_capture(capture: Capture, output: Path, key: bytes, *, random_key: bool, force: bool) -> Anonymized:

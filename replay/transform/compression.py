@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.transform.rank_work import MODELLED, RankWork
-from dxt_replay.replay.transform.request_cost import RequestCost
+from dxt_replay.replay.transform.read_data import RequestCost
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.units import NS_PER_S
 

@@ -14,21 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.transform.rank_work import MODELLED, RankWork, exchanged
-from dxt_replay.replay.transform.request_cost import RequestCost
+from dxt_replay.replay.transform.read_data import RequestCost
 
 IN_ORDER_SHARE = 0.5
 """Share of the ranges that begin where the one before ended, from which on a program reads in order."""
 
 JUMPS_SHARE = 0.95
 """Share of the records at whose begin the address jumps, from which on these are the records."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkedFile:
-    """A file of HDF5 chunks: its row in the table of files, and the bytes of a chunk, which one request reads."""
-
-    file_id: int
-    chunk_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,10 +38,11 @@ class _Ranges:
     address: int
 
 
-def with_chunks(work: RankWork, file: ChunkedFile, chunk_bytes: int, cost: RequestCost) -> RankWork:
-    """The operations, with the requests for whole chunks of a file tiled in chunks of `chunk_bytes`."""
-    at = np.flatnonzero(work.data_reads & (work.file_id == file.file_id) & (work.length == file.chunk_bytes))
-    if not len(at) or chunk_bytes == file.chunk_bytes:
+def with_chunks(work: RankWork, file_id: int, recorded_bytes: int, chunk_bytes: int, cost: RequestCost) -> RankWork:
+    """The operations, with the requests for whole chunks of a file (`recorded_bytes`) tiled in chunks of
+    `chunk_bytes`."""
+    at = np.flatnonzero(work.data_reads & (work.file_id == file_id) & (work.length == recorded_bytes))
+    if not len(at) or chunk_bytes == recorded_bytes:
         return work
     at = at[np.argsort(work.lane[at], kind="stable")]
     ranges = _ranges(work, at)

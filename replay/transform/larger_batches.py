@@ -10,8 +10,7 @@ import dataclasses
 import numpy as np
 
 from dxt_replay.replay.causal.training_loop import COLLECTIVE, FETCH, TrainingLoop
-from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
-from dxt_replay.replay.transform.source_work import RankLoop
+from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankWork
 
 
 def with_larger_batches(

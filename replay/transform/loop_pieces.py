@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, FETCH
-from dxt_replay.replay.transform.rank_work import NOTHING
-from dxt_replay.replay.transform.source_work import RankLoop
+from dxt_replay.replay.transform.rank_work import RankLoop, fetch_numbers
 from dxt_replay.traces.errors import UsageError
 
 
@@ -54,8 +53,7 @@ def pieced(old: RankLoop, takes_batch: np.ndarray, batches: int, *, checkpoints:
     events = np.concatenate([before, *(by_step[number] for number in steps.tolist())])
     counts = np.array([len(by_step[number]) for number in steps.tolist()], dtype=np.int64)
     shift_ns = np.concatenate((np.zeros(len(before), dtype=np.int64), np.repeat(shift, counts)))
-    fetch_number = np.where(loop.kind == FETCH, np.cumsum(loop.kind == FETCH) - 1, NOTHING)
-    of_fetch = fetch_number[events][loop.kind[events] == FETCH]
+    of_fetch = fetch_numbers(loop)[events][loop.kind[events] == FETCH]
     new = dataclasses.replace(
         loop,
         kind=loop.kind[events],

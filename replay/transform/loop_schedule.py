@@ -11,7 +11,6 @@ import numpy as np
 from dxt_replay.replay.causal.causal_items import Meetings, RankCounters, script_rows
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.lane_events import LaneTimes
-from dxt_replay.replay.causal.model import LoopModel
 from dxt_replay.replay.causal.training_loop import OPENING, TrainingLoop
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
@@ -26,8 +25,7 @@ from dxt_replay.replay.plan.plan_row import (
     operation_rows,
     rows_of_arrays,
 )
-from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
-from dxt_replay.replay.transform.source_work import RankLoop
+from dxt_replay.replay.transform.rank_work import NOTHING, RankState, RankWork
 
 TRAINING = "training"
 """Name of the training thread among the lanes of a schedule."""
@@ -55,38 +53,29 @@ def with_ready(work: RankWork, ready_ns: np.ndarray) -> RankWork:
     return dataclasses.replace(work, busy_ns=busy)
 
 
-def scheduled(
-    works: Mapping[int, RankWork],
-    loops: Mapping[int, RankLoop],
-    pacing: Pacing,
-    origin_ns: int,
-) -> dict[int, Scheduled]:
+def scheduled(ranks: Mapping[int, RankState], pacing: Pacing, origin_ns: int) -> dict[int, Scheduled]:
     """All ranks together, which meet at their collectives.
 
     pacing: the speed of compute. Raises: ReplayError when operations and loop wait for each other in a circle.
     """
-    meetings = Meetings.of(
-        [each.loop.end_ns[each.loop.collectives] - each.loop.begin_ns[each.loop.collectives] for each in loops.values()]
-    )
+    loops = {rank: state.loop.loop for rank, state in ranks.items()}
+    met = [(loop.begin_ns[loop.collectives], loop.end_ns[loop.collectives]) for loop in loops.values()]
+    meetings = Meetings.of([ends - begins for begins, ends in met])
     items: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
     base = FIRST_RANK_COUNTER
-    for rank, work in works.items():
+    for rank, state in ranks.items():
+        work, loop = state.work, loops[rank]
         lanes = tuple(np.unique(work.lane).tolist())
         counters = RankCounters(base=base, lanes=lanes)
         base += counters.count
-        needs = _needs(work, loops[rank].loop)
+        # The event that waits for each operation, NOTHING for none.
+        needs = np.where(work.feeds == NOTHING, work.blocks, loop.fetches[work.feeds])
         for lane in lanes:
-            items[rank, lane] = _lane_items(work, np.flatnonzero(work.lane == lane), needs, loops[rank].loop, counters)
-        script = _script(work, needs, loops[rank], counters, pacing, meetings)
+            items[rank, lane] = _lane_items(work, np.flatnonzero(work.lane == lane), needs, loop, counters)
+        script = _script(state, needs, counters, pacing, meetings)
         items[rank, TRAINING] = (script, np.zeros(len(script), dtype=np.int64))
     found = schedule(items)
-    return {rank: _of_rank(rank, work, loops[rank].loop, items, found, origin_ns) for rank, work in works.items()}
-
-
-def _needs(work: RankWork, loop: TrainingLoop) -> np.ndarray:
-    """int64 (n,): the event that waits for each operation, NOTHING for none."""
-    needs: np.ndarray = np.where(work.feeds == NOTHING, work.blocks, loop.fetches[work.feeds])
-    return needs
+    return {rank: _of_rank(rank, state.work, loops[rank], items, found, origin_ns) for rank, state in ranks.items()}
 
 
 def _lane_items(
@@ -132,51 +121,25 @@ def _gates(
 
 
 def _script(
-    work: RankWork, needs: np.ndarray, rank_loop: RankLoop, counters: RankCounters, pacing: Pacing, meetings: Meetings
+    state: RankState, needs: np.ndarray, counters: RankCounters, pacing: Pacing, meetings: Meetings
 ) -> np.ndarray:
     """The training thread as items, with the events that wait for these operations."""
-    loop = rank_loop.loop
+    loop = state.loop.loop
     needed = {}
     for lane in counters.lanes:
         needed[lane] = np.zeros(len(loop.kind), dtype=bool)
-        mine = needs[work.lane == lane]
+        mine = needs[state.work.lane == lane]
         needed[lane][mine[mine != NOTHING]] = True
-    model = _LoopAlone(loop=loop, residual_ns=rank_loop.residual_ns, needed=needed)
-    return script_rows(model.as_model(), counters, pacing, "sleep", meetings)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _LoopAlone:
-    """What the training thread's script takes from a model."""
-
-    loop: TrainingLoop
-    residual_ns: np.ndarray
-    needed: dict[int, np.ndarray]
-
-    def as_model(self) -> LoopModel:
-        """A model that holds the loop, and nothing of the reads."""
-        from dxt_replay.traces.measures.distribution import Distribution
-
-        none = np.zeros(0, dtype=np.int64)
-        return LoopModel(
-            loop=self.loop,
-            loop_files=none.astype(bool),
-            synchronous=False,
-            step_bytes=0.0,
-            fetches_before=0.0,
-            turns=(),
-            dealing=None,
-            loop_bytes=0,
-            outside_bytes=0,
-            residual_ns=self.residual_ns,
-            ready_ns=np.zeros(len(self.loop.kind), dtype=np.int64),
-            needed=self.needed,
-            think_ns=(0, 0),
-            long_think_ns=(0, 0),
-            depth=Distribution.of(none),
-            reads=0,
-            inside_share=0.0,
-        )
+    # Batches are made ready in the lanes of their readers (`with_ready`), not in a pipeline of their own.
+    model = dataclasses.replace(
+        state.model,
+        loop=loop,
+        residual_ns=state.loop.residual_ns,
+        ready_ns=np.zeros(len(loop.kind), dtype=np.int64),
+        needed=needed,
+        production=None,
+    )
+    return script_rows(model, counters, pacing, "sleep", meetings)
 
 
 def _of_rank(

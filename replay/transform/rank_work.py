@@ -1,4 +1,4 @@
-"""The operations of one rank as the transformations see them: arrays, with what each operation waits for. Pure."""
+"""One rank as the transformations see it: its operations, what each waits for, and its training loop. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
+from dxt_replay.replay.causal.model import LoopModel
+from dxt_replay.replay.causal.training_loop import FETCH, TrainingLoop
 from dxt_replay.traces.schema import ORIGINS, READ
 
 NOTHING = -1
@@ -71,6 +74,53 @@ class RankWork:
             return False
         mine, others = self.columns(), other.columns()
         return all(np.array_equal(mine[name], others[name]) for name in mine if name != "origin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankLoop:
+    """The training loop of a rank, with what its events last beyond their operations.
+
+    loop: its events and steps; an evaluation is a batch fetch of its own.
+    residual_ns: int64 (events,), how long an event lasts after all that it waits for.
+    ready_ns: int64 (fetches,), how long making the batch of each fetch ready takes after its last read.
+    """
+
+    loop: TrainingLoop
+    residual_ns: np.ndarray
+    ready_ns: np.ndarray
+
+    @property
+    def moments_ns(self) -> np.ndarray:
+        """int64 (2 fetches,): when each batch fetch began, and when it ended."""
+        fetches = self.loop.fetches
+        return np.stack((self.loop.begin_ns[fetches], self.loop.end_ns[fetches]), axis=1).ravel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankState:
+    """A rank between reading and writing.
+
+    model: the causal model of the rank in the capture.
+    spans: rows of `SPANS_SCHEMA`, as in the capture; None for a rank that has another loop than any recorded one.
+    readers: lanes that read the batches, 0 for the training thread. ahead: batches that they are read ahead at most.
+    deal: what readers take turns with, BY_BATCH or BY_FILE of `replay.transform.readers`.
+    pass_first: see `replay.transform.readers.with_read_ahead`.
+    """
+
+    work: RankWork
+    loop: RankLoop
+    model: LoopModel
+    spans: pa.Table | None
+    readers: int
+    ahead: int
+    deal: str
+    pass_first: np.ndarray | None
+
+
+def fetch_numbers(loop: TrainingLoop) -> np.ndarray:
+    """int64 (events,): number of each batch fetch among the batch fetches, NOTHING for other events."""
+    is_fetch = loop.kind == FETCH
+    return np.where(is_fetch, np.cumsum(is_fetch) - 1, NOTHING)
 
 
 def joined(works: Sequence[RankWork]) -> RankWork:

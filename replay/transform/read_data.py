@@ -1,4 +1,4 @@
-"""What a capture reads as its data set: which files, how their requests are, and where HDF5 chunks are known."""
+"""What a capture reads as its data set: which files, how their requests are, what a request costs, and HDF5 chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.replay.plan.chosen_layers import LayerChoice
-from dxt_replay.replay.transform.hdf5_chunks import ChunkedFile
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import FORMATS, OPS, READ, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
@@ -22,6 +21,62 @@ MOST_LENGTHS = 4096
 _HDF5 = FORMATS.index("hdf5")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCost:
+    """What a read costs, from the recorded reads of the same capture: latency + bytes / bandwidth.
+
+    A request that is changed keeps what its bytes took in the capture, and has one latency. So what stays as it was
+    costs what it cost, a merged request saves latencies, and a slow byte stays slow.
+    latency_ns: of a request of no bytes.
+    ns_per_byte: of each byte.
+    requests: how many the fit is made of.
+    """
+
+    latency_ns: float
+    ns_per_byte: float
+    requests: int
+
+    def of_bytes(self, duration_ns: np.ndarray) -> np.ndarray:
+        """float64 (n,): what the bytes of recorded requests took, without the latency."""
+        beyond: np.ndarray = np.maximum(duration_ns - self.latency_ns, 0.0)
+        return beyond
+
+
+class CostFit:
+    """Sums over requests, from which a line is fitted by least squares; all of a capture in constant memory."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(5)
+        self._shortest = math.inf
+
+    def add(self, length: np.ndarray, duration_ns: np.ndarray) -> None:
+        """Count these requests. `length`: bytes (n,). `duration_ns`: int64 (n,)."""
+        x, y = length.astype(np.float64), duration_ns.astype(np.float64)
+        self._sums += (len(x), x.sum(), (x * x).sum(), y.sum(), (x * y).sum())
+        self._shortest = min(self._shortest, float(y.min(initial=math.inf)))
+
+    def cost(self) -> RequestCost:
+        """The line; neither latency nor time per byte is negative.
+
+        Requests of one length alone do not show which is which: then the shortest of them is the latency.
+        """
+        count, sum_x, sum_xx, sum_y, sum_xy = self._sums.tolist()
+        if not count:
+            return RequestCost(latency_ns=0.0, ns_per_byte=0.0, requests=0)
+        spread = sum_xx - sum_x * sum_x / count
+        if spread <= 1e-9 * max(sum_xx, 1.0):
+            latency = self._shortest if sum_x else sum_y / count
+            slope = max((sum_y - count * latency) / sum_x, 0.0) if sum_x else 0.0
+            return RequestCost(latency_ns=latency, ns_per_byte=slope, requests=int(count))
+        slope = (sum_xy - sum_x * sum_y / count) / spread
+        latency = (sum_y - slope * sum_x) / count
+        if slope < 0:
+            slope, latency = 0.0, sum_y / count
+        elif latency < 0:
+            slope, latency = sum_xy / sum_xx, 0.0
+        return RequestCost(latency_ns=latency, ns_per_byte=slope, requests=int(count))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataSet:
     """The files that a job reads and does not write; arrays by file id.
@@ -29,47 +84,60 @@ class DataSet:
     files: bool. hdf5: bool, those of HDF5. read_bytes: int64.
     request_bytes: int64, length of the requests that move nearly all bytes of a file, or of its HDF5 chunks; 0 where
     there is no such length.
+    cost: of a read, of any file.
     """
 
     files: np.ndarray
     hdf5: np.ndarray
     read_bytes: np.ndarray
     request_bytes: np.ndarray
+    cost: RequestCost
 
-    def chunked(self, capture: Capture) -> tuple[ChunkedFile, ...]:
-        """The files that are read in HDF5 chunks of one length. Raises: UsageError without any, with the reason."""
+    @property
+    def chunk_bytes(self) -> dict[int, int]:
+        """By file id the bytes of a chunk, of the files that are read in HDF5 chunks of one length."""
+        known = np.flatnonzero(self.files & self.hdf5 & (self.request_bytes > 0)).tolist()
+        return {file_id: int(self.request_bytes[file_id]) for file_id in known}
+
+    @property
+    def streams(self) -> np.ndarray:
+        """bool by file: the files whose requests a transfer size governs."""
+        found: np.ndarray = self.files & ~self.hdf5
+        return found
+
+    def check_chunks(self, capture: Capture) -> None:
+        """Raises: UsageError where no file is read in HDF5 chunks of one length, with the reason."""
         found = self.files & self.hdf5
         if not (found & (self.read_bytes > 0)).any():
             raise UsageError(
                 "--chunk changes the chunks of HDF5 data, and this capture reads no HDF5 file: for a stream of other "
                 "data use --transfer-size"
             )
-        known = self.known_chunks()
-        if not known:
-            paths = capture.paths()
-            largest = int(np.where(found, self.read_bytes, 0).argmax())
+        if not self.chunk_bytes:
+            largest = capture.paths()[int(np.where(found, self.read_bytes, 0).argmax())]
             raise UsageError(
-                f"--chunk: the reads of {paths[largest]} have many lengths, so its chunks are not known: they are "
+                f"--chunk: the reads of {largest} have many lengths, so its chunks are not known: they are "
                 "compressed, or the data set is contiguous"
             )
-        return known
 
-    def known_chunks(self) -> tuple[ChunkedFile, ...]:
-        """The files that are read in HDF5 chunks of one length."""
-        known = np.flatnonzero(self.files & self.hdf5 & (self.request_bytes > 0))
-        return tuple(ChunkedFile(file_id=at, chunk_bytes=int(self.request_bytes[at])) for at in known.tolist())
-
-    def streams(self) -> np.ndarray:
-        """bool by file: the files whose requests a transfer size governs. Raises: UsageError without any."""
-        found: np.ndarray = self.files & ~self.hdf5
-        if not (found & (self.read_bytes > 0)).any():
+    def check_streams(self) -> None:
+        """Raises: UsageError where no stream is read."""
+        if not (self.streams & (self.read_bytes > 0)).any():
             chunks = " The requests of HDF5 data have the size of its chunks: use --chunk." if self.hdf5.any() else ""
             raise UsageError(f"--transfer-size changes reads of streams, and this capture has none.{chunks}")
-        return found
+
+    def check_not_compressed(self, capture: Capture) -> None:
+        """Raises: UsageError where the data are compressed already."""
+        earlier = [each["changes"] for each in capture.info.made_by.get("transforms", [])]
+        hdf5 = self.files & self.hdf5
+        filters = {name for row in capture.hdf5.to_pylist() if hdf5[row["file_id"]] for name in row["filters"] or ()}
+        if any("compression" in changes for changes in earlier) or filters:
+            by = f"by {', '.join(sorted(filters))}" if filters else "by an earlier transform"
+            raise UsageError(f"--compression: the data of {capture.named} are compressed already, {by}")
 
 
 def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
-    """The data set, from the counts and, for the lengths, one pass over the operations.
+    """The data set, from the counts and, for lengths and costs, one pass over the operations.
 
     Raises: CaptureError when a part is damaged.
     """
@@ -77,10 +145,15 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
     read, written = np.zeros((2, files), dtype=bool)
     lengths: dict[int, dict[int, int]] = {}
     moved = np.zeros(files, dtype=np.int64)
-    for batch in capture.operations(columns=["op", "api", "file_id", "offset", "length", "origin"]):
+    fit = CostFit()
+    columns = ["op", "api", "file_id", "offset", "length", "origin", "start_ns", "end_ns"]
+    for batch in capture.operations(columns=columns):
         op, file_id, length = codes(batch, "op"), batch.column("file_id").to_numpy(), batch.column("length").to_numpy()
         written[file_id[np.isin(op, (WRITE, OPS.index("rename")))]] = True
-        mine = layers.replayed(batch) & (op == READ) & (length > 0)
+        reads = layers.replayed(batch) & (op == READ)
+        lasted = batch.column("end_ns").to_numpy() - batch.column("start_ns").to_numpy()
+        fit.add(length[reads], lasted[reads])
+        mine = reads & (length > 0)
         read[file_id[mine]] = True
         np.add.at(moved, file_id[mine], length[mine])
         pairs, counts = np.unique(np.stack((file_id[mine], length[mine])), axis=1, return_counts=True)
@@ -90,7 +163,7 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
                 of_file[size] = of_file.get(size, 0) + count * size
     request = np.zeros(files, dtype=np.int64)
     for name, of_file in lengths.items():
-        size = max(of_file, key=lambda each, of_file=of_file: of_file[each])  # type: ignore[misc]
+        size = max(of_file, key=of_file.__getitem__)
         request[name] = size if of_file[size] >= MODAL_SHARE * moved[name] else 0
     for name, sizes in _chunk_sizes(capture).items():
         seen = sizes & lengths.get(name, {}).keys()
@@ -101,6 +174,7 @@ def data_set_of(capture: Capture, layers: LayerChoice) -> DataSet:
         hdf5=codes(capture.files, "format") == _HDF5,
         read_bytes=moved,
         request_bytes=request,
+        cost=fit.cost(),
     )
 
 

@@ -19,12 +19,14 @@ BY_BATCH, BY_FILE = "batch", "file"
 def with_readers(work: RankWork, of_loop: np.ndarray, readers: int, deal: str) -> RankWork:
     """The operations, those of the training loop (bool `of_loop`) dealt to `readers` lanes behind all others.
 
-    `deal`: BY_BATCH or BY_FILE. Unit k goes to reader k mod `readers`; each reader keeps the order of the batches.
-    0 readers: the training thread itself reads, in one lane.
+    `deal`: BY_BATCH or BY_FILE, which readers only take turns with where there are as many files as readers. Unit k
+    goes to reader k mod `readers`; each reader keeps the order of the batches. 0 readers: the training thread itself
+    reads, in one lane.
     """
     if not of_loop.any():
         return work
-    unit = _units(work, of_loop, deal)
+    files = len(np.unique(work.file_id[of_loop]))
+    unit = batches_of(work, of_loop) if deal == BY_BATCH or files < readers else _file_units(work, of_loop)
     others = work.lane[~of_loop]
     lane = work.lane.copy()
     lane[of_loop] = int(others.max(initial=0)) + 1 + unit[of_loop] % max(readers, 1)
@@ -63,10 +65,8 @@ def with_read_ahead(
     )
 
 
-def _units(work: RankWork, of_loop: np.ndarray, deal: str) -> np.ndarray:
-    """int64 (n,): number of the batch or of the file (by first use) that each operation of the loop belongs to."""
-    if deal == BY_BATCH:
-        return batches_of(work, of_loop)
+def _file_units(work: RankWork, of_loop: np.ndarray) -> np.ndarray:
+    """int64 (n,): number, by first use, of the file of each operation of the loop."""
     unit = np.zeros(len(work), dtype=np.int64)
     _, first, inverse = np.unique(work.file_id[of_loop], return_index=True, return_inverse=True)
     rank_of = np.empty(len(first), dtype=np.int64)

@@ -3,28 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dxt_replay.replay.plan.chosen_layers import choose_layers
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dxt_replay.replay.causal.paced_ranks import derive_steps
+from dxt_replay.replay.plan.chosen_layers import LayerChoice, choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
-from dxt_replay.replay.plan.survey import spans_by_rank
-from dxt_replay.replay.transform.changed_capture import Making, RankRows, Tables, write_changed
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Solo
 from dxt_replay.replay.transform.changes import Changes
-from dxt_replay.replay.transform.loop_schedule import scheduled
-from dxt_replay.replay.transform.rank_changes import Facts, changed
-from dxt_replay.replay.transform.rank_work import RankWork
-from dxt_replay.replay.transform.source_facts import assumptions_of, changed_files, changed_hdf5, facts_of
-from dxt_replay.replay.transform.source_ranks import RankState, as_recorded, as_scheduled, source_rank
-from dxt_replay.replay.transform.strong_scaling import RankShare, shared_out
+from dxt_replay.replay.transform.loop_schedule import Scheduled, scheduled
+from dxt_replay.replay.transform.new_spans import loop_spans, spans_of, wait_name
+from dxt_replay.replay.transform.rank_changes import changed
+from dxt_replay.replay.transform.rank_work import MODELLED, NOTHING, TRANSFORMED, RankState, RankWork
+from dxt_replay.replay.transform.read_data import DataSet, data_set_of
+from dxt_replay.replay.transform.source_work import source_state
+from dxt_replay.replay.transform.strong_scaling import shared_out
 from dxt_replay.replay.transform.weak_scaling import Copies
+from dxt_replay.traces.benchmark_run import BENCHMARK
 from dxt_replay.traces.errors import UsageError
-from dxt_replay.traces.schema import READ
+from dxt_replay.traces.schema import (
+    COUNTERS,
+    FILES_SCHEMA,
+    OPS,
+    OPS_SCHEMA,
+    READ,
+    SPANS_SCHEMA,
+    CaptureInfo,
+    Coverage,
+    table_from_columns,
+)
 from dxt_replay.traces.store.reader import Capture
-from dxt_replay.traces.store.writer import check_capture_output
-from dxt_replay.traces.units import format_count
+from dxt_replay.traces.store.relation import as_source
+from dxt_replay.traces.store.writer import (
+    OpsWriter,
+    begin_capture,
+    check_capture_output,
+    discard_capture,
+    publish_capture,
+    write_capture_info,
+    write_files,
+    write_hdf5,
+    write_spans,
+)
+from dxt_replay.traces.units import format_bytes, format_count, format_duration, ns_to_seconds
+from dxt_replay.traces.version import VERSION
 
 MAX_OPERATIONS = 10_000_000
 """Operations of a capture up to which it is changed: all ranks are scheduled together, in memory."""
@@ -61,28 +90,19 @@ class Transformed:
         return {**dataclasses.asdict(self), "path": str(self.path), "assumptions": list(self.assumptions)}
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Totals while they are added up."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Written:
+    """What is written of the ranks of a capture, before copies are made of them.
 
-    operations: int = 0
-    reads: int = 0
-    bytes_read: int = 0
+    operations: of a rank, rows of `OPS_SCHEMA` in start order; they are read when they are written. spans: by rank,
+    rows of `SPANS_SCHEMA`. files, hdf5: `FILES_SCHEMA` and `HDF5_SCHEMA`. elapsed_ns: of the job.
+    """
 
-    def add(self, work: RankWork, times: int = 1) -> None:
-        reads = work.op == READ
-        self.operations += len(work) * times
-        self.reads += int(reads.sum()) * times
-        self.bytes_read += int(work.length[reads].sum()) * times
-
-    def totals(self, ranks: int, elapsed_ns: int) -> Totals:
-        return Totals(
-            ranks=ranks,
-            operations=self.operations,
-            reads=self.reads,
-            bytes_read=self.bytes_read,
-            elapsed_ns=elapsed_ns,
-        )
+    operations: Callable[[int], Iterable[pa.Table]]
+    spans: Mapping[int, pa.Table]
+    files: pa.Table
+    hdf5: pa.Table
+    elapsed_ns: int
 
 
 def transform_capture(capture: Capture, changes: Changes, output: Path, *, force: bool = False) -> Transformed:
@@ -97,105 +117,269 @@ def transform_capture(capture: Capture, changes: Changes, output: Path, *, force
             f"{capture.named} has {format_count(capture.operation_count())} operations, and captures of up to "
             f"{format_count(MAX_OPERATIONS)} are changed: choose a part of it with dxt_replay.part"
         )
-    facts = facts_of(capture, choose_layers(capture), changes)
+    layers = choose_layers(capture)
+    data = data_set_of(capture, layers)
+    _check(capture, changes, data)
+    sources = _sources(capture, layers)
     begin_ns, end_ns = capture.time_span_ns
-    sources = _sources(capture, facts, begin_ns)
-    before = _Sums()
-    for state in sources.values():
-        before.add(state.work)
-    found, notes, same = _changed(sources, changes, facts)
-    copies = Copies.of(capture, changes.ranks) if changes.ranks is not None and changes.weak else None
-    if changes.ranks not in (None, len(capture.ranks)) and copies is None:
-        found, dealt = _shared_out(found, changes.ranks, capture)
+    before = _totals([state.work for state in sources.values()], end_ns - begin_ns)
+    found, notes, same = _changed(sources, changes, data)
+    copies = None
+    if changes.ranks is not None and changes.weak:
+        copies = Copies.of(capture, changes.ranks)
+    elif changes.ranks not in (None, len(capture.ranks)):
+        found, dealt = shared_out(found, changes.ranks, capture.paths())
         same, notes = False, (*notes, *dealt)
-    if same:
-        rows = {rank: as_recorded(capture, rank, state) for rank, state in found.items()}
-        elapsed_ns = end_ns - begin_ns
+    written = _as_recorded(capture) if same else _as_scheduled(capture, sources, found, changes, data)
+    if same and copies is None:
+        assumptions: tuple[str, ...] = ()
     else:
-        rows, ended_ns = _scheduled(found, changes, begin_ns)
-        elapsed_ns = ended_ns - begin_ns
-    making = Making(
-        changes=changes.as_json(),
-        assumptions=() if same and copies is None else (*assumptions_of(changes, facts, copies is not None), *notes),
-        known=not same,
-        elapsed_ns=elapsed_ns,
-    )
-    tables = Tables(files=capture.files, hdf5=capture.hdf5)
-    if not same:
-        works = [state.work for state in found.values()]
-        tables = Tables(files=changed_files(capture, works), hdf5=changed_hdf5(capture, changes, facts))
-    after, ranks = _Sums(), dict.fromkeys(found, 1)
-    if copies is not None:
-        ranks = {rank: list(copies.source_of.values()).count(rank) for rank in found}
-        tables = Tables(files=copies.files_table(tables.files), hdf5=copies.hdf5_table(tables.hdf5))
-    for rank, state in found.items():
-        after.add(state.work, ranks[rank])
-    write_changed(capture, _copied(rows, copies), tables, making, output, force=force)
+        assumptions = (*_assumptions_of(changes, data, copies is not None), *notes)
+    transform = {"changes": changes.as_json(), "assumptions": list(assumptions)}
+    _write(capture, written, copies, transform, output, known=not same, force=force)
+    ranks = list(found if copies is None else copies.source_of.values())
     return Transformed(
         path=output,
-        changes=making.changes,
-        assumptions=tuple(making.assumptions),
-        before=before.totals(len(capture.ranks), end_ns - begin_ns),
-        after=after.totals(sum(ranks.values()), elapsed_ns),
+        changes=changes.as_json(),
+        assumptions=assumptions,
+        before=before,
+        after=_totals([found[rank].work for rank in ranks], written.elapsed_ns),
         same=same and copies is None,
     )
 
 
-def _sources(capture: Capture, facts: Facts, begin_ns: int) -> dict[int, RankState]:
-    """All ranks, with the model of each. Raises: CaptureError where a rank has no training steps."""
-    spans = spans_by_rank(capture.spans, capture.ranks)
-    return {rank: source_rank(capture, rank, facts.layers, spans[rank], begin_ns) for rank in capture.ranks}
+def _check(capture: Capture, changes: Changes, data: DataSet) -> None:
+    """Raises: UsageError where a change of the requests has no meaning for the capture."""
+    if changes.compression is not None:
+        data.check_not_compressed(capture)
+    if changes.transfer_bytes is not None:
+        data.check_streams()
+    if changes.chunk_bytes is not None:
+        data.check_chunks(capture)
+
+
+def _sources(capture: Capture, layers: LayerChoice) -> dict[int, RankState]:
+    """All ranks as they were captured.
+
+    Raises: CaptureError when a part is damaged, or a rank has no training steps.
+    """
+    begin_ns = capture.time_span_ns[0]
+    found = {}
+    for rank, spans in spans_by_rank(capture.spans, capture.ranks).items():
+        steps = derive_steps(capture, [survey_rank(capture, rank, layers)], {rank: spans}, begin_ns, Solo())
+        tables = [pa.Table.from_batches([batch.filter(layers.replayed(batch))]) for batch in capture.operations(rank)]
+        rows = pa.concat_tables(tables) if tables else OPS_SCHEMA.empty_table()
+        found[rank] = source_state(rows, spans, steps.models[rank], begin_ns)
+    return found
+
+
+def _totals(works: Iterable[RankWork], elapsed_ns: int) -> Totals:
+    """Totals of the operations of these ranks."""
+    ranks = operations = reads = bytes_read = 0
+    for work in works:
+        is_read = work.op == READ
+        ranks += 1
+        operations += len(work)
+        reads += int(is_read.sum())
+        bytes_read += int(work.length[is_read].sum())
+    return Totals(ranks=ranks, operations=operations, reads=reads, bytes_read=bytes_read, elapsed_ns=elapsed_ns)
 
 
 def _changed(
-    sources: Mapping[int, RankState], changes: Changes, facts: Facts
+    sources: Mapping[int, RankState], changes: Changes, data: DataSet
 ) -> tuple[dict[int, RankState], tuple[str, ...], bool]:
     """The ranks after the changes to each, what was assumed, and whether nothing changed."""
-    found, notes, same = {}, {}, changes.compute_speed == 1.0
+    found, notes, same = {}, dict.fromkeys(()), changes.compute_speed == 1.0
     for rank, state in sources.items():
-        after = changed(state.work, state.loop, state.pipeline, changes, facts)
-        same &= after.is_same
-        notes.update(dict.fromkeys(after.assumptions))
-        spans = state.spans if changes.batch_times in (None, 1) else None
-        found[rank] = dataclasses.replace(
-            state, spans=spans, work=after.work, loop=after.loop, readers=after.readers, ahead=after.ahead
-        )
+        after, assumed, is_same = changed(state, changes, data)
+        same &= is_same
+        notes |= dict.fromkeys(assumed)
+        found[rank] = after if changes.batch_times in (None, 1) else dataclasses.replace(after, spans=None)
     return found, tuple(notes), same
 
 
-def _shared_out(
-    found: Mapping[int, RankState], ranks: int, capture: Capture
-) -> tuple[dict[int, RankState], tuple[str, ...]]:
-    """The ranks among which the work is shared out anew, and what was assumed."""
-    names = [field.name for field in dataclasses.fields(RankShare)]
-    shares = {rank: RankShare(**{name: getattr(state, name) for name in names}) for rank, state in found.items()}
-    dealt, notes = shared_out(shares, ranks, capture.paths())
-    states = {
-        rank: RankState(spans=None, **{name: getattr(share, name) for name in names}) for rank, share in dealt.items()
-    }
-    return states, notes
+def _as_recorded(capture: Capture) -> _Written:
+    """All rows of the capture."""
+    begin_ns, end_ns = capture.time_span_ns
+    return _Written(
+        operations=lambda rank: (pa.Table.from_batches([batch]) for batch in capture.operations(rank)),
+        spans=spans_by_rank(capture.spans, capture.ranks),
+        files=capture.files,
+        hdf5=capture.hdf5,
+        elapsed_ns=end_ns - begin_ns,
+    )
 
 
-def _scheduled(found: Mapping[int, RankState], changes: Changes, begin_ns: int) -> tuple[dict[int, RankRows], int]:
-    """The rows of all ranks at their new times, and when the last of them ends."""
+def _as_scheduled(
+    capture: Capture,
+    sources: Mapping[int, RankState],
+    found: Mapping[int, RankState],
+    changes: Changes,
+    data: DataSet,
+) -> _Written:
+    """The changed ranks at the times that follow from what they wait for."""
     pacing = Pacing(pace=Pace.STEPS, compute_speed=changes.compute_speed)
-    works, loops = ({rank: getattr(state, name) for rank, state in found.items()} for name in ("work", "loop"))
-    times = scheduled(works, loops, pacing, begin_ns)
-    rows = {rank: as_scheduled(rank, state, times[rank]) for rank, state in found.items()}
+    begin_ns = capture.time_span_ns[0]
+    times = scheduled(found, pacing, begin_ns)
+    spans = {}
+    for rank, state in found.items():
+        if state.spans is None:
+            spans[rank] = loop_spans(rank, times[rank].loop, own_reads=not state.readers)
+        else:
+            name = wait_name(state.readers, sources[rank].readers)
+            spans[rank] = spans_of(state.spans, state.loop.loop, times[rank].loop, name)
     ends = [int((times[rank].start_ns + state.work.duration_ns).max(initial=0)) for rank, state in found.items()]
-    return rows, max(*ends, *(each.loop.exit_ns for each in times.values()))
+    return _Written(
+        operations=lambda rank: [_operations(rank, found[rank].work, times[rank])],
+        spans=spans,
+        files=_changed_files(capture, [state.work for state in found.values()]),
+        hdf5=_changed_hdf5(capture, changes, data),
+        elapsed_ns=max(*ends, *(each.loop.exit_ns for each in times.values())) - begin_ns,
+    )
 
 
-def _copied(rows: Mapping[int, RankRows], copies: Copies | None) -> Iterator[RankRows]:
-    """The ranks that are written: these, or copies of them."""
-    if copies is None:
-        yield from rows.values()
-        return
-    for rank, source in copies.source_of.items():
-        of_source = rows[source]
+def _operations(rank: int, work: RankWork, times: Scheduled) -> pa.Table:
+    """The operations of a rank at their new times."""
+    order = np.argsort(times.start_ns, kind="stable")
+    work, start = work.rows(order), times.start_ns[order]
+    columns = {
+        "rank": np.full(len(work), rank, dtype=np.int32),
+        **{name: getattr(work, name) for name in ("lane", "op", "api", "file_id", "offset", "length", "origin")},
+        "start_ns": start,
+        "end_ns": start + work.duration_ns,
+        "step": times.loop.step_at(start),
+        "feeds": np.ma.masked_equal(work.feeds, NOTHING),
+        "follows": np.ma.masked_equal(work.follows, NOTHING),
+        "ready_ns": np.ma.masked_equal(np.where(_ends_batch(work), work.busy_ns, 0), 0),
+    }
+    return table_from_columns(columns, OPS_SCHEMA)
 
-        def operations(rank: int = rank, of_source: RankRows = of_source) -> Iterator[Any]:
-            for table in of_source.operations():
-                yield copies.operations(rank, table)
 
-        yield RankRows(rank=rank, operations=operations, spans=copies.spans(rank, of_source.spans))
+def _ends_batch(work: RankWork) -> np.ndarray:
+    """bool (n,): the last operation of each batch in each lane."""
+    found = np.zeros(len(work), dtype=bool)
+    for lane in np.unique(work.lane).tolist():
+        mine = np.flatnonzero((work.lane == lane) & (work.feeds != NOTHING))
+        found[mine[np.flatnonzero(np.diff(work.feeds[mine], append=NOTHING))]] = True
+    return found
+
+
+def _assumptions_of(changes: Changes, data: DataSet, copied: bool) -> tuple[str, ...]:
+    """What the changes assume, as sentences."""
+    cost, found = data.cost, []
+    if changes.requests_change:
+        bandwidth = f"{format_bytes(1e9 / cost.ns_per_byte)}/s" if cost.ns_per_byte else "no limit to bandwidth"
+        found.append(
+            f"a changed read takes a latency of {format_duration(cost.latency_ns)} and what its bytes took in the "
+            f"capture (least squares over its {cost.requests} reads; {bandwidth})"
+        )
+    if changes.chunk_bytes is not None:
+        found.append(
+            "index and header reads stay as they are, records lie in a row, and a chunk that is larger than a record "
+            "is read whole only where records are read in random order"
+        )
+    if changes.compression is not None:
+        speed = format_bytes(changes.compression.bytes_per_s)
+        found.append(
+            f"all data shrink by the same ratio, and a decoder in the reader's lane puts out {speed}/s after each read"
+        )
+    if changes.batch_times is not None:
+        found.append(
+            "a step of a larger batch computes as long as its steps together did, has one collective, and as many "
+            "batches are read ahead as before"
+        )
+    if changes.preprocess_speed != 1.0:
+        found.append("all time between the reads of a reader, and after the last one of a batch, is preprocessing")
+    if changes.compute_speed != 1.0:
+        found.append("all time of the training thread between its events is compute; collectives cost what they cost")
+    if changes.requests_change or changes.pipeline_changes or changes.compute_speed != 1.0:
+        found.append("storage serves each request as in the capture, however many are in flight")
+    if copied:
+        found.append("copied ranks take the recorded times: neither storage nor collectives slow down with more ranks")
+    return tuple(found)
+
+
+def _changed_files(capture: Capture, works: Iterable[RankWork]) -> pa.Table:
+    """The files table: a file whose requests changed has no counters, and the size that its requests need."""
+    files = capture.files
+    touched, ends = np.zeros(files.num_rows, dtype=bool), np.zeros(files.num_rows, dtype=np.int64)
+    for work in works:
+        touched[work.file_id[np.isin(work.origin, (TRANSFORMED, MODELLED))]] = True
+        reads = np.isin(work.op, (READ, OPS.index("write")))
+        np.maximum.at(ends, work.file_id[reads], np.maximum(work.offset, 0)[reads] + work.length[reads])
+    sizes = np.where(touched, ends, files["size"].to_numpy())
+    columns = {name: files[name] for name in FILES_SCHEMA.names}
+    columns["size"] = pa.array(sizes)
+    for name in ("coverage", *COUNTERS):
+        columns[name] = pc.if_else(
+            pa.array(touched), pa.nulls(files.num_rows, FILES_SCHEMA.field(name).type), files[name]
+        )
+    return pa.table(columns, schema=FILES_SCHEMA)
+
+
+def _changed_hdf5(capture: Capture, changes: Changes, data: DataSet) -> pa.Table:
+    """The HDF5 datasets that are still as they were."""
+    if changes.chunk_bytes is None and changes.compression is None:
+        return capture.hdf5
+    gone = pa.array(list(data.chunk_bytes), type=pa.int32())
+    return capture.hdf5.filter(pc.invert(pc.is_in(capture.hdf5["file_id"], gone)))
+
+
+def _write(
+    source: Capture,
+    written: _Written,
+    copies: Copies | None,
+    transform: Mapping[str, Any],
+    output: Path,
+    *,
+    known: bool,
+    force: bool,
+) -> None:
+    """Write the capture `output`, rank by rank. `known`: whether the rows say what they wait for.
+
+    Raises: TargetError for `output`; CaptureError for a damaged source.
+    """
+    files, hdf5, source_of = written.files, written.hdf5, {rank: rank for rank in written.spans}
+    if copies is not None:
+        files, hdf5, source_of = copies.files_table(files), copies.hdf5_table(hdf5), copies.source_of
+    working = begin_capture(output, force=force)
+    try:
+        spans = [SPANS_SCHEMA.empty_table()]
+        with OpsWriter(working) as writer:
+            for rank, of_rank in source_of.items():
+                own = written.spans[of_rank]
+                spans.append(own if copies is None else copies.spans(rank, own))
+                for table in written.operations(of_rank):
+                    writer.write(table if copies is None else copies.operations(rank, table))
+        write_files(working, files)
+        write_spans(working, pa.concat_tables(spans))
+        write_hdf5(working, hdf5)
+        info = _info(source, tuple(source_of), written.elapsed_ns, known=known)
+        info.made_by.update(operations_stored=writer.rows)
+        info.made_by.update(transforms=[*source.info.made_by.get("transforms", []), transform])
+        write_capture_info(working, info)
+        publish_capture(working, output, force=force)
+    except BaseException:
+        discard_capture(working)
+        raise
+
+
+def _info(source: Capture, ranks: tuple[int, ...], elapsed_ns: int, *, known: bool) -> CaptureInfo:
+    """What capture.json says of a changed capture, but for its rows and changes."""
+    info = source.info
+    job = info.job
+    # What a benchmark says of its training does not hold for a changed one.
+    metadata = {name: value for name, value in job.metadata.items() if name != BENCHMARK}
+    ended = job.end_ns if not job.start_ns else job.start_ns + elapsed_ns
+    run_time_s = ns_to_seconds(elapsed_ns)
+    return dataclasses.replace(
+        info,
+        job=dataclasses.replace(job, nprocs=len(ranks), run_time_s=run_time_s, end_ns=ended, metadata=metadata),
+        ranks=ranks,
+        sources=(as_source(source), *info.sources),
+        # The rows stand at the times of one clock, and no counters count them.
+        clock=() if known else info.clock,
+        coverage=Coverage(bytes=None, operations=None, unseen=info.coverage.unseen),
+        dependencies="known" if known else info.dependencies,
+        made_by={"program": "dxt-replay", "version": VERSION, "command": "transform"},
+    )

@@ -1,9 +1,8 @@
-"""The operations of a recorded rank, with what each waits for as the causal model of the capture has it. Pure."""
+"""A recorded rank: its operations, what each waits for by the causal model, and its input pipeline. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -12,26 +11,36 @@ from dxt_replay.replay.causal.dependencies import FETCHES, OPENINGS, Dependencie
 from dxt_replay.replay.causal.model import LoopModel, starts_batch
 from dxt_replay.replay.causal.training_loop import EVALUATION, FETCH, OPENING, TrainingLoop
 from dxt_replay.replay.plan.plan_row import NO_EVENT, OperationBatch, known_rows
-from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
+from dxt_replay.replay.transform.rank_work import NOTHING, RankLoop, RankState, RankWork, fetch_numbers
+from dxt_replay.replay.transform.readers import BY_BATCH, BY_FILE
 from dxt_replay.traces.schema import codes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankLoop:
-    """The training loop of a rank, with what its events last beyond their operations.
+def source_state(rows: pa.Table, spans: pa.Table, model: LoopModel, origin_ns: int) -> RankState:
+    """A rank as it was captured.
 
-    loop: its events and steps; an evaluation is a batch fetch of its own.
-    residual_ns: int64 (events,), how long an event lasts after all that it waits for.
-    ready_ns: int64 (fetches,), how long making the batch of each fetch ready takes after its last read.
+    rows: those that a replay issues (`OPS_SCHEMA`), in start order. spans: its rows of `SPANS_SCHEMA`.
     """
+    work, loop = _source_work(rows, model, origin_ns)
+    dealing = model.dealing
+    if dealing is not None:
+        readers, ahead, deal = dealing.workers, dealing.workers * dealing.prefetch, BY_BATCH
+        first = _pass_first(model)
+    else:
+        feeding = work.data_reads & (work.feeds != NOTHING)
+        # A loop that always waits for its readers looks like one that reads itself, unless the capture knows better.
+        own = model.synchronous and (model.known is None or bool((work.follows == 2 * work.feeds)[feeding].all()))
+        readers = 0 if own else len(np.unique(work.lane[feeding]))
+        ahead = 0 if own else model.lead + 1 if model.known is None else _known_ahead(work, feeding)
+        deal = BY_BATCH if own or _whole_batches(work, feeding) else BY_FILE
+        first = None if own or model.known is None else _known_pass_first(work, model)
+    return RankState(
+        work=work, loop=loop, model=model, spans=spans, readers=readers, ahead=ahead, deal=deal, pass_first=first
+    )
 
-    loop: TrainingLoop
-    residual_ns: np.ndarray
-    ready_ns: np.ndarray
 
-
-def source_work(rows: pa.Table, model: LoopModel, origin_ns: int) -> tuple[RankWork, RankLoop]:
-    """The operations of a rank and its loop. `rows`: those that a replay issues (`OPS_SCHEMA`), in start order."""
+def _source_work(rows: pa.Table, model: LoopModel, origin_ns: int) -> tuple[RankWork, RankLoop]:
+    """The operations of a rank and its loop."""
     start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     batch = model.placed(
         OperationBatch(
@@ -49,9 +58,8 @@ def source_work(rows: pa.Table, model: LoopModel, origin_ns: int) -> tuple[RankW
     if model.production is not None:
         dependencies = model.production.in_fetches(dependencies)
     gate, gate_count, think_ns, held = _gates(batch, dependencies, model, origin_ns)
-    fetch_number = np.where(loop.kind == FETCH, np.cumsum(loop.kind == FETCH) - 1, NOTHING)
     need = dependencies.need
-    feeds = np.where(need == NO_EVENT, NOTHING, fetch_number[need])
+    feeds = np.where(need == NO_EVENT, NOTHING, fetch_numbers(loop)[need])
     work = RankWork(
         lane=batch.lane,
         op=batch.op,
@@ -88,8 +96,7 @@ def _gates(
     As the lanes of a replay have it (`replay.causal.causal_items`): a read that began because its lane was free may run
     ahead of the loop by the depth of the buffer.
     """
-    fetch_number = np.where(model.loop.kind == FETCH, np.cumsum(model.loop.kind == FETCH) - 1, NOTHING)
-    fed = np.where(dependencies.need == NO_EVENT, NOTHING, fetch_number[dependencies.need])
+    fed = np.where(dependencies.need == NO_EVENT, NOTHING, fetch_numbers(model.loop)[dependencies.need])
     count, think = dependencies.gate_count.copy(), np.zeros(len(batch.lane), dtype=np.int64)
     held = np.zeros(len(batch.lane), dtype=bool)
     within, between = model.long_think_ns
@@ -116,7 +123,7 @@ def _moments(recorded: TrainingLoop, loop: TrainingLoop, gate: np.ndarray, count
 
     `loop`: the same events, with a batch fetch for each evaluation.
     """
-    number = np.where(loop.kind == FETCH, np.cumsum(loop.kind == FETCH) - 1, NOTHING)
+    number = fetch_numbers(loop)
     opened = number[np.isin(recorded.kind, OPENING)]
     # The first opening is the end of the entry, the last one the exit.
     moment = np.concatenate(([0], np.where(opened == NOTHING, NOTHING, 2 * opened), [2 * int(number.max()) + 1]))
@@ -135,3 +142,39 @@ def _ready(model: LoopModel, loop: TrainingLoop, dependencies: Dependencies, fee
     fed = feeds != NOTHING
     np.maximum.at(ready, feeds[fed], dependencies.ready_ns[fed])
     return ready
+
+
+def _whole_batches(work: RankWork, feeding: np.ndarray) -> bool:
+    """Whether each batch is read in one lane."""
+    pairs = np.unique(np.stack((work.feeds[feeding], work.lane[feeding])), axis=1)
+    return len(np.unique(pairs[0])) == pairs.shape[1]
+
+
+def _known_ahead(work: RankWork, feeding: np.ndarray) -> int:
+    """How many batches ahead of the loop the capture lets its readers be."""
+    gated = feeding & (work.follows != NOTHING)
+    # The begin of fetch n comes after the end of the one before it.
+    ahead = work.feeds[gated] - (work.follows[gated] - 1) // 2
+    return max(int(ahead.max(initial=1)), 1)
+
+
+def _known_pass_first(work: RankWork, model: LoopModel) -> np.ndarray:
+    """As `_pass_first`, where the capture says what operations wait for: reads of a pass wait for its first fetch."""
+    begins = (work.feeds != NOTHING) & (work.follows != NOTHING) & (work.follows % 2 == 0)
+    return _last_of(work.follows[begins] // 2, len(model.loop.fetches))
+
+
+def _last_of(starts: np.ndarray, fetches: int) -> np.ndarray:
+    """int64 (fetches,): the last of `starts` up to each fetch; 0 is always one."""
+    starts = np.unique(np.append(starts, 0))
+    found: np.ndarray = starts[np.searchsorted(starts, np.arange(fetches), side="right") - 1]
+    return found
+
+
+def _pass_first(model: LoopModel) -> np.ndarray:
+    """int64 (fetches,): the first fetch of the pass over the data that each fetch is of."""
+    loop = model.loop
+    number = np.cumsum(np.isin(loop.kind, (FETCH, EVALUATION))) - 1
+    assert model.dealing is not None
+    begins = [number[deal.after_event[deal.is_early]] for deal in model.dealing.lanes.values()]
+    return _last_of(np.concatenate(begins), int(number[-1]) + 1)

@@ -16,10 +16,8 @@ import numpy as np
 
 from dxt_replay.replay.causal.training_loop import FETCH
 from dxt_replay.replay.transform.loop_pieces import PiecedLoop, pieced
-from dxt_replay.replay.transform.rank_changes import Pipeline
-from dxt_replay.replay.transform.rank_work import NOTHING, TRANSFORMED, RankWork, joined
-from dxt_replay.replay.transform.readers import BY_BATCH, batches_of, with_read_ahead, with_readers
-from dxt_replay.replay.transform.source_work import RankLoop
+from dxt_replay.replay.transform.rank_work import NOTHING, TRANSFORMED, RankState, RankWork, joined
+from dxt_replay.replay.transform.readers import batches_of, with_read_ahead, with_readers
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import RECONSTRUCTED
 
@@ -28,40 +26,29 @@ LOADED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankShare:
-    """A rank and its part of the work. readers: lanes that read its batches. ahead: batches that they read ahead."""
-
-    work: RankWork
-    loop: RankLoop
-    pipeline: Pipeline
-    readers: int
-    ahead: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Source:
     """A rank of the capture, taken apart.
 
-    share: as it is. of_data: bool (n,), operations on its batches. batch: int64 (n,), the fetch that they belong to.
+    state: as it is. of_data: bool (n,), operations on its batches. batch: int64 (n,), the fetch that they belong to.
     takes_batch: bool (fetches,), the fetches that take a batch; all where the data are loaded at once.
     """
 
-    share: RankShare
+    state: RankState
     of_data: np.ndarray
     batch: np.ndarray
     takes_batch: np.ndarray
 
     @classmethod
-    def of(cls, share: RankShare) -> _Source:
-        work = share.work
-        of_data = share.pipeline.loop_files[work.file_id] & (work.blocks == NOTHING)
-        of_data &= work.start_ns < share.loop.loop.exit_ns
+    def of(cls, state: RankState) -> _Source:
+        work = state.work
+        of_data = state.model.loop_files[work.file_id] & (work.blocks == NOTHING)
+        of_data &= work.start_ns < state.loop.loop.exit_ns
         batch = batches_of(work, of_data)
-        takes = np.zeros(len(share.loop.ready_ns), dtype=bool)
+        takes = np.zeros(len(state.loop.ready_ns), dtype=bool)
         takes[work.feeds[of_data & (work.feeds != NOTHING)]] = True
         if takes.sum() <= max(LOADED_SHARE * len(takes), 1) and not takes.all():
             of_data, takes = np.zeros_like(of_data), np.ones_like(takes)
-        return cls(share=share, of_data=of_data, batch=batch, takes_batch=takes)
+        return cls(state=state, of_data=of_data, batch=batch, takes_batch=takes)
 
     @property
     def loads(self) -> bool:
@@ -72,19 +59,15 @@ class _Source:
     def batches(self) -> int:
         return int(self.takes_batch.sum())
 
-    def loop_of(self, batches: int, *, checkpoints: bool) -> PiecedLoop:
-        """The rank's loop with another number of batches."""
-        return pieced(self.share.loop, self.takes_batch, batches, checkpoints=checkpoints)
-
 
 def shared_out(
-    shares: Mapping[int, RankShare], ranks: int, names: Sequence[str]
-) -> tuple[dict[int, RankShare], tuple[str, ...]]:
+    states: Mapping[int, RankState], ranks: int, names: Sequence[str]
+) -> tuple[dict[int, RankState], tuple[str, ...]]:
     """The work of all ranks on `ranks` ranks, and what was assumed. `names`: paths of the files by file id.
 
     Raises: UsageError where there are more ranks than files or batches.
     """
-    sources = [_Source.of(share) for share in shares.values()]
+    sources = [_Source.of(state) for state in states.values()]
     total = sum(source.batches for source in sources)
     if ranks > total:
         raise UsageError(
@@ -97,7 +80,7 @@ def shared_out(
     found = {}
     for rank in range(ranks):
         source = _template(sources, rank)
-        loop = source.loop_of(each, checkpoints=rank < len(sources))
+        loop = pieced(source.state.loop, source.takes_batch, each, checkpoints=rank < len(sources))
         found[rank] = _assembled(source, loop, data[rank], is_copy=rank >= len(sources))
     dealt = "whole files go to the ranks in turn, by name" if by_file else "batches go to the ranks in turn"
     notes = [
@@ -112,10 +95,10 @@ def shared_out(
 
 def _files_of_one_rank(sources: Sequence[_Source]) -> bool:
     """Whether no file of the training data is read by two ranks, and a file holds more batches than a batch files."""
-    users = np.zeros(len(sources[0].share.pipeline.loop_files), dtype=np.int64)
+    users = np.zeros(len(sources[0].state.model.loop_files), dtype=np.int64)
     batches_of_files = files_of_batches = 0.0
     for source in sources:
-        work = source.share.work
+        work = source.state.work
         read = np.flatnonzero(source.of_data & work.data_reads)
         if not len(read):
             return False
@@ -161,15 +144,15 @@ def _batches_in_turn(sources: Sequence[_Source], ranks: int, each: int) -> list[
         of_fetch[mine] = number[first : first + len(mine)]
         first += len(mine)
         chosen = np.flatnonzero(source.of_data & (of_fetch[source.batch] != NOTHING))
-        works.append(source.share.work.rows(chosen))
+        works.append(source.state.work.rows(chosen))
         place.append(of_fetch[source.batch[chosen]])
         at_ns.append(_since_fetch(source, chosen))
     return _dealt(joined(works), np.concatenate(place), np.concatenate(at_ns), ranks, each)
 
 
 def _since_fetch(source: _Source, chosen: np.ndarray) -> np.ndarray:
-    loop = source.share.loop.loop
-    since: np.ndarray = source.share.work.start_ns[chosen] - loop.begin_ns[loop.fetches[source.batch[chosen]]]
+    loop = source.state.loop.loop
+    since: np.ndarray = source.state.work.start_ns[chosen] - loop.begin_ns[loop.fetches[source.batch[chosen]]]
     return since
 
 
@@ -187,7 +170,7 @@ def _dealt(work: RankWork, number: np.ndarray, at_ns: np.ndarray, ranks: int, ea
 
 def _files_in_turn(sources: Sequence[_Source], ranks: int, each: int, names: Sequence[str]) -> list[_Data]:
     """File i of all, by name, is read by rank i mod R; its batches follow from the bytes that it reads."""
-    work = joined([source.share.work.rows(np.flatnonzero(source.of_data)) for source in sources])
+    work = joined([source.state.work.rows(np.flatnonzero(source.of_data)) for source in sources])
     at_ns = np.concatenate([_since_fetch(source, np.flatnonzero(source.of_data)) for source in sources])
     progress = np.concatenate([source.batch[source.of_data] / len(source.takes_batch) for source in sources])
     files = sorted(np.unique(work.file_id).tolist(), key=names.__getitem__)
@@ -210,7 +193,7 @@ def _files_in_turn(sources: Sequence[_Source], ranks: int, each: int, names: Seq
     return found
 
 
-def _assembled(source: _Source, loop: PiecedLoop, data: _Data, *, is_copy: bool) -> RankShare:
+def _assembled(source: _Source, loop: PiecedLoop, data: _Data, *, is_copy: bool) -> RankState:
     """A rank: its batches, and what it does by itself as its source does."""
     fetch = loop.slots[data.slot]
     new = loop.loop.loop
@@ -225,19 +208,17 @@ def _assembled(source: _Source, loop: PiecedLoop, data: _Data, *, is_copy: bool)
     of_data = np.arange(len(work)) >= len(own)
     order = np.argsort(work.start_ns, kind="stable")
     work, of_data = work.rows(order), of_data[order]
-    pipeline, readers, ahead = source.share.pipeline, source.share.readers, source.share.ahead
-    few = len(np.unique(work.file_id[of_data])) < readers
-    work = with_readers(work, of_data, readers, BY_BATCH if few else pipeline.deal)
-    moments_ns = np.stack((new.begin_ns[new.fetches], new.end_ns[new.fetches]), axis=1).ravel()
-    fed = np.isin(work.feeds, loop.slots) & pipeline.loop_files[work.file_id]
-    work = with_read_ahead(work, fed, ahead, moments_ns)
-    return RankShare(work=work, loop=loop.loop, pipeline=pipeline, readers=readers, ahead=ahead)
+    state = source.state
+    work = with_readers(work, of_data, state.readers, state.deal)
+    fed = np.isin(work.feeds, loop.slots) & state.model.loop_files[work.file_id]
+    work = with_read_ahead(work, fed, state.ahead, loop.loop.moments_ns)
+    return dataclasses.replace(state, work=work, loop=loop.loop, spans=None)
 
 
 def _own(source: _Source, loop: PiecedLoop, *, is_copy: bool) -> RankWork:
     """What a rank does besides its batches: before the first step, and, unless it `is_copy`, in its checkpoints and
     evaluations, as often as the loop has them, and after the loop."""
-    work, old = source.share.work, source.share.loop.loop
+    work, old = source.state.work, source.state.loop.loop
     new = loop.loop.loop
     mine = ~source.of_data
     entry = mine & (work.blocks == 0)

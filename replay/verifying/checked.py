@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,10 +33,6 @@ class Difference:
     expected: str
     found: str
     offset: int | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The difference as an object."""
-        return {name: getattr(self, name) for name in ("file", "what", "expected", "found", "offset")}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +89,7 @@ class VerifiedPlace:
             "kind": self.kind,
             "different": self.different,
             "checked": [part.as_json() for part in self.parts],
-            "differences": [difference.as_json() for part in self.parts for difference in part.differences],
+            "differences": [asdict(difference) for part in self.parts for difference in part.differences],
         }
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dxt_replay.replay.transform.hdf5_chunks import ChunkedFile, with_chunks
+from dxt_replay.replay.transform.hdf5_chunks import with_chunks
 from dxt_replay.replay.transform.rank_work import MODELLED, RankWork
 from tests.replay.transform.works import COST, work
 
@@ -24,7 +24,7 @@ def records(order: list[int], *, pieces: tuple[int, ...] = (20,)) -> RankWork:
 
 
 def chunked(given: RankWork, size: int) -> RankWork:
-    return with_chunks(given, ChunkedFile(file_id=0, chunk_bytes=CHUNK), size, COST)
+    return with_chunks(given, 0, CHUNK, size, COST)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dxt_replay.replay.transform.rank_work import NOTHING, RankWork
-from dxt_replay.replay.transform.request_cost import RequestCost
+from dxt_replay.replay.transform.read_data import RequestCost
 from dxt_replay.traces.schema import APIS, OPS, READ, TRACED
 
 COST = RequestCost(latency_ns=1_000.0, ns_per_byte=1.0, requests=10)
@@ -28,7 +28,7 @@ def work(reads: Sequence[tuple[int, int, int, int]], *, feeds: Sequence[int] = (
         length=length,
         origin=np.full(n, TRACED, dtype=np.int8),
         start_ns=np.arange(n) * 10_000,
-        duration_ns=COST.duration_ns(length),
+        duration_ns=1_000 + length,
         think_ns=np.full(n, 100),
         feeds=np.array(feeds, dtype=np.int64) if len(feeds) else np.full(n, NOTHING),
         follows=np.full(n, NOTHING),

@@ -3,15 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dxt_replay.replay.transform.request_cost import CostFit, RequestCost
-from dxt_replay.traces.schema import READ, WRITE
+from dxt_replay.replay.transform.read_data import CostFit, RequestCost
 
 
 def fitted(length: list[int], duration_ns: list[int]) -> RequestCost:
     fit = CostFit()
     for size, lasted in zip(length, duration_ns, strict=True):  # in parts, as a stream comes
-        fit.add(np.array([READ]), np.array([size]), np.array([lasted]))
-    return fit.cost(READ)
+        fit.add(np.array([size]), np.array([lasted]))
+    return fit.cost()
 
 
 def test_a_line_is_found() -> None:
@@ -28,8 +27,8 @@ def test_neither_latency_nor_time_per_byte_is_negative() -> None:
 def test_of_one_length_the_shortest_is_the_latency() -> None:
     cost = fitted([4096] * 3, [1000, 3000, 5000])
     assert cost.latency_ns == 1000
-    assert cost.duration_ns(np.array([4096])).tolist() == [3000]
+    assert cost.ns_per_byte * 4096 == 2000
 
 
 def test_what_never_happened_costs_nothing() -> None:
-    assert CostFit().cost(WRITE).duration_ns(np.array([7])).tolist() == [0]
+    assert CostFit().cost() == RequestCost(latency_ns=0.0, ns_per_byte=0.0, requests=0)
