@@ -16,29 +16,14 @@ import pyarrow as pa
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from dxt_replay.profiler_merge.analysis.line_totals import LineTotals, RankOverlap, lines_of
 from dxt_replay.profiler_merge.analysis.step_times import STEPS_SCHEMA
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import RECONSTRUCTED
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import ns_to_seconds
 
-RANKS_SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32()),
-        pa.field("profiled", pa.bool_()),
-        pa.field("steps", pa.int64()),
-        pa.field("evaluations", pa.int64()),
-        *(
-            pa.field(f"{name}_ns", pa.int64())
-            for name in (
-                "loop", "compute", "input_wait", "collective", "checkpoint", "compute_in_loop", "input_wait_in_loop",
-                "collective_in_loop", "checkpoint_in_loop", "evaluation", "io", "io_hidden", "io_exposed",
-                "io_in_evaluation", "io_in_wait", "io_in_collective", "io_in_checkpoint", "io_in_loop", "pipeline",
-                "reconstructed_io",
-            )
-        ),
-    ]
-)  # fmt: skip
+RANKS_SCHEMA = TABLES["overlap"].schema
 """One row per rank: the fields of `RankOverlap`."""
 
 
