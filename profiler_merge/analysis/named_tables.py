@@ -30,7 +30,7 @@ STORAGE_LIMIT = "storage-limit"
 
 _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "findings": lambda found: findings_table(findings_of(found)),
-    "overlap": lambda found: found.overlap.ranks_table(),
+    "overlap": lambda found: found.overlap.ranks,
     "steps": lambda found: found.overlap.steps,
     "sizes": lambda found: found.sizes.powers(),
     "darshan-sizes": lambda found: found.sizes.darshan_bins(),
