@@ -110,7 +110,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
-    "replay.show": {"replay.show", "traces"},
+    "replay.show": {"replay.show", "profiler_merge.analysis", "traces"},
     "replay.show.page": {"replay.show.page", "replay.show", "traces", "traces.store"},
     "replay.causal": {
         "replay.causal",

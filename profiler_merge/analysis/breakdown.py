@@ -14,7 +14,6 @@ from dxt_replay.traces.schema import FORMATS, NO_STEP, WRITE, codes
 from dxt_replay.traces.sums import Sums
 from dxt_replay.traces.units import NS_PER_S, format_bytes
 
-GROUPINGS = ("rank", "file", "format", "step", "size")
 _COLUMNS = 5
 _PENDING_GROUPS = 1 << 18
 
@@ -36,7 +35,7 @@ class GroupTotals:
 
 
 class BreakdownCollector(Sums):
-    """Collects `GroupTotals` for one of `GROUPINGS`; memory grows with the number of groups only."""
+    """Collects `GroupTotals` for one of `tables.GROUPINGS`; memory grows with the number of groups only."""
 
     STAY = ("_key", "_label")
 

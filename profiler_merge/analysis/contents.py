@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.table_formats import table_of
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.errors import DxtReplayError, MissingDependencyError
 from dxt_replay.traces.schema import FORMATS, codes
 from dxt_replay.traces.store.reader import Capture
@@ -21,33 +22,11 @@ _LENGTH_BYTES, _CRC_BYTES = 8, 4
 
 _MOST_RECORD_BYTES = 1 << 40
 
-TFRECORDS_SCHEMA = pa.schema(
-    [
-        pa.field("file_id", pa.int32()),
-        pa.field("path", pa.string()),
-        *(pa.field(name, pa.int64()) for name in ("size_bytes", "records", "least_bytes", "most_bytes")),
-        pa.field("mean_bytes", pa.float64()),
-    ]
-)
-"""One row per TFRecord file; sizes of its records without their frame, null without a record."""
+TFRECORDS_SCHEMA = TABLES["tfrecords"].schema
+"""The sizes are those of the records without their frame, null without a record."""
 
-DATASETS_SCHEMA = pa.schema(
-    [
-        pa.field("file_id", pa.int32()),
-        pa.field("path", pa.string()),
-        pa.field("dataset", pa.string()),
-        pa.field("shape", pa.string()),
-        pa.field("type", pa.string()),
-        pa.field("chunk", pa.string()),
-        pa.field("chunk_bytes", pa.int64()),
-        pa.field("chunks_stored", pa.int64()),
-        pa.field("filter", pa.string()),
-        pa.field("bytes", pa.int64()),
-        pa.field("stored_bytes", pa.int64()),
-    ]
-)
-"""One row per dataset of an HDF5 file. `shape` and `chunk` as `3x520x520`, chunk null for a contiguous one.
-`chunk_bytes`: before the filter (gzip, lzf, szip); `stored_bytes`: what the file holds."""
+DATASETS_SCHEMA = TABLES["datasets"].schema
+"""`shape` and `chunk` as `3x520x520`, chunk null for a contiguous dataset."""
 
 
 NOT_HERE = "not on this machine"

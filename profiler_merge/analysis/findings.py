@@ -12,6 +12,7 @@ from dxt_replay.profiler_merge.analysis import findings_benchmark, findings_comp
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
 from dxt_replay.profiler_merge.analysis.finding import SEVERITIES, Finding, Stake
 from dxt_replay.profiler_merge.analysis.findings_compute import LOOP, MOSTLY_STORAGE_PCT
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration
 from dxt_replay.traces.workers.workers import ALONE, Workers
@@ -23,16 +24,7 @@ CODES = (
 )  # fmt: skip
 """All codes that a `Finding` can have."""
 
-SCHEMA = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in ("code", "severity", "title", "evidence", "threshold", "remedy")),
-        pa.field("at_stake_s", pa.float64()),
-        pa.field("at_stake_pct", pa.float64()),
-        pa.field("at_stake_of", pa.string()),
-        pa.field("values", pa.string()),
-        pa.field("files", pa.string()),
-    ]
-)
+SCHEMA = TABLES["findings"].schema
 """One row per finding; `values` is a JSON object, `files` has a path a line."""
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.analyse import Analysis
 from dxt_replay.profiler_merge.analysis.finding import Finding, Stake, percent
-from dxt_replay.profiler_merge.analysis.overlap import RankOverlap
 from dxt_replay.profiler_merge.analysis.remedies import input_remedy, remedy
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop
 from dxt_replay.profiler_merge.analysis.thresholds import (
@@ -90,7 +89,7 @@ def one_reader(found: Analysis) -> Iterator[Finding]:
     union_ns = found.overlap.total("io_ns", profiled=True)
     if not union_ns or loop is None:
         return
-    profiled = {rank.rank for rank in found.overlap.ranks if rank.profiled}
+    profiled = set(found.overlap.ranks.filter(found.overlap.ranks["profiled"])["rank"].to_pylist())
     ranks = found.patterns.ranks
     durations = zip(ranks["rank"].to_pylist(), ranks["io_ns"].to_pylist(), strict=True)
     together = sum(io_ns for rank, io_ns in durations if rank in profiled) / union_ns
@@ -114,9 +113,10 @@ def checkpoint_blocking(found: Analysis) -> Iterator[Finding]:
     steps = found.overlap.steps
     if not steps.num_rows:
         return
-    worst = max((rank for rank in found.overlap.ranks if rank.loop_ns), key=_checkpoint_share)
-    stake = Stake(seconds=worst.checkpoint_in_loop_ns / NS_PER_S, whole_s=worst.loop_ns / NS_PER_S, of=LOOP)
-    own = steps["rank"].to_numpy() == worst.rank
+    ranks = found.overlap.ranks.select(["rank", "loop_ns", "checkpoint_in_loop_ns"]).to_pylist()
+    worst = max((rank for rank in ranks if rank["loop_ns"]), key=_checkpoint_share)
+    stake = Stake(seconds=worst["checkpoint_in_loop_ns"] / NS_PER_S, whole_s=worst["loop_ns"] / NS_PER_S, of=LOOP)
+    own = steps["rank"].to_numpy() == worst["rank"]
     saving = own & (steps["checkpoint_ns"].to_numpy() + steps["gap_checkpoint_ns"].to_numpy() > 0)
     other = own & ~saving
     if not stake.matters or not saving.any() or not other.any():
@@ -128,7 +128,7 @@ def checkpoint_blocking(found: Analysis) -> Iterator[Finding]:
     yield Finding(
         code="checkpoint-blocking",
         title="Checkpoints hold up training",
-        evidence=f"{int(saving.sum())} steps of rank {worst.rank} that save take {format_duration(stretched)} "
+        evidence=f"{int(saving.sum())} steps of rank {worst['rank']} that save take {format_duration(stretched)} "
         f"(median), {stretched / usual:.1f} times the others; saving takes {percent(stake.pct)} of its loop"
         f"{_written(found)}.",
         threshold=f"at least {STRETCHED:g} times the other steps, and {NOTICEABLE_PCT:g} % of the loop",
@@ -142,8 +142,8 @@ def checkpoint_blocking(found: Analysis) -> Iterator[Finding]:
     )
 
 
-def _checkpoint_share(rank: RankOverlap) -> float:
-    return rank.checkpoint_in_loop_ns / rank.loop_ns
+def _checkpoint_share(rank: Mapping[str, int]) -> float:
+    return rank["checkpoint_in_loop_ns"] / rank["loop_ns"]
 
 
 def _written(found: Analysis) -> str:

@@ -238,7 +238,7 @@ def rank_imbalance(found: Analysis) -> Iterator[Finding]:
     """Ranks that move more bytes, or spend longer in I/O, than others."""
     ranks = _columns(found.patterns.ranks)
     moved = ranks["bytes_read"] + ranks["bytes_written"]
-    time_ns = np.array([rank.io_ns for rank in found.overlap.ranks], dtype=np.int64)
+    time_ns = found.overlap.ranks["io_ns"].to_numpy()
     if len(moved) < 2 or not moved.max():
         return
     share = {

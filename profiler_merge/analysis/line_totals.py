@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +10,7 @@ from dxt_replay.profiler_merge.analysis.loops import RankLoop, loops_on_line
 from dxt_replay.profiler_merge.analysis.rank_line import RankLine, rank_lines
 from dxt_replay.profiler_merge.analysis.spreading import add_at
 from dxt_replay.profiler_merge.analysis.step_times import LineOperations, StepTotals
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.measures.intervals import StreamingUnion
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.schema import WRITE
@@ -20,49 +19,10 @@ from dxt_replay.traces.store.reader import Capture
 _INSIDE = ("compute", "wait", "collective", "checkpoint", "evaluation", "pipeline")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOverlap:
-    """Times of one rank, int64 ns. The loop lasts from the first step's start to the last one's end, without
-    evaluations: no other number with `loop` holds what happened in these.
-
-    `io_ns`: union of its traced reads and writes; `io_hidden_ns` of it lies inside compute, `io_in_wait_ns` inside
-    input wait, `io_in_collective_ns` inside collectives, `io_in_checkpoint_ns` inside checkpoints, `io_in_loop_ns`
-    inside the loop.
-    `evaluations`: their number within the loop, `evaluation_ns` their time there, `io_in_evaluation_ns` the I/O inside.
-    `pipeline_ns`: I/O or work on input.
-    `loop_ns`, `compute_ns`, `input_wait_ns`, `collective_ns`, `checkpoint_ns`, and those with `_in_loop`: from the
-    spans, 0 where `profiled` is False.
-    `reconstructed_io_ns`: union of the reads and writes from counters, which no other number includes.
-    """
-
-    rank: int
-    profiled: bool
-    steps: int
-    loop_ns: int
-    compute_ns: int
-    input_wait_ns: int
-    collective_ns: int
-    checkpoint_ns: int
-    compute_in_loop_ns: int
-    input_wait_in_loop_ns: int
-    collective_in_loop_ns: int
-    checkpoint_in_loop_ns: int
-    evaluations: int
-    evaluation_ns: int
-    io_in_evaluation_ns: int
-    io_ns: int
-    io_hidden_ns: int
-    io_in_wait_ns: int
-    io_in_collective_ns: int
-    io_in_checkpoint_ns: int
-    io_in_loop_ns: int
-    pipeline_ns: int
-    reconstructed_io_ns: int
-
-    @property
-    def io_exposed_ns(self) -> int:
-        """I/O outside of compute."""
-        return self.io_ns - self.io_hidden_ns
+RANKS_SCHEMA = TABLES["overlap"].schema
+"""One row per rank. The loop lasts from the first step's start to the last one's end, without evaluations: no other
+number with `loop` holds what happened in these. `io_ns` is the union of the traced reads and writes, and so is
+`reconstructed_io_ns` of those from counters, which no other number includes."""
 
 
 class LineTotals:
@@ -115,8 +75,8 @@ class LineTotals:
         """`STEPS_SCHEMA` of the ranks."""
         return self._steps.table()
 
-    def totals(self) -> list[RankOverlap]:
-        """The sums of each rank."""
+    def totals(self) -> pa.Table:
+        """`RANKS_SCHEMA`, the sums of each rank."""
         line, loops, inside, io_ns = self._line, self._loops, self._inside, self._io_ns[True]
         spans = {
             "compute": loops.compute,
@@ -126,7 +86,7 @@ class LineTotals:
         }
         evaluated = loops.evaluation.covered_within(self._first, self._last)
         columns = {
-            "rank": line.ranks,
+            "rank": line.ranks.astype(np.int32),
             "profiled": self._profiled,
             "steps": self._steps_of,
             "loop_ns": self._last - self._first - evaluated,
@@ -137,6 +97,7 @@ class LineTotals:
             "io_in_evaluation_ns": inside["evaluation"],
             "io_ns": io_ns,
             "io_hidden_ns": inside["compute"],
+            "io_exposed_ns": io_ns - inside["compute"],
             "io_in_wait_ns": inside["wait"],
             "io_in_collective_ns": inside["collective"],
             "io_in_checkpoint_ns": inside["checkpoint"],
@@ -144,8 +105,7 @@ class LineTotals:
             "pipeline_ns": line.lengths(loops.pipeline) + io_ns - inside["pipeline"],
             "reconstructed_io_ns": self._io_ns[False],
         }
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return [RankOverlap(**dict(zip(columns, row, strict=True))) for row in rows]
+        return pa.table(columns, schema=RANKS_SCHEMA)
 
     def _evaluations(self) -> np.ndarray:
         """int64 (ranks,): evaluations that begin within the loop of each rank."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,45 +12,25 @@ from typing import Any
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.analyse import Analysis, analyse
-from dxt_replay.profiler_merge.analysis.breakdown import GroupTotals
 from dxt_replay.profiler_merge.analysis.contents import contents
 from dxt_replay.profiler_merge.analysis.durations import DurationRule, recorded_durations
 from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_table
 from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
+from dxt_replay.profiler_merge.analysis.tables import GROUPS, TABLES
 from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
-TIMELINE = "timeline"
 CONTENTS = ("tfrecords", "datasets")
-"""Views for which the recorded files are opened."""
-
-GROUPS_SCHEMA = pa.schema(
-    [
-        pa.field("group", pa.string()),
-        *(pa.field(name, pa.int64()) for name in ("reads", "writes", "bytes_read", "bytes_written", "io_ns")),
-    ]
-)
-"""One row per `GroupTotals`."""
+"""Tables for which the recorded files are opened."""
 
 STORAGE_LIMIT = "storage-limit"
 
-STORAGE_LIMIT_SCHEMA = pa.schema(
-    [
-        pa.field("quantity", pa.string()),
-        pa.field("multiple", pa.float64()),
-        pa.field("elapsed_ns", pa.int64()),
-        pa.field("above_fastest_pct", pa.float64()),
-        pa.field("utilisation_pct", pa.float64()),
-    ]
-)
-"""One row per point of the curves of `replay.causal.storage_limit`."""
-
 _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "findings": lambda found: findings_table(findings_of(found)),
-    "overlap": lambda found: found.overlap.ranks_table(),
+    "overlap": lambda found: found.overlap.ranks,
     "steps": lambda found: found.overlap.steps,
     "sizes": lambda found: found.sizes.powers(),
     "darshan-sizes": lambda found: found.sizes.darshan_bins(),
@@ -59,9 +39,6 @@ _FROM_ANALYSIS: dict[str, Callable[[Analysis], pa.Table | RankFiles]] = {
     "ranks": lambda found: found.patterns.ranks,
     "rank-files": lambda found: found.patterns.rank_files,
 }
-
-VIEWS = (*_FROM_ANALYSIS, STORAGE_LIMIT, TIMELINE, *CONTENTS)
-"""Names of the tables that can be asked for beside the totals and their groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,11 +90,11 @@ def views(
     bin_ns: int | None = None,
     bins: int = DEFAULT_BINS,
     locate: Callable[[str], Path] = Path,
-    storage_limit: Callable[[], pa.Table] = STORAGE_LIMIT_SCHEMA.empty_table,
+    storage_limit: Callable[[], pa.Table] = TABLES[STORAGE_LIMIT].schema.empty_table,
     saved_s: float | None = None,
     workers: Workers = ALONE,
 ) -> Views:
-    """The summary and the tables `names` (of VIEWS). Arguments as of `summarise`, `timeline` and `contents`.
+    """The summary and the tables `names` (of `tables.TABLES`). Arguments as of `summarise`, `timeline` and `contents`.
 
     `storage_limit`: makes the table of that name. `saved_s`: as of `Analysis`.
     Raises: CaptureError when the capture is damaged; UsageError for too many bins.
@@ -131,7 +108,7 @@ def views(
     tables = {}
     inside = contents(capture, locate=locate) if any(name in CONTENTS for name in names) else None
     for name in names:
-        if name == TIMELINE:
+        if name == "timeline":
             tables[name] = timeline(capture, bin_ns=bin_ns, bins=bins, workers=workers).table
         elif name == STORAGE_LIMIT:
             tables[name] = storage_limit()
@@ -143,15 +120,11 @@ def views(
 
 
 def summary_table(summary: Summary) -> pa.Table:
-    """The breakdown where one was asked for (`GROUPS_SCHEMA`), else every total as a row of name and value."""
+    """The breakdown where one was asked for (`tables.GROUPS`), else every total as a row of name and value."""
     if summary.groups is not None:
-        return groups_table(summary.groups)
+        rows = ({**dataclasses.asdict(group), "group": str(group.group)} for group in summary.groups)
+        return table_of(rows, GROUPS.schema)
     return flat_table(summary.as_json())
-
-
-def groups_table(groups: Iterable[GroupTotals]) -> pa.Table:
-    """`GROUPS_SCHEMA`."""
-    return table_of(({**dataclasses.asdict(group), "group": str(group.group)} for group in groups), GROUPS_SCHEMA)
 
 
 def _rows(name: str, table: pa.Table) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
-from dxt_replay.profiler_merge.analysis.line_totals import LineTotals, RankOverlap, lines_of
+from dxt_replay.profiler_merge.analysis.line_totals import RANKS_SCHEMA, LineTotals, lines_of
 from dxt_replay.profiler_merge.analysis.step_times import STEPS_SCHEMA
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.operation_rows import OperationRows
@@ -22,35 +22,18 @@ from dxt_replay.traces.schema import RECONSTRUCTED
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import ns_to_seconds
 
-RANKS_SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32()),
-        pa.field("profiled", pa.bool_()),
-        pa.field("steps", pa.int64()),
-        pa.field("evaluations", pa.int64()),
-        *(
-            pa.field(f"{name}_ns", pa.int64())
-            for name in (
-                "loop", "compute", "input_wait", "collective", "checkpoint", "compute_in_loop", "input_wait_in_loop",
-                "collective_in_loop", "checkpoint_in_loop", "evaluation", "io", "io_hidden", "io_exposed",
-                "io_in_evaluation", "io_in_wait", "io_in_collective", "io_in_checkpoint", "io_in_loop", "pipeline",
-                "reconstructed_io",
-            )
-        ),
-    ]
-)  # fmt: skip
-"""One row per rank: the fields of `RankOverlap`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Overlap:
-    """`ranks`: of all ranks looked at; `steps`: `STEPS_SCHEMA`, by rank and time; `run_time_s`: the job's.
+    """`ranks`: `RANKS_SCHEMA`, of all ranks looked at; `steps`: `STEPS_SCHEMA`, by rank and time.
+
+    `run_time_s`: of the job.
 
     Shares are in per cent of sums over ranks; those that need spans are over the profiled ranks, None without any.
     """
 
     run_time_s: float
-    ranks: tuple[RankOverlap, ...]
+    ranks: pa.Table
     steps: pa.Table
 
     @property
@@ -62,7 +45,7 @@ class Overlap:
     @property
     def pipeline_of_run_pct(self) -> float | None:
         """I/O and preprocessing in the job's run time, of the profiled ranks."""
-        total_s = self.run_time_s * sum(rank.profiled for rank in self.ranks)
+        total_s = self.run_time_s * sum(self.ranks["profiled"].to_pylist())
         return 100 * ns_to_seconds(self.total("pipeline_ns", profiled=True)) / total_s if total_s else None
 
     @property
@@ -97,8 +80,9 @@ class Overlap:
         return self._pct("collective_in_loop_ns", "loop_ns")
 
     def total(self, quantity: str, *, profiled: bool = False) -> int:
-        """Sum of a field of `RankOverlap` over the ranks, or over the profiled ones."""
-        return sum(getattr(rank, quantity) for rank in self.ranks if rank.profiled or not profiled)
+        """Sum of a column of `ranks`, or of its profiled ranks."""
+        ranks = self.ranks.filter(self.ranks["profiled"]) if profiled else self.ranks
+        return sum(ranks[quantity].to_pylist())
 
     def _pct(self, part: str, whole: str) -> float | None:
         of = self.total(whole, profiled=True)
@@ -111,12 +95,6 @@ class Overlap:
             "collective_pct", "checkpoint_pct",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
-
-    def ranks_table(self) -> pa.Table:
-        """`RANKS_SCHEMA`."""
-        return pa.Table.from_pylist(
-            [{name: getattr(rank, name) for name in RANKS_SCHEMA.names} for rank in self.ranks], schema=RANKS_SCHEMA
-        )
 
     def slowest(self, count: int = 10) -> pa.Table:
         """The steps that took longest above the median of their rank, slowest first; rows of `steps`."""
@@ -144,7 +122,7 @@ class OverlapCollector(Collector):
         self._layers = layers
         self._run_time_s = capture.info.job.run_time_s
         self._lines: list[LineTotals] | None = None
-        self._ranks: dict[int, RankOverlap] = {}
+        self._ranks: list[pa.Table] = []
         self._steps: list[pa.Table] = []
 
     def add(self, rows: OperationRows) -> None:
@@ -172,7 +150,7 @@ class OverlapCollector(Collector):
         if self._lines is None and not self._ranks:
             self._lines = lines_of(self._capture)
         for line in self._lines or ():
-            self._ranks.update((rank.rank, rank) for rank in line.totals())
+            self._ranks.append(line.totals())
             self._steps.append(line.steps())
         self._lines = []
 
@@ -181,7 +159,7 @@ class OverlapCollector(Collector):
         if self._lines:
             self._finish()
         later._finish()
-        self._ranks |= later._ranks
+        self._ranks += later._ranks
         self._steps += later._steps
 
     def __getstate__(self) -> dict[str, Any]:
@@ -193,6 +171,6 @@ class OverlapCollector(Collector):
         self._finish()
         return Overlap(
             run_time_s=self._run_time_s,
-            ranks=tuple(self._ranks.values()),
+            ranks=pa.concat_tables([RANKS_SCHEMA.empty_table(), *self._ranks]).combine_chunks(),
             steps=pa.concat_tables([STEPS_SCHEMA.empty_table(), *self._steps]),
         )

@@ -132,10 +132,10 @@ def quiet_until_ns(course: Timeline, analysis: Analysis) -> int:
 
 def shown_ranks(analysis: Analysis, most: int = MOST_SHOWN_RANKS) -> tuple[int, ...]:
     """Ranks whose lanes are shown: all of them, or the half with the most I/O and the rest evenly spread."""
-    ranks = np.array([rank.rank for rank in analysis.overlap.ranks], dtype=np.int64)
+    ranks = analysis.overlap.ranks["rank"].to_numpy().astype(np.int64)
     if len(ranks) <= most:
         return tuple(ranks.tolist())
-    io_ns = np.array([rank.io_ns for rank in analysis.overlap.ranks])
+    io_ns = analysis.overlap.ranks["io_ns"].to_numpy()
     busiest = ranks[np.argsort(-io_ns, kind="stable")[: most // 2]]
     others = np.setdiff1d(ranks, busiest)
     spread = others[np.linspace(0, len(others) - 1, most - len(busiest)).astype(np.int64)]

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, collect
 from dxt_replay.profiler_merge.analysis.rank_files import (
-    COUNTS,
-    SUMMED,
     FileCounts,
     FileTexts,
     RankAccesses,
@@ -19,40 +17,16 @@ from dxt_replay.profiler_merge.analysis.rank_files import (
     pattern_names,
 )
 from dxt_replay.profiler_merge.analysis.reread import UniqueBytes
+from dxt_replay.profiler_merge.analysis.tables import SUMMED, TABLES
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.sums import Sums
 
-FILES_SCHEMA = pa.schema(
-    [
-        pa.field("file_id", pa.int32()),
-        pa.field("path", pa.string()),
-        pa.field("format", pa.string()),
-        pa.field("size_bytes", pa.int64()),
-        pa.field("ranks", pa.int64()),
-        *(pa.field(name, pa.int64()) for name in COUNTS),
-        pa.field("unique_bytes_read", pa.int64()),
-        pa.field("reread_bytes", pa.int64()),
-        pa.field("read_by_several_bytes", pa.int64()),
-        pa.field("pattern", pa.string()),
-    ]
-)
-"""One row per file that was accessed; counts are over the ranks. `ranks`: that read or wrote it. `reread_bytes`: read
-again by a rank that had read them; `read_by_several_bytes`: read by another rank too (first reads of the ranks, less
-`unique_bytes_read`, which is over all ranks)."""
+FILES_SCHEMA = TABLES["files"].schema
+"""`read_by_several_bytes`: first reads of the ranks, less `unique_bytes_read`, which is over all ranks."""
 
-RANKS_SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32()),
-        pa.field("files", pa.int64()),
-        pa.field("shared_files", pa.int64()),
-        *(pa.field(name, pa.int64()) for name in COUNTS),
-        pa.field("unique_bytes_read", pa.int64()),
-        pa.field("reread_bytes", pa.int64()),
-    ]
-)
-"""One row per rank looked at. `files`: that it read or wrote; `shared_files`: those that another rank did too."""
+RANKS_SCHEMA = TABLES["ranks"].schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,40 +13,15 @@ from dxt_replay.profiler_merge.analysis.access_order import AccessOrder
 from dxt_replay.profiler_merge.analysis.collect import at_one_layer
 from dxt_replay.profiler_merge.analysis.reread import ByteLine, UniqueBytes
 from dxt_replay.profiler_merge.analysis.spreading import add_at
+from dxt_replay.profiler_merge.analysis.tables import COUNTS, TABLES
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.operation_rows import OperationRows, operation_rows
 from dxt_replay.traces.schema import FORMATS, RECONSTRUCTED, WRITE, codes
 from dxt_replay.traces.store.reader import Capture
 
-COUNTS = (
-    "reads", "writes", "bytes_read", "bytes_written", "io_ns", "sequential", "consecutive", "strided", "restarts",
-    "random", "small_reads", "small_writes", "other_operations", "metadata_ns", "reconstructed_operations",
-    "reconstructed_metadata_ns", "reconstructed_bytes",
-)  # fmt: skip
-"""What is counted per rank and file. `io_ns`: sum of the durations of traced reads and writes; `sequential` and
-`consecutive`: Darshan's definitions, without its reset at an open; `strided`, `restarts` and `random` are explained in
-`access_order`. `small_reads`, `small_writes`: that moved less than a stripe of the file (`block_sizes`), and less than
-the file. `metadata_ns`: sum of the durations of traced opens, closes, stats, syncs and seeks
-(`other_operations`). `reconstructed_*`: of rows from counters, which are in nothing else."""
-
-SUMMED = (*COUNTS, "unique_bytes_read", "reread_bytes")
-"""Quantities of a rank and file that add up over files; over ranks all but `unique_bytes_read`, whose sum counts bytes
-once per rank."""
-
-RANK_FILES_SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32()),
-        pa.field("file_id", pa.int32()),
-        pa.field("path", pa.string()),
-        pa.field("format", pa.string()),
-        *(pa.field(name, pa.int64()) for name in SUMMED),
-        pa.field("pattern", pa.string()),
-    ]
-)
-"""One row per rank and file that it accessed. `unique_bytes_read`: bytes of the file that were read at least once,
-`reread_bytes`: bytes read beyond that. `pattern`: what most of the accesses are: consecutive, strided, sequential (
-forward with gaps), random; null below 2 accesses."""
+RANK_FILES_SCHEMA = TABLES["rank-files"].schema
+"""`unique_bytes_read`: bytes of the file that were read at least once, `reread_bytes`: bytes read beyond that."""
 
 USUAL_STRIPE_BYTES = 1 << 20
 """Lustre's default stripe (lfs-setstripe), and the size below which Drishti calls a request small."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.collect import Collector, collect
 from dxt_replay.profiler_merge.analysis.table_formats import table_of
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.measures.distribution import Distribution, DistributionCollector
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.part import INTERFACES
@@ -25,32 +26,11 @@ DARSHAN_BINS = ("0_100", "100_1K", "1K_10K", "10K_100K", "100K_1M", "1M_4M", "4M
 TOP_SIZES = 20
 POWERS = 64
 
-BINS_SCHEMA = pa.schema(
-    [
-        pa.field("interface", pa.string()),
-        pa.field("op", pa.string()),
-        pa.field("origin", pa.string()),
-        pa.field("bin", pa.string()),
-        pa.field("least_bytes", pa.int64()),
-        pa.field("most_bytes", pa.int64()),
-        pa.field("operations", pa.int64()),
-        pa.field("bytes", pa.int64()),
-    ]
-)
+BINS_SCHEMA = TABLES["sizes"].schema
 """One row per bin that is not empty; sizes from least_bytes to most_bytes, both included, null without an end."""
 
-EXACT_SCHEMA = pa.schema(
-    [
-        pa.field("interface", pa.string()),
-        pa.field("op", pa.string()),
-        pa.field("origin", pa.string()),
-        pa.field("size_bytes", pa.int64()),
-        pa.field("operations", pa.int64()),
-        pa.field("bytes", pa.int64()),
-        pa.field("share", pa.float64()),
-    ]
-)
-"""The most frequent sizes, most frequent first; the row with a null size is all the others. `share`: of operations."""
+EXACT_SCHEMA = TABLES["exact-sizes"].schema
+"""The most frequent sizes, most frequent first; the row with a null size is all the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

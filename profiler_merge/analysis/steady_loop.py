@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dxt_replay.profiler_merge.analysis.overlap import Overlap, RankOverlap
+from dxt_replay.profiler_merge.analysis.overlap import Overlap
 from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
 from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.replay_record import replay_record
@@ -48,19 +49,20 @@ class SteadyLoop:
 
 def steady_loop(overlap: Overlap, in_flight_s: float) -> SteadyLoop | None:
     """The steady loop of `overlap`; None without steps. `in_flight_s`: how long any rank had traced I/O in flight."""
-    ranks = [rank for rank in overlap.ranks if rank.loop_ns]
-    if not ranks or not overlap.steps.num_rows:
+    ranks = overlap.ranks.filter(pc.not_equal(overlap.ranks["loop_ns"], 0))
+    if not ranks.num_rows or not overlap.steps.num_rows:
         return None
     first, warm_up_ns = _warm_up(overlap.steps)
     skipped = {int(overlap.steps["rank"][place].as_py()): place for place in first}
-    loop_ns = sum(rank.loop_ns - _of_step(overlap.steps, skipped, rank.rank, "duration_ns") for rank in ranks)
-    if not loop_ns:
-        return None
+    numbers = ranks["rank"].to_pylist()
 
     def total(quantity: str, column: str) -> int:
-        whole = sum(getattr(rank, quantity) for rank in ranks)
-        return whole - sum(_of_step(overlap.steps, skipped, rank.rank, column) for rank in ranks)
+        whole = sum(ranks[quantity].to_pylist())
+        return whole - sum(_of_step(overlap.steps, skipped, rank, column) for rank in numbers)
 
+    loop_ns = total("loop_ns", "duration_ns")
+    if not loop_ns:
+        return None
     wait_ns = total("input_wait_in_loop_ns", "input_wait_ns")
     kept = overlap.steps.filter(pa.array(_kept(overlap.steps.num_rows, first)))
     in_wait_ns, exposed_ns = (int(kept[name].to_numpy().sum()) for name in ("io_in_wait_ns", "io_exposed_ns"))
@@ -68,7 +70,7 @@ def steady_loop(overlap: Overlap, in_flight_s: float) -> SteadyLoop | None:
     loop_s = loop_ns / len(ranks) / NS_PER_S
     gain_s = min(_blocked_ns(kept, wait_ns) / NS_PER_S, _io_s(ranks, io_ns, in_flight_s), loop_s)
     return SteadyLoop(
-        steps=max(rank.steps for rank in ranks) - (1 if skipped else 0),
+        steps=max(ranks["steps"].to_pylist()) - (1 if skipped else 0),
         loop_s=loop_s,
         warm_up_s=warm_up_ns / len(ranks) / NS_PER_S,
         input_wait_s=wait_ns / len(ranks) / NS_PER_S,
@@ -79,8 +81,8 @@ def steady_loop(overlap: Overlap, in_flight_s: float) -> SteadyLoop | None:
         io_exposed_pct=100 * exposed_ns / loop_ns,
         storage_gain_s=gain_s,
         storage_gain_pct=100 * gain_s / loop_s,
-        evaluations=max(rank.evaluations for rank in ranks),
-        evaluation_s=sum(rank.evaluation_ns for rank in ranks) / len(ranks) / NS_PER_S,
+        evaluations=max(ranks["evaluations"].to_pylist()),
+        evaluation_s=sum(ranks["evaluation_ns"].to_pylist()) / len(ranks) / NS_PER_S,
     )
 
 
@@ -136,7 +138,7 @@ _WAITED = (
 )  # fmt: skip
 
 
-def _io_s(ranks: list[RankOverlap], io_ns: int, in_flight_s: float) -> float:
+def _io_s(ranks: pa.Table, io_ns: int, in_flight_s: float) -> float:
     """Time in which the loop of any rank can have had I/O in flight: a chain of waits holds at most this much I/O."""
     traced_s = min(io_ns / NS_PER_S, in_flight_s)
-    return traced_s + sum(rank.reconstructed_io_ns for rank in ranks) / NS_PER_S
+    return traced_s + sum(ranks["reconstructed_io_ns"].to_pylist()) / NS_PER_S

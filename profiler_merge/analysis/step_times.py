@@ -9,32 +9,14 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.analysis.loops import RankLoop
 from dxt_replay.profiler_merge.analysis.rank_line import RankLine
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.stable_order import runs
 from dxt_replay.traces.steps import step_row_at
 
-STEPS_SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32()),
-        pa.field("step", pa.int32()),
-        *(
-            pa.field(f"{name}_ns", pa.int64())
-            for name in (
-                "start", "duration", "evaluation", "compute", "input_wait", "collective", "checkpoint", "rest", "io",
-                "io_hidden", "io_exposed", "io_in_wait", "gap", "gap_checkpoint",
-            )
-        ),
-        *(pa.field(name, pa.int64()) for name in ("operations", "bytes_read", "bytes_written", "excess_ns")),
-        pa.field("why", pa.string()),
-        pa.field("why_excess_ns", pa.int64()),
-    ]
-)  # fmt: skip
-"""One row per step. compute + input_wait + collective + checkpoint + rest == duration. `evaluation`: time in the step
-that is in no other number of it, not in the duration either. `io`: union of the reads and writes within the step, of
-which `io_hidden` inside compute and `io_in_wait` inside input wait. `gap`: from the step's end to the start of the next
-(0 for the last), without evaluations, of which `gap_checkpoint` was saving. Operations and bytes are of the operations
-that start in the step, evaluations included. `excess_ns`: duration above the median of the rank's steps. `why`: the
-part of `CAUSES` that is furthest above its own median, by `why_excess_ns`; null where none is above."""
+STEPS_SCHEMA = TABLES["steps"].schema
+"""One row per step. compute + input_wait + collective + checkpoint + rest == duration. Operations and bytes are of the
+operations that start in the step, evaluations included. `why`: one of CAUSES."""
 
 CAUSES = ("compute", "exposed I/O", "input wait", "checkpoint", "collective", "rest")
 """Causes of a slow step, which add up to its duration: exposed I/O is that within input wait and within what has

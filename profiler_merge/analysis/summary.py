@@ -196,7 +196,7 @@ def summarise(
 ) -> Summary:
     """Summary of a capture or of a part of one.
 
-    `by`: one of `breakdown.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` gets
+    `by`: one of `tables.GROUPINGS`; `durations`: what sums and bandwidths are computed from; `on_rows` gets
     numbers of rows as they are done. Raises: CaptureError when the capture is damaged.
     """
     kinds = set(pc.unique(capture.spans["kind"]).to_pylist())

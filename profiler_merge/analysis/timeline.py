@@ -14,6 +14,7 @@ from dxt_replay.profiler_merge.analysis.collect import Collector, at_one_layer, 
 from dxt_replay.profiler_merge.analysis.concurrency import PeaksPerBin, in_time_order
 from dxt_replay.profiler_merge.analysis.phases import phases
 from dxt_replay.profiler_merge.analysis.spreading import Pieces, add_at, pieces, shares
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.intervals import Intervals, StreamingUnion
@@ -37,29 +38,9 @@ _COUNTS = (
     "reads", "writes", "bytes_read", "bytes_written", "other_operations", "reconstructed", "in_flight_ns", "busy_ns",
 )  # fmt: skip
 
-SCHEMA = pa.schema(
-    [
-        pa.field("rank", pa.int32()),
-        pa.field("start_ns", pa.int64()),
-        pa.field("reads", pa.int64()),
-        pa.field("writes", pa.int64()),
-        pa.field("bytes_read", pa.int64()),
-        pa.field("bytes_written", pa.int64()),
-        pa.field("read_mib_s", pa.float64()),
-        pa.field("write_mib_s", pa.float64()),
-        pa.field("in_flight_mean", pa.float64()),
-        pa.field("in_flight_max", pa.int64()),
-        pa.field("io_busy_share", pa.float64()),
-        pa.field("compute_busy_share", pa.float64()),
-        pa.field("other_operations", pa.int64()),
-        pa.field("reconstructed", pa.int64()),
-    ]
-)
+SCHEMA = TABLES["timeline"].schema
 """One row per rank and bin. An operation counts in the bin in which it starts; its bytes are spread over the bins that
-it covers. `in_flight_mean`: weighted with time; `io_busy_share`: of the bin's time with at least one read or write in
-flight, the mean over the ranks where the row is over all of them; `compute_busy_share`: likewise over the profiled
-ranks, null without any. `other_operations`: traced open, close, stat, sync, seek. `reconstructed`: rows from counters,
-which are in no other column."""
+it covers. `in_flight_mean` is weighted with time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

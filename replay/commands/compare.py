@@ -110,9 +110,10 @@ def command(
     if as_json:
         print_json(comparison.as_json())
     else:
-        from dxt_replay.replay.show.terminal import print_comparison
+        from dxt_replay.replay.show.comparison_sections import comparison_sections
+        from dxt_replay.replay.show.terminal import print_sections
 
-        print_comparison(comparison.as_json(), details=details)
+        print_sections(comparison_sections(comparison.as_json(), details=details))
     if not comparison.passed:
         raise SystemExit(1)
 

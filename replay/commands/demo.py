@@ -70,7 +70,8 @@ def command(
     is overwritten. Exits 1 when a comparison fails.
     """
     from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.show.terminal import print_comparison
+    from dxt_replay.replay.show.comparison_sections import comparison_sections
+    from dxt_replay.replay.show.terminal import print_sections
     from dxt_replay.traces.errors import UsageError
     from dxt_replay.traces.samples import NAMES
 
@@ -88,7 +89,7 @@ def command(
         for name in names or NAMES:
             comparisons[name] = _replay_sample(name, kept, folder / "twin", cold=not warm, say=say)
             if not as_json:
-                print_comparison(comparisons[name].as_json())
+                print_sections(comparison_sections(comparisons[name].as_json(), details=False))
             pages[name] = _draw(name, kept)
             say(f"\nReport page, for a browser: {pages[name]}")
         say(f"\nThe captures and pages are in {kept}.")

@@ -77,7 +77,8 @@ def command(
     from dxt_replay.replay.commands.next_command import print_next
     from dxt_replay.replay.commands.progress import count_progress
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.terminal import print_generated
+    from dxt_replay.replay.show.generate_sections import generate_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     if listed:
         _print_list(as_json)
@@ -104,7 +105,7 @@ def command(
     if as_json:
         print_json(result.as_json())
     else:
-        print_generated(result.as_json())
+        print_sections(generate_sections(result.as_json()))
         print_next("stage", output, "--target", "twin")
 
 
@@ -124,10 +125,11 @@ def _print_list(as_json: bool) -> None:
 
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.show.terminal import print_workloads
+    from dxt_replay.replay.show.generate_sections import listing_section
+    from dxt_replay.replay.show.terminal import print_sections
 
     workloads = [asdict(each) for each in dxt_replay.workloads()]
     if as_json:
         print_json({"workloads": workloads})
     else:
-        print_workloads(workloads)
+        print_sections([listing_section(workloads)])

@@ -109,7 +109,8 @@ def command(
     from dxt_replay.replay.commands.next_command import print_next
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.terminal import print_merge
+    from dxt_replay.replay.show.merge_sections import merge_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     if each:
         _refuse_with_each()
@@ -145,7 +146,7 @@ def command(
     if as_json:
         print_json(result.as_json())
     else:
-        print_merge(result.as_json())
+        print_sections(merge_sections(result.as_json()))
         print_next("summary", output)
     return 0
 

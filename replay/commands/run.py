@@ -91,16 +91,17 @@ def _print(result: RunResult | Repeats, source: Path, *, as_json: bool) -> None:
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.next_command import print_next
-    from dxt_replay.replay.show.terminal import print_repeats, print_run
+    from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
+    from dxt_replay.replay.show.terminal import print_sections
 
     if as_json:
         print_json(result.as_json())
         return
     if isinstance(result, dxt_replay.Repeats):
-        print_repeats(result.as_json())
+        print_sections(repeat_sections(result.as_json()))
         replay = result.runs[0].capture
     else:
-        print_run(result.as_json())
+        print_sections(run_sections(result.as_json()))
         replay = result.capture
     if result.succeeded:
         print_next("compare", source, replay)

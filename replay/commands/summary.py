@@ -26,22 +26,6 @@ if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
 
 GROUPINGS = ("rank", "file", "format", "step", "size")
-VIEWS = {
-    "findings": "what stands out, with evidence, what is at stake, and a remedy",
-    "overlap": "compute, input wait and I/O of each rank, and how much I/O compute hides",
-    "steps": "the slowest training steps, and what they are slow by",
-    "sizes": "how large requests are, in powers of two",
-    "darshan-sizes": "how large requests are, in Darshan's ten classes",
-    "exact-sizes": "the most frequent request sizes",
-    "files": "files by the I/O time that they cost",
-    "ranks": "files, bytes, I/O and metadata time of each rank",
-    "rank-files": "what each rank does to each file",
-    "storage-limit": "how long the training takes on faster and slower storage",
-    "timeline": "operations, bandwidth, I/O and compute over time",
-    "tfrecords": "records of the TFRecord files, which are opened",
-    "datasets": "datasets and chunks of the HDF5 files, which are opened",
-}
-"""Name -> one line for the help; the names are those of `analysis.named_tables`."""
 TERMINAL_BINS = 40
 
 
@@ -49,9 +33,23 @@ class _Command(click.Command):
     """A command whose help lists the tables."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from dxt_replay.profiler_merge.analysis.tables import TABLES
+
         with formatter.section("Tables (--show)"):
-            formatter.write_dl(list(VIEWS.items()))
+            formatter.write_dl([(name, table.about) for name, table in TABLES.items()])
         super().format_options(ctx, formatter)
+
+
+class _TableName(click.ParamType):
+    """One of `analysis.tables.TABLES`, which are imported when a name is given."""
+
+    name = "table"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name. Raises: click.BadParameter for another one."""
+        from dxt_replay.profiler_merge.analysis.tables import TABLES
+
+        return click.Choice(tuple(TABLES)).convert(value, param, ctx)
 
 
 @click.command(cls=_Command)
@@ -60,7 +58,7 @@ class _Command(click.Command):
 @click.option(
     "--show",
     multiple=True,
-    type=click.Choice(tuple(VIEWS)),
+    type=_TableName(),
     metavar="TABLE",
     help="Print this table instead of the totals (the tables are listed above); repeatable.",
 )

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from dxt_replay.profiler_merge.analysis.tables import GROUPINGS
+from dxt_replay.profiler_merge.analysis.tables import TABLES as ANALYSES
 from dxt_replay.replay.interface.captures import CaptureOrPath, held, opened, part
 from dxt_replay.replay.interface.merging import PathMaps, path_maps
 from dxt_replay.traces.errors import UsageError
@@ -22,20 +24,14 @@ if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.timeline import Timeline
     from dxt_replay.replay.causal.storage_limit import NoStorageLimitError, StorageLimit
 
-ANALYSES = (
-    "findings", "overlap", "steps", "sizes", "darshan-sizes", "exact-sizes", "files", "ranks", "rank-files",
-    "storage-limit", "timeline", "tfrecords", "datasets",
-)  # fmt: skip
-"""Tables that the analysis makes; the last two open the recorded files."""
-
-GROUPS = ("by-rank", "by-file", "by-format", "by-step", "by-size")
+GROUPS = tuple(f"by-{name}" for name in GROUPINGS)
 """Tables of totals per group."""
 
 STORED = ("operations", "spans")
 """Tables as the capture stores them, read whole: take a `part` of a large capture first."""
 
 TABLES = (*ANALYSES, *GROUPS, *STORED)
-"""Names that `table` takes."""
+"""Names that `table` takes; "tfrecords" and "datasets" open the recorded files."""
 
 
 def summary(capture: CaptureOrPath, *, executor: Work = None) -> Summary:
@@ -174,11 +170,11 @@ def saved_s(limit: StorageLimit | NoStorageLimitError | None) -> float | None:
 
 def limit_table(limit: StorageLimit | NoStorageLimitError | None) -> pa.Table:
     """The curves as rows of the table storage-limit; none where they are not known."""
-    from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT_SCHEMA
+    from dxt_replay.profiler_merge.analysis.named_tables import STORAGE_LIMIT
     from dxt_replay.profiler_merge.analysis.table_formats import table_of
 
     points = getattr(limit, "points", ())
-    return table_of(map(dataclasses.asdict, points), STORAGE_LIMIT_SCHEMA)
+    return table_of(map(dataclasses.asdict, points), ANALYSES[STORAGE_LIMIT].schema)
 
 
 def _stored_table(capture: Capture, name: str) -> pa.Table:

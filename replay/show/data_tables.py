@@ -1,41 +1,28 @@
-"""The tables of data that both the terminal and the HTML page show: their columns, each described once. Pure."""
+"""The tables of data that both the terminal and the HTML page show: which of their columns. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from operator import itemgetter
 from typing import Any
 
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS, head_of, unit_of
+from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import BAR, MAX_GROUPS, Column, Kind, Section, bar
 from dxt_replay.traces.units import format_bytes, format_count, format_duration
 
 Row = Mapping[str, Any]
 
 
-class Unit(Enum):
-    """What the values of a column are, which decides how they are written."""
-
-    COUNT = "count"
-    BYTES = "bytes"
-    NANOSECONDS = "ns"
-    PERCENT = "%"
-    NUMBER = "number"
-    TEXT = "text"
-    PATH = "path"
-
-
-_TEXTS: Mapping[Unit, Callable[[Any], str]] = {
-    Unit.COUNT: format_count,
-    Unit.BYTES: format_bytes,
-    Unit.NANOSECONDS: format_duration,
-    Unit.PERCENT: lambda value: f"{value:.1f} %",
-    Unit.NUMBER: str,
-    Unit.TEXT: str,
-    Unit.PATH: str,
+_LOOKS: Mapping[str, tuple[Callable[[Any], str], Kind]] = {
+    "int64": (format_count, Kind.NUMBER),
+    "number": (str, Kind.NUMBER),
+    "bytes": (format_bytes, Kind.NUMBER),
+    "ns": (format_duration, Kind.NUMBER),
+    "string": (str, Kind.TEXT),
 }
-
-_KINDS = {Unit.TEXT: Kind.TEXT, Unit.PATH: Kind.PATH}
+"""Unit of a column, or its type where it has none -> how its values are written and laid out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,30 +30,20 @@ class DataColumn:
     """One column of a table of data.
 
     `value`: the value in a row, by which the page sorts; None where it is not known.
+    `text`: what is written of a known value.
     `total`: whether the values of different rows add up.
     `terminal`, `page`: where the column is shown; `spare`: left out where a terminal is too narrow.
     """
 
     head: str
     value: Callable[[Row], Any]
-    unit: Unit
+    text: Callable[[Any], str]
+    kind: Kind = Kind.NUMBER
     total: bool = False
     terminal: bool = True
     page: bool = True
     spare: bool = False
 
-    def text(self, value: Any) -> str:
-        """A value with its unit; `-` for None."""
-        return "-" if value is None else _TEXTS[self.unit](value)
-
-    @property
-    def kind(self) -> Kind:
-        """How the column is laid out."""
-        return _KINDS.get(self.unit, Kind.NUMBER)
-
-
-REBUILT = "from counters"
-"""Head of the columns of what was rebuilt from counters."""
 
 REBUILT_NOTE = "From counters: rebuilt, not traced. Their times and order are estimates, in no other column."
 
@@ -94,7 +71,7 @@ def data_section(
     most = max((cost(row) for row in shown), default=0.0) if cost is not None else 0.0
 
     def cells(row: Row) -> tuple[str, ...]:
-        texts = tuple(column.text(column.value(row)) for column in used)
+        texts = tuple(or_dash(column.value(row), column.text) for column in used)
         return (*texts, bar(cost(row) / most, 10)) if cost is not None and most else texts
 
     return Section(
@@ -106,7 +83,7 @@ def data_section(
         rows=tuple(cells(row) for row in shown),
         notes=(
             *left_out((len(rows) if rows_in_all is None else rows_in_all) - len(shown)),
-            *([REBUILT_NOTE] if any(column.head == REBUILT for column in used) else []),
+            *([REBUILT_NOTE] if any(column.head == head_of("reconstructed_bytes") for column in used) else []),
         ),
     )
 
@@ -116,24 +93,14 @@ def left_out(rows: int) -> tuple[str, ...]:
     return (f"and {format_count(rows)} more: --csv and --json have all",) if rows > 0 else ()
 
 
-def _count(head: str, name: str, *, terminal: bool = True) -> DataColumn:
-    return DataColumn(head=head, value=lambda row: row[name], unit=Unit.COUNT, total=True, terminal=terminal)
-
-
-def _bytes(head: str, name: str, *, terminal: bool = True) -> DataColumn:
-    return DataColumn(head=head, value=lambda row: row[name], unit=Unit.BYTES, total=True, terminal=terminal)
-
-
-def _time(head: str, name: str, *, total: bool = True, terminal: bool = True) -> DataColumn:
-    return DataColumn(head=head, value=lambda row: row[name], unit=Unit.NANOSECONDS, total=total, terminal=terminal)
-
-
-def _number(head: str, name: str) -> DataColumn:
-    return DataColumn(head=head, value=lambda row: row[name], unit=Unit.NUMBER)
-
-
-def _text(head: str, name: str, unit: Unit = Unit.TEXT, *, terminal: bool = True, spare: bool = False) -> DataColumn:
-    return DataColumn(head=head, value=lambda row: row[name], unit=unit, terminal=terminal, spare=spare)
+def _column(name: str, head: str = "", **shown: bool) -> DataColumn:
+    """A column of `analysis.tables`. `head`: where it has another one here; `shown`: as of `DataColumn`."""
+    unit = "number" if name in ("rank", "step") else unit_of(name) or COLUMNS[name].type
+    text, kind = _LOOKS[unit]
+    if name in ("path", "dataset"):
+        kind = Kind.PATH
+    shown = {"total": unit in ("int64", "bytes", "ns"), **shown}
+    return DataColumn(head=head or head_of(name), value=itemgetter(name), text=text, kind=kind, **shown)
 
 
 def _share(head: str, part: str, *whole: str, terminal: bool = True, page: bool = True) -> DataColumn:
@@ -141,112 +108,84 @@ def _share(head: str, part: str, *whole: str, terminal: bool = True, page: bool 
         of = sum(row[name] for name in whole)
         return 100 * row[part] / of if of else None
 
-    return DataColumn(head=head, value=share, unit=Unit.PERCENT, terminal=terminal, page=page, spare=True)
+    return DataColumn(
+        head=head, value=share, text=lambda value: f"{value:.1f} %", terminal=terminal, page=page, spare=True
+    )
 
 
 FILES = (
-    _text("file", "path", Unit.PATH),
-    _text("format", "format", terminal=False),
-    _bytes("size", "size_bytes", terminal=False),
-    DataColumn(head="ranks", value=lambda row: row["ranks"], unit=Unit.COUNT),
-    _count("reads", "reads"),
-    _bytes("read", "bytes_read"),
-    _count("writes", "writes"),
-    _bytes("written", "bytes_written"),
-    _time("I/O time, sum", "io_ns"),
-    _text("pattern", "pattern", spare=True),
+    _column("path"),
+    _column("format", terminal=False),
+    _column("size_bytes", terminal=False),
+    _column("ranks", total=False),
+    *map(_column, ("reads", "bytes_read", "writes", "bytes_written")),
+    _column("io_ns", "I/O time, sum"),
+    _column("pattern", spare=True),
     _share("random", "random", "reads", "writes"),
     _share("small reads", "small_reads", "reads", terminal=False),
     _share("read again", "reread_bytes", "bytes_read", page=False),
-    _bytes("read again", "reread_bytes", terminal=False),
-    _bytes("read by several ranks", "read_by_several_bytes", terminal=False),
-    _bytes(REBUILT, "reconstructed_bytes"),
+    _column("reread_bytes", terminal=False),
+    _column("read_by_several_bytes", terminal=False),
+    _column("reconstructed_bytes"),
 )
-"""Columns of `patterns.FILES_SCHEMA`. The numbers of ranks do not add up: files share ranks."""
+"""Of the table files. The numbers of ranks do not add up: files share ranks."""
 
 RANK_FILES = tuple(
-    _number("rank", "rank") if column.head == "ranks" else column
+    _column("rank") if column.head == "ranks" else column
     for column in FILES
     if column.head not in ("size", "read by several ranks")
 )
-"""Columns of `rank_files.RANK_FILES_SCHEMA`."""
+"""Of the table rank-files."""
 
 RANKS = (
-    _number("rank", "rank"),
-    _count("files", "files"),
-    _count("shared files", "shared_files"),
-    _count("reads", "reads"),
-    _bytes("read", "bytes_read"),
-    _count("writes", "writes"),
-    _bytes("written", "bytes_written"),
-    _time("I/O, union", "union_ns", terminal=False),
-    _time("I/O, sum", "io_ns"),
-    _time("in compute", "io_hidden_ns", terminal=False),
-    _time("compute", "compute_ns", terminal=False),
-    _time("input wait", "input_wait_ns", terminal=False),
-    _time("metadata", "metadata_ns"),
-    _bytes("read again", "reread_bytes", terminal=False),
-    _bytes(REBUILT, "reconstructed_bytes"),
+    *map(_column, ("rank", "files", "shared_files", "reads", "bytes_read", "writes", "bytes_written")),
+    DataColumn(head="I/O, union", value=itemgetter("union_ns"), text=format_duration, total=True, terminal=False),
+    _column("io_ns", "I/O, sum"),
+    _column("io_hidden_ns", "in compute", terminal=False),
+    _column("compute_ns", terminal=False),
+    _column("input_wait_ns", terminal=False),
+    _column("metadata_ns"),
+    _column("reread_bytes", terminal=False),
+    _column("reconstructed_bytes"),
 )
-"""Columns of `patterns.RANKS_SCHEMA`; on the page with those of `overlap.RANKS_SCHEMA`, whose `io_ns` is `union_ns`."""
+"""Of the table ranks; on the page with columns of the table overlap, whose `io_ns` is `union_ns`."""
 
-OVERLAP = (
-    _number("rank", "rank"),
-    _time("loop", "loop_ns"),
-    _time("compute", "compute_ns"),
-    _time("input wait", "input_wait_ns"),
-    _time("collective", "collective_ns"),
-    _time("checkpoint", "checkpoint_ns"),
-    _time("evaluation", "evaluation_ns"),
-    _time("I/O", "io_ns"),
-    _time("inside compute", "io_hidden_ns"),
-    _time("outside", "io_exposed_ns"),
-)
-"""Columns of `overlap.RANKS_SCHEMA`."""
+OVERLAP = tuple(
+    _column(name)
+    for name in (
+        "rank", "loop_ns", "compute_ns", "input_wait_ns", "collective_ns", "checkpoint_ns", "evaluation_ns", "io_ns",
+        "io_hidden_ns", "io_exposed_ns",
+    )
+)  # fmt: skip
+"""Of the table overlap."""
 
 STEPS = (
-    _number("step", "step"),
-    _number("rank", "rank"),
-    _time("began at", "start_ns", total=False),
-    _time("duration", "duration_ns", total=False),
-    _time("above the median", "excess_ns", total=False),
-    _text("most of that in", "why"),
-    _time("how much", "why_excess_ns", total=False),
-    _time("compute", "compute_ns", total=False, terminal=False),
-    _time("input wait", "input_wait_ns", total=False, terminal=False),
-    _time("I/O", "io_ns", total=False, terminal=False),
-    _time("collective", "collective_ns", total=False, terminal=False),
-    _time("checkpoint", "checkpoint_ns", total=False, terminal=False),
-    _time("evaluation", "evaluation_ns", total=False, terminal=False),
-    _count("operations", "operations", terminal=False),
-)
-"""Columns of `step_times.STEPS_SCHEMA`."""
+    *map(_column, ("step", "rank", "start_ns", "duration_ns", "excess_ns", "why", "why_excess_ns")),
+    *(
+        _column(name, terminal=False)
+        for name in (
+            "compute_ns", "input_wait_ns", "io_ns", "collective_ns", "checkpoint_ns", "evaluation_ns", "operations",
+        )
+    ),
+)  # fmt: skip
+"""Of the table steps."""
 
-TFRECORDS = (
-    _text("file", "path", Unit.PATH),
-    _bytes("size", "size_bytes"),
-    _count("records", "records"),
-    _bytes("least", "least_bytes"),
-    _bytes("mean", "mean_bytes"),
-    _bytes("most", "most_bytes"),
-)
-"""Columns of `contents.TFRECORDS_SCHEMA`."""
+TFRECORDS = tuple(map(_column, ("path", "size_bytes", "records", "least_bytes", "mean_bytes", "most_bytes")))
+"""Of the table tfrecords."""
 
 DATASETS = (
-    _text("file", "path", Unit.PATH),
-    _text("dataset", "dataset", Unit.PATH),
-    _text("type", "type", spare=True),
-    _text("shape", "shape"),
-    _text("chunk", "chunk"),
-    _bytes("chunk size", "chunk_bytes"),
-    _text("filter", "filter", spare=True),
-    _bytes("stored", "stored_bytes"),
+    _column("path"),
+    _column("dataset"),
+    _column("type", spare=True),
+    *map(_column, ("shape", "chunk", "chunk_bytes")),
+    _column("filter", spare=True),
+    _column("stored_bytes"),
 )
-"""Columns of `contents.DATASETS_SCHEMA`."""
+"""Of the table datasets."""
 
 CLOCKS = (
-    _number("rank", "rank"),
-    _text("by", "method"),
-    _time("offset", "offset_ns", total=False),
-    _time("known within", "interval_ns", total=False),
+    _column("rank"),
+    DataColumn(head="by", value=itemgetter("method"), text=str, kind=Kind.TEXT),
+    DataColumn(head="offset", value=itemgetter("offset_ns"), text=format_duration),
+    DataColumn(head="known within", value=itemgetter("interval_ns"), text=format_duration),
 )

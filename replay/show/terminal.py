@@ -9,13 +9,6 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from dxt_replay.replay.show.comparison_sections import comparison_sections
-from dxt_replay.replay.show.generate_sections import generate_sections, listing_section
-from dxt_replay.replay.show.merge_sections import merge_sections
-from dxt_replay.replay.show.run_sections import (
-    repeat_sections,
-    run_sections,
-)
 from dxt_replay.replay.show.section import Kind, Section, Tone, tone_of
 from dxt_replay.replay.show.summary_sections import summary_sections
 from dxt_replay.replay.show.table_views import view_sections
@@ -62,36 +55,6 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         )
     else:
         print_sections(summary_sections(summary))
-
-
-def print_comparison(comparison: Mapping[str, Any], *, details: bool = False) -> None:
-    """Print the JSON object of `dxt-replay compare` for a person, with every measure if `details`."""
-    print_sections(comparison_sections(comparison, details=details))
-
-
-def print_merge(merged: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay merge` for a person."""
-    print_sections(merge_sections(merged))
-
-
-def print_generated(generated: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay generate` for a person."""
-    print_sections(generate_sections(generated))
-
-
-def print_workloads(workloads: Sequence[Mapping[str, Any]]) -> None:
-    """Print the list of `dxt-replay generate --list` for a person."""
-    print_sections([listing_section(workloads)])
-
-
-def print_run(run: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay run` for a person."""
-    print_sections(run_sections(run))
-
-
-def print_repeats(repeats: Mapping[str, Any]) -> None:
-    """Print the JSON object of `dxt-replay run --repeat N` for a person."""
-    print_sections(repeat_sections(repeats))
 
 
 def print_sections(sections: Sequence[Section]) -> None:

@@ -20,7 +20,8 @@ from dxt_replay.replay.regression.health import examine
 from dxt_replay.replay.regression.interval_verdict import Rule
 from dxt_replay.replay.regression.regression_sections import regression_sections
 from dxt_replay.replay.regression.run_metrics import MeasuredRun
-from dxt_replay.replay.show.terminal import print_repeats, print_run, print_sections
+from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
+from dxt_replay.replay.show.terminal import print_sections
 from tests.golden.golden_file import check_golden
 
 RUN: Mapping[str, Any] = json.loads((Path(__file__).parent / "results" / "run.json").read_text(encoding="utf-8"))
@@ -167,13 +168,13 @@ def check(case: str, columns: int, printed: str) -> None:
 
 @pytest.mark.parametrize("case", RUNS)
 def test_a_run(case: str, columns: int, capsys: pytest.CaptureFixture[str]) -> None:
-    print_run({**RUN, **RUNS[case]})
+    print_sections(run_sections({**RUN, **RUNS[case]}))
     check(case, columns, capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("case", REPEATS)
 def test_repeated_runs(case: str, columns: int, capsys: pytest.CaptureFixture[str]) -> None:
-    print_repeats(repeats(**REPEATS[case]))
+    print_sections(repeat_sections(repeats(**REPEATS[case])))
     check(case, columns, capsys.readouterr().out)
 
 

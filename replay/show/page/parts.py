@@ -177,12 +177,13 @@ def glossary() -> str:
 
 def rank_rows(overview: Overview, most_rows: int) -> tuple[list[dict[str, Any]], Whole]:
     """Rows of `data_tables.RANKS`; where there are more than `most_rows`, those with the most I/O time first."""
-    overlap = {rank.rank: rank for rank in overview.analysis.overlap.ranks}
+    names = ["io_hidden_ns", "compute_ns", "input_wait_ns"]
+    found = overview.analysis.overlap.ranks.select(["rank", "io_ns", *names]).to_pylist()
+    overlap = {rank["rank"]: rank for rank in found}
     rows: list[dict[str, Any]] = overview.analysis.patterns.ranks.to_pylist()
     for row in rows:
         rank = overlap[row["rank"]]
-        row["union_ns"] = rank.io_ns
-        row.update({name: getattr(rank, name) for name in ("io_hidden_ns", "compute_ns", "input_wait_ns")})
+        row.update({"union_ns": rank["io_ns"], **{name: rank[name] for name in names}})
     whole = Whole(rows=len(rows), sums={name: sum(row[name] for row in rows) for name in rows[0]} if rows else {})
     return (rows if len(rows) <= most_rows else sorted(rows, key=lambda row: -row["union_ns"])), whole
 

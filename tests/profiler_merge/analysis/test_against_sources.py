@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.analysis.overlap import Overlap, RankOverlap, overlap
+from dxt_replay.profiler_merge.analysis.overlap import Overlap, overlap
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
@@ -193,7 +193,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_times_of_every_rank(both: tuple[Capture, list[Expected]]) -> None:
     capture, expected = both
-    for found, rank in zip(overlap(capture).ranks, expected, strict=True):
+    for found, rank in zip(overlap(capture).ranks.to_pylist(), expected, strict=True):
         # pydarshan gives seconds in floating point, and picoseconds are cut to nanoseconds: one for each edge.
         allowed = 4 * (len(rank.io) + 1)
         for name, times in (
@@ -208,7 +208,7 @@ def test_times_of_every_rank(both: tuple[Capture, list[Expected]]) -> None:
             ("loop", rank.loop),
         ):
             slack = allowed if name.startswith("io") else 0
-            assert getattr(found, f"{name}_ns") == pytest.approx(total(times), rel=1e-6, abs=slack + 1), name
+            assert found[f"{name}_ns"] == pytest.approx(total(times), rel=1e-6, abs=slack + 1), name
 
 
 def test_shares(both: tuple[Capture, list[Expected]]) -> None:
@@ -237,8 +237,7 @@ def test_ranks_add_up_to_the_shares(both: tuple[Capture, list[Expected]]) -> Non
     found = overlap(both[0])
 
     def mean(part: str, whole: str) -> float:
-        ranks: tuple[RankOverlap, ...] = found.ranks
-        return 100 * sum(getattr(r, part) for r in ranks) / sum(getattr(r, whole) for r in ranks)
+        return 100 * sum(found.ranks[part].to_pylist()) / sum(found.ranks[whole].to_pylist())
 
     assert found.collective_pct == pytest.approx(mean("collective_in_loop_ns", "loop_ns"))
     assert found.io_of_loop_pct == pytest.approx(mean("io_in_loop_ns", "loop_ns"))

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dxt_replay.profiler_merge.analysis.breakdown import GROUPINGS
-from dxt_replay.profiler_merge.analysis.named_tables import VIEWS, summary_table, views
+from dxt_replay.profiler_merge.analysis.named_tables import summary_table, views
 from dxt_replay.profiler_merge.analysis.table_formats import write_csv
+from dxt_replay.profiler_merge.analysis.tables import GROUPINGS, TABLES
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles
 from dxt_replay.traces.samples import NAMES, sample
@@ -63,8 +63,8 @@ def check(table: Any) -> None:
 
 
 def test_every_table_says_what_its_rows_say(real_capture: Capture) -> None:
-    found = views(real_capture, list(VIEWS))
-    assert found.tables.keys() == set(VIEWS)
+    found = views(real_capture, list(TABLES))
+    assert found.tables.keys() == set(TABLES)
     for table in found.tables.values():
         check(table)
 

@@ -7,11 +7,12 @@ import pytest
 
 from dxt_replay.profiler_merge.analysis.analyse import analyse
 from dxt_replay.profiler_merge.analysis.findings import findings
-from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, VIEWS, summary_table, views
+from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, summary_table, views
 from dxt_replay.profiler_merge.analysis.overlap import overlap
 from dxt_replay.profiler_merge.analysis.patterns import patterns
 from dxt_replay.profiler_merge.analysis.sizes import request_sizes
 from dxt_replay.profiler_merge.analysis.summary import summarise
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.profiler_merge.analysis.timeline import timeline
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.store.part_capture import part_of
@@ -49,8 +50,9 @@ def test_one_pass_gives_what_each_analysis_gives(capture: Capture, part: Part) -
 
 
 def test_every_view_is_a_table_and_json(capture: Capture) -> None:
-    found = views(capture, VIEWS, bins=5)
-    assert tuple(found.tables) == VIEWS
+    found = views(capture, TABLES, bins=5)
+    assert tuple(found.tables) == tuple(TABLES)
+    assert all(table.schema == TABLES[name].schema for name, table in found.tables.items())
     left = {*CONTENTS, "storage-limit"}  # which need the files, and the causal model
     assert all(table.num_rows for name, table in found.tables.items() if name not in left)
     assert found.unread == {}

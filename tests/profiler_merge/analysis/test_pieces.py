@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, VIEWS, views
+from dxt_replay.profiler_merge.analysis import tables
+from dxt_replay.profiler_merge.analysis.named_tables import CONTENTS, views
 from dxt_replay.profiler_merge.analysis.overview import overview
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.traces.store.reader import Capture, open_capture
@@ -16,7 +17,7 @@ from tests.capture_builder import Op, build_capture
 from tests.places import CAPTURES
 from tests.workers_equality import OPERATIONS, SPANS, plain
 
-TABLES = tuple(name for name in VIEWS if name not in CONTENTS)
+TABLES = tuple(name for name in tables.TABLES if name not in CONTENTS)
 
 
 def everything(capture: Capture, workers: Workers, by: str = "file") -> object:

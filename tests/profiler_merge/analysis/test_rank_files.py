@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from dxt_replay.profiler_merge.analysis import reread
 from dxt_replay.profiler_merge.analysis.patterns import FILES_SCHEMA, RANKS_SCHEMA, patterns
-from dxt_replay.profiler_merge.analysis.rank_files import COUNTS, RANK_FILES_SCHEMA, SUMMED
+from dxt_replay.profiler_merge.analysis.rank_files import RANK_FILES_SCHEMA
+from dxt_replay.profiler_merge.analysis.tables import COUNTS, SUMMED
 from dxt_replay.traces.measures import operation_rows
 from dxt_replay.traces.measures.intervals import BoundedUnion
 from dxt_replay.traces.part import Part

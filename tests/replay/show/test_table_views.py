@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dxt_replay.profiler_merge.analysis.named_tables import VIEWS, views
+from dxt_replay.profiler_merge.analysis.named_tables import views
+from dxt_replay.profiler_merge.analysis.tables import TABLES
 from dxt_replay.replay.show.section import bar
 from dxt_replay.replay.show.table_views import view_sections
 from dxt_replay.replay.show.terminal import print_summary
@@ -46,7 +47,7 @@ def test_bars(share: float, width: int, expected: str) -> None:
     assert bar(share, width) == expected
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", TABLES)
 def test_every_view_fits_80_columns(capture: Capture, capsys: pytest.CaptureFixture[str], view: str) -> None:
     print_summary(views(capture, [view], bins=12).as_json())
     printed = capsys.readouterr().out

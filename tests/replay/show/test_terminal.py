@@ -10,17 +10,11 @@ import pytest
 from dxt_replay.profiler_merge.analysis.summary import summarise
 from dxt_replay.replay.fidelity.compare import compare
 from dxt_replay.replay.show.comparison_sections import comparison_sections
-from dxt_replay.replay.show.run_sections import run_sections
+from dxt_replay.replay.show.merge_sections import merge_sections
+from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
 from dxt_replay.replay.show.section import MAX_GROUPS, Column, Kind, Section
 from dxt_replay.replay.show.summary_sections import summary_sections
-from dxt_replay.replay.show.terminal import (
-    print_comparison,
-    print_merge,
-    print_repeats,
-    print_run,
-    print_sections,
-    print_summary,
-)
+from dxt_replay.replay.show.terminal import print_sections, print_summary
 from dxt_replay.traces.store.reader import Capture
 from tests.capture_builder import Op, Span, build_capture, read, write
 
@@ -93,7 +87,7 @@ def test_many_groups_are_cut_with_the_largest_kept(tmp_path: Path) -> None:
 def test_a_comparison_fits_a_pipe_and_says_what_the_cosine_is_worth(
     capture: Capture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_comparison(compare(capture, capture).as_json())
+    print_sections(comparison_sections(compare(capture, capture).as_json(), details=False))
     text = text_of(capsys)
     assert "scale invariant" in " ".join(text.split())
     assert "what the replayer is responsible for (passed)" in text
@@ -128,10 +122,14 @@ RUN: dict[str, Any] = {
 
 
 def test_a_stopped_run_says_so_in_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_run({**RUN, "stopped": True, "warnings": ["the replay was stopped before its end"]})
+    print_sections(run_sections({**RUN, "stopped": True, "warnings": ["the replay was stopped before its end"]}))
     assert text_of(capsys).startswith("STOPPED before the end")
     one = {**RUN, "failed": 0}
-    print_repeats({"repeats": 1, "elapsed_s": {"median": 1, "min": 1, "max": 1}, "runs": [{**one, "stopped": True}]})
+    print_sections(
+        repeat_sections(
+            {"repeats": 1, "elapsed_s": {"median": 1, "min": 1, "max": 1}, "runs": [{**one, "stopped": True}]}
+        )
+    )
     assert text_of(capsys).startswith(
         "STOPPED in run 1: its figures end there\nReplayed 1,234,567 operations in 1.500 s"
     )
@@ -169,12 +167,12 @@ def test_the_first_line_of_a_run_says_what_happened_and_whether_it_is_good(
 
 
 def test_warnings_of_a_run_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    print_run({**RUN, "warnings": ["the compiled issue loop is not installed"]})
+    print_sections(run_sections({**RUN, "warnings": ["the compiled issue loop is not installed"]}))
     assert "Warnings\nthe compiled issue loop is not installed\n" in text_of(capsys)
 
 
 def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    print_run(RUN)
+    print_sections(run_sections(RUN))
     text = text_of(capsys)
     assert "1,234,567" in text
     found = rows(run_sections(RUN))
@@ -193,17 +191,19 @@ def test_a_run_is_printed_with_what_was_measured(capsys: pytest.CaptureFixture[s
 
 def test_a_merge_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     clock = {"rank": 0, "method": "nesting", "offset_ns": -2_000_000, "residual_ns": 5, "interval_ns": [0, 1500]}
-    print_merge(
-        {
-            "capture": "/tmp/a.capture",
-            "ranks": 1,
-            "operations": {"traced": 10, "reconstructed": 2},
-            "files": 3,
-            "spans": 0,
-            "coverage": {"bytes": 0.5, "operations": None, "traceable": [0.5, None], "unseen": []},
-            "clock": [{**clock, "rank": rank, "offset_ns": -2_000_000 - rank} for rank in range(MAX_GROUPS + 1)],
-            "warnings": ["only half of the bytes were traced"],
-        }
+    print_sections(
+        merge_sections(
+            {
+                "capture": "/tmp/a.capture",
+                "ranks": 1,
+                "operations": {"traced": 10, "reconstructed": 2},
+                "files": 3,
+                "spans": 0,
+                "coverage": {"bytes": 0.5, "operations": None, "traceable": [0.5, None], "unseen": []},
+                "clock": [{**clock, "rank": rank, "offset_ns": -2_000_000 - rank} for rank in range(MAX_GROUPS + 1)],
+                "warnings": ["only half of the bytes were traced"],
+            }
+        )
     )
     text = text_of(capsys)
     for part in ("nesting", "-2.00 ms", "1.50 us", "50.00 %", "and 1 more clocks", "only half of the bytes"):

@@ -2,22 +2,27 @@ from __future__ import annotations
 
 import dataclasses
 
-from dxt_replay.profiler_merge.analysis.named_tables import VIEWS
+import pyarrow as pa
+
 from dxt_replay.profiler_merge.analysis.summary import Summary
-from dxt_replay.profiler_merge.analysis.table_columns import JSON_KEYS, MEANINGS, TABLES, tables_page, unit_of
+from dxt_replay.profiler_merge.analysis.tables import COLUMNS, GROUPS, TABLES, unit_of
+from dxt_replay.profiler_merge.analysis.tables_page import JSON_KEYS, tables_page
 from tests.places import ROOT
 
 
-def test_every_column_of_every_table_is_explained() -> None:
-    assert [name for name in TABLES if "--by" not in name] == list(VIEWS)
-    columns = {column for schema, _ in TABLES.values() for column in schema.names}
-    assert columns == set(MEANINGS)
-    assert "-1" in MEANINGS["rank"]
+def test_every_column_is_of_a_table_and_explained() -> None:
+    assert {column for table in (*TABLES.values(), GROUPS) for column in table.columns} == set(COLUMNS)
+    assert all(column.meaning for column in COLUMNS.values())
+    assert "-1" in COLUMNS["rank"].meaning
+
+
+def test_a_column_has_one_type_but_for_texts_in_place_of_numbers() -> None:
+    assert TABLES["findings"].schema.field("files").type == pa.string()
+    assert TABLES["ranks"].schema.field("files").type == pa.int64()
 
 
 def test_times_are_nanoseconds_in_every_table_but_for_what_is_at_stake() -> None:
-    columns = {column for schema, _ in TABLES.values() for column in schema.names}
-    assert {column for column in columns if unit_of(column) == "s"} == {"at_stake_s"}
+    assert {column for column in COLUMNS if unit_of(column) == "s"} == {"at_stake_s"}
     assert (unit_of("bytes_read"), unit_of("read_mib_s"), unit_of("io_busy_share")) == ("bytes", "MiB/s", "0 to 1")
     assert unit_of("reads") == ""
 

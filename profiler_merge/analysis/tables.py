@@ -1,0 +1,299 @@
+"""The tables of the analysis: what each is about, its columns, and of each column the type, unit, head and meaning.
+
+Schemas, `--show`, `--help`, the tables for people and docs/tables.md are made of these descriptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, the same in whichever table it is. `type`: Arrow's name of it. `head`: for people, where it is not the
+    name without its unit."""
+
+    meaning: str
+    type: str = "int64"
+    head: str = ""
+
+
+COLUMNS: Mapping[str, Column] = {
+    "above_fastest_pct": Column(
+        "how much longer than at the last speed of the same quantity, which is infinite", "double"
+    ),
+    "at_stake_of": Column("what at_stake_pct is of: the training loop or the run", "string"),
+    "at_stake_pct": Column("the most that a perfect remedy could gain, of at_stake_of", "double"),
+    "at_stake_s": Column(
+        "the most that a perfect remedy could gain, of storage no more than infinitely fast storage would; "
+        "empty where not known",
+        "double",
+    ),
+    "bin": Column("name of the size class", "string"),
+    "bytes": Column("bytes moved; of a dataset, its size in memory"),
+    "bytes_read": Column("bytes of traced reads", head="read"),
+    "bytes_written": Column("bytes of traced writes", head="written"),
+    "checkpoint_in_loop_ns": Column("saving and restoring, within the training loop"),
+    "checkpoint_ns": Column("saving and restoring"),
+    "chunk": Column("shape of a chunk; empty for a contiguous dataset", "string"),
+    "chunk_bytes": Column("size of a chunk before the filter", head="chunk size"),
+    "chunks_stored": Column("chunks that the file holds"),
+    "code": Column("short name of the finding, which does not change", "string"),
+    "collective_in_loop_ns": Column("inside collectives, waiting for other ranks included, within the training loop"),
+    "collective_ns": Column("inside collectives, waiting for other ranks included"),
+    "compute_busy_share": Column(
+        "share of the bin in which the profiled ranks computed, their mean; empty without a profile", "double"
+    ),
+    "compute_in_loop_ns": Column("computing, within the training loop"),
+    "compute_ns": Column("computing"),
+    "consecutive": Column("accesses that begin at the byte after the previous one"),
+    "dataset": Column("path of the dataset within its file", "string"),
+    "duration_ns": Column("from the start of the step to its end, without evaluations"),
+    "elapsed_ns": Column("how long the training takes, from the first operation or event to the last"),
+    "evaluation_ns": Column("evaluating the model, within the step or the training loop; in no other column"),
+    "evaluations": Column("evaluations of the model within the training loop"),
+    "evidence": Column("the numbers behind the finding, as a sentence", "string"),
+    "excess_ns": Column("duration above the median of the rank's steps", head="above the median"),
+    "file_id": Column("number of the file in files.parquet", "int32"),
+    "files": Column("paths of the worst, a line each; in the table ranks: files that the rank read or wrote"),
+    "filter": Column("compression: gzip, lzf, szip; empty for none", "string"),
+    "format": Column("kind of the file, such as tfrecord, hdf5 or checkpoint", "string"),
+    "gap_checkpoint_ns": Column("saving between the step's end and the next step's start"),
+    "gap_ns": Column("from the step's end to the start of the next, without evaluations; 0 for the last"),
+    "group": Column("the rank, path, format, step or size class", "string"),
+    "in_flight_max": Column("most operations in flight at any instant"),
+    "in_flight_mean": Column("operations in flight, mean over the time of the bin", "double"),
+    "input_wait_in_loop_ns": Column("waiting for the next batch, within the training loop"),
+    "input_wait_ns": Column("waiting for the next batch"),
+    "interface": Column("POSIX, STDIO, MPIIO or HDF5", "string"),
+    "io_busy_share": Column("share of the bin with a read or write in flight, mean of the ranks", "double"),
+    "io_exposed_ns": Column("I/O outside compute", head="outside"),
+    "io_hidden_ns": Column("I/O inside compute", head="inside compute"),
+    "io_in_checkpoint_ns": Column("I/O inside saving and restoring"),
+    "io_in_collective_ns": Column("I/O inside collectives"),
+    "io_in_evaluation_ns": Column("I/O inside evaluations"),
+    "io_in_loop_ns": Column("I/O within the training loop"),
+    "io_in_wait_ns": Column("I/O inside input wait"),
+    "io_ns": Column(
+        "time in traced reads and writes: union in overlap and steps, sum of the durations in the other tables",
+        head="I/O",
+    ),
+    "least_bytes": Column("smallest size, included"),
+    "loop_ns": Column("from the start of the first step to the end of the last, without evaluations"),
+    "mean_bytes": Column("mean size", "double"),
+    "metadata_ns": Column("sum of the durations of traced opens, closes, stats, syncs and seeks"),
+    "most_bytes": Column("largest size, included; empty for no limit"),
+    "multiple": Column("how many times as fast as recorded; empty for infinitely fast", "double"),
+    "op": Column("read or write", "string"),
+    "operations": Column("reads and writes"),
+    "origin": Column("traced, reconstructed from counters, generated, transformed or modelled", "string"),
+    "other_operations": Column("traced opens, closes, stats, syncs and seeks"),
+    "path": Column("as recorded", "string", head="file"),
+    "pattern": Column(
+        "what most accesses are: consecutive, strided, sequential, random; empty below 2 accesses", "string"
+    ),
+    "pipeline_ns": Column("I/O, or work on input"),
+    "profiled": Column("whether the rank has spans of a profile", "bool"),
+    "quantity": Column("what is faster or slower: speed (all of storage), bandwidth or latency", "string"),
+    "random": Column("accesses whose place does not follow from the two before"),
+    "rank": Column("number of the rank; -1: all ranks together", "int32"),
+    "ranks": Column("ranks that accessed the file"),
+    "read_by_several_bytes": Column("bytes that more than one rank read", head="read by several ranks"),
+    "read_mib_s": Column("bandwidth of reads", "double"),
+    "reads": Column("traced reads"),
+    "reconstructed": Column("operations from counters, which are in no other column"),
+    "reconstructed_bytes": Column("bytes of operations from counters", head="from counters"),
+    "reconstructed_io_ns": Column("time in reads and writes from counters, which is in no other column"),
+    "reconstructed_metadata_ns": Column("time in metadata operations from counters"),
+    "reconstructed_operations": Column("operations from counters"),
+    "records": Column("records in the file"),
+    "remedy": Column("what to do, as a sentence", "string"),
+    "reread_bytes": Column("bytes that a rank read again", head="read again"),
+    "rest_ns": Column("time of the step that no span covers"),
+    "restarts": Column("accesses that begin again at a place before"),
+    "sequential": Column("accesses at a higher offset than the previous one"),
+    "severity": Column("high, warning or info", "string"),
+    "shape": Column("sizes of the dimensions, such as 3x520x520", "string"),
+    "share": Column("share of the operations, 0 to 1", "double"),
+    "shared_files": Column("files that another rank accessed too"),
+    "size_bytes": Column("size of the file, or of the requests", head="size"),
+    "small_reads": Column("reads of less than a stripe of the file (1 MiB without stripes) and less than the file"),
+    "small_writes": Column("writes of less than a stripe of the file (1 MiB without stripes) and less than the file"),
+    "start_ns": Column("start, from the capture's zero", head="began at"),
+    "step": Column("number of the step", "int32"),
+    "steps": Column("training steps"),
+    "stored_bytes": Column("size of the dataset in the file"),
+    "strided": Column("accesses at the same distance as the one before"),
+    "threshold": Column("the limit that was passed, as a sentence", "string"),
+    "title": Column("the finding, as a sentence", "string"),
+    "type": Column("type of an element", "string"),
+    "unique_bytes_read": Column("different bytes that were read"),
+    "values": Column("numbers of the evidence, as a JSON object with the units in the names", "string"),
+    "utilisation_pct": Column(
+        "accelerator utilisation: compute, of the training loop; empty where no compute is known", "double"
+    ),
+    "why": Column(
+        "the part of the step that is furthest above its median; empty where none is", "string", head="most of that in"
+    ),
+    "why_excess_ns": Column("how far that part is above its median", head="how much"),
+    "write_mib_s": Column("bandwidth of writes", "double"),
+    "writes": Column("traced writes"),
+}
+"""Every column of the tables, by name."""
+
+COUNTS = (
+    "reads", "writes", "bytes_read", "bytes_written", "io_ns", "sequential", "consecutive", "strided", "restarts",
+    "random", "small_reads", "small_writes", "other_operations", "metadata_ns", "reconstructed_operations",
+    "reconstructed_metadata_ns", "reconstructed_bytes",
+)  # fmt: skip
+"""Sums over the operations of a rank and file. `sequential` and `consecutive` are Darshan's definitions, without its
+reset at an open; `strided`, `restarts` and `random` are explained in `access_order`."""
+
+SUMMED = (*COUNTS, "unique_bytes_read", "reread_bytes")
+"""Quantities of a rank and file that add up over files; over ranks all but `unique_bytes_read`, whose sum counts bytes
+once per rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`about`: a line for --help; `row`: what a row is. `texts`: columns that hold text here and numbers elsewhere."""
+
+    about: str
+    row: str
+    columns: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as Arrow has them."""
+        import pyarrow as pa
+
+        types = {name: "string" if name in self.texts else COLUMNS[name].type for name in self.columns}
+        return pa.schema([(name, pa.type_for_alias(type_)) for name, type_ in types.items()])
+
+
+_CLASS = ("interface", "op", "origin")
+_BINS = (*_CLASS, "bin", "least_bytes", "most_bytes", "operations", "bytes")
+_TOTALS = ("reads", "writes", "bytes_read", "bytes_written")
+
+TABLES: Mapping[str, Table] = {
+    "findings": Table(
+        about="what stands out, with evidence, what is at stake, and a remedy",
+        row="One row per finding, the gravest first.",
+        columns=(
+            "code", "severity", "title", "evidence", "threshold", "remedy", "at_stake_s", "at_stake_pct",
+            "at_stake_of", "values", "files",
+        ),
+        texts=("files",),
+    ),
+    "overlap": Table(
+        about="compute, input wait and I/O of each rank, and how much I/O compute hides",
+        row="One row per rank. Times of spans are 0 where the rank was not profiled.",
+        columns=(
+            "rank", "profiled", "steps", "evaluations", "loop_ns", "compute_ns", "input_wait_ns", "collective_ns",
+            "checkpoint_ns", "compute_in_loop_ns", "input_wait_in_loop_ns", "collective_in_loop_ns",
+            "checkpoint_in_loop_ns", "evaluation_ns", "io_ns", "io_hidden_ns", "io_exposed_ns", "io_in_evaluation_ns",
+            "io_in_wait_ns", "io_in_collective_ns", "io_in_checkpoint_ns", "io_in_loop_ns", "pipeline_ns",
+            "reconstructed_io_ns",
+        ),
+    ),
+    "steps": Table(
+        about="the slowest training steps, and what they are slow by",
+        row="One row per rank and training step.",
+        columns=(
+            "rank", "step", "start_ns", "duration_ns", "evaluation_ns", "compute_ns", "input_wait_ns",
+            "collective_ns", "checkpoint_ns", "rest_ns", "io_ns", "io_hidden_ns", "io_exposed_ns", "io_in_wait_ns",
+            "gap_ns", "gap_checkpoint_ns", "operations", "bytes_read", "bytes_written", "excess_ns", "why",
+            "why_excess_ns",
+        ),
+    ),
+    "sizes": Table(
+        about="how large requests are, in powers of two",
+        row="One row per power of two that holds any request.",
+        columns=_BINS,
+    ),
+    "darshan-sizes": Table(
+        about="how large requests are, in Darshan's ten classes",
+        row="One row per class of Darshan's that holds any request.",
+        columns=_BINS,
+    ),
+    "exact-sizes": Table(
+        about="the most frequent request sizes",
+        row="The most frequent request sizes; a row with an empty size is all others.",
+        columns=(*_CLASS, "size_bytes", "operations", "bytes", "share"),
+    ),
+    "files": Table(
+        about="files by the I/O time that they cost",
+        row="One row per file that was accessed; counts are over all ranks.",
+        columns=(
+            "file_id", "path", "format", "size_bytes", "ranks", *SUMMED, "read_by_several_bytes", "pattern",
+        ),
+    ),
+    "ranks": Table(
+        about="files, bytes, I/O and metadata time of each rank",
+        row="One row per rank.",
+        columns=("rank", "files", "shared_files", *SUMMED),
+    ),
+    "rank-files": Table(
+        about="what each rank does to each file",
+        row="One row per rank and file that it accessed.",
+        columns=("rank", "file_id", "path", "format", *SUMMED, "pattern"),
+    ),
+    "storage-limit": Table(
+        about="how long the training takes on faster and slower storage",
+        row="How long the training takes on faster and slower storage, by its causal model: one row per speed. "
+        "`bandwidth` and `latency` are there where requests of several sizes show them apart.",
+        columns=("quantity", "multiple", "elapsed_ns", "above_fastest_pct", "utilisation_pct"),
+    ),
+    "timeline": Table(
+        about="operations, bandwidth, I/O and compute over time",
+        row="One row per bin of time. Bytes are spread over the bins that an operation covers.",
+        columns=(
+            "rank", "start_ns", *_TOTALS, "read_mib_s", "write_mib_s", "in_flight_mean", "in_flight_max",
+            "io_busy_share", "compute_busy_share", "other_operations", "reconstructed",
+        ),
+    ),
+    "tfrecords": Table(
+        about="records of the TFRecord files, which are opened",
+        row="One row per TFRecord file; the sizes are those of its records.",
+        columns=("file_id", "path", "size_bytes", "records", "least_bytes", "most_bytes", "mean_bytes"),
+    ),
+    "datasets": Table(
+        about="datasets and chunks of the HDF5 files, which are opened",
+        row="One row per dataset of an HDF5 file.",
+        columns=(
+            "file_id", "path", "dataset", "shape", "type", "chunk", "chunk_bytes", "chunks_stored", "filter", "bytes",
+            "stored_bytes",
+        ),
+    ),
+}  # fmt: skip
+"""The tables of `dxt-replay summary --show`, by name."""
+
+GROUPS = Table(
+    about="totals per group",
+    row="One row per rank, file, format, step or size class.",
+    columns=("group", *_TOTALS, "io_ns"),
+)
+"""The table of `dxt-replay summary --by`, one of GROUPINGS."""
+
+GROUPINGS = ("rank", "file", "format", "step", "size")
+
+_UNITS = (("_ns", "ns"), ("_mib_s", "MiB/s"), ("_pct", "%"), ("_share", "0 to 1"), ("_bytes", "bytes"), ("_s", "s"))
+
+
+def unit_of(column: str) -> str:
+    """The unit of a column, as its name says; empty for counts and texts."""
+    if column.startswith("bytes") or column.endswith("_bytes_read"):
+        return "bytes"
+    return next((unit for ending, unit in _UNITS if column.endswith(ending)), "")
+
+
+def head_of(column: str) -> str:
+    """What people read above the column: its name without the unit, or the words that it has for them."""
+    ending = next((ending for ending, _ in _UNITS if column.endswith(ending)), "")
+    return COLUMNS[column].head or column.removesuffix(ending).replace("_", " ")
