@@ -73,7 +73,7 @@ def _within_limit(finding: Finding, analysis: Analysis) -> Finding | None:
 def _gains_from_storage(finding: Finding) -> bool:
     """Whether faster storage would gain what is at stake, and not decoding faster, or saving in the background."""
     if finding.code == "input-bound":
-        return finding.values["io_in_wait_pct"] >= MOSTLY_STORAGE_PCT
+        return finding.values.get("io_in_wait_pct", 0.0) >= MOSTLY_STORAGE_PCT
     return finding.code not in ("checkpoint-blocking", "warm-up")
 
 

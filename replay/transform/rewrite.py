@@ -189,7 +189,9 @@ def _changed(
     sources: Mapping[int, RankState], changes: Changes, data: DataSet
 ) -> tuple[dict[int, RankState], tuple[str, ...], bool]:
     """The ranks after the changes to each, what was assumed, and whether nothing changed."""
-    found, notes, same = {}, dict.fromkeys(()), changes.compute_speed == 1.0
+    found: dict[int, RankState] = {}
+    notes: dict[str, None] = {}
+    same = changes.compute_speed == 1.0
     for rank, state in sources.items():
         after, assumed, is_same = changed(state, changes, data)
         same &= is_same
@@ -355,8 +357,12 @@ def _write(
         write_spans(working, pa.concat_tables(spans))
         write_hdf5(working, hdf5)
         info = _info(source, tuple(source_of), written.elapsed_ns, known=known)
-        info.made_by.update(operations_stored=writer.rows)
-        info.made_by.update(transforms=[*source.info.made_by.get("transforms", []), transform])
+        made_by = {
+            **info.made_by,
+            "operations_stored": writer.rows,
+            "transforms": [*source.info.made_by.get("transforms", []), transform],
+        }
+        info = dataclasses.replace(info, made_by=made_by)
         write_capture_info(working, info)
         publish_capture(working, output, force=force)
     except BaseException:

@@ -25,7 +25,7 @@ def source_state(rows: pa.Table, spans: pa.Table, model: LoopModel, origin_ns: i
     dealing = model.dealing
     if dealing is not None:
         readers, ahead, deal = dealing.workers, dealing.workers * dealing.prefetch, BY_BATCH
-        first = _pass_first(model)
+        first: np.ndarray | None = _pass_first(model)
     else:
         feeding = work.data_reads & (work.feeds != NOTHING)
         # A loop that always waits for its readers looks like one that reads itself, unless the capture knows better.
