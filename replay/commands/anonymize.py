@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option
+from dxt_replay.replay.commands.shared_options import PATH, capture_argument, force_option, json_option, output_option
 from dxt_replay.traces.errors import UsageError
 
 MOST_KEY_BYTES = 1 << 20
@@ -14,14 +14,7 @@ MOST_KEY_BYTES = 1 << 20
 
 @click.command()
 @capture_argument("capture")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="OUT.capture",
-    help="The capture to write, such as shared.capture.",
-)
+@output_option("OUT.capture", "The capture to write, such as shared.capture.")
 @click.option(
     "--key",
     metavar="TEXT",
@@ -29,13 +22,13 @@ MOST_KEY_BYTES = 1 << 20
 )
 @click.option(
     "--key-file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Make the names with the key in this file, such as 32 random bytes.",
 )
 @force_option
 @json_option
-def command(capture: Path, output: Path, key: str | None, key_file: Path | None, force: bool, as_json: bool) -> None:
+def command(capture: Path, output: Path, key: str | None, key_file: Path | None, force: bool) -> None:
     """Write a capture (or a .darshan log) without names, so that it can be given to others.
 
     Parts of paths, dataset names and the application's own span names become keyed hashes; hosts, user, program, job
@@ -44,23 +37,17 @@ def command(capture: Path, output: Path, key: str | None, key_file: Path | None,
     With the same key for a recording and its replays, `compare` still knows them.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.sharing_sections import anonymized_sections
-    from dxt_replay.replay.show.terminal import print_sections
 
     if key is not None and key_file is not None:
         raise UsageError("--key and --key-file are both given: give one of them")
     given = key if key_file is None else _read_key(key_file)
     with unwind_on_signals(), status("anonymizing"):
         result = dxt_replay.anonymize(capture, output, key=given, force=force)
-    if as_json:
-        print_json(result.as_json())
-        return
-    print_sections(anonymized_sections(result.as_json()))
-    print_next("summary", output)
+    answer(result, anonymized_sections, "summary", output)
 
 
 def _read_key(path: Path) -> bytes:

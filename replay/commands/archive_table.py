@@ -39,29 +39,24 @@ def is_archive(named: NamedPart) -> bool:
 
 def refuse_options_of_one_job() -> None:
     """Raises: UsageError for an option that chooses a part or a table of one job."""
-    from dxt_replay.replay.commands.next_command import given_options
+    from dxt_replay.replay.commands.answer import given_options
 
     if given := given_options((*ONE_JOB, *FILTERS)):
         raise UsageError(f"{given[0]} is for one job: leave it out, or name one capture")
 
 
-def print_catalogue(
-    paths: Sequence[Path], workers: Workers, *, sort: str, output: TableOutput | None, as_json: bool
-) -> int:
+def print_catalogue(paths: Sequence[Path], workers: Workers, *, sort: str, output: TableOutput | None) -> int:
     """Print or write the table of jobs. Returns the exit status: 1 where a job could not be read."""
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import count_progress
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.archive_sections import catalogue_sections
-    from dxt_replay.replay.show.terminal import print_sections
 
     with unwind_on_signals(), count_progress("summarised", "jobs") as on_job:
         made = dxt_replay.catalogue(paths, sort=sort, executor=workers, on_job=on_job)
     if output is not None:
         output.write(made.table)
-    elif as_json:
-        print_json(made.as_json())
     else:
-        print_sections(catalogue_sections(made.as_json()))
+        answer(made, catalogue_sections)
     return 1 if made.failed else 0

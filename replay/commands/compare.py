@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dxt_replay.replay.commands.shared_options import (
+    PATH,
     different_runs_option,
     floor_option,
     json_option,
@@ -19,13 +20,12 @@ from dxt_replay.replay.commands.shared_options import (
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from dxt_replay.replay.witness.counted_comparison import CountedComparison
     from dxt_replay.traces.workers.workers import Workers
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path), required=False)
-@click.argument("replay", type=click.Path(path_type=Path), required=False)
+@click.argument("source", type=PATH, required=False)
+@click.argument("replay", type=PATH, required=False)
 @click.option(
     "--fail-under",
     type=click.FloatRange(0, 1),
@@ -67,7 +67,6 @@ def command(
     floor: tuple[tuple[Path, Path], ...],
     maps: tuple[str, ...],
     details: bool,
-    as_json: bool,
     workers: Workers,
 ) -> None:
     """Compare a replay with its source: did it do the same work, and how fast was the storage?
@@ -80,13 +79,17 @@ def command(
     processes: then what Darshan counted is compared, file by file.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.commands.session import current
+    from dxt_replay.replay.show.comparison_sections import comparison_sections
+    from dxt_replay.replay.show.counted_sections import counted_sections
+    from dxt_replay.replay.show.noise_sections import floor_sections
 
     if source is None and floor:
         with status("comparing"):
             noise = dxt_replay.noise_floor(*floor)
-        _print_floor(noise.as_json(), details=details, as_json=as_json)
+        answer(noise, partial(floor_sections, details=details))
         return
     if source is None or replay is None:
         raise click.UsageError(
@@ -100,41 +103,14 @@ def command(
             raise UsageError(f"{source} is a Darshan log of a replay, too: give the recorded capture first")
         with status("comparing"):
             counted = dxt_replay.compare_log(source, replay, maps=maps)
-        _print_counted(counted, as_json=as_json)
+        # for people without the files, which are not printed and may be millions
+        answer(counted if current().as_json else dataclasses.replace(counted, by_file=()), counted_sections)
         raise SystemExit(0 if counted.passed else 1)
     thresholds = dxt_replay.Thresholds(fail_under=fail_under, elapsed_error_pct=max_elapsed_error, drift_ppm=max_drift)
     with status("comparing"):
         comparison = dxt_replay.compare(
             source, replay, thresholds, different_runs=different_runs, floor=floor, executor=workers
         )
-    if as_json:
-        print_json(comparison.as_json())
-    else:
-        from dxt_replay.replay.show.comparison_sections import comparison_sections
-        from dxt_replay.replay.show.terminal import print_sections
-
-        print_sections(comparison_sections(comparison.as_json(), details=details))
+    answer(comparison, partial(comparison_sections, details=details))
     if not comparison.passed:
         raise SystemExit(1)
-
-
-def _print_counted(comparison: CountedComparison, *, as_json: bool) -> None:
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.show.counted_sections import counted_sections
-    from dxt_replay.replay.show.terminal import print_sections
-
-    if as_json:
-        print_json(comparison.as_json())
-    else:  # the files are not printed, and may be millions
-        print_sections(counted_sections(dataclasses.replace(comparison, by_file=()).as_json()))
-
-
-def _print_floor(floor: Mapping[str, Any], *, details: bool, as_json: bool) -> None:
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.show.noise_sections import floor_sections
-    from dxt_replay.replay.show.terminal import print_sections
-
-    if as_json:
-        print_json(floor)
-    else:
-        print_sections(floor_sections(floor, details=details))

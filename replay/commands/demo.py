@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dxt_replay.replay.commands.shared_options import PATH, json_output
+
 if TYPE_CHECKING:
     from dxt_replay import Capture, Comparison
 
@@ -46,7 +48,7 @@ Next, your own job:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="New directory for the captures and report pages, which stay.  [default: dxt-replay-demo, or with a number]",
 )
@@ -60,16 +62,15 @@ Next, your own job:
 @click.option(
     "--warm", is_flag=True, help="Leave the twin in the page cache. The default drops it, as before the recorded runs."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON.")
-def command(
-    names: tuple[str, ...], output: Path | None, keep: bool, target: Path | None, warm: bool, as_json: bool
-) -> None:
+@json_output("Print the comparisons as JSON.")
+def command(names: tuple[str, ...], output: Path | None, keep: bool, target: Path | None, warm: bool) -> None:
     """Merge, stage, replay on two ranks, compare and draw the bundled captures: the whole job in about a minute.
 
     Both are real training runs (see traces/samples/SOURCES.md). Needs about 150 MB in the target. Nothing that exists
     is overwritten. Exits 1 when a comparison fails.
     """
     from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.show.comparison_sections import comparison_sections
     from dxt_replay.replay.show.terminal import print_sections
     from dxt_replay.traces.errors import UsageError
@@ -78,6 +79,8 @@ def command(
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise UsageError(f"{unknown[0]!r} is not a bundled capture: choose {' or '.join(NAMES)}")
+
+    as_json = current().as_json
 
     def say(text: str) -> None:
         click.echo(text, err=as_json)

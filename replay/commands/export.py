@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, worker_options
+from dxt_replay.replay.commands.shared_options import (
+    PATH,
+    capture_argument,
+    force_option,
+    json_option,
+    output_option,
+    worker_options,
+)
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,22 +33,13 @@ FORMATS = ("darshan", "chrome", "csv", "fio")
 @click.command()
 @capture_argument("capture")
 @click.option("--to", required=True, type=click.Choice(FORMATS), help="The format.")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="OUT",
-    help="OUT.darshan, OUT.json.gz, OUT.csv or - (standard output), or a directory for fio.",
-)
+@output_option("OUT", "OUT.darshan, OUT.json.gz, OUT.csv or - (standard output), or a directory for fio.")
 @click.option(
     "--dxt-version",
     type=click.Choice(DXT_VERSIONS),
     help="For darshan: 1 (the default), which released tools read, or 2, which keeps lanes as thread ids.",
 )
-@click.option(
-    "--target", type=click.Path(path_type=Path), metavar="DIR", help="For fio: directory that holds the staged twin."
-)
+@click.option("--target", type=PATH, metavar="DIR", help="For fio: directory that holds the staged twin.")
 @worker_options
 @force_option
 @json_option
@@ -50,10 +48,8 @@ def command(
     to: str,
     output: Path,
     dxt_version: str | None,
-    target: Path | None,
-    force: bool,
-    as_json: bool,
     workers: Workers,
+    **choices: Any,
 ) -> None:
     """Export a capture (or a .darshan log) for other tools.
 
@@ -72,24 +68,18 @@ def command(
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
 
     if output == STANDARD_OUTPUT:
-        if to != "csv" or as_json:
+        if to != "csv" or current().as_json:
             raise UsageError("--output - is for --to csv without --json: give a file name")
         _csv_to_standard_output(capture)
         return
     with unwind_on_signals(), status("exporting"):
-        exported = dxt_replay.export(
-            capture,
-            to,
-            output,
-            target=target,
-            dxt_version=None if dxt_version is None else int(dxt_version),
-            force=force,
-            executor=workers,
-        )
-    if as_json:
+        version = None if dxt_version is None else int(dxt_version)
+        exported = dxt_replay.export(capture, to, output, dxt_version=version, executor=workers, **choices)
+    if current().as_json:
         print_json(exported.as_json())
     else:
         _print(exported)

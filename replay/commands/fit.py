@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+from dxt_replay.replay.commands.shared_options import (
+    capture_argument,
+    force_option,
+    json_option,
+    output_option,
+    part_options,
+)
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.workloads.description import Reading
     from dxt_replay.replay.interface.captures import NamedPart
 
 READINGS = ("documented", "head", "v2.0", "v3.0")
@@ -20,14 +25,7 @@ READINGS = ("documented", "head", "v2.0", "v3.0")
 
 @click.command()
 @capture_argument("capture")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="OUT.yaml",
-    help="The description, which DLIO and `dxt-replay generate` read.",
-)
+@output_option("OUT.yaml", "The description, which DLIO and `dxt-replay generate` read.")
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
@@ -57,16 +55,7 @@ READINGS = ("documented", "head", "v2.0", "v3.0")
 @part_options
 @force_option
 @json_option
-def command(
-    capture: NamedPart,
-    output: Path,
-    batch: int | None,
-    fail_under: float | None,
-    check: bool,
-    reading: Reading,
-    force: bool,
-    as_json: bool,
-) -> None:
+def command(capture: NamedPart, output: Path, fail_under: float | None, check: bool, **choices: Any) -> None:
     """Write the DLIO workload whose I/O is nearest to a capture.
 
     Each line of the YAML has a comment: how the value was found, and how far it may be off. What DLIO cannot express is
@@ -75,20 +64,15 @@ def command(
     merge logs with a profile first.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.show.fit_sections import fit_sections
 
     if fail_under is not None and not check:
         raise UsageError("--fail-under needs the comparison: leave out --no-check")
     with status("fitting"):
-        fitted = dxt_replay.fit(capture, output, batch=batch, check=check, reading=reading, force=force)
-    if as_json:
-        print_json(fitted.as_json())
-    else:
-        from dxt_replay.replay.show.fit_sections import fit_sections
-        from dxt_replay.replay.show.terminal import print_sections
-
-        print_sections(fit_sections(fitted.as_json()))
+        fitted = dxt_replay.fit(capture, output, check=check, **choices)
+    answer(fitted, fit_sections)
     similarity = fitted.closeness.similarity if fitted.closeness is not None else None
     if fail_under is not None and (similarity is None or 100 * similarity < fail_under):
         raise SystemExit(1)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from dxt_replay.replay.commands.shared_options import json_option
+from dxt_replay.replay.commands.shared_options import PATH, json_option
 from dxt_replay.traces.errors import UsageError
 
 
 @click.command()
-@click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("records", nargs=-1, required=True, type=PATH)
 @click.option(
     "--threshold", type=float, default=5.0, show_default=True, metavar="PCT", help="The smallest change that matters."
 )
@@ -24,7 +24,7 @@ from dxt_replay.traces.errors import UsageError
 )
 @click.option("--metric", metavar="NAME", help="Print the table of this metric.  [default: the one that decides]")
 @json_option
-def command(records: tuple[Path, ...], threshold: float, alpha: float, metric: str | None, as_json: bool) -> None:
+def command(records: tuple[Path, ...], threshold: float, alpha: float, metric: str | None) -> None:
     """Show how the figures of an experiment went from record to record, and where they changed.
 
     RECORDS are files that `regress --record` wrote, or folders whose .json files are read. Records of the same work,
@@ -32,15 +32,11 @@ def command(records: tuple[Path, ...], threshold: float, alpha: float, metric: s
     more than --threshold; beside it stands what changed in the environment, such as the kernel or a mount option.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.history.history_sections import history_sections
     from dxt_replay.replay.regression.run_metrics import METRICS
-    from dxt_replay.replay.show.terminal import print_sections
 
     if metric is not None and metric not in METRICS:
         raise UsageError(f"--metric {metric!r}: choose {', '.join(METRICS)}")
-    document = dxt_replay.history(*records, threshold_pct=threshold, alpha=alpha).as_json()
-    if as_json:
-        print_json(document)
-    else:
-        print_sections(history_sections(document, metric))
+    found = dxt_replay.history(*records, threshold_pct=threshold, alpha=alpha)
+    answer(found, lambda document: history_sections(document, metric))

@@ -7,31 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import force_option, json_option, maps_option, worker_options
+from dxt_replay.replay.commands.shared_options import (
+    PATH,
+    force_option,
+    json_option,
+    maps_option,
+    output_option,
+    worker_options,
+)
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
 
+OF_ONE_JOB = ("profiles", "align", "include", "inspect", "maps", "keep_profiler_files", "no_extend")
+"""Options that --each does not take."""
+
 
 @click.command()
-@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="LOG...")
+@click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG...")
 @click.option(
     "--profile",
     "profiles",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Log directory of TensorFlow's, JAX's or PyTorch's profiler, or one of its files; repeatable.",
 )
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="OUT.capture",
-    help="The capture to write, such as run.capture; with --each the folder for all of them.",
-)
+@output_option("OUT.capture", "The capture to write, such as run.capture; with --each the folder for all of them.")
 @click.option(
     "--each", is_flag=True, help="Merge every job of an archive of Darshan logs into a capture of its own, in OUT."
 )
@@ -81,22 +84,12 @@ if TYPE_CHECKING:
 @json_option
 def command(
     logs: tuple[Path, ...],
-    profiles: tuple[Path, ...],
     output: Path,
     each: bool,
-    align: str,
-    exclude: tuple[str, ...],
-    include: tuple[str, ...],
-    skip_damaged: bool,
     no_reconstruct: bool,
-    reconstruct_limit: int,
-    inspect: bool,
-    maps: tuple[str, ...],
-    keep_profiler_files: bool,
     no_extend: bool,
-    force: bool,
-    as_json: bool,
     workers: Workers,
+    **choices: Any,
 ) -> int:
     """Merge Darshan logs with DXT, or other traces, and profiles, into a capture.
 
@@ -105,75 +98,22 @@ def command(
     no I/O is known. The kind of each file is recognised by its content.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.commands.next_command import print_next
-    from dxt_replay.replay.commands.progress import status
-    from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.merge_sections import merge_sections
-    from dxt_replay.replay.show.terminal import print_sections
-
-    if each:
-        _refuse_with_each()
-        return _merge_each(
-            logs,
-            output,
-            workers,
-            as_json=as_json,
-            exclude=exclude,
-            skip_damaged=skip_damaged,
-            reconstruct=not no_reconstruct,
-            reconstruct_limit=reconstruct_limit,
-            force=force,
-        )
-    with unwind_on_signals(), status("merging"):
-        result = dxt_replay.merge(
-            logs,
-            output,
-            profiles=profiles,
-            align=align,
-            exclude=exclude,
-            include=include,
-            skip_damaged=skip_damaged,
-            reconstruct=not no_reconstruct,
-            reconstruct_limit=reconstruct_limit,
-            inspect=inspect,
-            maps=maps,
-            keep_profiler_files=keep_profiler_files,
-            extend=not no_extend,
-            force=force,
-            executor=workers,
-        )
-    if as_json:
-        print_json(result.as_json())
-    else:
-        print_sections(merge_sections(result.as_json()))
-        print_next("summary", output)
-    return 0
-
-
-def _refuse_with_each() -> None:
-    """Raises: UsageError for an option that speaks of one job."""
-    from dxt_replay.replay.commands.next_command import given_options
-
-    names = ("profiles", "align", "include", "inspect", "maps", "keep_profiler_files", "no_extend")
-    if given := given_options(names):
-        raise UsageError(f"{given[0]} speaks of one job: leave --each out, or merge that job by itself")
-
-
-def _merge_each(logs: tuple[Path, ...], output: Path, workers: Workers, *, as_json: bool, **options: Any) -> int:
-    import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.commands.next_command import print_next
-    from dxt_replay.replay.commands.progress import count_progress
+    from dxt_replay.replay.commands.answer import answer, given_options
+    from dxt_replay.replay.commands.progress import count_progress, status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
     from dxt_replay.replay.show.archive_sections import merged_archive_sections
-    from dxt_replay.replay.show.terminal import print_sections
+    from dxt_replay.replay.show.merge_sections import merge_sections
 
+    choices["reconstruct"] = not no_reconstruct
+    if not each:
+        with unwind_on_signals(), status("merging"):
+            result = dxt_replay.merge(logs, output, extend=not no_extend, executor=workers, **choices)
+        answer(result, merge_sections, "summary", output)
+        return 0
+    if given := given_options(OF_ONE_JOB):
+        raise UsageError(f"{given[0]} speaks of one job: leave --each out, or merge that job by itself")
+    options = {name: value for name, value in choices.items() if name not in OF_ONE_JOB}
     with unwind_on_signals(), count_progress("merged", "jobs") as on_job:
         made = dxt_replay.merge_each(logs, output, executor=workers, on_job=on_job, **options)
-    if as_json:
-        print_json(made.as_json())
-    else:
-        print_sections(merged_archive_sections(made.as_json()))
-        print_next("summary", output)
+    answer(made, merged_archive_sections, "summary", output)
     return 1 if made.failed else 0

@@ -7,11 +7,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import force_option, json_option
+from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.recordings import Recorded
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     "--output",
     default="run.capture",
     show_default=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="OUT.capture",
     help="The capture to write.",
 )
 @click.option(
     "--logs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="New folder for the logs and profiles of this run.  [default: OUT.recording beside the capture]",
 )
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--library",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Darshan's runtime library, where it is not found: /path/to/libdarshan.so.",
 )
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     "--profile",
     "profiles",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="A folder into which the job writes profiles by itself; repeatable. `recording()` needs none.",
 )
@@ -72,14 +72,8 @@ if TYPE_CHECKING:
 def command(
     words: tuple[str, ...],
     output: Path,
-    logs: Path | None,
-    tracer: str | None,
-    library: Path | None,
-    profiles: tuple[Path, ...],
     memory: int | None,
-    include: tuple[str, ...],
-    force: bool,
-    as_json: bool,
+    **choices: Any,
 ) -> None:
     """Run a job under Darshan, and merge its logs and profiles into a capture.
 
@@ -90,21 +84,12 @@ def command(
     """
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.session import current
 
     with _hint_when_interrupted():
-        recorded = dxt_replay.record(
-            words,
-            output,
-            logs=logs,
-            tracer=tracer,
-            profiles=profiles,
-            library=library,
-            memory_mib=memory,
-            include=include,
-            force=force,
-            stdout=2 if as_json else None,
-        )
-    if as_json:
+        stdout = 2 if current().as_json else None
+        recorded = dxt_replay.record(words, output, memory_mib=memory, stdout=stdout, **choices)
+    if current().as_json:
         print_json(recorded.as_json())
     _report(recorded)
     if recorded.job.ended.status or recorded.problem is not None:
@@ -125,7 +110,7 @@ def _hint_when_interrupted() -> Iterator[None]:
 
 def _report(recorded: Recorded) -> None:
     """What was found and what to type next, on stderr: standard output is the job's."""
-    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.answer import print_next
     from dxt_replay.replay.commands.session import current, warn
     from dxt_replay.replay.show.record_sections import record_sections
     from dxt_replay.replay.show.terminal import print_sections

@@ -9,30 +9,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.replay_options import replay_options
-from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, part_options
+from dxt_replay.replay.commands.shared_options import PATH, capture_argument, force_option, json_option, part_options
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dxt_replay import Regression
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.replay.regression.interval_verdict import Rule
 
 
 @click.command()
 @capture_argument("capture")
-@click.argument("target", required=False, type=click.Path(path_type=Path))
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="DIR", help="The target as it was.")
+@click.argument("target", required=False, type=PATH)
+@click.option("--baseline", type=PATH, metavar="DIR", help="The target as it was.")
 @click.option(
     "--candidate",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="The target in question; the same directory twice, or TARGET alone, measures the noise.",
 )
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="RECORD",
     help="Replay on TARGET alone, and compare with the runs of the candidate of this record.",
 )
@@ -106,7 +105,6 @@ def command(
     baseline: Path | None,
     candidate: Path | None,
     against: Path | None,
-    record: Path | None,
     repeats: int,
     warmup: int,
     threshold: float,
@@ -117,7 +115,6 @@ def command(
     html: Path | None,
     fail_inconclusive: bool,
     force: bool,
-    as_json: bool,
     **choices: Any,
 ) -> None:
     """Replay a capture (or a .darshan log) on two file systems in turn, and judge whether one is slower.
@@ -132,14 +129,17 @@ def command(
     Exits 1 for a regression (and where it was stopped), with --fail-inconclusive without a verdict too; else 0.
     """
     import dxt_replay
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.processes import ending_together
     from dxt_replay.replay.commands.progress import byte_progress, experiment_progress
+    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.ranks.comm import first_does
     from dxt_replay.replay.ranks.mpi_world import connect
     from dxt_replay.replay.regression.interval_verdict import Rule
+    from dxt_replay.replay.regression.regression_sections import regression_sections
 
     sides = _sides(target, baseline, candidate, against)
-    if as_json and str(markdown) == "-":
+    if current().as_json and str(markdown) == "-":
         raise UsageError("--json and --markdown - both print to standard output: give --markdown a file")
     comm = connect()
     with (
@@ -149,14 +149,13 @@ def command(
         experiment_progress(comm.rank == 0, (1 if against else 2) * (repeats + warmup)) as running,
     ):
         rule = partial(Rule, threshold_pct=threshold, alpha=choices["alpha"])
-        kept = fail_inconclusive or record is not None or choices["output"] is not None
+        kept = fail_inconclusive or choices["record"] is not None or choices["output"] is not None
         outputs = [junit, markdown, html]
         first_does(comm, lambda: _check(outputs, repeats, rule(), against, kept=kept, force=force))
         result = dxt_replay.regress(
             capture,
             *sides,
             against=against,
-            record=record,
             repeats=repeats,
             warmup=warmup,
             threshold_pct=threshold,
@@ -177,7 +176,7 @@ def command(
         click.echo(_markdown(document), nl=False)
     else:
         _write(markdown, lambda: _markdown(document), force=force)
-        _print(result, as_json=as_json)
+        answer(document, regression_sections)
     if result.fails(inconclusive_fails=fail_inconclusive):
         raise SystemExit(1)
 
@@ -259,14 +258,3 @@ def _html(document: Mapping[str, Any]) -> bytes:
     from dxt_replay.replay.regression.experiment_page import experiment_page
 
     return experiment_page(document).encode("utf-8", "replace")
-
-
-def _print(result: Regression, *, as_json: bool) -> None:
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.regression.regression_sections import regression_sections
-    from dxt_replay.replay.show.terminal import print_sections
-
-    if as_json:
-        print_json(result.as_json())
-    else:
-        print_sections(regression_sections(result.as_json()))

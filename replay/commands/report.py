@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dxt_replay.replay.commands.shared_options import (
+    PATH,
     capture_argument,
     different_runs_option,
     filter_options,
     floor_option,
     force_option,
     json_option,
+    output_option,
     worker_options,
 )
 
@@ -24,15 +26,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @capture_argument("capture")
-@click.argument("replay", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The page, such as report.html.",
-)
+@click.argument("replay", type=PATH, required=False)
+@output_option("FILE", "The page, such as report.html.")
 @filter_options
 @worker_options
 @force_option
@@ -43,11 +38,8 @@ def command(
     capture: NamedPart,
     replay: Path | None,
     output: Path,
-    force: bool,
-    different_runs: bool,
-    floor: tuple[tuple[Path, Path], ...],
-    as_json: bool,
     workers: Workers,
+    **choices: Any,
 ) -> None:
     """A page about a capture (or a .darshan log): health, findings, timeline, bandwidth, sizes, steps, files.
 
@@ -57,27 +49,16 @@ def command(
     import dxt_replay
     from dxt_replay.replay.commands.json_output import print_json
     from dxt_replay.replay.commands.progress import status
+    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-
-    with unwind_on_signals(), status("drawing"):
-        report = dxt_replay.report(
-            capture.path,
-            replay,
-            output=output,
-            chosen=capture.part(),
-            different_runs=different_runs,
-            floor=floor,
-            force=force,
-            executor=workers,
-        )
-    if as_json:
-        print_json(report.as_json())
-    else:
-        _print(report.path, report.bytes)
-
-
-def _print(output: Path, size: int) -> None:
     from dxt_replay.traces.text import printable
     from dxt_replay.traces.units import format_bytes
 
-    click.echo(f"{printable(str(output))}: {format_bytes(size)}, open it in a browser")
+    with unwind_on_signals(), status("drawing"):
+        report = dxt_replay.report(
+            capture.path, replay, output=output, chosen=capture.part(), executor=workers, **choices
+        )
+    if current().as_json:
+        print_json(report.as_json())
+    else:
+        click.echo(f"{printable(str(report.path))}: {format_bytes(report.bytes)}, open it in a browser")

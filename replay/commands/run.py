@@ -9,6 +9,7 @@ import click
 
 from dxt_replay.replay.commands.replay_options import replay_options
 from dxt_replay.replay.commands.shared_options import (
+    PATH,
     capture_argument,
     force_option,
     json_option,
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @capture_argument("capture")
-@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Directory that holds the staged twin.")
+@click.option("--target", type=PATH, metavar="DIR", help="Directory that holds the staged twin.")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="OUT.capture",
     help="The capture of the replay to write, such as replay.capture; needed unless --explain.",
 )
@@ -54,7 +55,6 @@ def command(
     output: Path | None,
     repeat: int,
     explain: bool,
-    as_json: bool,
     **choices: Any,
 ) -> None:
     """Replay a capture (or a .darshan log); the replay is written as a capture too.
@@ -68,7 +68,7 @@ def command(
     from dxt_replay.replay.ranks.mpi_world import connect
 
     if explain:
-        _explain(capture, choices, as_json=as_json)
+        _explain(capture, choices)
         return
     if target is None or output is None:
         raise UsageError(f"a replay needs {'--target DIR' if target is None else '-o OUT.capture'}")
@@ -82,41 +82,27 @@ def command(
                 capture, target, output, repeat, on_progress=progress, comm=comm, **choices
             )
     if comm.rank == 0:
-        _print(result, capture.path, as_json=as_json)
+        _print(result, capture.path)
         if not result.succeeded:
             raise SystemExit(1)
 
 
-def _print(result: RunResult | Repeats, source: Path, *, as_json: bool) -> None:
+def _print(result: RunResult | Repeats, source: Path) -> None:
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.show.run_sections import repeat_sections, run_sections
-    from dxt_replay.replay.show.terminal import print_sections
 
-    if as_json:
-        print_json(result.as_json())
-        return
-    if isinstance(result, dxt_replay.Repeats):
-        print_sections(repeat_sections(result.as_json()))
-        replay = result.runs[0].capture
-    else:
-        print_sections(run_sections(result.as_json()))
-        replay = result.capture
-    if result.succeeded:
-        print_next("compare", source, replay)
+    repeated = isinstance(result, dxt_replay.Repeats)
+    replay = result.runs[0].capture if isinstance(result, dxt_replay.Repeats) else result.capture
+    following = ("compare", source, replay) if result.succeeded else ()
+    answer(result, repeat_sections if repeated else run_sections, *following)
 
 
-def _explain(capture: NamedPart, choices: Mapping[str, Any], *, as_json: bool) -> None:
+def _explain(capture: NamedPart, choices: Mapping[str, Any]) -> None:
     """Print the causal model of all ranks of the part: the one that a run with the same options follows."""
     import dxt_replay
     from dxt_replay.replay.causal.explain import model_sections
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.show.terminal import print_sections
+    from dxt_replay.replay.commands.answer import answer
 
     names = ("api", "reconstruct", "speed", "compute_speed", "io_speed")
-    explained = dxt_replay.explain(capture, **{name: choices[name] for name in names})
-    if as_json:
-        print_json(explained)
-    else:
-        print_sections(model_sections(explained))
+    answer(dxt_replay.explain(capture, **{name: choices[name] for name in names}), model_sections)

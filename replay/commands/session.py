@@ -52,10 +52,7 @@ def timed_phase(name: str) -> Iterator[None]:
 
 
 def add_common_options(command: click.Command) -> click.Command:
-    """Give a command -v and -q, and let its --json, if it has one, decide how errors are printed."""
-    for option in command.params:
-        if option.name == "as_json":
-            option.callback, option.is_eager = _set_json, True
+    """Give a command -v and -q."""
     if not any(option.name == "verbose" for option in command.params):
         command.params += [
             click.Option(
@@ -76,9 +73,9 @@ def add_common_options(command: click.Command) -> click.Command:
     return command
 
 
-def _set_json(context: click.Context, option: click.Parameter, value: bool) -> bool:
-    context.ensure_object(Session).as_json |= value
-    return value
+def set_json(context: click.Context, option: click.Parameter, value: bool) -> None:
+    """Callback of --json: it alone decides, since words of a job that `record` runs may look the same."""
+    context.ensure_object(Session).as_json = value
 
 
 def _set_verbose(context: click.Context, option: click.Parameter, value: bool) -> None:

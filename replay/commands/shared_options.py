@@ -10,14 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dxt_replay.replay.commands.session import set_json
+
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
     from dxt_replay.traces.part import Part
     from dxt_replay.traces.workers.workers import Workers
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""What makes an option of a command."""
+
+PATH = click.Path(path_type=Path)
+
 force_option = click.option("--force", is_flag=True, help="Replace an output that an earlier command wrote.")
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+def json_output(text: str) -> Decorator:
+    """The option --json, which `session.current().as_json` tells; `text`: what it prints."""
+    return click.option(
+        "--json", "as_json", is_flag=True, expose_value=False, is_eager=True, callback=set_json, help=text
+    )
+
+
+json_option = json_output("Print the result as JSON.")
+
+
+def output_option(metavar: str, text: str) -> Decorator:
+    """The option -o, which must be given: where the result goes."""
+    return click.option("-o", "--output", required=True, type=PATH, metavar=metavar, help=text)
+
 
 exclude_option = click.option(
     "--exclude",
@@ -27,7 +48,7 @@ exclude_option = click.option(
 )
 
 
-def maps_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def maps_option(text: str) -> Decorator:
     """The option --map; `text`: what the command reads there."""
     return click.option("--map", "maps", multiple=True, metavar="PREFIX=DIR", help=text)
 
@@ -148,16 +169,16 @@ def _chosen_workers(count: int | None, dask: str | None) -> Iterator[Workers | N
         yield cluster
 
 
-def capture_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def capture_argument(name: str) -> Decorator:
     """An argument that names a capture or a Darshan log."""
-    return click.argument(name, type=click.Path(path_type=Path))
+    return click.argument(name, type=PATH)
 
 
 floor_option = click.option(
     "--floor",
     nargs=2,
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="A B",
     help="Two runs of the same application, or two replays: what they differ by is noise, and no limit is stricter. "
     "Repeatable; the worst pair counts.",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import capture_argument, json_option, time_options
+from dxt_replay.replay.commands.shared_options import PATH, capture_argument, json_option, time_options
 from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ MOST_COUNTS = 64
 )
 @click.option(
     "--check",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="TARGET",
     help="Replay seconds of the capture in this directory of the real storage, widen the interval by what they took, "
     "and refuse where they contradict the model. What is written there is removed again.",
@@ -72,7 +71,7 @@ MOST_COUNTS = 64
 )
 @time_options
 @json_option
-def command(capture: NamedPart, ranks: str | None, as_json: bool, **choices: Any) -> None:
+def command(capture: NamedPart, ranks: str | None, **choices: Any) -> None:
     """Predict how long a capture would take on a storage that is only described.
 
     No file system is touched, except by --check.
@@ -82,18 +81,14 @@ def command(capture: NamedPart, ranks: str | None, as_json: bool, **choices: Any
     10 % of the causal model. The page cache is empty at the start.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.show.simulation_sections import simulation_sections
-    from dxt_replay.replay.show.terminal import print_sections
 
     counts = rank_counts(ranks) if ranks is not None else []
     with status("simulating" if choices["check"] is None else "simulating, and replaying the first seconds"):
         result = dxt_replay.simulate(capture, ranks=counts, **choices)
-    if as_json:
-        print_json(result.as_json())
-    else:
-        print_sections(simulation_sections(result.as_json()))
+    answer(result, simulation_sections)
 
 
 def rank_counts(text: str) -> list[int]:

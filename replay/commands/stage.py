@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dxt_replay.replay.commands.replay_options import timeout_option
-from dxt_replay.replay.commands.shared_options import capture_argument, json_option, maps_option, part_options
+from dxt_replay.replay.commands.shared_options import PATH, capture_argument, json_option, maps_option, part_options
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @capture_argument("capture")
-@click.option("--target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Directory for the twin.")
+@click.option("--target", required=True, type=PATH, metavar="DIR", help="Directory for the twin.")
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
 @click.option("--remove", is_flag=True, help="Remove everything that was staged under the target, and nothing else.")
 @click.option("--sparse", is_flag=True, help="Write holes instead of data; reads of holes do not reach the device.")
@@ -39,19 +39,20 @@ def command(
     maps: tuple[str, ...],
     workers: int | None,
     timeout_s: float | None,
-    as_json: bool,
 ) -> None:
     """Stage a twin of the recorded data set of a capture (or a .darshan log) under a target directory.
 
     Each file that the capture reads is made, as large as its accesses need and with data that does not compress.
     """
     import dxt_replay
+    from dxt_replay.replay.commands.answer import given_options, print_next
     from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.commands.next_command import given_options, print_next
     from dxt_replay.replay.commands.progress import byte_progress
+    from dxt_replay.replay.commands.session import current
     from dxt_replay.replay.twin.stage_lines import describe, describe_done
     from dxt_replay.traces.units import format_counted
 
+    as_json = current().as_json
     if remove:
         removed = dxt_replay.unstage(target)
         if as_json:

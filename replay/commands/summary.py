@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dxt_replay.replay.commands.session import current
 from dxt_replay.replay.commands.shared_options import (
+    PATH,
     filter_options,
     force_option,
     json_option,
@@ -53,7 +55,7 @@ class _TableName(click.ParamType):
 
 
 @click.command(cls=_Command)
-@click.argument("capture", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CAPTURE...")
+@click.argument("capture", nargs=-1, required=True, type=PATH, metavar="CAPTURE...")
 @click.option("--by", type=click.Choice(GROUPINGS), help="Add a table of totals per group.")
 @click.option(
     "--show",
@@ -71,7 +73,7 @@ class _TableName(click.ParamType):
     "--compat-vanidl", is_flag=True, help="VaniDL's numbers: times in 0.1 ms, 0 becomes 1 ms, no path with .py."
 )
 @click.option("--csv", "csv_file", metavar="FILE|-", help="Write the one table asked for as comma-separated values.")
-@click.option("--parquet", "parquet_file", type=click.Path(path_type=Path), metavar="FILE", help="Write it as Parquet.")
+@click.option("--parquet", "parquet_file", type=PATH, metavar="FILE", help="Write it as Parquet.")
 @worker_options
 @force_option
 @json_option
@@ -87,7 +89,6 @@ def command(
     csv_file: str | None,
     parquet_file: Path | None,
     force: bool,
-    as_json: bool,
     workers: Workers,
 ) -> int:
     """Summarise a capture (or a .darshan log): operations, bytes, times, patterns.
@@ -110,11 +111,11 @@ def command(
 
     names = tuple(dict.fromkeys([*show, *(["findings"] if findings else [])]))
     output = TableOutput.of(csv_file, parquet_file, force=force)
-    _check_tables(names, by, output, as_json=as_json)
+    _check_tables(names, by, output)
     if is_archive(capture):
         refuse_options_of_one_job()
         paths = (capture.path, *capture.others)
-        return print_catalogue(paths, workers, sort=sort or "name", output=output, as_json=as_json)
+        return print_catalogue(paths, workers, sort=sort or "name", output=output)
     if sort is not None:
         raise UsageError(f"--sort orders several jobs, and {capture.path} is one: leave it out")
     with opened(capture) as source:
@@ -130,18 +131,18 @@ def command(
                 executor=workers,
             )
             _check_opened(found, names)
-            shown = None if output is not None or as_json else _shown(found)
+            shown = None if output is not None or current().as_json else _shown(found)
         if shown is not None:
             print_summary(shown)
-        elif as_json:
+        elif current().as_json:
             print_json(found.as_json(_streamed))
         elif output is not None:
             output.write(found.tables[names[0]] if names else summary_table(found.summary))
     return 0
 
 
-def _check_tables(names: tuple[str, ...], by: str | None, output: TableOutput | None, *, as_json: bool) -> None:
-    if output is not None and (len(names) + (by is not None) > 1 or as_json):
+def _check_tables(names: tuple[str, ...], by: str | None, output: TableOutput | None) -> None:
+    if output is not None and (len(names) + (by is not None) > 1 or current().as_json):
         raise UsageError(f"{output.option} writes one table: give one --show, or --by, and no --json")
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option
+from dxt_replay.replay.commands.shared_options import capture_argument, force_option, json_option, output_option
 
 
 @click.command()
 @capture_argument("capture")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="OUT.capture",
-    help="The capture to write, such as what-if.capture.",
-)
+@output_option("OUT.capture", "The capture to write, such as what-if.capture.")
 @click.option("--chunk", metavar="SIZE", help="Store HDF5 data in chunks of this size, such as 1MiB.")
 @click.option(
     "--compression",
@@ -37,53 +31,18 @@ from dxt_replay.replay.commands.shared_options import capture_argument, force_op
 @click.option("--weak", is_flag=True, help="With --ranks: each rank has as much to do as before.")
 @force_option
 @json_option
-def command(
-    capture: Path,
-    output: Path,
-    chunk: str | None,
-    compression: str | None,
-    transfer_size: str | None,
-    batch: int | None,
-    readers: int | None,
-    prefetch: int | None,
-    preprocess_speed: float,
-    compute_speed: float,
-    ranks: int | None,
-    weak: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+def command(capture: Path, output: Path, **choices: Any) -> None:
     """Write a capture (or a .darshan log with a profile) as it would be if the application read in another way.
 
     The changes are applied in the order of the options below. The result is a capture: stage it, replay it with
     `run --pace steps`, compare it. What had to be assumed is printed.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
-    from dxt_replay.replay.commands.next_command import print_next
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
     from dxt_replay.replay.ranks.stopping import unwind_on_signals
-    from dxt_replay.replay.show.terminal import print_sections
     from dxt_replay.replay.show.transform_sections import transform_sections
 
     with unwind_on_signals(), status("transforming"):
-        result = dxt_replay.transform(
-            capture,
-            output,
-            chunk=chunk,
-            compression=compression,
-            transfer_size=transfer_size,
-            batch=batch,
-            readers=readers,
-            prefetch=prefetch,
-            preprocess_speed=preprocess_speed,
-            compute_speed=compute_speed,
-            ranks=ranks,
-            weak=weak,
-            force=force,
-        )
-    if as_json:
-        print_json(result.as_json())
-        return
-    print_sections(transform_sections(result.as_json()))
-    print_next("stage", output, "--target", "TARGET")
+        result = dxt_replay.transform(capture, output, **choices)
+    answer(result, transform_sections, "stage", output, "--target", "TARGET")

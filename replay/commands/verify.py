@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from dxt_replay.replay.commands.shared_options import json_option
+from dxt_replay.replay.commands.shared_options import PATH, json_option
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CAPTURE|TARGET...")
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="CAPTURE|TARGET...")
 @click.option(
     "--source",
     "sources",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="A log, profile or capture that a capture was made from; those beside the capture are found. Repeatable.",
 )
@@ -29,7 +29,7 @@ from dxt_replay.replay.commands.shared_options import json_option
     help="Differences of each capture or target that are listed.",
 )
 @json_option
-def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool, most: int, as_json: bool) -> int:
+def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool, most: int) -> int:
     """Check captures against their own digests, counts and sources, and staged twins against their manifests.
 
     A capture: every file has its digest, every row is as the format says, the counts agree. A twin: every file is
@@ -38,15 +38,11 @@ def command(paths: tuple[Path, ...], sources: tuple[Path, ...], sizes_only: bool
     differs, 1 something does, 2 wrong use.
     """
     import dxt_replay
-    from dxt_replay.replay.commands.json_output import print_json
+    from dxt_replay.replay.commands.answer import answer
     from dxt_replay.replay.commands.progress import status
-    from dxt_replay.replay.show.terminal import print_sections
     from dxt_replay.replay.show.verify_sections import verified_sections
 
     with status("verifying"):
         result = dxt_replay.verify(*paths, sources=sources, sizes_only=sizes_only)
-    if as_json:
-        print_json(result.as_json())
-    else:
-        print_sections(verified_sections(result.as_json(), most))
+    answer(result, lambda document: verified_sections(document, most))
     return 0 if result.passed else 1

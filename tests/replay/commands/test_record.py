@@ -70,6 +70,13 @@ def test_the_status_of_the_job_is_passed_on_and_it_is_merged_all_the_same(librar
     assert "exit status of the job  7" in capfd.readouterr().err
 
 
+def test_json_among_the_words_of_the_job_is_the_jobs(library, work, capfd) -> None:
+    assert record("--", PYTHON, "-c", "print('trained')", "--json", library=library) == 0
+    out, err = capfd.readouterr()
+    assert out == "trained\n"
+    assert err.rstrip().endswith("next: dxt-replay summary run.capture")
+
+
 def test_json_has_standard_output_for_itself(library, work, capfd) -> None:
     assert record("--json", "-o", "a.capture", "--", PYTHON, "-c", "print('trained')", library=library) == 0
     out, err = capfd.readouterr()

@@ -1,0 +1,64 @@
+"""How a command answers: its result as JSON or as tables, and which command usually comes next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from dxt_replay.replay.commands.session import current
+
+if TYPE_CHECKING:
+    from dxt_replay.replay.show.section import Section
+
+
+class Result(Protocol):
+    """What a function of the public interface returns."""
+
+    def as_json(self) -> Mapping[str, Any]:
+        """The object that --json prints."""
+
+
+def answer(
+    result: Result | Mapping[str, Any],
+    sections: Callable[[Mapping[str, Any]], Sequence[Section]],
+    *following: str | os.PathLike[str],
+) -> None:
+    """Print a result, or its JSON object: as JSON under --json, else as tables with the command that comes next.
+
+    `sections` makes the tables of the JSON object; `following`: words of the next command, as for `print_next`.
+    """
+    document = result if isinstance(result, Mapping) else result.as_json()
+    if current().as_json:
+        from dxt_replay.replay.commands.json_output import print_json
+
+        print_json(document)
+        return
+    from dxt_replay.replay.show.terminal import print_sections
+
+    print_sections(sections(document))
+    if following:
+        print_next(*following)
+
+
+def print_next(*words: str | os.PathLike[str]) -> None:
+    """Print `next: dxt-replay WORDS`, quoted for a shell, below an empty line; nothing under --quiet."""
+    from dxt_replay.traces.text import printable
+
+    if not current().quiet:
+        click.echo(f"\nnext: dxt-replay {printable(shlex.join(os.fspath(word) for word in words))}")
+
+
+def given_options(names: Iterable[str]) -> list[str]:
+    """The options of the running command among the parameters `names` that the user gave, as words to give again."""
+    context = click.get_current_context()
+    words: list[str] = []
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT
+        if option.name in names and given:
+            value = context.params[option.name]
+            words += [word for one in (value if option.multiple else [value]) for word in (option.opts[-1], str(one))]
+    return words
