@@ -14,15 +14,21 @@ from dxt_replay.traces.units import NS_PER_S
 LONGEST_NS = 60 * NS_PER_S
 """A file whose last change lies further behind the end in the log is a copy, which says nothing."""
 
+TICK_NS = 10_000_000
+"""Times of files are those of the kernel's last tick."""
+
 
 def log_writing(job: JobLogs) -> list[list[int]]:
     """[rank, begin_ns, end_ns] on the capture's clock of each log whose writing is known, ascending.
 
     It begins at the end that the log states and lasts until the last change of the file, by the clocks of both.
     """
+    written = list(_written(job.processes))
+    if any(end_ns < begin_ns - TICK_NS for _, begin_ns, end_ns in written):
+        return []  # files that changed before their processes ended: the file system has another clock
     return sorted(
         [process.rank or 0, begin_ns - job.start_ns, end_ns - job.start_ns]
-        for process, begin_ns, end_ns in _written(job.processes)
+        for process, begin_ns, end_ns in written
         if 0 < end_ns - begin_ns < LONGEST_NS and end_ns < job.end_ns
     )
 

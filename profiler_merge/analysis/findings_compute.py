@@ -42,7 +42,7 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
     storage = (
         f"storage is busy in {percent(loop.io_in_wait_pct)} of the wait."
         if known
-        else f"for what is not known: {found.summary.not_judged}."
+        else f"the cause is not known: {found.summary.not_judged}."
     )
     yield Finding(
         code="input-bound",

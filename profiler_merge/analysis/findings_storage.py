@@ -105,10 +105,11 @@ def not_traced(found: Analysis) -> Iterator[Finding]:
     known = sum(each.bytes or 0 for each in unseen)
     kinds = {each.kind for each in unseen}
     remedies = [_READ_INSTEAD] * bool(kinds - {OBJECTS}) + [_MOUNT_INSTEAD] * (OBJECTS in kinds)
+    part = "the job's I/O" if OBJECTS in kinds else "what the job read"
     yield Finding(
         code="not-traced",
         severity="high",
-        title="The job did I/O past the trace" if OBJECTS in kinds else "The job read past the trace",
+        title=f"Part of {part} is not in the trace",
         evidence=f"{why[:1].upper()}{why[1:]}: what storage cost is not known, and a replay leaves them out.",
         threshold=f"above {percent(100 * (1 - LEAST_COVERAGE))} of the bytes, or not known",
         remedy=" ".join(remedies),

@@ -18,9 +18,10 @@ from dxt_replay.profiler_merge.analysis.findings import findings_of, findings_ta
 from dxt_replay.profiler_merge.analysis.rank_files import RankFiles
 from dxt_replay.profiler_merge.analysis.summary import Summary, summarise
 from dxt_replay.profiler_merge.analysis.table_formats import flat_table, table_of
-from dxt_replay.profiler_merge.analysis.tables import GROUPS, TABLES
+from dxt_replay.profiler_merge.analysis.tables import GROUPS, OF_IO, TABLES
 from dxt_replay.profiler_merge.analysis.timeline import DEFAULT_BINS, timeline
 from dxt_replay.traces.store.reader import Capture
+from dxt_replay.traces.unseen import nothing_recorded
 from dxt_replay.traces.workers.workers import ALONE, Workers
 
 CONTENTS = ("tfrecords", "datasets")
@@ -116,7 +117,19 @@ def views(
             tables[name] = getattr(inside, name)
         elif found is not None:
             tables[name] = _FROM_ANALYSIS[name](found)
+    if nothing_recorded(summary.coverage.unseen):  # a 0 would be a claim
+        tables = {name: _io_unknown(table) for name, table in tables.items()}
+        shares = shares and {name: None if name.startswith(("io_", "pipeline_")) else shares[name] for name in shares}
     return Views(summary=summary, tables=tables, shares=shares, unread=None if inside is None else inside.unread)
+
+
+def _io_unknown(table: pa.Table | RankFiles) -> pa.Table | RankFiles:
+    if isinstance(table, RankFiles) or "code" in table.schema.names:  # findings have files of their own
+        return table
+    for place, field in enumerate(table.schema):
+        if field.name in OF_IO:
+            table = table.set_column(place, field.with_nullable(True), pa.nulls(table.num_rows, field.type))
+    return table
 
 
 def summary_table(summary: Summary) -> pa.Table:

@@ -158,6 +158,16 @@ SUMMED = (*COUNTS, "unique_bytes_read", "reread_bytes")
 """Quantities of a rank and file that add up over files; over ranks all but `unique_bytes_read`, whose sum counts bytes
 once per rank."""
 
+OF_IO = frozenset(
+    {
+        *SUMMED, "files", "shared_files", "operations", "io_hidden_ns", "io_exposed_ns", "io_in_evaluation_ns",
+        "io_in_wait_ns", "io_in_collective_ns", "io_in_checkpoint_ns", "io_in_loop_ns", "pipeline_ns",
+        "reconstructed_io_ns", "read_mib_s", "write_mib_s", "in_flight_mean", "in_flight_max", "io_busy_share",
+        "reconstructed",
+    }
+)  # fmt: skip
+"""Columns that are null in the tables of ranks, steps and times of a capture that recorded no I/O."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:

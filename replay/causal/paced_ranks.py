@@ -242,8 +242,8 @@ def _of_recorder(waits: Mapping[int, Intervals]) -> list[str]:
     if rank is None or not len(waits[rank]):
         return []
     return [
-        f"rank {rank} waited {format_duration(waits[rank].length_ns)} for Darshan to write the logs of processes that "
-        "had ended: the recording's own time, which is not replayed"
+        f"rank {rank} waited {format_duration(waits[rank].length_ns)} for input while Darshan wrote the logs of "
+        "processes that had ended, and did nothing else: this is taken for a cost of the recording and left out"
     ]
 
 

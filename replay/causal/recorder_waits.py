@@ -18,9 +18,11 @@ _BUSY = [SPAN_KINDS.index(kind) for kind in ("compute", "collective", "checkpoin
 def recorder_waits(
     info: CaptureInfo, rank: int, spans: pa.Table, batches: Iterator[OperationBatch], origin_ns: int
 ) -> Intervals:
-    """When a rank did nothing since `origin_ns`, and Darshan wrote the log of one of its processes.
+    """When a rank waited for input since `origin_ns`, did nothing else, and Darshan wrote the log of one of its
+    processes.
 
-    `batches`: the rank's operations. Neither these nor compute, nor the input pipeline, is going on in such a wait.
+    `spans`: of the rank; without input waits among them nothing is known. `batches`: its operations. Neither these, nor
+    compute, nor the input pipeline goes on in such a wait.
     """
     written = np.array(
         [times for of_rank, *times in info.made_by.get("log_writing", ()) if of_rank == rank], dtype=np.int64
@@ -28,12 +30,17 @@ def recorder_waits(
     if not len(written) or info.dependencies == "known":
         return Intervals()
     waits = Intervals.union_of(np.maximum(written[:, 0], origin_ns), written[:, 1])
-    busy = np.isin(codes(spans, "kind"), _BUSY)
-    begin_ns, end_ns = (spans[name].to_numpy()[busy] for name in ("start_ns", "end_ns"))
-    waits = waits.minus(Intervals.union_of(begin_ns, end_ns))
+    kind = codes(spans, "kind")
+    waits = waits.minus(waits.minus(_of(spans, kind == SPAN_KINDS.index("input_wait"))))
+    waits = waits.minus(_of(spans, np.isin(kind, _BUSY)))
     for batch in batches:
         waits = waits.minus(Intervals.union_of(batch.start_ns, batch.end_ns))
     return waits
+
+
+def _of(spans: pa.Table, chosen: np.ndarray) -> Intervals:
+    begin_ns, end_ns = (spans[name].to_numpy()[chosen] for name in ("start_ns", "end_ns"))
+    return Intervals.union_of(begin_ns, end_ns)
 
 
 def without(waits: Intervals, times: np.ndarray) -> np.ndarray:

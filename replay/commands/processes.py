@@ -54,7 +54,7 @@ def ending_together(comm: Communicator) -> Iterator[None]:
 
 @contextmanager
 def _interruptible(comm: Communicator) -> Iterator[None]:
-    """Ctrl-C is an exception, even where the program began (`replay.interface.start`) by letting it end the process."""
+    """Ctrl-C is an exception, even where the program began (`dxt_replay.__main__`) by letting it end the process."""
     ends_process = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     if ends_process:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -245,6 +245,6 @@ def _cost_warnings(recorded: Recorded) -> list[str]:
         return []
     return [
         f"Darshan took {format_duration(spent_ns)} to write the logs of {len(written)} processes that ended before the "
-        "job. Where training waited for it, `run --pace steps` and `simulate` leave that wait out; it is shorter with "
-        "`--memory 32`, which holds 800,000 operations of each process"
+        "job. If training waited for that, `run --pace steps` and `simulate` leave the wait out. `record --memory 32` "
+        "shortens it, and holds up to 800,000 operations of each process"
     ]

@@ -41,10 +41,11 @@ def _headline(found: Mapping[str, Any]) -> str:
     every = [found["ranks"], *(each for kind in found["kinds"].values() for each in kind.values())]
     unknown = any(each["equal"] is None for each in every)
     if not found["equal"]:
-        other = " DLIO does what its code says: try --reading head or v2.0." if found["reading"] == "documented" else ""
-        return f"different: {who} is not what the run did.{other}"
+        documented = found["reading"] == "documented"
+        other = " DLIO's code differs from its documentation: try --reading head or v2.0." if documented else ""
+        return f"different: {who} differs from what the run did.{other}"
     if unknown:
-        return f"equal in all that the trace shows: {who} is what the run did; what is not known stands below."
+        return f"equal in all that the trace shows: {who} is what the run did. Notes name what it does not show."
     return f"equal: {who} is what the run did, request by request."
 
 

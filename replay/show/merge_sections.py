@@ -62,7 +62,7 @@ def _headline(merged: Mapping[str, Any]) -> str:
     if not known:
         traced = merged.get("recorded_by", "darshan") != "darshan"
         why = "a trace has no counters to be held against" if traced else "the log has no counters"
-        why = "some I/O went past the trace" if coverage.get("unseen") else why
+        why = "some I/O is in no trace" if coverage.get("unseen") else why
         said.append(f"trace coverage unknown, as {why}")
     elif min(known) >= _WHOLE:
         whole = [each for each in (coverage["bytes"], coverage["operations"]) if each is not None]

@@ -111,7 +111,7 @@ def _moved(row: Mapping[str, Any]) -> float:
 def _cost(rows: Rows) -> Callable[[Mapping[str, Any]], float]:
     """I/O time, or bytes from counters where nothing was traced."""
     name = "io_ns" if any(row["io_ns"] for row in rows) else "reconstructed_bytes"
-    return lambda row: float(row[name])
+    return lambda row: float(row[name] or 0)
 
 
 def _overlap(rows: Rows) -> list[Section]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from dxt_replay.replay.show.cells import or_dash
 from dxt_replay.replay.show.section import BAR, Section, bar
 from dxt_replay.traces.units import NS_PER_S, format_count
 
@@ -16,7 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def timeline_section(rows: Rows) -> Section:
-    """Rows of `timeline.SCHEMA`; bins without I/O and without compute in a row are one line."""
+    """Rows of the table timeline; bins without I/O and without compute in a row are one line. Null I/O is not known."""
     fastest = max((_mib_per_s(row) for row in rows), default=0.0) or 1.0
     digits = _digits(rows)
     lines: list[tuple[str, ...]] = []
@@ -34,7 +35,7 @@ def timeline_section(rows: Rows) -> Section:
         rows=tuple(lines),
         notes=(
             "in flight: operations at once, the mean over the bin and the most at any instant. The bar shows MiB/s.",
-            *_not_shown(sum(row["reconstructed"] for row in rows)),
+            *_not_shown(sum(row["reconstructed"] or 0 for row in rows)),
         ),
     )
 
@@ -50,13 +51,13 @@ def _line(row: Mapping[str, Any], digits: int, fastest: float) -> tuple[str, ...
     compute = row["compute_busy_share"]
     return (
         _seconds(row, digits),
-        format_count(row["reads"]),
-        format_count(row["writes"]),
-        _rounded(_mib_per_s(row)),
-        f"{row['in_flight_mean']:.2f}",
-        format_count(row["in_flight_max"]),
-        f"{100 * row['io_busy_share']:.1f} %",
-        "-" if compute is None else f"{100 * compute:.0f} %",
+        or_dash(row["reads"], format_count),
+        or_dash(row["writes"], format_count),
+        or_dash(row["read_mib_s"], lambda _: _rounded(_mib_per_s(row))),
+        or_dash(row["in_flight_mean"], "{:.2f}".format),
+        or_dash(row["in_flight_max"], format_count),
+        or_dash(row["io_busy_share"], "{:.1%}".format).replace("%", " %"),
+        or_dash(compute, "{:.0%}".format).replace("%", " %"),
         bar(_mib_per_s(row) / fastest if _mib_per_s(row) >= 0.05 else 0.0, 10),
     )
 
@@ -67,7 +68,7 @@ def _rounded(mib_per_s: float) -> str:
 
 
 def _mib_per_s(row: Mapping[str, Any]) -> float:
-    return float(row["read_mib_s"] + row["write_mib_s"])
+    return float((row["read_mib_s"] or 0) + (row["write_mib_s"] or 0))
 
 
 def _is_quiet(row: Mapping[str, Any]) -> bool:

@@ -49,6 +49,12 @@ def test_copies_and_the_end_of_the_job_itself_say_nothing(logs: list[Path]) -> N
     assert log_writing(open_job(logs)) == []
 
 
+def test_a_file_system_with_another_clock_says_nothing(logs: list[Path]) -> None:
+    taking(logs[0], 25 * MS)
+    taking(logs[1], -40 * MS)
+    assert log_writing(open_job(logs)) == []
+
+
 def result(written: list[list[int]], run_s: float) -> Recorded:
     info: Any = SimpleNamespace(made_by={"log_writing": written}, job=SimpleNamespace(run_time_s=run_s))
     return cast(Recorded, SimpleNamespace(merged=SimpleNamespace(info=info)))

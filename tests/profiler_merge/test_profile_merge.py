@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import dxt_replay
 from dxt_replay.profiler_merge.analysis.findings import findings
 from dxt_replay.replay.causal.storage_limit import storage_limit
 from dxt_replay.replay.commands.main import main
@@ -134,9 +135,15 @@ def test_the_summary_judges_nothing_of_storage(tmp_path: Path, capsys: pytest.Ca
     assert found["loop"]["compute_pct"] == pytest.approx(100 * COMPUTE_NS / STEP_NS)
     assert found["steps"]["count"] == STEPS
     assert found["loop"]["input_wait_pct"] == pytest.approx(100 * WAIT_NS / STEP_NS)
+    for name in ("overlap", "ranks", "steps", "timeline"):
+        rows = dxt_replay.table(capture, name)
+        of_io = [column for column in rows.columns if column.startswith(("io_", "reads", "writes", "bytes"))]
+        assert of_io
+        assert rows[of_io].isna().all(axis=None)
+    assert dxt_replay.table(capture, "steps")["compute_ns"].sum() == STEPS * COMPUTE_NS
     (finding,) = findings(capture)
     assert (finding.code, finding.title) == ("input-bound", "Training waits for input")
-    assert "for what is not known: no I/O was recorded" in finding.evidence
+    assert "the cause is not known: no I/O was recorded" in finding.evidence
     assert dict(finding.values) == {"input_wait_pct": pytest.approx(100 * WAIT_NS / STEP_NS)}
 
 

@@ -56,6 +56,14 @@ def test_what_goes_on_meanwhile_is_no_wait() -> None:
     assert list(zip(waits.starts.tolist(), waits.ends.tolist(), strict=True)) == [(420, 500), (600, 650), (700, 850)]
 
 
+def test_work_that_no_span_covers_is_no_wait() -> None:
+    """Plain Python between two steps, or any time where the profile shows no input waits."""
+    none = spans_table([Span("step", 0, 2000)])
+    assert not len(recorder_waits(info(), 0, none, iter([]), 0))
+    some = spans_table([Span("input_wait", 0, 500)])
+    assert recorder_waits(info(), 0, some, iter([]), 0).ends.tolist() == [500]
+
+
 def test_without_evidence_nothing_is_taken_out() -> None:
     spans = spans_table([])
     assert not len(recorder_waits(info(made_by={}), 0, spans, iter([]), 0))

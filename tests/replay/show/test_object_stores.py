@@ -82,7 +82,7 @@ def test_where_more_went_through_posix_it_is_not_known_what_the_trace_holds(tmp_
     log = log_of(tmp_path / "a.darshan", posix=DxtRecord(record_id=1, reads=_READ), moved=2 * MIB)
     made = merge([log], [], tmp_path / "a.capture")
     assert (made.info.coverage.bytes, made.info.coverage.operations) == (None, None)
-    assert "coverage unknown, as some I/O went past the trace" in merge_sections(made.as_json())[0].title
+    assert "coverage unknown, as some I/O is in no trace" in merge_sections(made.as_json())[0].title
     (found,) = (each for each in findings(open_capture(made.capture)) if each.code == "not-traced")
     assert "Bytes were moved by DAOS calls, and whether calls in the trace made them is not known" in found.evidence
 
