@@ -80,10 +80,11 @@ def figures_of(
     found: dict[str, figures.Figure] = {}
     for side in sides:
         overview, origin = side.overview, side.origin_ns
-        found[f"course-{side.key}"] = figures.course_figure(overview.course, origin)
+        if side.io:
+            found[f"course-{side.key}"] = figures.course_figure(overview.course, origin)
+            found[f"heat-{side.key}"] = figures.heat_figure(overview.by_rank, origin)
         if overview.analysis.sizes.classes:
             found[f"sizes-{side.key}"] = figures.sizes_figure(overview.analysis.sizes.powers())
-        found[f"heat-{side.key}"] = figures.heat_figure(overview.by_rank, origin)
         if side.steps:
             found[f"steps-{side.key}"] = figures.steps_figure(overview.analysis.overlap.steps)
         if overview.storage_curve:
@@ -92,7 +93,7 @@ def figures_of(
         jitter = comparison["timing"]["jitter_us"] if comparison else None
         found["lag-replay"] = figures.lag_figure(lag, sides[-1].origin_ns, jitter)
     for name in ("course", "heat"):
-        figures.align([found[f"{name}-{side.key}"] for side in sides])
+        figures.align([found[f"{name}-{side.key}"] for side in sides if side.io])
     figures.align_steps([found[f"steps-{side.key}"] for side in sides if side.steps])
     return found
 
@@ -179,7 +180,7 @@ def _slowest(side: Side) -> list[dict[str, Any]]:
 
 
 def _tables(sides: Sequence[Side], name: str, columns: Any, rows: Any, most_rows: int) -> str:
-    found = [(f"{name} {side.title.lower()}".strip(), *rows(side.overview, most_rows)) for side in sides]
+    found = [(f"{name} {side.title.lower()}".strip(), *rows(side.overview, most_rows)) for side in sides if side.io]
     return "".join(data_table(caption, columns, first, most_rows, whole) for caption, first, whole in found)
 
 

@@ -11,6 +11,7 @@ from dxt_replay.replay.show.page import figures
 from dxt_replay.replay.show.page.data import drawn_lanes, drawn_ranks
 from dxt_replay.replay.show.page.html_tables import html_text
 from dxt_replay.traces.units import format_count, format_duration
+from dxt_replay.traces.unseen import nothing_recorded
 
 if TYPE_CHECKING:
     from dxt_replay.profiler_merge.analysis.overview import Overview
@@ -29,6 +30,11 @@ class Side:
     def steps(self) -> bool:
         """Whether the steps of the capture are known."""
         return bool(self.overview.analysis.overlap.steps.num_rows)
+
+    @property
+    def io(self) -> bool:
+        """Whether I/O was recorded: without it a figure of it would show 0."""
+        return not nothing_recorded(self.overview.analysis.summary.coverage.unseen)
 
 
 LABELS = {
@@ -169,7 +175,9 @@ def sampling_rule(overview: Overview) -> str:
     lanes, drawn, ranks = drawn_lanes(overview), drawn_ranks(overview), overview.analysis.overlap.ranks
     all_ = "All" if len(drawn) == len(ranks) else "All of the shown ranks'"
     words = []
-    if lanes.resolution_ns == 0:
+    if nothing_recorded(overview.analysis.summary.coverage.unseen):
+        words.append("No I/O was recorded.")
+    elif lanes.resolution_ns == 0:
         words.append(
             f"{all_} {format_count(lanes.operations)} operations are in this timeline, each as a bar of its own."
         )

@@ -231,7 +231,7 @@ def steps_figure(steps: pa.Table) -> Figure:
             )  # fmt: skip
     io = np.bincount(group, weights=steps["io_ns"].to_numpy() / NS_PER_MS) / count
     for label, values, style in (
-        ("I/O in flight", io, {"color": BLUE, "width": 1.5}),
+        *([("I/O in flight", io, {"color": BLUE, "width": 1.5})] if io.any() else []),
         ("slowest rank", slowest, {"color": VERMILION, "width": 1, "dash": "dot"}),
     ):
         middle = [left + width / 2 for left in x]

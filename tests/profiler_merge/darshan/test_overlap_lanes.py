@@ -1,4 +1,3 @@
-import os
 from itertools import pairwise
 
 import numpy as np
@@ -6,18 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dxt_replay.profiler_merge.darshan._overlap_lanes import CompiledOverlap
 from dxt_replay.profiler_merge.darshan.overlap_lanes import PythonOverlap, overlap_lanes
 
 OPERATIONS = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 30)), max_size=60)
-
-
-def cores():
-    try:
-        from dxt_replay.profiler_merge.darshan._overlap_lanes import CompiledOverlap
-    except ImportError:
-        assert os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1"
-        return [PythonOverlap]
-    return [PythonOverlap, CompiledOverlap]
 
 
 def by_hand(start, end):
@@ -38,7 +29,7 @@ def by_hand(start, end):
     return found
 
 
-@pytest.mark.parametrize("core", cores())
+@pytest.mark.parametrize("core", [PythonOverlap, CompiledOverlap])
 @given(operations=OPERATIONS, cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_lanes_are_those_of_the_contract_however_the_operations_are_cut(core, operations, cuts):
     operations = sorted((begin, -width) for begin, width in operations)
@@ -50,11 +41,11 @@ def test_lanes_are_those_of_the_contract_however_the_operations_are_cut(core, op
     assert all(part.dtype == np.int32 for part in found)
 
 
-@pytest.mark.parametrize("core", cores())
+@pytest.mark.parametrize("core", [PythonOverlap, CompiledOverlap])
 def test_hundreds_of_lanes_are_in_flight_at_once(core):
     start = np.arange(1_000)
     assert core().following(start, start + 1_000).tolist() == list(range(1_000))
 
 
 def test_the_compiled_core_is_taken_where_it_is_there():
-    assert type(overlap_lanes()) is cores()[-1]
+    assert type(overlap_lanes()) is CompiledOverlap

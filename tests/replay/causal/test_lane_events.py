@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,8 +25,6 @@ from dxt_replay.replay.plan.plan_row import PLAN_ROW, Add, Gap, Mark, Wait, oper
 @pytest.fixture(name="lane_core", params=["python", "compiled"])
 def lane_core_fixture(request, monkeypatch):
     """Each core in turn, as DXT_REPLAY_CORE chooses it."""
-    if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("dxt_replay.replay.causal._lane_events")
     monkeypatch.setenv("DXT_REPLAY_CORE", request.param)
     return request.param
 

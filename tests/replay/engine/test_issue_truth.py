@@ -7,7 +7,6 @@ ends when the additions that it waited for were made, and what follows lasts as 
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -250,8 +249,6 @@ def on_the_real_clock(plan: Sequence[np.ndarray], core: str) -> list[Completed]:
 @pytest.fixture(name="every_core", params=["python", "compiled"], scope="module")
 def every_core_fixture(request):
     """As `core`, once for all examples."""
-    if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("dxt_replay.replay.engine._issue")
     return request.param
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import numpy as np
 import pytest
@@ -26,8 +25,6 @@ from tests.replay.simulation.storage_cases import CACHE, DEVICE, FILES, KIB, MIB
 @pytest.fixture(name="_each_core", params=["python", "compiled"], autouse=True)
 def each_core_fixture(request, monkeypatch):
     """Each core in turn, as DXT_REPLAY_CORE chooses it."""
-    if request.param == "compiled" and os.environ.get("DXT_REPLAY_REQUIRE_COMPILED") != "1":
-        pytest.importorskip("dxt_replay.replay.simulation._simulated_storage")
     monkeypatch.setenv("DXT_REPLAY_CORE", request.param)
 
 
