@@ -53,7 +53,7 @@ def analyse(
     found = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
     overlap = found.overlap.overlap()
     return Analysis(
-        summary=with_loop(found.summary.summary(), overlap, capture.info),
+        summary=with_loop(found.summary.summary(), overlap, capture),
         sizes=found.sizes.sizes(),
         overlap=overlap,
         patterns=found.patterns.patterns(),

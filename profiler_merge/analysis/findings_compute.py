@@ -36,6 +36,8 @@ def input_bound(found: Analysis) -> Iterator[Finding]:
     loop = found.summary.loop
     if loop is None or loop.input_wait_pct <= 100 - LEAST_UTILISATION_PCT:
         return
+    if 2 * (loop.recording_wait_s or 0.0) > loop.input_wait_s:
+        return  # Darshan wrote the logs of workers meanwhile: nobody can mend that in the program
     by_storage = loop.io_in_wait_pct >= MOSTLY_STORAGE_PCT
     cause, name = ("storage", "read ahead") if by_storage else ("preprocessing", "prepare faster")
     known = by_storage or found.summary.not_judged is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.analysis.overlap import Overlap
 from dxt_replay.profiler_merge.analysis.thresholds import WARM_UP
+from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.measures.stable_order import runs, stable_order
 from dxt_replay.traces.replay_record import replay_record
 from dxt_replay.traces.schema import CaptureInfo
@@ -23,6 +25,9 @@ LEAST_STEPS = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyLoop:
     """The training loop without the first step of each rank where that step is a warm-up; means over profiled ranks.
+
+    `recording_wait_s`: input wait while Darshan wrote logs of processes that had ended, first step included; None where
+    the times of the logs' files are not known.
 
     `loop_s` is without evaluations. `evaluations`: of the rank with most, `evaluation_s` their time, mean of the ranks.
     `warm_up_s`: what the first steps took above the usual step, 0 where they are counted like all others.
@@ -45,10 +50,16 @@ class SteadyLoop:
     storage_gain_pct: float
     evaluations: int
     evaluation_s: float
+    recording_wait_s: float | None
 
 
-def steady_loop(overlap: Overlap, in_flight_s: float) -> SteadyLoop | None:
-    """The steady loop of `overlap`; None without steps. `in_flight_s`: how long any rank had traced I/O in flight."""
+def steady_loop(
+    overlap: Overlap, in_flight_s: float, log_waits: Mapping[int, Intervals] | None = None
+) -> SteadyLoop | None:
+    """The steady loop of `overlap`; None without steps. `in_flight_s`: how long any rank had traced I/O in flight.
+
+    `log_waits`: by rank, of `traces.measures.log_waits`.
+    """
     ranks = overlap.ranks.filter(pc.not_equal(overlap.ranks["loop_ns"], 0))
     if not ranks.num_rows or not overlap.steps.num_rows:
         return None
@@ -83,6 +94,9 @@ def steady_loop(overlap: Overlap, in_flight_s: float) -> SteadyLoop | None:
         storage_gain_pct=100 * gain_s / loop_s,
         evaluations=max(ranks["evaluations"].to_pylist()),
         evaluation_s=sum(ranks["evaluation_ns"].to_pylist()) / len(ranks) / NS_PER_S,
+        recording_wait_s=None
+        if log_waits is None
+        else sum(log_waits[rank].length_ns for rank in numbers if rank in log_waits) / len(ranks) / NS_PER_S,
     )
 
 

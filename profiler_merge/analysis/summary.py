@@ -34,6 +34,7 @@ from dxt_replay.profiler_merge.analysis.table_formats import without_io
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
+from dxt_replay.traces.measures.log_waits import log_waits
 from dxt_replay.traces.measures.operation_rows import OperationRows
 from dxt_replay.traces.replay_record import is_replay
 from dxt_replay.traces.schema import OPS, RECONSTRUCTED, WRITE, CaptureInfo, Unseen
@@ -205,14 +206,15 @@ def summarise(
     tally = collect(capture, begin, without=without, on_rows=on_rows, workers=workers)
     if tally.overlap is None:
         return tally.summary.summary()
-    return with_loop(tally.summary.summary(), tally.overlap.overlap(), capture.info)
+    return with_loop(tally.summary.summary(), tally.overlap.overlap(), capture)
 
 
-def with_loop(summary: Summary, overlap: Overlap, info: CaptureInfo) -> Summary:
+def with_loop(summary: Summary, overlap: Overlap, capture: Capture) -> Summary:
     """The summary with its training loop, where the capture shows what the loop waited for."""
-    if not waits_are_real(info):
+    if not waits_are_real(capture.info):
         return summary
-    return dataclasses.replace(summary, loop=steady_loop(overlap, summary.in_flight_s))
+    loop = steady_loop(overlap, summary.in_flight_s, log_waits(capture.info, capture.spans))
+    return dataclasses.replace(summary, loop=loop)
 
 
 class _SummaryAndLoop(Collector):

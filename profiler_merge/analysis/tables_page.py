@@ -31,7 +31,9 @@ JSON_KEYS: Mapping[str, str] = {
     "io_time_s": "time in reads and writes per rank: union and sum of the durations, mean and max over the ranks",
     "job": "ranks (nprocs), run time and command line (exe)",
     "loop": "the training loop without a first step that dominates and without evaluations: input wait, compute, I/O, "
-    "and the most that infinitely fast storage could save; number and time of the evaluations; null without steps",
+    "and the most that infinitely fast storage could save; number and time of the evaluations; "
+    "`recording_wait_s`: input wait while Darshan wrote the logs of processes that had ended, null where not known; "
+    "null without steps",
     "not_judged": "why it is not known what storage cost, a clause; null where the trace holds enough",
     "operations": "read, write and other, traced",
     "other_io_s": "time in opens, closes and the like, and in what was rebuilt from counters, of the rank with most",
@@ -43,7 +45,8 @@ JSON_KEYS: Mapping[str, str] = {
     "and writes, or of the bytes of these where that is more",
     "sequential_pct": "accesses at a higher offset than the previous one",
     "storage_limit": "what storage costs the training by its causal model: `limit_pct` and `saved_s`, which infinitely "
-    "fast storage would save of `elapsed_s`, leaving `fastest_s`; `model_s`: what the model comes to with the recorded "
+    "fast storage would save of `elapsed_s` (without waits that the recording made), leaving `fastest_s`; `model_s`: "
+    "what the model comes to with the recorded "
     "durations; `utilisation_pct`: accelerator utilisation, `fastest_utilisation_pct` with infinitely fast storage; "
     "`enough`: by quantity, the multiple of the recorded speed from which training is within 2 % of the fastest (with "
     "--show storage-limit); `reason`: why it is not known, else null. Left out where tables other than storage-limit "

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dxt_replay.replay.plan.plan_row import OperationBatch
 from dxt_replay.traces.measures.intervals import Intervals
+from dxt_replay.traces.measures.log_waits import log_waits
 from dxt_replay.traces.schema import SPAN_KINDS, CaptureInfo, codes
 
 _BUSY = [SPAN_KINDS.index(kind) for kind in ("compute", "collective", "checkpoint", "pipeline")]
@@ -24,23 +25,16 @@ def recorder_waits(
     `spans`: of the rank; without input waits among them nothing is known. `batches`: its operations. Neither these, nor
     compute, nor the input pipeline goes on in such a wait.
     """
-    written = np.array(
-        [times for of_rank, *times in info.made_by.get("log_writing", ()) if of_rank == rank], dtype=np.int64
-    ).reshape(-1, 2)
-    if not len(written) or info.dependencies == "known":
-        return Intervals()
-    waits = Intervals.union_of(np.maximum(written[:, 0], origin_ns), written[:, 1])
-    kind = codes(spans, "kind")
-    waits = waits.minus(waits.minus(_of(spans, kind == SPAN_KINDS.index("input_wait"))))
-    waits = waits.minus(_of(spans, np.isin(kind, _BUSY)))
+    found = None if info.dependencies == "known" else log_waits(info, spans)
+    waits = (found or {}).get(rank, Intervals())
+    if not len(waits):
+        return waits
+    waits = waits.minus(Intervals.union_of(waits.starts[:1], np.array([origin_ns])))
+    busy = np.isin(codes(spans, "kind"), _BUSY)
+    waits = waits.minus(Intervals.union_of(*(spans[name].to_numpy()[busy] for name in ("start_ns", "end_ns"))))
     for batch in batches:
         waits = waits.minus(Intervals.union_of(batch.start_ns, batch.end_ns))
     return waits
-
-
-def _of(spans: pa.Table, chosen: np.ndarray) -> Intervals:
-    begin_ns, end_ns = (spans[name].to_numpy()[chosen] for name in ("start_ns", "end_ns"))
-    return Intervals.union_of(begin_ns, end_ns)
 
 
 def without(waits: Intervals, times: np.ndarray) -> np.ndarray:

@@ -13,12 +13,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dxt_replay.replay.causal.check import schedule
 from dxt_replay.replay.causal.known import ColumnsContradictError
 from dxt_replay.replay.causal.operation_times import OperationTimes
 from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, planned_lanes
+from dxt_replay.replay.causal.recorder_waits import spans_without
 from dxt_replay.replay.engine.items import MARK
 from dxt_replay.replay.plan.chosen_layers import choose_layers
 from dxt_replay.replay.plan.pacing import Pace, Pacing
@@ -73,7 +75,7 @@ class LimitPoint:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLimit:
     """What storage costs a training by its causal model. Times in ns, from the first step's begin to the last one's
-    end: what a program does before and after its training loop is no part of it.
+    end: what a program does before and after its training loop is no part of it, nor are waits that the recording made.
 
     recorded_ns: of the capture. model_ns: by the model with the recorded durations. fastest_ns: with infinitely fast
     storage, by the model.
@@ -139,12 +141,15 @@ def storage_limit(capture: Capture, *, curve: bool = False) -> StorageLimit:
     if unjudged := why_not_judged(capture.info.coverage, unseen_of(capture.info, capture.files)):
         raise NoStorageLimitError(unjudged)
     steps = _steps(capture, capture.time_span_ns[0])
-    recorded_ns = training_ns(capture.spans) or 0
+    spans = pa.concat_tables(
+        spans_without(steps.waits[rank], found) for rank, found in spans_by_rank(capture.spans, capture.ranks).items()
+    )
+    recorded_ns = training_ns(spans) or 0
     if doubted := next((model.doubt for model in steps.models.values() if model.doubt), ""):
         raise NoStorageLimitError(doubted)
     lanes = planned_lanes(capture, steps, Pacing(pace=Pace.STEPS))
     try:
-        training = _Training(lanes, *computed_in_loops(capture.spans))
+        training = _Training(lanes, *computed_in_loops(spans))
         recorded, fastest = training.recorded, training.run(0.0)
     except ReplayError as error:
         raise NoStorageLimitError(str(error)) from error

@@ -42,6 +42,7 @@ from dxt_replay.replay.fidelity.workload_verdict import (
 from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us, percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.lane_times import matched_starts
+from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime, extended_steps
 from dxt_replay.traces.replay_record import ReplayRecord, replay_record
 from dxt_replay.traces.store.part_capture import part_replayed
@@ -217,7 +218,9 @@ def _comparison(
             stopped=captures[1].info.partial,
             tracer=next((SLOW_TRACERS[s.kind] for s in captures[0].info.sources if s.kind in SLOW_TRACERS), None),
         ),
-        training=TrainingTime.of(captures[0].spans, captures[1].spans)
+        training=TrainingTime.of(
+            captures[0].spans, captures[1].spans, longest_log_wait_ns(captures[0].info, captures[0].spans)
+        )
         if record is not None and record.pace == "steps" and not captures[1].info.partial
         else None,
         relation=relation.value,

@@ -30,7 +30,8 @@ MAX_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulated:
-    """What `simulate` found. `scaling`: a prediction for each number of ranks that was asked for."""
+    """What `simulate` found. `recording_wait_ns`: as of `traces.measures.log_waits`. `scaling`: a prediction for each
+    number of ranks that was asked for."""
 
     capture: Path
     storage: StorageModel
@@ -38,6 +39,7 @@ class Simulated:
     scaling: Sequence[Prediction]
     recorded_ns: int
     recorded_training_ns: int
+    recording_wait_ns: int | None
     warnings: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -52,6 +54,7 @@ class Simulated:
             },
             "recorded_s": recorded,
             "recorded_training_s": ns_to_seconds(self.recorded_training_ns),
+            "recording_wait_s": None if self.recording_wait_ns is None else ns_to_seconds(self.recording_wait_ns),
             "change_pct": 100.0 * (found["elapsed_s"] / recorded - 1.0) if recorded else None,
             **found,
             "steps": self.prediction.steps(),
@@ -94,6 +97,7 @@ def simulate(
     from dxt_replay.replay.simulation.model_file import read_storage_model
     from dxt_replay.replay.simulation.prediction import predict
     from dxt_replay.replay.simulation.storage_model import StorageModel
+    from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
     from dxt_replay.traces.measures.span_times import training_ns
 
     one_of("compute", compute, ("sleep", "spin", "skip"))
@@ -128,6 +132,7 @@ def simulate(
             ],
             recorded_ns=end_ns - begin_ns,
             recorded_training_ns=training_ns(source.spans) or 0,
+            recording_wait_ns=longest_log_wait_ns(source.info, source.spans),
             warnings=job.steps.warnings,
         )
 

@@ -31,6 +31,7 @@ from dxt_replay.replay.twin.containment import locked_target
 from dxt_replay.traces.errors import ReplayError
 from dxt_replay.traces.lateness import percentiles_us
 from dxt_replay.traces.measures.distribution import Distribution
+from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
 from dxt_replay.traces.measures.span_times import TrainingTime
 from dxt_replay.traces.schema import COUNTERS, FILES_SCHEMA
 from dxt_replay.traces.store.reader import Capture
@@ -234,7 +235,9 @@ class _Run:
         spans = pa.concat_tables([part.spans for part in parts])
         result = self._result(parts, process)
         if options.pacing.pace is Pace.STEPS and not result.stopped:
-            result = replace(result, training=TrainingTime.of(capture.spans, spans))
+            result = replace(
+                result, training=TrainingTime.of(capture.spans, spans, longest_log_wait_ns(capture.info, capture.spans))
+            )
         write_spans(working, spans)
         write_files(working, _replayed_files(capture.files))
         stored = sum(part.stored for part in parts)

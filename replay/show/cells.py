@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from dxt_replay.traces.units import MIB, NS_PER_S, NS_PER_US, format_bytes, format_duration
 
@@ -43,3 +43,14 @@ def percent(value: float) -> str:
 def share(value: float | None) -> str:
     """A share of 1: `0.123` -> `12.30 %`; `-` for None."""
     return or_dash(value, lambda part: percent(100 * part))
+
+
+def recorded_training(found: Mapping[str, Any], recorded_s: float, ratio: float | None) -> str:
+    """The recorded time of a training and the ratio to it, without `recording_wait_s`, for a sentence."""
+    wait_s = found["recording_wait_s"]
+    text = f"recorded {seconds(recorded_s)}"
+    if wait_s:
+        text += f", of which it waited {seconds(wait_s)} while Darshan wrote logs"
+    if ratio is None:
+        return text
+    return f"{text} (x {ratio:.2f} without that wait)" if wait_s else f"{text} (x {ratio:.2f})"

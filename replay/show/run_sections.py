@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dxt_replay.replay.show.cells import microseconds, or_dash, percent, seconds
+from dxt_replay.replay.show.cells import microseconds, or_dash, percent, recorded_training, seconds
 from dxt_replay.replay.show.section import Section, facts, prose
 from dxt_replay.traces.lateness import allowed_lag_us, machine_jitter_us
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_signed
@@ -60,10 +60,8 @@ def training_sentence(training: Mapping[str, Any] | None) -> list[str]:
     """How long training was recorded and predicted, in a sentence; none where it is not known."""
     if not training or training["ratio"] is None:
         return []
-    return [
-        f"Training takes {seconds(training['replayed_s'])} here; recorded {seconds(training['recorded_s'])} "
-        f"(x {training['ratio']:.2f})."
-    ]
+    recorded = recorded_training(training, training["recorded_s"], training["ratio"])
+    return [f"Training takes {seconds(training['replayed_s'])} here; {recorded}."]
 
 
 def run_headline(run: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dxt_replay.replay.show.cells import microseconds, or_dash, seconds
+from dxt_replay.replay.show.cells import microseconds, or_dash, recorded_training, seconds
 from dxt_replay.replay.show.section import BAR, Column, Kind, Section, bar, facts, prose
 from dxt_replay.traces.units import format_bytes, format_count, format_counted, format_signed
 
@@ -71,8 +71,9 @@ def training_line(found: Mapping[str, Any]) -> str:
     low, high = found["training_interval_s"]
     interval = f" ({seconds(low)} to {seconds(high)})" if high > low else ""
     recorded, predicted = found["recorded_training_s"], found["training_s"]
-    ratio = f" (x {predicted / recorded:.2f})" if recorded else ""
-    return f"Training would take {seconds(predicted)}{interval}; recorded {seconds(recorded)}{ratio}."
+    rest = recorded - (found["recording_wait_s"] or 0.0)
+    ratio = predicted / rest if rest else None
+    return f"Training would take {seconds(predicted)}{interval}; {recorded_training(found, recorded, ratio)}."
 
 
 def check_sentence(found: Mapping[str, Any]) -> list[str]:

@@ -149,6 +149,17 @@ def _what_ran(summary: Mapping[str, Any]) -> str:
     )
 
 
+_WAITS_FOR_LOGS = (
+    "Training waits for input mostly while Darshan writes the logs of worker processes that have ended: a cost of the "
+    "recording, which predictions leave out."
+)
+
+
+def _for_logs(loop: Mapping[str, Any]) -> bool:
+    """Whether the recording itself made most of the input wait."""
+    return 2 * (loop.get("recording_wait_s") or 0.0) > loop["input_wait_s"]
+
+
 def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
     loop, run_s = summary.get("loop"), summary["job"]["run_time_s"]
     if loop is not None:
@@ -161,7 +172,9 @@ def _gain(summary: Mapping[str, Any]) -> Iterable[str]:
             yield _gain_text(loop["storage_gain_s"], gain_pct, "loop")
             if limit is not None:
                 yield f"This is an upper bound: {limit['reason']}."
-        if loop["input_wait_pct"] >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
+        if loop["input_wait_pct"] >= LONG_WAIT_PCT and _for_logs(loop):
+            yield _WAITS_FOR_LOGS
+        elif loop["input_wait_pct"] >= LONG_WAIT_PCT and gain_pct < SLOWS_PCT:
             yield "Training waits for input to be prepared."
     elif not summary["steps"]["count"] and run_s:
         gain_s = min(summary["in_flight_s"] + summary["other_io_s"], run_s)

@@ -68,22 +68,29 @@ def computed_in_loops(spans: pa.Table) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTime:
-    """How long training lasted as recorded and in a replay, and the second to the first; None where that was 0."""
+    """How long training lasted as recorded and in a replay.
+
+    recording_wait_s: of recorded_s, waits that the recording made (`log_waits`); None where that is not known.
+    ratio: replayed_s to the rest of recorded_s; None where that is 0.
+    """
 
     recorded_s: float
+    recording_wait_s: float | None
     replayed_s: float
     ratio: float | None
 
     @classmethod
-    def of(cls, source: pa.Table, replay: pa.Table) -> TrainingTime | None:
+    def of(cls, source: pa.Table, replay: pa.Table, recording_wait_ns: int | None = None) -> TrainingTime | None:
         """From the spans of both; None where one has no steps."""
         recorded, replayed = training_ns(source), training_ns(replay)
         if recorded is None or replayed is None:
             return None
+        rest = recorded - (recording_wait_ns or 0)
         return cls(
             recorded_s=ns_to_seconds(recorded),
+            recording_wait_s=None if recording_wait_ns is None else ns_to_seconds(recording_wait_ns),
             replayed_s=ns_to_seconds(replayed),
-            ratio=replayed / recorded if recorded else None,
+            ratio=replayed / rest if rest else None,
         )
 
 

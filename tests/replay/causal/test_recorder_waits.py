@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+import dxt_replay
 from dxt_replay.replay.causal.recorder_waits import batch_without, recorder_waits, spans_without
+from dxt_replay.replay.commands.main import main
 from dxt_replay.replay.plan.plan_row import OperationBatch
 from dxt_replay.traces.measures.intervals import Intervals
-from tests.capture_builder import Span, spans_table
+from dxt_replay.traces.measures.log_waits import longest_log_wait_ns
+from dxt_replay.traces.schema import CaptureInfo, Job
+from dxt_replay.traces.store.reader import Capture
+from tests.capture_builder import Span, build_capture, read, spans_table
 
 WAIT = (400, 900)
 
@@ -69,3 +76,48 @@ def test_without_evidence_nothing_is_taken_out() -> None:
     assert not len(recorder_waits(info(made_by={}), 0, spans, iter([]), 0))
     assert not len(recorder_waits(info(dependencies="known"), 0, spans, iter([]), 0))
     assert spans_without(Intervals(), spans) is spans
+
+
+def job(folder: Path, name: str, wait_ns: int) -> Capture:
+    """Four steps of 50 us: 20 us to read, then compute. Before the third, Darshan writes a worker's log."""
+    ops, spans, at = [], [], 0
+    for step in range(4):
+        begin = at
+        if step == 2:
+            at += wait_ns
+        ops.append(read(0, length=4096, start_ns=at, end_ns=at + 20_000))
+        spans += [
+            Span("input_wait", begin, at + 20_000, step=step),
+            Span("compute", at + 20_000, at + 50_000, step=step),
+            Span("step", begin, at + 50_000, step=step),
+        ]
+        at += 50_000
+    written = {"log_writing": [[0, 100_000, 100_000 + wait_ns]]} if wait_ns else {}
+    described = CaptureInfo(job=Job(nprocs=1, run_time_s=1.0), ranks=(0,), made_by=written)
+    return build_capture(folder, ops=ops, files=["/a"], spans=spans, info=described, name=name)
+
+
+def test_what_storage_costs_and_what_is_predicted_are_those_of_the_job_without_the_wait(tmp_path: Path) -> None:
+    alone, recorded = job(tmp_path, "alone", 0), job(tmp_path, "recorded", 300_000)
+    limits = [dxt_replay.storage_limit(capture) for capture in (alone, recorded)]
+    assert [limit.recorded_ns for limit in limits] == [200_000, 200_000]
+    assert limits[0] == limits[1]
+    assert (longest_log_wait_ns(alone.info, alone.spans), longest_log_wait_ns(recorded.info, recorded.spans)) == (
+        None,
+        300_000,
+    )
+    loop = dxt_replay.summary(recorded).loop
+    assert loop is not None
+    assert loop.recording_wait_s == pytest.approx(300e-6)
+    assert loop.input_wait_s == pytest.approx(380e-6)
+
+
+def test_the_headline_does_not_blame_the_program_for_the_recording(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = job(tmp_path, "recorded", 3_000_000)
+    assert main(["summary", str(recorded.path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "mostly while Darshan writes the logs of worker processes that have ended" in printed
+    assert "to be prepared" not in printed
+    assert "input-bound" not in {finding.code for finding in dxt_replay.findings(recorded)}
