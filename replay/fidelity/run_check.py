@@ -214,7 +214,8 @@ class _Checker:
         if not len(both):
             return
         file = min(both.tolist(), key=self._names.__getitem__)
-        where = f"{name}: {self._names[file]} ({format_counted(len(both), 'file')} of the kind differ)"
+        differ = "file of this kind differs" if len(both) == 1 else "files of this kind differ"
+        where = f"{name}: {self._names[file]} ({format_count(len(both))} {differ})"
         for place, what in enumerate(COUNTS):
             one, other = (int(side.counts[file, place]) for side in self._sides)
             if one != other:

@@ -147,7 +147,7 @@ def test_a_longer_read_is_named_with_its_file(tmp_path: Path, capsys: pytest.Cap
     printed = " ".join(capsys.readouterr().out.split())  # a long path breaks the lines
     assert printed.startswith("different: ")
     assert "First differences" in printed
-    assert "img_03_of_16.npz (1 file of the kind differ)" in printed
+    assert "img_03_of_16.npz (1 file of this kind differs)" in printed
     assert "read 65,536 B at 0" in printed
     assert check(run, trace, tmp_path, "dataset.num_files_train=8") == 1
     assert "train: 16 files only in the run, first" in capsys.readouterr().out
