@@ -6,6 +6,7 @@
 Examples run as long as they need: these tests share their machine.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ MACHINE = (
     "replay/causal",
     "benchmarks",
 )
+
+# A shell starts what it runs in the background with Ctrl-C ignored: tests that wait for one would hang.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
