@@ -23,9 +23,10 @@ MACHINE = (
     "benchmarks",
 )
 
-# A shell starts what it runs in the background with Ctrl-C ignored: tests that wait for one would hang.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Shells start what they run in the background with Ctrl-C ignored, and nohup ignores SIGHUP: tests would wait for ever.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
