@@ -25,6 +25,9 @@ from dxt_replay.traces.without_pandas import keep_pandas_out
 P = TypeVar("P")
 R = TypeVar("R")
 
+SENDING_S = 2.0
+"""The executor's own thread ends in milliseconds after its processes, unless it still sends one of them a piece."""
+
 
 class LocalProcesses:
     """`count` processes; see `traces.workers.workers.Pool`. They are started when they are needed."""
@@ -66,7 +69,14 @@ class LocalProcesses:
         if executor is None or life is None:
             return
         life[1].close()
-        executor.shutdown(wait=True, cancel_futures=True)
+        inside: Any = executor
+        manager, unread = inside._executor_manager_thread, inside._call_queue._reader
+        executor.shutdown(wait=False, cancel_futures=True)
+        if manager is not None:
+            manager.join(SENDING_S)
+            if manager.is_alive():  # on Python 3.11.2 and older a piece that is half sent waits for ever (gh-94777)
+                unread.close()
+            manager.join()
         life[0].close()
 
 

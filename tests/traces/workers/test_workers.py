@@ -124,6 +124,18 @@ def write_for_ever(folder: Path, piece: int) -> None:
         time.sleep(0.001)
 
 
+def refuse(content: bytes) -> None:
+    time.sleep(0.1)
+    raise ValueError(f"{len(content)} bytes")
+
+
+def test_an_error_ends_the_pass_while_large_pieces_are_being_sent() -> None:
+    """A pipe holds 64 KiB: the next piece is half sent when the workers end."""
+    pieces = [bytes(200_000)] * 8
+    with Workers(2) as workers, pytest.raises(ValueError, match="200000"), workers.results(refuse, pieces) as results:
+        list(results)
+
+
 def operations_of(capture: Capture, piece: int) -> int:
     return capture.operation_count() + piece
 
