@@ -59,6 +59,9 @@ FUZZ = --count 1000
 fuzz:  ## mutated input for every reader; FUZZ="--seconds 600 --seeds DIR --save DIR", or FUZZ=--help
 	$(PYTHON) -m tests.fuzz $(FUZZ)
 
+mutations:  ## whether the tests notice changes of the ten most important modules; needs cosmic-ray, an hour
+	$(PYTHON) -m tests.mutations
+
 survey-logs:  ## merge every Darshan log below LOGS=DIR, and say what was traced, rebuilt and met
 	$(PYTHON) -m benchmarks.log_survey $(LOGS)
 
@@ -72,4 +75,4 @@ clean:  ## remove what building left
 	rm -rf build dist *.egg-info
 	find profiler_merge replay \( -name '_*.so' -o -name '_*.c' \) -delete
 
-.PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures survey-logs fuzz demo clean
+.PHONY: help install build commands test test-slow test-faults test-workloads lint bench bench-prediction bench-agreement bench-pipelines bench-noise bench-scale bench-file-systems bench-history figures mutations survey-logs fuzz demo clean
