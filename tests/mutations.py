@@ -1,8 +1,9 @@
 """`python -m tests.mutations`: whether the tests notice when the code is changed.
 
-cosmic-ray changes one operator, number or condition at a time, in a copy of the checkout, and runs the tests of that module.
-A change that no test notices has survived: it is printed as a diff. Some are no defects (a faster path that gives the same); each
-other one is a test that is missing. Exit status 1 where a module keeps fewer than LEAST_KILLED of its changes from surviving.
+cosmic-ray changes one operator, number or condition at a time, in a copy of the checkout, and runs the tests of that
+module. A change that no test notices has survived: it is printed as a diff. Some survivors are no defects, because
+they lead to the same result in another way; each other one shows that a test is missing. The exit status is 1 where
+the tests notice fewer than LEAST_KILLED of a module's changes.
 """
 
 from __future__ import annotations
