@@ -7,7 +7,16 @@ import pyarrow as pa
 
 from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, FETCH, TrainingLoop
 from dxt_replay.traces.measures.intervals import Intervals
-from dxt_replay.traces.schema import READING_WAITS, SPAN_KINDS, SPANS_SCHEMA, UNION_THREAD, codes, table_from_columns
+from dxt_replay.traces.measures.span_times import are_evaluations
+from dxt_replay.traces.schema import (
+    NO_STEP,
+    READING_WAITS,
+    SPAN_KINDS,
+    SPANS_SCHEMA,
+    UNION_THREAD,
+    codes,
+    table_from_columns,
+)
 
 _STEP, _WAIT, _CHECKPOINT, _COLLECTIVE, _OTHER = (
     SPAN_KINDS.index(name) for name in ("step", "input_wait", "checkpoint", "collective", "other")
@@ -158,18 +167,43 @@ def training_spans(spans: pa.Table) -> pa.Table:
     compute = Intervals.union_of(start[steps], end[steps]).minus(Intervals.union_of(start[events], end[events]))
     if not len(compute):
         return kept
-    begins, numbers = start[steps], spans["step"].to_numpy()[steps]
-    place = np.maximum(np.searchsorted(begins, compute.starts, side="right") - 1, 0)
-    made = table_from_columns(
+    return pa.concat_tables([kept.cast(SPANS_SCHEMA), _compute_rows(compute, spans)])
+
+
+def copied_spans(spans: pa.Table) -> pa.Table:
+    """Spans of a rank for its copies: steps, events and evaluations as they are, and one union of its compute.
+
+    The accelerator utilisation stays that of the rank. Details of its threads are left out, so that thousands of
+    copies fit into memory.
+    """
+    kind = codes(spans, "kind")
+    kept = spans.filter(pa.array(np.isin(kind, (*_EVENTS, _STEP)) | are_evaluations(spans))).cast(SPANS_SCHEMA)
+    computed = spans.filter(pa.array(kind == _COMPUTE))
+    if not computed.num_rows:
+        return kept
+    union = Intervals.union_of(computed["start_ns"].to_numpy(), computed["end_ns"].to_numpy())
+    return pa.concat_tables([kept, _compute_rows(union, spans)])
+
+
+def _compute_rows(compute: Intervals, spans: pa.Table) -> pa.Table:
+    """Compute as rows of the rank of `spans`, each in the step in which it begins."""
+    steps = codes(spans, "kind") == _STEP
+    numbers, step = spans["step"].to_numpy()[steps], np.full(len(compute), NO_STEP, dtype=np.int64)
+    if len(numbers):
+        begins, order = np.unique(spans["start_ns"].to_numpy()[steps], return_index=True)
+        place = np.searchsorted(begins, compute.starts, side="right") - 1
+        ends = spans["end_ns"].to_numpy()[steps][order]
+        inside = (place >= 0) & (compute.starts < ends[place])
+        step[inside] = numbers[order][place[inside]]
+    return table_from_columns(
         {
             "rank": np.full(len(compute), spans["rank"][0].as_py(), dtype=np.int32),
             "thread": np.full(len(compute), UNION_THREAD, dtype=np.int64),
             "kind": np.full(len(compute), _COMPUTE, dtype=np.int8),
             "name": ["compute"] * len(compute),
-            "step": numbers[place],
+            "step": step,
             "start_ns": compute.starts,
             "end_ns": compute.ends,
         },
         SPANS_SCHEMA,
     )
-    return pa.concat_tables([kept.cast(SPANS_SCHEMA), made])

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dxt_replay.replay.transform.new_spans import training_spans
+from dxt_replay.replay.transform.new_spans import copied_spans
 from dxt_replay.replay.transform.rank_work import TRANSFORMED
 from dxt_replay.traces.schema import (
     FILES_SCHEMA,
@@ -113,10 +113,9 @@ class Copies:
         return pa.concat_tables(tables)
 
     def spans(self, rank: int, spans: pa.Table) -> pa.Table:
-        """Spans of the rank's source as those of the rank: of a copy the steps, their events and, as one span between
-        two events, compute; so that thousands of copies fit into memory."""
+        """Spans of the rank's source as those of the rank (`copied_spans`)."""
         if rank in self.first_id:
-            spans = training_spans(spans)
+            spans = copied_spans(spans)
         ranks = pa.array(np.full(spans.num_rows, rank, dtype=np.int32))
         return spans.set_column(0, SPANS_SCHEMA.field("rank"), ranks)
 

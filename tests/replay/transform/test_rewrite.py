@@ -12,6 +12,7 @@ import pytest
 from dxt_replay import compare, open_capture, run, stage, transform
 from dxt_replay.replay.transform.rewrite import Transformed
 from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.measures.span_times import computed_in_loops
 from dxt_replay.traces.schema import ORIGINS, READ, codes
 from dxt_replay.traces.store.reader import Capture
 from tests import simulated_application, simulated_loader
@@ -163,6 +164,21 @@ def test_weak_scaling_copies_ranks_with_files_of_their_own(tmp_path: Path) -> No
     assert table.filter(pa.array(table["rank"].to_numpy() < 2)).equals(rows(source))
     assert (found.after.operations, found.after.bytes_read) == (10, 1000)
     assert len(set(capture.files["record_id"].to_pylist())) == 6
+
+
+def test_copies_compute_as_much_as_their_ranks(tmp_path: Path) -> None:
+    """A rank that neither computes nor waits for a part of its steps: its copies must not look busier than it."""
+    ops = [read(0, length=100, rank=0, start_ns=10)]
+    spans = [Span("step", begin, begin + 1000, step=step, thread=1) for step, begin in enumerate((0, 1000, 5000))]
+    spans += [
+        Span("compute", begin, begin + 300, step=step, thread=thread)
+        for step, begin in enumerate((100, 1100, 5100))
+        for thread in (1, 2)
+    ]
+    spans += [Span("other", 2000, 5000, name="evaluation", thread=1)]
+    source = build_capture(tmp_path, files=["/d/a"], ops=ops, spans=spans)
+    assert computed_in_loops(source.spans) == (900, 3000)
+    assert computed_in_loops(changed(source, ranks=4, weak=True)[1].spans) == (4 * 900, 4 * 3000)
 
 
 @pytest.mark.parametrize(
