@@ -21,6 +21,7 @@ from .replay.interface.analyses import TABLES, findings, storage_limit, summary,
 from .replay.interface.anonymizing import anonymize
 from .replay.interface.archives import catalogue, merge_each
 from .replay.interface.calibrations import calibrate
+from .replay.interface.capacities import Capacity, capacity
 from .replay.interface.captures import open_capture, part
 from .replay.interface.charts import FIGURES, figure
 from .replay.interface.comparisons import compare, noise_floor, regress
@@ -68,6 +69,7 @@ __all__ = [
     "AlignmentError",
     "Anonymized",
     "Calibration",
+    "Capacity",
     "Capture",
     "CaptureError",
     "Catalogue",
@@ -113,6 +115,7 @@ __all__ = [
     "anchor",
     "anonymize",
     "calibrate",
+    "capacity",
     "catalogue",
     "check_workload",
     "compare",

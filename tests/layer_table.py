@@ -213,6 +213,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
+    "replay.capacity": {"replay.capacity"},
     "replay.history": {"replay.history", "replay.regression", "replay.show", "traces"},
 }
 MAY_IMPORT["replay.interface"] = {*MAY_IMPORT, "replay.interface"}

@@ -36,6 +36,7 @@ COMMANDS = {
     "run": "Replay a capture.",
     "compare": "How faithful a replay is.",
     "simulate": "How long a capture would take on storage that is only described.",
+    "capacity": "How many accelerators a storage carries.",
     "regress": "Whether one file system is slower than another.",
     "history": "How the figures of experiments went, and where they changed.",
     "fit": "A capture as a DLIO workload description.",

@@ -117,7 +117,7 @@ def run_experiment(
     context = derive_context(capture, comm, layers, chosen.pacing.pace)
     order = experiment.order()
     runs: list[MeasuredRun] = []
-    with _output_folder(experiment.keep, comm) as folder:
+    with output_folder(experiment.keep, comm, "regress") as folder:
         for number, (pair, side) in enumerate(order, start=1):
             _settle(experiment, comm)
             progress = _labelled(report, f"run {number} of {len(order)}, {side}")
@@ -236,7 +236,7 @@ def _output(folder: Path, pair: int, side: str, number: int) -> Path:
 
 
 @contextmanager
-def _output_folder(keep: Path | None, comm: Communicator) -> Iterator[Path]:
+def output_folder(keep: Path | None, comm: Communicator, command: str) -> Iterator[Path]:
     """The directory that all processes write replays to; a temporary one goes when the context ends. Collective."""
     first_on_node = comm.gather(comm.first_on_node())
 
@@ -245,7 +245,7 @@ def _output_folder(keep: Path | None, comm: Communicator) -> Iterator[Path]:
             raise UsageError("processes on several nodes need a common directory for their replays: give -o DIR")
         try:
             if keep is None:
-                return Path(tempfile.mkdtemp(prefix="dxt-replay-regress-"))
+                return Path(tempfile.mkdtemp(prefix=f"dxt-replay-{command}-"))
             keep.mkdir(exist_ok=True)
         except OSError as error:
             place = keep or tempfile.gettempdir()

@@ -57,6 +57,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "transform": transformed,
         "anonymize": dxt_replay.anonymize(capture, folder / "a.capture"),
         "simulate": dxt_replay.simulate(capture, "theta_lustre", ranks=[2], runs=1),
+        "capacity": dxt_replay.capacity(capture, folder / "loads", utilisation_pct=1, most=1, storage="null"),
         "verify": dxt_replay.verify(capture.path if isinstance(capture, dxt_replay.Capture) else capture, twin),
     }
     calibrated = {"output": "", **dxt_replay.calibrate(target, minutes=1 / 30).as_json()}
@@ -84,6 +85,7 @@ def explained(command: str) -> Mapping[str, str]:
         "transform",
         "anonymize",
         "simulate",
+        "capacity",
         "verify",
     ],
 )
