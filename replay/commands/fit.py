@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
 
 READINGS = ("documented", "head", "v2.0", "v3.0")
-"""The names of `profiler_merge.workloads.description.READINGS`, which is not imported for a --help."""
+"""The names of `workloads.description.READINGS`, which is not imported for a --help."""
 
 
 @click.command()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
 
 READINGS = ("documented", "head", "v2.0", "v3.0")
-"""Those of `profiler_merge.workloads.description`, which a command does not import to be listed."""
+"""Those of `workloads.description`, which a command does not import to be listed."""
 
 
 @click.command()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from dxt_replay.profiler_merge.workloads.description import READINGS
-from dxt_replay.profiler_merge.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED
-from dxt_replay.profiler_merge.workloads.workload_source import shipped_names
+from dxt_replay.workloads.description import READINGS
+from dxt_replay.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED
+from dxt_replay.workloads.workload_source import shipped_names
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
