@@ -100,7 +100,7 @@ def data_set_files(workload: Workload) -> DataSetFiles:
 
 def absolute_folder(workload: Workload, folder: str) -> str:
     """A folder of the description as an absolute path: `storage_root` joined with it as DLIO joins them, below `/`."""
-    joined = posixpath.join("/", workload.storage_root, folder)
+    joined = posixpath.join("/", workload.storage.storage_root, folder)
     return "/" + posixpath.normpath(joined).strip("/")
 
 

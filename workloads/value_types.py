@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args, get_origin
 
-from dxt_replay.workloads.description import FAMILY_PARAMETERS, NO_TIME, Distribution, Family
+from dxt_replay.workloads.times import FAMILY_PARAMETERS, NO_TIME, Distribution, Family
 
 MOST = 1 << 62
 """Largest whole number: byte offsets and products of a few counts stay within 64 bits."""
@@ -91,11 +91,11 @@ def _name_part(value: Any) -> str:
 NAME_PART = ValueType(wanted="part of a file's name: text of 200 bytes at most, without /", convert=_name_part)
 
 
-def choice(literal: Any) -> ValueType:
-    """One of the words of a Literal."""
-    words = get_args(literal)
+def choice(words: Sequence[str], *, false_is: str | None = None) -> ValueType:
+    """One of some words; `false_is`: the one that False stands for, as YAML reads some unquoted words."""
 
     def convert(value: Any) -> str:
+        value = false_is if value is False else value
         if not isinstance(value, str) or value not in words:
             raise ValueError
         return value
@@ -103,10 +103,8 @@ def choice(literal: Any) -> ValueType:
     return ValueType(wanted=f"one of {', '.join(words)}", convert=convert)
 
 
-def shuffle(literal: Any) -> ValueType:
-    """As `choice`, and False, which is what YAML makes of an unquoted `off`."""
-    words = choice(literal)
-    return ValueType(wanted=words.wanted, convert=lambda value: "off" if value is False else words.convert(value))
+SHUFFLE = choice(("off", "seed", "random"), false_is="off")
+"""Orders of files and samples. An unquoted `off` is False in YAML."""
 
 
 def wholes(least: int = 1) -> ValueType:
@@ -125,20 +123,6 @@ def wholes(least: int = 1) -> ValueType:
     wanted = f"a list of whole numbers of {least} or more, such as [4, 2]"
     return ValueType(wanted=wanted, convert=convert)
 
-
-ELEMENT_TYPES = (
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
-)  # fmt: skip
-"""NumPy's names of the element types that a record can have."""
-
-
-def _element_type(value: Any) -> str:
-    if not isinstance(value, str) or value not in ELEMENT_TYPES:
-        raise ValueError
-    return value
-
-
-ELEMENT_TYPE = ValueType(wanted=f"one of {', '.join(ELEMENT_TYPES)}", convert=_element_type)
 
 _FAMILIES = ", ".join(
     f"{{type: {family}, {', '.join(names)}}}" for family, names in FAMILY_PARAMETERS.items() if family != "constant"
@@ -172,3 +156,23 @@ def _times(value: Any) -> Distribution:
 
 
 TIMES = ValueType(wanted=f"a number of seconds, {{mean}}, {{mean, stdev}} or one of {_FAMILIES}", convert=_times)
+
+
+def value_type(annotation: Any, least: int | None, most: int | None) -> ValueType:
+    """What the annotation of a field means, with its bounds where they are given."""
+    literals = [each for each in (annotation, *get_args(annotation)) if get_origin(each) is Literal]
+    bounds = {name: value for name, value in (("least", least), ("most", most)) if value is not None}
+    if literals:
+        return choice(get_args(literals[0]))
+    if annotation in _NUMBERS:
+        return _NUMBERS[annotation](**bounds)
+    return _OTHERS[annotation]
+
+
+_NUMBERS: Mapping[Any, Callable[..., ValueType]] = {
+    int: whole,
+    float: number,
+    int | None: optional_whole,
+    tuple[int, ...]: wholes,
+}
+_OTHERS: Mapping[Any, ValueType] = {bool: FLAG, str: TEXT, str | None: OPTIONAL_TEXT, Distribution: TIMES}

@@ -12,9 +12,9 @@ from typing import Any
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.workloads.description import READINGS, Reading, Workload, WorkloadSource
 from dxt_replay.workloads.interpolation import resolved
+from dxt_replay.workloads.keys import SECRET
 from dxt_replay.workloads.note import Note, shown
 from dxt_replay.workloads.override_text import Override, read_override
-from dxt_replay.workloads.workload_keys import SECRET
 from dxt_replay.workloads.workload_values import SECTIONS, workload_from_values
 from dxt_replay.workloads.yaml_text import MAX_CHARACTERS, read_yaml
 

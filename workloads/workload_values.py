@@ -9,38 +9,16 @@ from typing import Any, TypeVar
 
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.workloads.consistency import check_consistency
-from dxt_replay.workloads.description import (
-    Checkpoint,
-    Dataset,
-    Evaluation,
-    Hdf5,
-    Metric,
-    Model,
-    Parallelism,
-    Reader,
-    Reading,
-    Train,
-    Transformer,
-    Workflow,
-    Workload,
-    WorkloadSource,
-)
+from dxt_replay.workloads.description import Reading, Workload, WorkloadSource
 from dxt_replay.workloads.interpolation import MARK
+from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SECRET, SPELLINGS, sections_of
 from dxt_replay.workloads.note import Note, shown
-from dxt_replay.workloads.readings import apply_reading
+from dxt_replay.workloads.readings import Given, apply_reading
 from dxt_replay.workloads.value_types import TIMES, number
-from dxt_replay.workloads.workload_keys import (
-    DEAD_EVERYWHERE,
-    KEYS,
-    NOT_EXPRESSED,
-    NOT_IO,
-    SECRET,
-    SPELLINGS,
-)
 
 Section = TypeVar("Section")
 
-_WITH_KEYS = frozenset(name.split(".")[0] for name in {*KEYS, *NOT_IO, *NOT_EXPRESSED} if "." in name)
+_WITH_KEYS = frozenset(name.split(".")[0] for name in {*KEYS, *NOT_FOLLOWED} if "." in name)
 
 SECTIONS = _WITH_KEYS | {"data_reader", "framework"}
 """Top-level keys of a description; a document with none of them is something else."""
@@ -49,7 +27,7 @@ _SUBSECTIONS = frozenset({"dataset.hdf5", "model.parallelism", "model.transforme
 _DEVIATIONS = {f"{name}_stdev": name for name, key in KEYS.items() if key.takes is TIMES}
 """Key of a standard deviation beside a time -> the key of the time."""
 
-_KNOWN = sorted({*KEYS, *DEAD_EVERYWHERE, *NOT_EXPRESSED, *NOT_IO, *SPELLINGS, *_DEVIATIONS})
+_KNOWN = sorted({*KEYS, *NOT_FOLLOWED, *SPELLINGS, *_DEVIATIONS})
 
 
 def workload_from_values(
@@ -61,18 +39,18 @@ def workload_from_values(
     """
     raw = dict(_flat(values))
     notes: list[Note] = []
-    given: dict[str, Any] = {}
+    given = Given()
     for name, value in _times_with_deviation(_one_spelling(raw, reading, notes)).items():
         note = _take(name, value, reading, given)
         notes += [] if note is None else [note]
     notes += apply_reading(given, raw, reading)
-    workload = _workload(given, reading, source or WorkloadSource())
+    workload = _built(Workload, "", given, reading=reading, source=source or WorkloadSource())
     check_consistency(workload)
     return workload, tuple(notes)
 
 
 def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """(full name, value) of each key that has a value; sections by the names of `workload_keys.py`."""
+    """(full name, value) of each key that has a value; sections by the names of `keys.py`."""
     for section, keys in values.items():
         name = "reader" if section == "data_reader" else str(section)
         if section == "reader" and values.get("data_reader") is not None:
@@ -133,16 +111,12 @@ def _take(name: str, value: Any, reading: Reading, given: dict[str, Any]) -> Not
         return None
     if key is not None:
         return Note(key=name, value=shown(value), kind="without effect", why=key.dead[reading])
-    if name in DEAD_EVERYWHERE:
-        return Note(key=name, value=shown(value), kind="without effect", why=DEAD_EVERYWHERE[name])
     outer = ".".join(name.split(".")[:2])
-    if outer in NOT_EXPRESSED:
-        # storage options hold keys of object stores, which belong neither on a terminal nor into a capture
-        value_shown = "..." if outer == SECRET else shown(value)
-        return Note(key=name, value=value_shown, kind="not expressed", why=NOT_EXPRESSED[outer])
-    if outer in NOT_IO or name.startswith("hydra"):
-        return Note(key=name, value=shown(value), kind="not I/O", why="it changes no request")
-    return Note(key=name, value=shown(value), kind="unknown", why=f"DLIO ignores it{_meant(name)}")
+    kind, why = NOT_FOLLOWED.get(outer, ("unknown", f"DLIO ignores it{_meant(name)}"))
+    if name.startswith("hydra"):
+        kind, why = "not I/O", "it changes no request"
+    # Storage options hold keys of object stores, which belong neither on a terminal nor into a capture.
+    return Note(key=name, value="..." if outer == SECRET else shown(value), kind=kind, why=why)
 
 
 def _meant(name: str) -> str:
@@ -161,30 +135,8 @@ def _checked(name: str, value: Any, wanted: str, convert: Any) -> Any:
         raise UsageError(f"{name}: {shown(value)} is not {wanted}") from error
 
 
-def _section(section: type[Section], prefix: str, given: Mapping[str, Any], **nested: Any) -> Section:
-    """The dataclass `section` from the keys below `prefix`."""
+def _built(section: type[Section], prefix: str, given: Mapping[str, Any], **more: Any) -> Section:
+    """The section of the table below `prefix` from the given keys; `more`: further fields."""
+    inner = {name: _built(each, f"{prefix}{name}.", given) for name, each in sections_of(section).items()}
     names = [each.name for each in dataclasses.fields(section)]  # type: ignore[arg-type]
-    return section(**{name: given[f"{prefix}.{name}"] for name in names if f"{prefix}.{name}" in given}, **nested)
-
-
-def _workload(given: Mapping[str, Any], reading: Reading, source: WorkloadSource) -> Workload:
-    return Workload(
-        reading=reading,
-        source=source,
-        framework=given.get("framework", "tensorflow"),
-        storage_root=given.get("storage.storage_root", "./"),
-        workflow=_section(Workflow, "workflow", given),
-        dataset=_section(Dataset, "dataset", given, hdf5=_section(Hdf5, "dataset.hdf5", given)),
-        reader=_section(Reader, "reader", given),
-        train=_section(Train, "train", given),
-        evaluation=_section(Evaluation, "evaluation", given),
-        checkpoint=_section(Checkpoint, "checkpoint", given),
-        model=_section(
-            Model,
-            "model",
-            given,
-            parallelism=_section(Parallelism, "model.parallelism", given),
-            transformer=_section(Transformer, "model.transformer", given),
-        ),
-        metric=_section(Metric, "metric", given),
-    )
+    return section(**inner, **{name: given[prefix + name] for name in names if prefix + name in given}, **more)

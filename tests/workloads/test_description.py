@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from dxt_replay.workloads.description import Distribution, Workload
+from dxt_replay.workloads.description import Workload
+from dxt_replay.workloads.times import Distribution
 
 
 @pytest.mark.parametrize(

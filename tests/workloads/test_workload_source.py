@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dxt_replay.traces.errors import UsageError
 from dxt_replay.workloads.data_set_files import data_set_files
 from dxt_replay.workloads.description import READINGS
-from dxt_replay.workloads.workload_keys import DEAD_EVERYWHERE, KEYS, NOT_EXPRESSED, NOT_IO, SPELLINGS
+from dxt_replay.workloads.keys import KEYS, NOT_FOLLOWED, SPELLINGS
 from dxt_replay.workloads.workload_source import SHIPPED, read_workload, shipped_names
 from dxt_replay.workloads.workload_values import workload_from_values
 
@@ -102,9 +102,7 @@ def test_each_value_of_the_paper_says_where_it_is_from(name):
             assert re.search(r"# (printed|derived|chosen)", line), line
 
 
-NAMES = sorted(
-    {*KEYS, *DEAD_EVERYWHERE, *NOT_EXPRESSED, *NOT_IO, *SPELLINGS, "reader.x", "train.computation_time_stdev"}
-)
+NAMES = sorted({*KEYS, *NOT_FOLLOWED, *SPELLINGS, "reader.x", "train.computation_time_stdev"})
 VALUES = st.recursive(
     st.none()
     | st.booleans()

@@ -24,7 +24,7 @@ from dxt_replay.workloads.fit.sample_shape import Samples, samples
 from dxt_replay.workloads.fit.saves import Saves, saves
 from dxt_replay.workloads.fit.step_times import computation, compute_ns, preparation_ns
 from dxt_replay.workloads.fit.unexpressed import unexpressed
-from dxt_replay.workloads.workload_keys import KEYS
+from dxt_replay.workloads.keys import KEYS
 from dxt_replay.workloads.workload_values import workload_from_values
 
 MIN_PREPARATION_S = 1e-6

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.workloads.description import Distribution, Workload
+from dxt_replay.workloads.description import Workload
+from dxt_replay.workloads.times import Distribution
 
 MOST_SHUFFLED = 1 << 24
 """Longest array whose shuffle is repeated to reach DLIO's own state; behind a longer one the draws are others."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dxt_replay.traces.units import seconds_to_ns
-from dxt_replay.workloads.description import NO_TIME, Workload
+from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice
 from dxt_replay.workloads.generate.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
 from dxt_replay.workloads.generate.read_ahead import BatchReads, DataFiles, PassReads, SampleCosts
@@ -17,6 +17,7 @@ from dxt_replay.workloads.generate.run_files import RunFiles
 from dxt_replay.workloads.generate.run_plan import Pass
 from dxt_replay.workloads.generate.sample_order import Share, sample_order
 from dxt_replay.workloads.generate.tfrecord_reads import TRANSFER_BYTES, TfrecordReads
+from dxt_replay.workloads.times import NO_TIME
 
 STREAM_BATCHES = 3
 """Batches that a stream of tf.data holds ready: its default of twice the block length, and the one that is made."""

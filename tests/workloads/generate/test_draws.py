@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dxt_replay.workloads.description import Distribution, Evaluation, Reader, Train, Workload
+from dxt_replay.workloads.description import Evaluation, Reader, Train, Workload
 from dxt_replay.workloads.generate.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
+from dxt_replay.workloads.times import Distribution
 
 NORMAL = Distribution(family="normal", parameters=(0.5, 0.1))
 

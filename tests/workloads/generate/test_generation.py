@@ -23,9 +23,9 @@ from dxt_replay.traces.errors import TargetError, UsageError
 from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.workers.workers import ALONE, Workers
-from dxt_replay.workloads.description import Distribution
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice, parse_device
 from dxt_replay.workloads.generate.generation import generate
+from dxt_replay.workloads.times import Distribution
 from tests.planned_lanes import lane_items
 from tests.workloads.generate.workload_cases import CASES, seconds, workload_of
 

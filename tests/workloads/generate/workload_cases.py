@@ -6,11 +6,9 @@ import dataclasses
 from typing import Any
 
 from dxt_replay.workloads.description import (
-    NO_TIME,
     READINGS,
     Checkpoint,
     Dataset,
-    Distribution,
     Evaluation,
     Model,
     Parallelism,
@@ -20,6 +18,7 @@ from dxt_replay.workloads.description import (
     Workflow,
     Workload,
 )
+from dxt_replay.workloads.times import NO_TIME, Distribution
 
 
 def seconds(mean: float, stdev: float = 0.0) -> Distribution:
