@@ -13,7 +13,7 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.units import format_bytes, format_count, format_counted
 from dxt_replay.workloads.data_set_files import data_set_files
 from dxt_replay.workloads.description import Reading, Workload
-from dxt_replay.workloads.generate.run_plan import Pass, run_plan
+from dxt_replay.workloads.generate.run_plan import run_plan
 from dxt_replay.workloads.generate.sample_order import share
 from dxt_replay.workloads.workload_values import workload_from_values
 
@@ -65,7 +65,7 @@ def dlio_runs(values: Mapping[str, Any], ranks: int) -> tuple[DlioRun, ...]:
 
 def _run(values: Mapping[str, Any], asked: Workload, reading: Reading, ranks: int) -> DlioRun:
     wanted = share(asked, ranks, evaluation=False)
-    all_steps = _training_steps(asked, ranks) if wanted.steps else 0
+    all_steps = run_plan(asked, ranks).training_steps if wanted.steps else 0
     files = steps = evaluation_steps = 0
     try:
         workload = workload_from_values(values, reading=reading)[0]
@@ -73,7 +73,7 @@ def _run(values: Mapping[str, Any], asked: Workload, reading: Reading, ranks: in
         if not trouble.startswith(STOPS):
             used = share(workload, ranks, evaluation=False)
             files = used.files
-            steps = _training_steps(workload, ranks) if used.steps and HANGS not in trouble else used.steps
+            steps = run_plan(workload, ranks).training_steps if used.steps and HANGS not in trouble else used.steps
             evaluation_steps = share(workload, ranks, evaluation=True).steps if workload.workflow.evaluation else 0
     except UsageError as error:
         trouble = f"{STOPS}: {error}"
@@ -89,11 +89,6 @@ def _run(values: Mapping[str, Any], asked: Workload, reading: Reading, ranks: in
         trouble=trouble,
         remedy=_remedy(asked, ranks) if MULTIPLES in trouble else "",
     )
-
-
-def _training_steps(workload: Workload, ranks: int) -> int:
-    plan = run_plan(workload, ranks)
-    return sum(each.steps for each in plan.segments if isinstance(each, Pass) and not each.evaluation)
 
 
 def _troubles(asked: Workload, workload: Workload, ranks: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,16 @@ from dxt_replay.workloads.generate.loaders import Loaders
 from dxt_replay.workloads.generate.rank_rows import RankRows, timelines
 from dxt_replay.workloads.generate.run_clock import RunClock
 from dxt_replay.workloads.generate.run_files import run_files
-from dxt_replay.workloads.generate.run_plan import Pass, run_plan
+from dxt_replay.workloads.generate.run_plan import run_plan
 
 BLOCK_BYTES = 4096
 """Block size of the file system that is assumed: that of ext4 and XFS."""
 
 CHUNKS = 32
 """Parts into which many ranks are divided, whatever the number of processes: the files must not depend on it."""
+
+_Counts = np.ndarray
+"""int64 (3,): operations, bytes read and bytes written of some ranks."""
 
 CHUNK_NUMBERS = 1 << 23
 """Numbers that the times of the ranks of a part are at most, about."""
@@ -76,16 +79,6 @@ class Generated:
         return {**asdict(self), "warnings": list(self.warnings)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """What a part of the ranks came to; `spans` of its ranks."""
-
-    operations: int
-    bytes_read: int
-    bytes_written: int
-    spans: pa.Table
-
-
 def generate(
     workload: Workload,
     ranks: int,
@@ -112,16 +105,16 @@ def generate(
     meetings_ns, elapsed_ns = meeting_times(setting)
     working = begin_capture(output, force=force)
     try:
-        found = _write(setting, meetings_ns, working, workers, on_progress)
+        operations, bytes_read, bytes_written = _write(setting, meetings_ns, working, workers, on_progress).tolist()
         write_files(working, loaders.files.table())
         write_hdf5(working, loaders.files.hdf5_table())
         generated = Generated(
             ranks=ranks,
             steps=loaders.files.plan.steps,
             files=loaders.files.count,
-            operations=found.operations,
-            bytes_read=found.bytes_read,
-            bytes_written=found.bytes_written,
+            operations=operations,
+            bytes_read=bytes_read,
+            bytes_written=bytes_written,
             elapsed_s=ns_to_seconds(elapsed_ns),
             warnings=tuple(_listing(workload, ranks)),
         )
@@ -153,7 +146,7 @@ def meeting_times(setting: Setting) -> tuple[np.ndarray, int]:
     """
     loaders = loaders_of(setting)
     _, first = np.unique(loaders.alike(np.arange(setting.ranks)), return_index=True)
-    clock = RunClock(loaders.files.plan, first, loaders, loaders)
+    clock = RunClock(loaders, first)
     elapsed = clock.run()
     return np.array(clock.meetings_ns, dtype=np.int64), elapsed
 
@@ -161,8 +154,7 @@ def meeting_times(setting: Setting) -> tuple[np.ndarray, int]:
 def _chunks(setting: Setting) -> list[tuple[int, int]]:
     """First and last + 1 of the ranks of each part."""
     loaders = loaders_of(setting)
-    passes = [segment for segment in loaders.files.plan.segments if isinstance(segment, Pass)]
-    numbers = sum(each.fetches * (5 + 7 * loaders.of(each).piece_count) for each in passes)
+    numbers = sum(each.fetches * (5 + 7 * loaders.of(each).piece_count) for each in loaders.files.plan.passes)
     size = max(1, min(-(-setting.ranks // CHUNKS), CHUNK_NUMBERS // max(numbers, 1)))
     return [(first, min(first + size, setting.ranks)) for first in range(0, setting.ranks, size)]
 
@@ -173,62 +165,37 @@ def _write(
     working: Path,
     workers: Workers,
     on_progress: Callable[[int, int], None] | None,
-) -> _Part:
+) -> _Counts:
     """Write operations and spans of all ranks; what they came to."""
-    total = _Part(operations=0, bytes_read=0, bytes_written=0, spans=None)
-    chunks = _chunks(setting)
-    work = _RankWriter(setting=setting, meetings_ns=meetings_ns, working=working)
-    with SpansWriter(working) as spans, workers.results(work, chunks, operations=_estimate(setting)) as parts:
-        for (_, last), part in zip(chunks, parts, strict=True):
-            spans.write(part.spans)
-            total = _Part(
-                operations=total.operations + part.operations,
-                bytes_read=total.bytes_read + part.bytes_read,
-                bytes_written=total.bytes_written + part.bytes_written,
-                spans=None,
-            )
+    loaders, chunks = loaders_of(setting), _chunks(setting)
+    pieces = setting.ranks * sum(each.fetches * loaders.of(each).piece_count for each in loaders.files.plan.passes)
+    total, work = np.zeros(3, dtype=np.int64), partial(write_ranks, setting, meetings_ns, working)
+    with SpansWriter(working) as spans, workers.results(work, chunks, operations=pieces) as parts:
+        for (_, last), (counts, spans_of_part) in zip(chunks, parts, strict=True):
+            spans.write(spans_of_part)
+            total += counts
             if on_progress is not None:
                 on_progress(last, setting.ranks)
     return total
 
 
-def _estimate(setting: Setting) -> int:
-    """About how many operations the run has."""
-    loaders = loaders_of(setting)
-    passes = [segment for segment in loaders.files.plan.segments if isinstance(segment, Pass)]
-    return setting.ranks * sum(each.fetches * loaders.of(each).piece_count for each in passes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _RankWriter:
-    """Writes the operations of some ranks, which are given by the first and the last + 1."""
-
-    setting: Setting
-    meetings_ns: np.ndarray
-    working: Path
-
-    def __call__(self, ranks: tuple[int, int]) -> _Part:
-        return write_ranks(self.setting, self.meetings_ns, self.working, *ranks)
-
-
-def write_ranks(setting: Setting, meetings_ns: np.ndarray, working: Path, first: int, last: int) -> _Part:
-    """Write the operations of the ranks first to last - 1 into `working`, as parts of their own."""
-    loaders = loaders_of(setting)
-    segments = loaders.files.plan.segments
-    clock = RunClock(loaders.files.plan, np.arange(first, last), loaders, loaders, meetings_ns=meetings_ns)
-    times = list(clock.segments())
+def write_ranks(
+    setting: Setting, meetings_ns: np.ndarray, working: Path, ranks: tuple[int, int]
+) -> tuple[_Counts, pa.Table]:
+    """Write the operations of some ranks, given by the first and the last + 1, into `working`, as parts of their own;
+    returns what they came to, and their spans."""
+    loaders, (first, last) = loaders_of(setting), ranks
+    times = list(RunClock(loaders, np.arange(first, last), meetings_ns=meetings_ns).segments())
     spans, moved = [], np.zeros(2, dtype=np.int64)
     with OpsWriter(working) as writer:
-        for rank, timeline in zip(range(first, last), timelines(segments, times, last - first), strict=True):
+        for rank, timeline in zip(range(first, last), timelines(times, last - first), strict=True):
             rows = RankRows(loaders, rank, timeline)
             for table in rows.operations():
                 op, length = codes(table, "op"), table["length"].to_numpy()
                 moved += [int(length[op == code].sum()) for code in (READ, WRITE)]
                 writer.write(table)
             spans.append(rows.spans())
-    return _Part(
-        operations=writer.rows, bytes_read=int(moved[0]), bytes_written=int(moved[1]), spans=pa.concat_tables(spans)
-    )
+    return np.array([writer.rows, *moved], dtype=np.int64), pa.concat_tables(spans)
 
 
 def _listing(workload: Workload, ranks: int) -> Iterator[str]:

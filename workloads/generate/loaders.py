@@ -11,7 +11,7 @@ from dxt_replay.traces.units import seconds_to_ns
 from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice
 from dxt_replay.workloads.generate.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
-from dxt_replay.workloads.generate.read_ahead import BatchReads, DataFiles, PassReads, SampleCosts
+from dxt_replay.workloads.generate.read_ahead import BatchReads, DataFiles, PassReads, Preprocessing, SampleCosts
 from dxt_replay.workloads.generate.request_templates import Layout
 from dxt_replay.workloads.generate.run_files import RunFiles
 from dxt_replay.workloads.generate.run_plan import Pass
@@ -25,7 +25,7 @@ STREAM_BATCHES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loaders:
-    """The readers of each pass (`PassReadsOf`), and how long the ranks' own doings last (`RankTimes`).
+    """The readers of each pass, and how long the ranks' own doings last.
 
     block_bytes: block size of the file system. seed: of all draws.
     """
@@ -39,7 +39,7 @@ class Loaders:
 
     @property
     def lane_count(self) -> int:
-        """See PassReadsOf."""
+        """Lanes of a rank, the training thread's included."""
         return 1 + self._readers * (2 if self.workload.workflow.evaluation else 1)
 
     @property
@@ -68,7 +68,7 @@ class Loaders:
         return self._readers == 0
 
     def of(self, segment: Pass) -> PassReads:
-        """See PassReadsOf."""
+        """The readers of one pass."""
         key = (segment.evaluation, segment.epoch)
         if key not in self._passes:
             self._passes[key] = self._made(segment)
@@ -113,15 +113,17 @@ class Loaders:
             batch=shared.batch,
             fetches=segment.fetches,
             indexes=len(files.side_ids) > 0 and (self._is_mlperf or self._first_of_loader(segment)),
-            preprocesses=reader.preprocess_time != NO_TIME,
         )
 
-    def _preprocessing(self, segment: Pass) -> _Preprocessing:
-        return _Preprocessing(workload=self.workload, epoch=segment.epoch, seed=self.seed)
+    def _preprocessing(self, segment: Pass) -> Preprocessing | None:
+        if self.workload.reader.preprocess_time == NO_TIME:
+            return None
+        return lambda rank, first, last: preprocess_times_ns(self.workload, rank, segment.epoch, last, seed=self.seed)[
+            first:last
+        ]
 
     def _first_of_loader(self, segment: Pass) -> bool:
-        passes = (each for each in self.files.plan.segments if isinstance(each, Pass))
-        return next(each for each in passes if each.evaluation == segment.evaluation) is segment
+        return next(each for each in self.files.plan.passes if each.evaluation == segment.evaluation) is segment
 
     def _depth(self) -> int:
         """Batches that are given out ahead of the loop."""
@@ -152,7 +154,7 @@ class Loaders:
             by_file=by_file,
             fetches=segment.fetches,
             again=self._read_again(segment, shared, kept, shuffle) if literal else (),
-            preprocessing=None if literal or reader.preprocess_time == NO_TIME else self._preprocessing(segment),
+            preprocessing=None if literal else self._preprocessing(segment),
             parsers=max(reader.computation_threads, 1),
         )
 
@@ -188,7 +190,7 @@ class Loaders:
         return (train.files, evaluation.files)
 
     def compute_ns(self, ranks: np.ndarray, segment: Pass, first: int, last: int) -> np.ndarray:
-        """See RankTimes."""
+        """int64 (last - first, ranks): computation of the steps of a pass."""
         columns = [self._of_rank(rank, segment)[first:last] for rank in ranks.tolist()]
         return np.stack(columns, axis=1)
 
@@ -197,19 +199,15 @@ class Loaders:
         workload, epoch, steps, burn_in = self.workload, segment.epoch, segment.steps, self._shuffled()
         if not segment.evaluation:
             return step_times_ns(workload, rank, epoch, steps, seed=self.seed, burn_in=burn_in)
-        trained = sum(
-            each.steps
-            for each in self.files.plan.segments
-            if isinstance(each, Pass) and not each.evaluation and each.epoch == epoch
-        )
+        trained = sum(each.steps for each in self.files.plan.passes if not each.evaluation and each.epoch == epoch)
         return evaluation_times_ns(workload, rank, epoch, steps, seed=self.seed, burn_in=burn_in, steps=trained)
 
     def pause_ns(self) -> int:
-        """See RankTimes."""
+        """The pause before each checkpoint of a run without training."""
         return seconds_to_ns(abs(self.workload.checkpoint.time_between_checkpoints))
 
     def checkpoint_ns(self, ranks: np.ndarray, *, loads: bool) -> np.ndarray:
-        """See RankTimes."""
+        """int64 (ranks,): how long writing or reading a checkpoint lasts; 0 for ranks that take no part."""
         found = []
         for rank in ranks.tolist():
             operations = self.files.checkpoint_operations(rank, loads=loads)
@@ -224,17 +222,6 @@ class Loaders:
         keys = [np.zeros(len(ranks), dtype=np.int64)]
         if self.files.plan.checkpoints:
             keys += [self.checkpoint_ns(ranks, loads=False), self.checkpoint_ns(ranks, loads=True)]
-        keys += [self.of(each).alike(ranks) for each in self.files.plan.segments if isinstance(each, Pass)]
+        keys += [self.of(each).alike(ranks) for each in self.files.plan.passes]
         found: np.ndarray = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
         return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Preprocessing:
-    workload: Workload
-    epoch: int
-    seed: int
-
-    def __call__(self, rank: int, first: int, last: int) -> np.ndarray:
-        """See `read_ahead.Preprocessing`."""
-        return preprocess_times_ns(self.workload, rank, self.epoch, last, seed=self.seed)[first:last]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,9 +22,9 @@ from dxt_replay.traces.schema import (
 from dxt_replay.traces.steps import step_at
 from dxt_replay.workloads.generate.checkpoint_files import FileOperations
 from dxt_replay.workloads.generate.loaders import Loaders
-from dxt_replay.workloads.generate.read_ahead import PassReads, Pieces
-from dxt_replay.workloads.generate.run_clock import SegmentTimes
-from dxt_replay.workloads.generate.run_plan import CheckpointStep, Pass, Save, Segment
+from dxt_replay.workloads.generate.read_ahead import PassReads
+from dxt_replay.workloads.generate.run_clock import BEGIN, ENDED, LEFT, SegmentTimes
+from dxt_replay.workloads.generate.run_plan import CheckpointStep, Pass, Save
 
 BLOCK_OPERATIONS = 1 << 19
 """Operations that are worked out at a time."""
@@ -36,84 +35,25 @@ _NONE = -1
 _STEP, _COMPUTE, _WAIT, _CHECKPOINT, _COLLECTIVE = (
     SPAN_KINDS.index(name) for name in ("step", "compute", "input_wait", "checkpoint", "collective")
 )
-_COLUMNS = (
-    "lane",
-    "op",
-    "api",
-    "file_id",
-    "offset",
-    "length",
-    "start_ns",
-    "end_ns",
-    "step",
-    "feeds",
-    "follows",
-    "ready_ns",
-)
-
-
 _Columns = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankTimeline:
-    """When the parts of a segment happened on one rank: `SegmentTimes` of that rank alone, its columns (n,)."""
-
-    segment: Segment
-    begin: np.ndarray
-    fetched: np.ndarray
-    computed: np.ndarray
-    left: np.ndarray
-    ended: np.ndarray
-    piece_fetch: np.ndarray
-    piece_lane: np.ndarray
-    piece_follows: np.ndarray
-    piece_needed: np.ndarray
-    starts: np.ndarray
-
-
-def timelines(segments: Sequence[Segment], times: Sequence[SegmentTimes], ranks: int) -> Iterator[list[RankTimeline]]:
-    """The timelines of each of `ranks` ranks in order."""
-    orders = [None if each.pieces is None else _by_rank(each.pieces, ranks) for each in times]
+def timelines(times: Sequence[SegmentTimes], ranks: int) -> Iterator[list[SegmentTimes]]:
+    """The segments' times of each of `ranks` ranks in order."""
+    by_rank = [np.argsort(each.pieces.row, kind="stable") for each in times]
+    rows = np.arange(ranks + 1)
+    begins = [np.searchsorted(each.pieces.row[order], rows) for each, order in zip(times, by_rank, strict=True)]
     for row in range(ranks):
         yield [
-            _timeline(segment, each, order, row) for segment, each, order in zip(segments, times, orders, strict=True)
+            each.of_rank(row, order[begin[row] : begin[row + 1]])
+            for each, order, begin in zip(times, by_rank, begins, strict=True)
         ]
-
-
-def _by_rank(pieces: Pieces, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Order of the pieces by rank, and where each rank begins in it."""
-    order = np.argsort(pieces.row, kind="stable")
-    return order, np.searchsorted(pieces.row[order], np.arange(ranks + 1))
-
-
-def _timeline(
-    segment: Segment, times: SegmentTimes, order: tuple[np.ndarray, np.ndarray] | None, row: int
-) -> RankTimeline:
-    mine = np.empty(0, dtype=np.int64)
-    if order is not None:
-        mine = order[0][order[1][row] : order[1][row + 1]]
-    pieces = times.pieces
-    nothing = np.empty(0, dtype=np.int64)
-    return RankTimeline(
-        segment=segment,
-        begin=times.begin[:, row],
-        fetched=times.fetched[:, row],
-        computed=times.computed[:, row],
-        left=times.left[:, row],
-        ended=times.ended[:, row],
-        piece_fetch=nothing if pieces is None else pieces.fetch[mine],
-        piece_lane=nothing if pieces is None else pieces.lane[mine],
-        piece_follows=nothing if pieces is None else pieces.follows[mine],
-        piece_needed=nothing if pieces is None else pieces.needed[mine],
-        starts=times.starts[mine],
-    )
 
 
 class RankRows:
     """The rows of one rank."""
 
-    def __init__(self, loaders: Loaders, rank: int, timeline: Sequence[RankTimeline]) -> None:
+    def __init__(self, loaders: Loaders, rank: int, timeline: Sequence[SegmentTimes]) -> None:
         self._loaders, self._rank, self._timeline = loaders, rank, timeline
         self._step_begin, self._step_end, self._step_number = _steps(timeline)
 
@@ -125,7 +65,7 @@ class RankRows:
         for number, (_, make) in enumerate(blocks):
             made = make()
             if kept is not None:
-                made = {name: np.concatenate((kept[name], made[name])) for name in _COLUMNS}
+                made = {name: np.concatenate((kept[name], made[name])) for name in made}
             order = np.argsort(made["start_ns"], kind="stable")
             made = {name: values[order] for name, values in made.items()}
             ready = len(order)
@@ -151,18 +91,18 @@ class RankRows:
                 block = max(1, BLOCK_OPERATIONS // reads.fetch_operations)
                 for first in range(0, segment.fetches, block):
                     last = min(first + block, segment.fetches)
-                    low, high = np.searchsorted(each.piece_fetch, (first, last)).tolist()
+                    low, high = np.searchsorted(each.pieces.fetch, (first, last)).tolist()
                     if high > low:
                         made = partial(self._read, segment, reads, each, (first, last), slice(low, high))
                         yield int(each.starts[low:high].min()), made
                 for step, number in segment.saves:
-                    yield from self._saved(int(each.left[step - 1]), number, loads=False)
+                    yield from self._saved(int(each.moments[LEFT][step - 1]), number, loads=False)
             elif isinstance(segment, (Save, CheckpointStep)):
                 loads = isinstance(segment, CheckpointStep) and segment.loads
-                yield from self._saved(int(each.left[0]), segment.number, loads=loads)
+                yield from self._saved(int(each.moments[LEFT][0]), segment.number, loads=loads)
 
     def _read(
-        self, segment: Pass, reads: PassReads, times: RankTimeline, fetches: tuple[int, int], pieces: slice
+        self, segment: Pass, reads: PassReads, times: SegmentTimes, fetches: tuple[int, int], pieces: slice
     ) -> _Columns:
         """The operations of the readers for some fetches of a pass, which are these pieces of it."""
         found = reads.operations(self._rank, *fetches)
@@ -170,9 +110,9 @@ class RankRows:
         busy = np.concatenate(([0], np.cumsum(found.before_ns + duration)))
         first_of_piece = np.searchsorted(found.piece, found.piece, side="left")
         start = times.starts[pieces][found.piece] + busy[1:] - duration - busy[first_of_piece]
-        needed = times.piece_needed[pieces][found.piece]
+        piece = times.pieces.at(pieces).at(found.piece)
         return {
-            "lane": times.piece_lane[pieces][found.piece],
+            "lane": piece.lane,
             "op": found.op,
             "api": np.full(len(start), _POSIX, dtype=np.int8),
             "file_id": found.file_id,
@@ -181,8 +121,8 @@ class RankRows:
             "start_ns": start,
             "end_ns": start + duration,
             "step": self._step_at(start),
-            "feeds": np.where(needed, segment.first_fetch + times.piece_fetch[pieces][found.piece], _NONE),
-            "follows": 2 * segment.first_fetch + times.piece_follows[pieces][found.piece],
+            "feeds": np.where(piece.needed, segment.first_fetch + piece.fetch, _NONE),
+            "follows": 2 * segment.first_fetch + piece.follows,
             "ready_ns": np.where(found.ready_ns > 0, found.ready_ns, _NONE),
         }
 
@@ -224,12 +164,10 @@ class RankRows:
         parts = [
             part for each in self._timeline for part in _spans_of(each, READING_WAITS[0] if itself else "input_wait")
         ]
-        kind = np.concatenate([np.full(len(part.start), part.kind, dtype=np.int8) for part in parts])
-        names = [part.name for part in parts]
-        name = np.repeat(np.arange(len(names)), [len(part.start) for part in parts])
-        start, end, step = (
-            np.concatenate([getattr(part, column) for part in parts]) for column in ("start", "end", "step")
-        )
+        kinds, names, starts, ends, steps = zip(*parts, strict=True)
+        counts = [len(each) for each in starts]
+        kind, name = np.repeat(np.array(kinds, dtype=np.int8), counts), np.repeat(np.arange(len(names)), counts)
+        start, end, step = (np.concatenate(columns) for columns in (starts, ends, steps))
         order = np.lexsort((-end, start))
         columns = {
             "rank": np.full(len(order), self._rank, dtype=np.int32),
@@ -243,37 +181,28 @@ class RankRows:
         return table_from_columns(columns, SPANS_SCHEMA)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Spans:
-    """Spans of one kind and name; arrays (n,)."""
-
-    kind: int
-    name: str
-    start: np.ndarray
-    end: np.ndarray
-    step: np.ndarray
+_Spans = tuple[int, str, np.ndarray, np.ndarray, np.ndarray]
+"""Spans of one kind and name: starts, ends and steps."""
 
 
-def _spans_of(times: RankTimeline, wait: str) -> Iterator[_Spans]:
+def _spans_of(times: SegmentTimes, wait: str) -> Iterator[_Spans]:
     """The spans of a segment; what lasts no time is none."""
-    segment = times.segment
-    number = _numbers(times)
-    if isinstance(segment, Pass):
-        yield _Spans(kind=_WAIT, name=wait, start=times.begin, end=times.fetched, step=number)
+    number, (begin, fetched, computed, left, ended) = _numbers(times), times.moments
+    if isinstance(times.segment, Pass):
+        yield _WAIT, wait, begin, fetched, number
     in_steps = number != NO_STEP
-    columns = (
-        (_STEP, "step", times.begin, times.ended, in_steps),
-        (_COMPUTE, "compute", times.fetched, times.computed, in_steps),
-        (_COLLECTIVE, "barrier", times.computed, times.left, times.left > times.computed),
-        (_CHECKPOINT, "checkpoint", times.left, times.ended, times.ended > times.left),
-    )
-    for kind, name, start, end, chosen in columns:
-        yield _Spans(kind=kind, name=name, start=start[chosen], end=end[chosen], step=number[chosen])
+    for kind, name, start, end, chosen in (
+        (_STEP, "step", begin, ended, in_steps),
+        (_COMPUTE, "compute", fetched, computed, in_steps),
+        (_COLLECTIVE, "barrier", computed, left, left > computed),
+        (_CHECKPOINT, "checkpoint", left, ended, ended > left),
+    ):
+        yield kind, name, start[chosen], end[chosen], number[chosen]
 
 
-def _numbers(times: RankTimeline) -> np.ndarray:
+def _numbers(times: SegmentTimes) -> np.ndarray:
     """Numbers of the steps, NO_STEP for what belongs to none."""
-    segment, count = times.segment, len(times.begin)
+    segment, count = times.segment, times.moments.shape[1]
     if isinstance(segment, CheckpointStep):
         return np.full(count, segment.step)
     if isinstance(segment, Pass):
@@ -282,10 +211,10 @@ def _numbers(times: RankTimeline) -> np.ndarray:
     return np.full(count, NO_STEP)
 
 
-def _steps(timeline: Sequence[RankTimeline]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _steps(timeline: Sequence[SegmentTimes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Begin, end and number of all steps."""
     numbers = [_numbers(each) for each in timeline]
     chosen = [number != NO_STEP for number in numbers]
-    begin = np.concatenate([each.begin[mine] for each, mine in zip(timeline, chosen, strict=True)])
-    end = np.concatenate([each.ended[mine] for each, mine in zip(timeline, chosen, strict=True)])
+    begin = np.concatenate([each.moments[BEGIN][mine] for each, mine in zip(timeline, chosen, strict=True)])
+    end = np.concatenate([each.moments[ENDED][mine] for each, mine in zip(timeline, chosen, strict=True)])
     return begin, end, np.concatenate([number[mine] for number, mine in zip(numbers, chosen, strict=True)])

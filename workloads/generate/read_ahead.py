@@ -6,6 +6,7 @@ the begin of a pass over the data: moment 2 n is the begin of fetch n, 2 n + 1 i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from dxt_replay.workloads.description import Format
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice
+from dxt_replay.workloads.generate.columns import Columns
 from dxt_replay.workloads.generate.request_templates import (
     HDF5_SIEVE_BYTES,
     Layout,
@@ -23,12 +25,16 @@ from dxt_replay.workloads.generate.request_templates import (
 )
 from dxt_replay.workloads.generate.sample_order import BatchSamples, SampleOrder
 
+Preprocessing = Callable[[int, int, int], np.ndarray]
+"""How long a reader is busy with samples after their reads, int64 ns, of the samples first to last - 1 of a rank in the
+pass: (rank, first, last)."""
+
 COST_OPERATIONS = 1 << 20
 """Operations that are worked out at a time to find how long samples take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pieces:
+class Pieces(Columns):
     """The pieces of several ranks for some fetches, int64 (p,): by fetch, then by their place in the rank's fetch.
 
     row: place of the rank among the ranks that were asked for. fetch, lane: of the piece. turn: its place among the
@@ -45,8 +51,11 @@ class Pieces:
     needed: np.ndarray
 
 
+NO_PIECES = Pieces(**{name: np.empty(0, dtype=np.int64) for name in Pieces.__slots__})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PieceOperations:
+class PieceOperations(Columns):
     """The operations of one rank for some fetches, (n,): piece after piece, in the order of `Pieces`.
 
     piece: int64, number of the piece among those that were asked for. op: int8. file_id: int32.
@@ -86,13 +95,6 @@ class PassReads(Protocol):
 
     def alike(self, ranks: np.ndarray) -> np.ndarray:
         """int64 per rank: the pieces of ranks with the same number differ in nothing."""
-
-
-class Preprocessing(Protocol):
-    """How long a reader is busy with samples after their reads."""
-
-    def __call__(self, rank: int, first: int, last: int) -> np.ndarray:
-        """int64 ns, for the samples first to last - 1 of a rank in the pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,7 +166,7 @@ class SampleCosts:
         while begin < len(one):
             operations = max(1, int(self.files.size[samples.file[one[begin]]]) // (1 << 16))
             end = begin + max(1, COST_OPERATIONS // (8 + operations))
-            found[begin:end] = self._worked_out(_chosen(samples, one[begin:end]))
+            found[begin:end] = self._worked_out(samples.at(one[begin:end]))
             begin = end
         return found[which.reshape(-1)]
 
@@ -193,16 +195,6 @@ class SampleCosts:
         return found
 
 
-def _chosen(samples: BatchSamples, rows: np.ndarray) -> BatchSamples:
-    return BatchSamples(
-        fetch=samples.fetch[rows],
-        file=samples.file[rows],
-        index=samples.index[rows],
-        opens=samples.opens[rows],
-        closes=samples.closes[rows],
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchReads:
     """Readers that make whole batches (`PassReads`): every loader but tf.data over TFRecord.
@@ -210,20 +202,18 @@ class BatchReads:
     first_lane: lane of the first reader. lanes: readers; 0: the training thread reads when it begins a fetch.
     depth: batches that are given out ahead. batch, fetches: samples of a fetch, and fetches of the pass. Batches that
     the order has beyond them are read ahead in vain, while the loop is at its last fetch.
-    indexes: whether the readers load index files before their first batch. preprocesses: whether samples take time
-    after their reads (`preprocessing`).
+    indexes: whether the readers load index files before their first batch. preprocessing: None for no time.
     """
 
     order: SampleOrder
     costs: SampleCosts
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | None
     first_lane: int
     lanes: int
     depth: int
     batch: int
     fetches: int
     indexes: bool
-    preprocesses: bool
 
     @property
     def piece_count(self) -> int:
@@ -266,18 +256,20 @@ class BatchReads:
     def _busy_ns(self, rank: int, first: int, last: int) -> np.ndarray:
         samples = self.order.samples(rank, first, last)
         durations = self.costs.durations_ns(samples)
-        if self.preprocesses:
-            durations = durations + self._preprocessing_ns(rank, samples, first, last)
+        if self.preprocessing is not None:
+            durations = durations + self._preprocessing_ns(self.preprocessing, rank, samples, first, last)
         busy = np.zeros(last - first, dtype=np.int64)
         np.add.at(busy, samples.fetch - first, durations)
         if self.indexes and first < max(self.lanes, 1):
             busy[: max(self.lanes, 1) - first] += self._index_ns(rank)
         return busy
 
-    def _preprocessing_ns(self, rank: int, samples: BatchSamples, first: int, last: int) -> np.ndarray:
+    def _preprocessing_ns(
+        self, preprocessing: Preprocessing, rank: int, samples: BatchSamples, first: int, last: int
+    ) -> np.ndarray:
         """How long the reader is busy with each sample after its reads."""
         number = np.arange(len(samples.fetch)) - np.searchsorted(samples.fetch, samples.fetch, side="left")
-        busy = self.preprocessing(rank, first * self.batch, last * self.batch)
+        busy = preprocessing(rank, first * self.batch, last * self.batch)
         chosen: np.ndarray = busy[(samples.fetch - first) * self.batch + number]
         return chosen
 
@@ -317,8 +309,8 @@ class BatchReads:
             "before_ns": np.zeros(len(sample), dtype=np.int64),
             "ready_ns": np.zeros(len(sample), dtype=np.int64),
         }
-        if self.preprocesses:
-            busy = self._preprocessing_ns(rank, samples, first, last)
+        if self.preprocessing is not None:
+            busy = self._preprocessing_ns(self.preprocessing, rank, samples, first, last)
             columns["before_ns"], columns["ready_ns"] = _around(busy, samples.fetch, sample)
         found = PieceOperations(**columns)
         if self.indexes and first < max(self.lanes, 1):
@@ -340,14 +332,16 @@ class BatchReads:
             "before_ns": np.zeros(count * repeats, dtype=np.int64),
             "ready_ns": np.zeros(count * repeats, dtype=np.int64),
         }
-        order = np.argsort(np.concatenate((added["piece"], found.piece)), kind="stable")
-        return PieceOperations(
-            **{name: np.concatenate((values, getattr(found, name)))[order] for name, values in added.items()}
-        )
+        both = PieceOperations.joined((PieceOperations(**added), found))
+        return both.at(np.argsort(both.piece, kind="stable"))
 
     def alike(self, ranks: np.ndarray) -> np.ndarray:
         """See PassReads."""
-        if not (self.costs.files.uniform and self.costs.same_everywhere) or self.indexes or self.preprocesses:
+        if (
+            not (self.costs.files.uniform and self.costs.same_everywhere)
+            or self.indexes
+            or self.preprocessing is not None
+        ):
             return ranks
         return self.order.alike(ranks)
 

@@ -8,78 +8,75 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dxt_replay.workloads.generate.read_ahead import PassReads, Pieces
-from dxt_replay.workloads.generate.run_plan import CheckpointStep, Meeting, Pass, RunPlan, Save
+from dxt_replay.workloads.generate.read_ahead import NO_PIECES, PassReads, Pieces
+from dxt_replay.workloads.generate.run_plan import CheckpointStep, Meeting, Pass, Save, Segment
+
+if TYPE_CHECKING:
+    from dxt_replay.workloads.generate.loaders import Loaders
 
 FETCH_NS = COMPUTE_NS = MEETING_NS = 1
 """The least that a batch fetch, a computation and a meeting last: spans of one kind must not touch."""
 
+BEGIN, FETCHED, COMPUTED, LEFT, ENDED = range(5)
+"""Rows of `SegmentTimes.moments`."""
+
 BLOCK_PIECES = 1 << 20
 """Pieces that are worked out at a time."""
-
-
-class RankTimes(Protocol):
-    """How long what the ranks do themselves lasts."""
-
-    def compute_ns(self, ranks: np.ndarray, segment: Pass, first: int, last: int) -> np.ndarray:
-        """int64 (last - first, ranks): computation of the steps of a pass."""
-
-    def pause_ns(self) -> int:
-        """The pause before each checkpoint of a run without training."""
-
-    def checkpoint_ns(self, ranks: np.ndarray, *, loads: bool) -> np.ndarray:
-        """int64 (ranks,): how long writing or reading a checkpoint lasts; 0 for ranks that take no part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SegmentTimes:
     """When the parts of a segment happened, int64 ns; n steps or fetches (1 for other segments), r ranks.
 
-    begin, fetched, computed, left, ended: (n, r): begin of the fetch, its end, the end of the computation, when the
-    barrier was left, and when the checkpoint after it was done. What a segment has not got lasts no time.
-    pieces: its pieces, and starts: int64 (p,), when each begins; None and empty without fetches.
+    moments: (5, n, r), by BEGIN, FETCHED, COMPUTED, LEFT and ENDED: begin of the fetch, its end, the end of the
+    computation, when the barrier was left, and when the checkpoint after it was done. What a segment has not got lasts
+    no time.
+    pieces: its pieces, and starts: int64 (p,), when each begins; both are empty without fetches.
     """
 
-    begin: np.ndarray
-    fetched: np.ndarray
-    computed: np.ndarray
-    left: np.ndarray
-    ended: np.ndarray
-    pieces: Pieces | None
+    segment: Segment
+    moments: np.ndarray
+    pieces: Pieces
     starts: np.ndarray
+
+    def of_rank(self, row: int, pieces: np.ndarray) -> SegmentTimes:
+        """The times of one rank alone, moments (5, n); `pieces`: the numbers of its pieces."""
+        return SegmentTimes(
+            segment=self.segment,
+            moments=self.moments[:, :, row],
+            pieces=self.pieces.at(pieces),
+            starts=self.starts[pieces],
+        )
 
 
 class RunClock:
-    """Runs the ranks `ranks` of a plan from its beginning.
+    """Runs the ranks `ranks` from the beginning of the plan that `loaders` has.
 
-    reads: of each pass, by whether it is an evaluation, and epoch. meetings_ns: when all ranks of the run left each
-    meeting, where that is known; else these ranks stand for all, and `meetings_ns` is collected.
+    meetings_ns: when all ranks of the run left each meeting, where that is known; else these ranks stand for all, and
+    `meetings_ns` is collected.
     """
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        ranks: np.ndarray,
-        reads: PassReadsOf,
-        times: RankTimes,
-        *,
-        meetings_ns: np.ndarray | None = None,
-    ) -> None:
-        self._plan, self._ranks, self._reads, self._times = plan, ranks, reads, times
+    def __init__(self, loaders: Loaders, ranks: np.ndarray, *, meetings_ns: np.ndarray | None = None) -> None:
+        self._plan, self._ranks, self._loaders = loaders.files.plan, ranks, loaders
         self._known = None if meetings_ns is None else iter(meetings_ns.tolist())
         self._now = np.zeros(len(ranks), dtype=np.int64)
-        self._free = np.zeros((len(ranks), reads.lane_count), dtype=np.int64)
+        self._free = np.zeros((len(ranks), loaders.lane_count), dtype=np.int64)
         self.meetings_ns: list[int] = []
 
     def segments(self) -> Iterator[SegmentTimes]:
         """The times of each segment in order."""
         for segment in self._plan.segments:
             parts = list(self._segment(segment))
-            yield parts[0] if len(parts) == 1 else _joined(parts)
+            yield SegmentTimes(
+                segment=segment,
+                moments=np.concatenate([each.moments for each in parts], axis=1),
+                pieces=Pieces.joined([each.pieces for each in parts]),
+                starts=np.concatenate([each.starts for each in parts]),
+            )
 
     def run(self) -> int:
         """Run to the end without keeping the times; when the last rank ended."""
@@ -88,24 +85,23 @@ class RunClock:
                 pass
         return int(self._now.max(initial=0))
 
-    def _segment(self, segment: Pass | Meeting | Save | CheckpointStep) -> Iterator[SegmentTimes]:
+    def _segment(self, segment: Segment) -> Iterator[SegmentTimes]:
         if isinstance(segment, Pass):
             yield from self._pass(segment)
             return
         begin = self._now
         fetched = computed = begin
         if isinstance(segment, CheckpointStep):
-            computed = begin + max(self._times.pause_ns(), COMPUTE_NS)
+            computed = begin + max(self._loaders.pause_ns(), COMPUTE_NS)
         elif isinstance(segment, Meeting):
             computed = begin + COMPUTE_NS
         left = computed if isinstance(segment, Save) else self._met(computed)
         loads = isinstance(segment, CheckpointStep) and segment.loads
         saving = not isinstance(segment, Meeting)
-        ended = left + self._times.checkpoint_ns(self._ranks, loads=loads) if saving else left
+        ended = left + self._loaders.checkpoint_ns(self._ranks, loads=loads) if saving else left
         self._now = ended
-        columns = (each[np.newaxis] for each in (begin, fetched, computed, left, ended))
-        names = ("begin", "fetched", "computed", "left", "ended")
-        yield SegmentTimes(**dict(zip(names, columns, strict=True)), pieces=None, starts=np.empty(0, dtype=np.int64))
+        moments = np.stack((begin, fetched, computed, left, ended))[:, np.newaxis]
+        yield SegmentTimes(segment=segment, moments=moments, pieces=NO_PIECES, starts=np.empty(0, dtype=np.int64))
 
     def _met(self, arrived: np.ndarray) -> np.ndarray:
         """When each rank leaves the next meeting, at which they arrive at these times."""
@@ -114,7 +110,7 @@ class RunClock:
         return np.full(len(arrived), left, dtype=np.int64)
 
     def _pass(self, segment: Pass) -> Iterator[SegmentTimes]:
-        reads = self._reads.of(segment)
+        reads = self._loaders.of(segment)
         depth = min(reads.depth, segment.fetches) + 2
         moments = np.zeros((2 * depth, len(self._ranks)), dtype=np.int64)
         block = max(1, BLOCK_PIECES // (len(self._ranks) * reads.piece_count))
@@ -126,7 +122,7 @@ class RunClock:
         starts = np.empty(len(pieces.row), dtype=np.int64)
         compute = np.zeros((last - first, len(self._ranks)), dtype=np.int64)
         steps = max(min(last, segment.steps) - first, 0)
-        compute[:steps] = self._times.compute_ns(self._ranks, segment, first, first + steps)
+        compute[:steps] = self._loaders.compute_ns(self._ranks, segment, first, first + steps)
         rounds = _rounds(pieces, first, last)
         times = np.empty((5, last - first, len(self._ranks)), dtype=np.int64)
         saves = {step for step, _ in segment.saves}
@@ -143,13 +139,10 @@ class RunClock:
                 left = computed if segment.evaluation else self._met(computed)
                 ended = left
                 if fetch + 1 in saves:
-                    ended = left + self._times.checkpoint_ns(self._ranks, loads=False)
+                    ended = left + self._loaders.checkpoint_ns(self._ranks, loads=False)
             times[:, fetch - first] = (begin, fetched, computed, left, ended)
             self._now = ended
-        begin, fetched, computed, left, ended = times
-        return SegmentTimes(
-            begin=begin, fetched=fetched, computed=computed, left=left, ended=ended, pieces=pieces, starts=starts
-        )
+        return SegmentTimes(segment=segment, moments=times, pieces=pieces, starts=starts)
 
     def _do(
         self, pieces: Pieces, low: int, high: int, moments: np.ndarray, starts: np.ndarray, fetched: np.ndarray
@@ -164,17 +157,6 @@ class RunClock:
         fetched[row] = np.maximum(fetched[row], awaited)
 
 
-class PassReadsOf(Protocol):
-    """The readers of each pass of a run."""
-
-    @property
-    def lane_count(self) -> int:
-        """Lanes of a rank, the training thread's included."""
-
-    def of(self, segment: Pass) -> PassReads:
-        """Those of one pass."""
-
-
 def _rounds(pieces: Pieces, first: int, last: int) -> list[list[tuple[int, int]]]:
     """For each fetch, the ranges of its pieces that have at most one piece of each rank."""
     keys = (pieces.fetch - first) * (int(pieces.turn.max(initial=0)) + 1) + pieces.turn
@@ -186,13 +168,3 @@ def _rounds(pieces: Pieces, first: int, last: int) -> list[list[tuple[int, int]]
     for fetch, low, high in zip(of_fetch, begins.tolist(), ends.tolist(), strict=True):
         found[fetch].append((low, high))
     return found
-
-
-def _joined(parts: list[SegmentTimes]) -> SegmentTimes:
-    pieces = [part.pieces for part in parts if part.pieces is not None]
-    columns = {name: np.concatenate([getattr(each, name) for each in pieces]) for name in Pieces.__slots__}
-    times = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("begin", "fetched", "computed", "left", "ended", "starts")
-    }
-    return SegmentTimes(**times, pieces=Pieces(**columns))

@@ -69,10 +69,20 @@ class RunPlan:
     checkpoints: tuple[tuple[int, int], ...]
 
     @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes of training and evaluation."""
+        return tuple(segment for segment in self.segments if isinstance(segment, Pass))
+
+    @property
+    def training_steps(self) -> int:
+        """Training steps of each rank."""
+        return sum(each.steps for each in self.passes if not each.evaluation)
+
+    @property
     def steps(self) -> int:
         """Steps of each rank, those of evaluations and checkpoints included."""
-        passes = sum(segment.steps for segment in self.segments if isinstance(segment, Pass))
-        return passes + sum(isinstance(segment, CheckpointStep) for segment in self.segments)
+        checkpoints = sum(isinstance(segment, CheckpointStep) for segment in self.segments)
+        return sum(each.steps for each in self.passes) + checkpoints
 
 
 def run_plan(workload: Workload, ranks: int) -> RunPlan:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from dxt_replay.workloads.description import Workload
+from dxt_replay.workloads.generate.columns import Columns
 from dxt_replay.workloads.generate.request_templates import numbered
 
 _MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -67,7 +68,7 @@ def share(workload: Workload, ranks: int, *, evaluation: bool) -> Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchSamples:
+class BatchSamples(Columns):
     """The samples of some batches of one rank, arrays (k,), batch after batch.
 
     fetch: number of the batch in its pass. file: place of the file in reading order. index: place in the file.

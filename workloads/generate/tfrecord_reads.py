@@ -12,6 +12,7 @@ import numpy as np
 
 from dxt_replay.traces.schema import READ
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice
+from dxt_replay.workloads.generate.columns import Columns
 from dxt_replay.workloads.generate.read_ahead import DataFiles, PieceOperations, Pieces, Preprocessing
 from dxt_replay.workloads.generate.request_templates import CLOSE, NO_OFFSET, OPEN, numbered
 from dxt_replay.workloads.generate.sample_order import Share
@@ -45,7 +46,7 @@ class _Segments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Reads:
+class _Reads(Columns):
     """Operations of a rank in the order of its lanes' work, arrays (n,).
 
     segment: which part of a file it reads; those of further passes are numbered on. needed: whether the fetch waits.
@@ -170,7 +171,7 @@ class TfrecordReads:
         parts = [self._first_pass(rank, first, last)]
         if last == self.fetches:
             parts += [self._further_pass(rank, number, taken) for number, taken in enumerate(self.again, start=1)]
-        return _Reads(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _Reads.__slots__})
+        return _Reads.joined(parts)
 
     def _further_pass(self, rank: int, pass_number: int, again: int) -> _Reads:
         """What is read of a pass that begins at the end of this one, of `again` records, and closed with it."""
@@ -237,14 +238,14 @@ class TfrecordReads:
         mine = (fetch >= first) & (fetch < last)
         mine &= whole[row] | (op != READ) | is_read  # the end is met only by who reads up to it
         return _Reads(
-            segment=segment[mine],
-            fetch=fetch[mine],
-            needed=np.ones(int(mine.sum()), dtype=bool),
-            follows=self._follows(segments, segment, record, position)[mine],
-            op=op[mine],
-            offset=offset[mine],
-            length=length[mine],
-        )
+            segment=segment,
+            fetch=fetch,
+            needed=np.ones(len(fetch), dtype=bool),
+            follows=self._follows(segments, segment, record, position),
+            op=op,
+            offset=offset,
+            length=length,
+        ).at(mine)
 
     def _follows(
         self, segments: _Segments, segment: np.ndarray, record: np.ndarray, position: np.ndarray
@@ -266,9 +267,8 @@ class TfrecordReads:
     def pieces(self, ranks: np.ndarray, first: int, last: int) -> Pieces:
         """See PassReads."""
         parts = [self._pieces_of(int(rank), row, first, last) for row, rank in enumerate(ranks)]
-        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in Pieces.__slots__}
-        order = np.lexsort((columns["row"], columns["turn"], columns["fetch"]))
-        return Pieces(**{name: values[order] for name, values in columns.items()})
+        found = Pieces.joined(parts)
+        return found.at(np.lexsort((found.row, found.turn, found.fetch)))
 
     def _pieces_of(self, rank: int, row: int, first: int, last: int) -> Pieces:
         reads = self._reads(rank, first, last)
