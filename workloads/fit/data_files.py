@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from dxt_replay.traces.schema import FORMATS, READ
 from dxt_replay.traces.units import format_counted
 from dxt_replay.workloads.description import Format
-from dxt_replay.workloads.fit.estimate import Estimate
+from dxt_replay.workloads.fit.estimate import Estimate, estimate
 from dxt_replay.workloads.fit.observation import Observation
 
 OWN_FORMATS: Mapping[str, Format] = {"tfrecord": "tfrecord", "hdf5": "hdf5", "npz": "npz", "csv": "csv"}
@@ -40,7 +40,7 @@ class DataFiles:
 
     train, evaluation: file ids, ascending. format: DLIO's. stream: whether files are read from end to end in requests
     smaller than a file. left_out: files that the loop reads too, of other kinds.
-    named: number of files by the names, 0 where the names do not hold it.
+    files: training files, by their names where these hold the number.
     """
 
     train: np.ndarray
@@ -48,6 +48,7 @@ class DataFiles:
     format: Format
     stream: bool
     left_out: np.ndarray
+    files: int
     estimates: tuple[Estimate, ...]
 
 
@@ -86,13 +87,14 @@ def data_files(seen: Observation) -> DataFiles | None:
         format=what[0],
         stream=stream,
         left_out=left_out,
+        files=_number(seen, train)[0],
         estimates=(_format_estimate(*what, len(left_out)), *_folders(seen, train, evaluation)),
     )
 
 
 def _format_estimate(name: Format, found: str, error: str, left_out: int) -> Estimate:
     others = f"the loop also reads {format_counted(left_out, 'file')} of other kinds" if left_out else ""
-    return Estimate(key="dataset.format", value=name, found=found, error="; ".join(filter(None, (error, others))))
+    return estimate("dataset.format", name, found, error, others)
 
 
 def _bytes(seen: Observation, files: int, *, training: bool) -> np.ndarray:
@@ -142,34 +144,35 @@ def _format(seen: Observation, train: np.ndarray, suffix: str, stream: bool) -> 
     )
 
 
-def _folders(seen: Observation, train: np.ndarray, evaluation: np.ndarray) -> list[Estimate]:
+def _folders(seen: Observation, train: np.ndarray, evaluation: np.ndarray) -> Iterator[Estimate]:
     """Numbers of files and sub-folders, the folder, and the prefix of names that DLIO gave."""
-    found = []
     for name, ids in (("train", train), ("eval", evaluation)):
-        paths = [seen.paths[file_id] for file_id in ids.tolist()]
-        matched = [_DLIO_NAME.match(os.path.basename(path)) for path in paths]
-        named = {match["files"] for match in matched if match}
-        folders = {os.path.dirname(path) for path in paths}
-        if paths and len(named) == 1 and all(matched):
-            number = int(named.pop())
-            how = f"names of the files (of_{number})"
-            error = f"{len(paths)} of them were read" if len(paths) != number else ""
-        else:
-            number, how = len(paths), "distinct files that were read" if paths else "no files of evaluations alone"
-            error = "files that nobody read are not known" if paths else ""
-        found.append(Estimate(key=f"dataset.num_files_{name}", value=number, found=how, error=error))
+        yield estimate(f"dataset.num_files_{name}", *_number(seen, ids))
+        folders = {os.path.dirname(seen.paths[file_id]) for file_id in ids.tolist()}
         if len(folders) > 1:
-            found.append(
-                Estimate(
-                    key=f"dataset.num_subfolders_{name}", value=len(folders), found="distinct folders of the files"
-                )
-            )
+            yield estimate(f"dataset.num_subfolders_{name}", len(folders), "distinct folders of the files")
         if name == "train":
-            found.append(Estimate(key="dataset.data_folder", value=_folder(folders), found="where the files lie"))
+            yield estimate("dataset.data_folder", _folder(folders), "where the files lie")
+            matched = _dlio_names(seen, ids)
             prefixes = {match["prefix"] for match in matched if match}
             if len(prefixes) == 1 and all(matched):
-                found.append(Estimate(key="dataset.file_prefix", value=prefixes.pop(), found="names of the files"))
-    return found
+                yield estimate("dataset.file_prefix", prefixes.pop(), "names of the files")
+
+
+def _dlio_names(seen: Observation, ids: np.ndarray) -> list[re.Match[str] | None]:
+    return [_DLIO_NAME.match(os.path.basename(seen.paths[file_id])) for file_id in ids.tolist()]
+
+
+def _number(seen: Observation, ids: np.ndarray) -> tuple[int, str, str]:
+    """How many files there are, of which some were read, how that was found, and what is not known."""
+    matched = _dlio_names(seen, ids)
+    named = {match["files"] for match in matched if match}
+    if len(named) == 1 and all(matched):
+        number = int(named.pop())
+        return number, f"names of the files (of_{number})", f"{len(ids)} of them were read" * (len(ids) != number)
+    if not len(ids):
+        return 0, "no files of evaluations alone", ""
+    return len(ids), "distinct files that were read", "files that nobody read are not known"
 
 
 def _folder(folders: set[str]) -> str:

@@ -29,6 +29,11 @@ class Estimate:
         return f"{self.found}; {self.error}" if self.error else self.found
 
 
+def estimate(key: str, value: Any, found: str, *errors: str) -> Estimate:
+    """The estimate of a key; of `errors` those that are not empty."""
+    return Estimate(key=key, value=value, found=found, error="; ".join(filter(None, errors)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unexpressed:
     """Operations of the capture that the description does not hold, and why. `bytes`: read and written."""

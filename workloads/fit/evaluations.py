@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dxt_replay.workloads.fit.data_files import DataFiles
-from dxt_replay.workloads.fit.estimate import Estimate, relative
+from dxt_replay.workloads.fit.estimate import Estimate, estimate, relative
 from dxt_replay.workloads.fit.observation import Observation, RankReads
 from dxt_replay.workloads.fit.sample_shape import Samples
 from dxt_replay.workloads.fit.sample_size import modal
 from dxt_replay.workloads.fit.step_times import computation
 
 
-def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> tuple[Estimate, ...]:
+def evaluations(seen: Observation, data: DataFiles, samples: Samples) -> Iterator[Estimate]:
     """Estimates of the evaluation; only that there is none where no files are read for it alone."""
     if not len(data.evaluation):
-        return (Estimate(key="workflow.evaluation", value=False, found="no files are read by evaluations alone"),)
-    by_rank = [_fetches(rank, data.evaluation) for rank in seen.looked]
-    runs = [_runs(rank, fetches) for rank, fetches in zip(seen.looked, by_rank, strict=True)]
-    number = round(float(np.mean([len(first) for first in runs])))
+        yield estimate("workflow.evaluation", False, "no files are read by evaluations alone")
+        return
+    by_rank = [(rank, _fetches(rank, data.evaluation)) for rank in seen.looked]
+    number = round(float(np.mean([len(_runs(rank, fetches)) for rank, fetches in by_rank])))
     if not number:
-        return (Estimate(key="workflow.evaluation", value=False, found="no step waits for the files of evaluations"),)
-    taken = np.concatenate(
-        [_taken(rank, fetches, data, samples) for rank, fetches in zip(seen.looked, by_rank, strict=True)]
-    )
-    batch = max(modal(taken)[0], 1)
-    per_epoch = samples.epochs / number
-    times = [_times(rank, fetches) for rank, fetches in zip(seen.looked, by_rank, strict=True)]
-    between = max(round(per_epoch), 1)
-    done = number and samples.epochs // between
-    return (
-        Estimate(
-            key="workflow.evaluation",
-            value=True,
-            found=f"{number} evaluations read {len(data.evaluation)} files that no training step reads",
-            error=f"{done} in place of {number}, {relative(done, number)}: DLIO evaluates after epochs"
-            if done != number
-            else "",
-        ),
-        Estimate(key="reader.batch_size_eval", value=batch, found="samples of most batches"),
-        computation("evaluation.eval_time", times),
-        Estimate(
-            key="evaluation.eval_after_epoch", value=between, found=f"{samples.epochs} epochs, {number} evaluations"
-        ),
-        Estimate(
-            key="evaluation.epochs_between_evals", value=between, found=f"{samples.epochs} epochs, {number} evaluations"
-        ),
-    )
+        yield estimate("workflow.evaluation", False, "no step waits for the files of evaluations")
+        return
+    between = max(round(samples.epochs / number), 1)
+    done = samples.epochs // between
+    found = f"{number} evaluations read {len(data.evaluation)} files that no training step reads"
+    error = f"{done} in place of {number}, {relative(done, number)}: DLIO evaluates after epochs"
+    yield estimate("workflow.evaluation", True, found, error if done != number else "")
+    taken = np.concatenate([_taken(rank, fetches, data, samples) for rank, fetches in by_rank])
+    yield estimate("reader.batch_size_eval", max(modal(taken)[0], 1), "samples of most batches")
+    yield computation("evaluation.eval_time", [_times(rank, fetches) for rank, fetches in by_rank])
+    for name in ("eval_after_epoch", "epochs_between_evals"):
+        yield estimate(f"evaluation.{name}", between, f"{samples.epochs} epochs, {number} evaluations")
 
 
 def _fetches(rank: RankReads, files: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from dxt_replay.traces.units import NS_PER_S
 from dxt_replay.workloads.description import Reading, Workload
 from dxt_replay.workloads.fit.data_files import DataFiles, data_files
 from dxt_replay.workloads.fit.dlio_runs import DlioRun, dlio_runs
-from dxt_replay.workloads.fit.estimate import Estimate, Unexpressed
+from dxt_replay.workloads.fit.estimate import Estimate, Unexpressed, estimate
 from dxt_replay.workloads.fit.evaluations import evaluations
 from dxt_replay.workloads.fit.loader import Loader, loader
 from dxt_replay.workloads.fit.observation import Observation, own_cost_ns
@@ -63,12 +63,12 @@ class Fit:
 
 def _nested(estimates: Iterable[Estimate]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
-    for estimate in estimates:
-        *sections, name = estimate.key.split(".")
+    for each in estimates:
+        *sections, name = each.key.split(".")
         inner = nested
         for section in sections:
             inner = inner.setdefault(section, {})
-        inner[name] = estimate.value
+        inner[name] = each.value
     return nested
 
 
@@ -87,9 +87,9 @@ def fit(seen: Observation, spans: pa.Table, *, batch: int | None = None) -> Fit:
             "`dxt-replay summary` shows what the capture has"
         )
     found = [
-        Estimate(key="workflow.train", value=True, found="the capture has training steps"),
+        estimate("workflow.train", True, "the capture has training steps"),
         *chosen.estimates,
-        *_data(seen, data, shape, chosen),
+        *_data(seen, data, shape),
         *_times(seen, data, shape, chosen),
         *saved.estimates,
     ]
@@ -118,51 +118,34 @@ def _samples(seen: Observation, spans: pa.Table, data: DataFiles, batch: int | N
     return samples(seen, data, elements=elements, overhead=overhead, batch=batch)
 
 
-def _data(seen: Observation, data: DataFiles | None, shape: Samples | None, chosen: Loader) -> Iterable[Estimate]:
-    """The data set; one that is never read where the loop reads nothing."""
+def _data(seen: Observation, data: DataFiles | None, shape: Samples | None) -> Iterator[Estimate]:
+    """The data set; one that is never read where the loop reads nothing. The last estimate of a key counts."""
     if data is None or shape is None:
         steps = seen.looked[0].steps
-        nothing = "no training step waits for a read"
-        yield Estimate(key="dataset.format", value="synthetic", found=nothing)
-        yield Estimate(key="dataset.num_files_train", value=steps * seen.ranks, found="a sample for each step and rank")
+        yield estimate("dataset.format", "synthetic", "no training step waits for a read")
+        yield estimate("dataset.num_files_train", steps * seen.ranks, "a sample for each step and rank")
         return
-    for estimate in data.estimates:
-        if estimate.key == "dataset.num_files_train" and estimate.value != shape.files:
-            yield Estimate(
-                key=estimate.key,
-                value=shape.files,
-                found=f"{len(data.train)} files for each rank",
-                error="every rank loads all files, DLIO reads no file on two ranks",
-            )
-        else:
-            yield estimate
+    yield from data.estimates
+    if shape.files != data.files:
+        error = "every rank loads all files, DLIO reads no file on two ranks"
+        yield estimate("dataset.num_files_train", shape.files, f"{len(data.train)} files for each rank", error)
     yield from shape.estimates
     yield from record(seen, data, shape)
     yield from evaluations(seen, data, shape)
 
 
-def _times(seen: Observation, data: DataFiles | None, shape: Samples | None, chosen: Loader) -> Iterable[Estimate]:
-    waits = data is not None and shape is not None and not shape.at_once
-    cost = own_cost_ns(seen.steps)
-    yield computation(
-        "train.computation_time",
-        [compute_ns(rank, cost[rank.rank], waits_for_input=waits) for rank in seen.looked],
-    )
-    if data is None or shape is None or shape.at_once:
+def _times(seen: Observation, data: DataFiles | None, shape: Samples | None, chosen: Loader) -> Iterator[Estimate]:
+    waits, cost = shape is not None and not shape.at_once, own_cost_ns(seen.steps)
+    by_rank = [compute_ns(rank, cost[rank.rank], waits_for_input=waits) for rank in seen.looked]
+    yield computation("train.computation_time", by_rank)
+    if data is None or shape is None or shape.at_once or data.format == "tfrecord":
         return
     spent = float(np.median([preparation_ns(rank, data.train) for rank in seen.looked])) / NS_PER_S
     each = float(f"{spent / shape.batch:.5g}")
-    if each < MIN_PREPARATION_S:
-        return
-    if data.format == "tfrecord":
-        return
-    where = "of a fetch without its reads" if chosen.synchronous else "of a reader beside its reads"
-    yield Estimate(
-        key="reader.preprocess_time",
-        value=each,
-        found=f"{spent:.3g} s {where} for each batch, the median",
-        error="one time for all samples" if shape.batch > 1 else "",
-    )
+    if each >= MIN_PREPARATION_S:
+        where = "of a fetch without its reads" if chosen.synchronous else "of a reader beside its reads"
+        found = f"{spent:.3g} s {where} for each batch, the median"
+        yield estimate("reader.preprocess_time", each, found, "one time for all samples" if shape.batch > 1 else "")
 
 
 def _in_order(found: Iterable[Estimate]) -> tuple[Estimate, ...]:

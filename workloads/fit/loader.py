@@ -9,7 +9,7 @@ import numpy as np
 
 from dxt_replay.workloads.description import Framework
 from dxt_replay.workloads.fit.data_files import DataFiles
-from dxt_replay.workloads.fit.estimate import Estimate
+from dxt_replay.workloads.fit.estimate import Estimate, estimate
 from dxt_replay.workloads.fit.observation import Observation, RankReads
 from dxt_replay.workloads.fit.pipeline import batches_ahead
 from dxt_replay.workloads.fit.sample_shape import Samples
@@ -58,8 +58,8 @@ def loader(seen: Observation, data: DataFiles | None, samples: Samples | None) -
             name=framework,
             synchronous=False,
             estimates=(
-                Estimate(key="framework", value=framework, found=how),
-                Estimate(key="reader.data_loader", value=framework, found="that of the framework; nothing is read"),
+                estimate("framework", framework, how),
+                estimate("reader.data_loader", framework, "that of the framework; nothing is read"),
             ),
         )
     name: Framework
@@ -73,16 +73,14 @@ def loader(seen: Observation, data: DataFiles | None, samples: Samples | None) -
         name, why = _by_opens(seen, data, samples, synchronous=synchronous)
     error = _other_profile(profile, name)
     must = profile[1] if profile is not None and not error else "that of the data loader"
-    if synchronous and name == "tensorflow":
-        error = "; ".join(
-            filter(None, (error, "its reads run ahead of the loop, in the capture the training thread reads"))
-        )
+    in_thread = synchronous and name == "tensorflow"
+    ahead = "its reads run ahead of the loop, in the capture the training thread reads" if in_thread else ""
     return Loader(
         name=name,
         synchronous=synchronous,
         estimates=(
-            Estimate(key="framework", value=name, found=must),
-            Estimate(key="reader.data_loader", value=name, found=why, error=error),
+            estimate("framework", name, must),
+            estimate("reader.data_loader", name, why, error, ahead),
             _readers(seen, data, name, synchronous=synchronous),
             _prefetch(seen, data, name, synchronous=synchronous),
             *_order(seen, data, samples),
@@ -114,9 +112,9 @@ def _readers(seen: Observation, data: DataFiles, name: str, *, synchronous: bool
     key = "reader.read_threads"
     dealing = seen.looked[0].model.dealing
     if dealing is not None and name == "pytorch":
-        return Estimate(key=key, value=dealing.workers, found="worker processes in turn")
+        return estimate(key, dealing.workers, "worker processes in turn")
     if synchronous and name == "pytorch":
-        return Estimate(key=key, value=0, found="the training thread reads")
+        return estimate(key, 0, "the training thread reads")
     lanes = [len(np.unique(rank.lane[np.isin(rank.file_id, data.train)])) for rank in seen.looked]
     if data.format == "tfrecord":
         flight = float(np.median(np.concatenate([files_in_flight(rank, data.train) for rank in seen.looked])))
@@ -124,12 +122,12 @@ def _readers(seen: Observation, data: DataFiles, name: str, *, synchronous: bool
         if "generated" in seen.sources or seen.lanes_are_threads:
             flight = max(flight, float(np.median(lanes)))
             found = f"{flight:.3g} lanes with reads or files at a time, of which DLIO has {_AHEAD_FILES} a thread"
-        return Estimate(key=key, value=max(round(flight / _AHEAD_FILES), 1), found=found)
+        return estimate(key, max(round(flight / _AHEAD_FILES), 1), found)
     number = max(round(float(np.median(lanes))), 1)
     if synchronous:
-        return Estimate(key=key, value=1, found="the training thread reads, and this loader needs a reader")
+        return estimate(key, 1, "the training thread reads, and this loader needs a reader")
     error = "" if seen.lanes_are_threads else "threads are inferred from reads that overlap"
-    return Estimate(key=key, value=number, found=f"lanes with reads of the data set: {number}", error=error)
+    return estimate(key, number, f"lanes with reads of the data set: {number}", error)
 
 
 def files_in_flight(rank: RankReads, files: np.ndarray) -> np.ndarray:
@@ -150,28 +148,26 @@ def _prefetch(seen: Observation, data: DataFiles, name: str, *, synchronous: boo
     key = "reader.prefetch_size"
     dealing = seen.looked[0].model.dealing
     if dealing is not None and name == "pytorch":
-        return Estimate(
-            key=key,
-            value=dealing.prefetch * dealing.workers,
-            found=f"{dealing.prefetch} batches for each of {dealing.workers} workers",
+        return estimate(
+            key, dealing.prefetch * dealing.workers, f"{dealing.prefetch} batches for each of {dealing.workers} workers"
         )
     if synchronous:
-        return Estimate(key=key, value=0, found="reads never run ahead of the loop")
+        return estimate(key, 0, "reads never run ahead of the loop")
     made = [ahead for ahead in (batches_ahead(rank.loop) for rank in seen.looked) if ahead is not None]
     if made:
-        return Estimate(key=key, value=max(made), found=f"at most {max(made)} made batches wait for the loop")
+        return estimate(key, max(made), f"at most {max(made)} made batches wait for the loop")
     lead = max(rank.model.lead for rank in seen.looked)
     if data.format != "tfrecord" and seen.looked[0].model.known is not None:
         readers = max(len(np.unique(rank.lane[np.isin(rank.file_id, data.train)])) for rank in seen.looked)
         held = _STREAM_BATCHES * readers if name == "tensorflow" else 0
         under_way = max(lead + 1, readers)
         found = f"{under_way} batches are under way at most, of which the readers hold {held}"
-        return Estimate(key=key, value=max(under_way - held, 0), found=found)
-    return Estimate(
-        key=key,
-        value=2,
-        found=f"DLIO's default: reads are up to {lead} batches ahead",
-        error="how many of them the readers themselves hold is not seen",
+        return estimate(key, max(under_way - held, 0), found)
+    return estimate(
+        key,
+        2,
+        f"DLIO's default: reads are up to {lead} batches ahead",
+        "how many of them the readers themselves hold is not seen",
     )
 
 
@@ -184,11 +180,11 @@ def _order(seen: Observation, data: DataFiles, samples: Samples) -> tuple[Estima
     if share >= IN_ORDER:
         return ()
     return (
-        Estimate(
-            key="reader.sample_shuffle",
-            value="random",
-            found=f"{100 * share:.3g} % of the samples lie behind the one before",
-            error="DLIO's code (head, v2.0) reads in the order of names whatever this says",
+        estimate(
+            "reader.sample_shuffle",
+            "random",
+            f"{100 * share:.3g} % of the samples lie behind the one before",
+            "DLIO's code (head, v2.0) reads in the order of names whatever this says",
         ),
     )
 

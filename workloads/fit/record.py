@@ -10,7 +10,7 @@ import numpy as np
 from dxt_replay.workloads.data_set_files import data_set_files
 from dxt_replay.workloads.description import Dataset, Format, Workload
 from dxt_replay.workloads.fit.data_files import DataFiles
-from dxt_replay.workloads.fit.estimate import Estimate, relative
+from dxt_replay.workloads.fit.estimate import Estimate, estimate, relative
 from dxt_replay.workloads.fit.observation import Observation
 from dxt_replay.workloads.fit.sample_shape import Samples
 from dxt_replay.workloads.fit.sample_size import IMAGES, is_data, modal
@@ -47,7 +47,7 @@ def _file_bytes(file_format: Format, record: int, per_file: int) -> int:
     return int(data_set_files(Workload(dataset=data)).train.sizes[0])
 
 
-def record(seen: Observation, data: DataFiles, samples: Samples) -> tuple[Estimate, ...]:
+def record(seen: Observation, data: DataFiles, samples: Samples) -> Iterator[Estimate]:
     """Estimates of the record's keys, and of the requests."""
     if samples.one_file_each or samples.at_once:
         length = record_of_file(data.format, samples.file_bytes, samples.per_file)
@@ -60,30 +60,23 @@ def record(seen: Observation, data: DataFiles, samples: Samples) -> tuple[Estima
     dims, chunk = _dims(data, samples, length, request, deviation)
     square = math.isqrt(length) ** 2
     off = "" if dims or square == length else f"DLIO stores {square} B, {relative(square, length)}"
-    return (
-        Estimate(
-            key="dataset.record_length_bytes",
-            value=length,
-            found=found,
-            error="; ".join(filter(None, (off, samples.unsure, *_other_requests(data, samples, length, request)))),
-        ),
-        *_deviations(deviation, samples),
-        *(
-            [Estimate(key="dataset.record_dims", value=dims, found="DLIO makes squares of lengths; these it keeps")]
-            if dims
-            else []
-        ),
-        *(
-            [
-                Estimate(
-                    key="dataset.hdf5.chunk_dims", value=chunk, found=f"most bytes are read in requests of {request} B"
-                )
-            ]
-            if chunk
-            else []
-        ),
-        *_transfer(data, request, seen),
-    )
+    others = _other_requests(data, samples, length, request)
+    yield estimate("dataset.record_length_bytes", length, found, off, samples.unsure, *others)
+    if deviation:
+        found = f"sqrt(2) times the deviation of the sizes, {samples.deviation_bytes:,.0f} B"
+        skewed = f"sizes are skewed by {samples.skewness:+.2g}, DLIO draws them nearly normal"
+        error = skewed if abs(samples.skewness) > 0.3 else ""
+        yield estimate("dataset.record_length_bytes_stdev", float(f"{deviation:.6g}"), found, error)
+    if dims:
+        yield estimate("dataset.record_dims", dims, "DLIO makes squares of lengths; these it keeps")
+    if chunk:
+        yield estimate("dataset.hdf5.chunk_dims", chunk, f"most bytes are read in requests of {request} B")
+    if data.format == "tfrecord" and request:
+        lengths = _lengths(seen, data)
+        share = float(lengths[lengths == request].sum() / lengths.sum())
+        found = f"{100 * share:.3g} % of the bytes are read in requests of this length"
+        error = "" if share > 0.9 else "mixed sizes: DLIO's requests are all alike"
+        yield estimate("reader.transfer_size", request, found, error)
 
 
 def _other_requests(data: DataFiles, samples: Samples, length: int, request: int) -> Iterator[str]:
@@ -100,25 +93,15 @@ def _deviation(data: DataFiles, samples: Samples, length: int) -> float:
     return math.sqrt(2) * spread * length if spread > 1e-3 else 0.0
 
 
-def _deviations(deviation: float, samples: Samples) -> tuple[Estimate, ...]:
-    if not deviation:
-        return ()
-    found = f"sqrt(2) times the deviation of the sizes, {samples.deviation_bytes:,.0f} B"
-    error = (
-        f"sizes are skewed by {samples.skewness:+.2g}, DLIO draws them nearly normal"
-        if abs(samples.skewness) > 0.3
-        else ""
-    )
-    return (
-        Estimate(key="dataset.record_length_bytes_stdev", value=float(f"{deviation:.6g}"), found=found, error=error),
-    )
-
-
 def _request(seen: Observation, data: DataFiles) -> int:
     """Length of the requests that move most bytes of the data set."""
-    lengths = np.concatenate([rank.length[np.isin(rank.file_id, data.train)] for rank in seen.looked])
+    lengths = _lengths(seen, data)
     lengths = lengths[lengths > 0]
     return modal(lengths[is_data(lengths)], weights=lengths[is_data(lengths)])[0] if len(lengths) else 0
+
+
+def _lengths(seen: Observation, data: DataFiles) -> np.ndarray:
+    return np.concatenate([rank.length[np.isin(rank.file_id, data.train)] for rank in seen.looked])
 
 
 def _dims(
@@ -133,19 +116,3 @@ def _dims(
         return [1, length], [request // length, 1, length]
     exact = math.isqrt(length) ** 2 == length
     return ([], []) if exact else ([1, length] if data.format == "hdf5" else [length], [])
-
-
-def _transfer(data: DataFiles, request: int, seen: Observation) -> tuple[Estimate, ...]:
-    if data.format != "tfrecord" or not request:
-        return ()
-    lengths = np.concatenate([rank.length[np.isin(rank.file_id, data.train)] for rank in seen.looked])
-    share = float(lengths[lengths == request].sum() / lengths.sum())
-    error = "" if share > 0.9 else "mixed sizes: DLIO's requests are all alike"
-    return (
-        Estimate(
-            key="reader.transfer_size",
-            value=request,
-            found=f"{100 * share:.3g} % of the bytes are read in requests of this length",
-            error=error,
-        ),
-    )

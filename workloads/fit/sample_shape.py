@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxt_replay.workloads.fit.data_files import DataFiles
-from dxt_replay.workloads.fit.estimate import Estimate, relative
+from dxt_replay.workloads.fit.estimate import Estimate, estimate, relative
 from dxt_replay.workloads.fit.observation import Observation
 from dxt_replay.workloads.fit.sample_size import SampleSize, sample_size
 
@@ -93,7 +93,7 @@ def samples(
     split = sample_size(seen, data, step_bytes, elements, overhead, batch)
     if at_once:
         return _loaded(seen, sizes, split, steps)
-    files = _files(data)
+    files = data.files
     by_size, held_found = _held(seen, data, split, overhead)
     passes = steps * split.batch * seen.ranks / (by_size * files)
     epochs, per_file, limit = _epochs(passes, by_size, files, split, steps, seen.ranks)
@@ -113,13 +113,8 @@ def samples(
         unsure=split.error,
         at_once=False,
         estimates=(
-            Estimate(key="reader.batch_size", value=split.batch, found=split.found, error=split.error),
-            Estimate(
-                key="dataset.num_samples_per_file",
-                value=per_file,
-                found=held_found,
-                error=_off("that is", by_size, per_file),
-            ),
+            estimate("reader.batch_size", split.batch, split.found, split.error),
+            estimate("dataset.num_samples_per_file", per_file, held_found, _off("that is", by_size, per_file)),
         ),
     )
     epoch = _epoch_estimates(found, passes, step_found)
@@ -131,17 +126,10 @@ def _epoch_estimates(found: Samples, passes: float, step_found: str) -> Iterator
     errors = [_passes_off(passes, found.epochs)]
     if run != found.steps:
         errors.append(f"{run} steps in place of {found.steps}, {relative(run, found.steps)}")
-    yield Estimate(
-        key="train.epochs",
-        value=found.epochs,
-        found=f"{passes:.3g} passes: {found.steps} steps of {step_found}",
-        error="; ".join(filter(None, errors)),
-    )
+    yield estimate("train.epochs", found.epochs, f"{passes:.3g} passes: {found.steps} steps of {step_found}", *errors)
     if found.limit is not None:
-        yield Estimate(
-            key="train.total_training_steps",
-            value=found.limit,
-            found="steps of the capture, which end before all samples were read",
+        yield estimate(
+            "train.total_training_steps", found.limit, "steps of the capture, which end before all samples were read"
         )
 
 
@@ -152,11 +140,6 @@ def _skewness(values: np.ndarray) -> float:
 
 def _off(what: str, value: float, used: int) -> str:
     return f"{what} {value:.4g}, {relative(used, value)}" if abs(value - used) > 0.005 * value else ""
-
-
-def _files(data: DataFiles) -> int:
-    values = {each.key: each.value for each in data.estimates}
-    return int(values["dataset.num_files_train"])
 
 
 def loaded_at_once(seen: Observation, data: DataFiles) -> bool:
@@ -240,18 +223,18 @@ def _loaded(seen: Observation, sizes: np.ndarray, split: SampleSize, steps: int)
         at_once=True,
         unsure="",
         estimates=(
-            Estimate(
-                key="reader.batch_size",
-                value=1,
-                found="all files are loaded before training: what a step takes is not seen",
-                error="only the bytes of a file are known",
+            estimate(
+                "reader.batch_size",
+                1,
+                "all files are loaded before training: what a step takes is not seen",
+                "only the bytes of a file are known",
             ),
-            Estimate(
-                key="dataset.num_samples_per_file",
-                value=per_file,
-                found=f"{steps} steps shared by the files of a rank",
-                error=relative(per_file * len(sizes), steps),
+            estimate(
+                "dataset.num_samples_per_file",
+                per_file,
+                f"{steps} steps shared by the files of a rank",
+                relative(per_file * len(sizes), steps),
             ),
-            Estimate(key="train.epochs", value=1, found="the files are read once"),
+            estimate("train.epochs", 1, "the files are read once"),
         ),
     )

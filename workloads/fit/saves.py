@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from dxt_replay.traces.schema import WRITE
 from dxt_replay.traces.units import format_bytes
 from dxt_replay.workloads.description import Framework, Model, Workload
-from dxt_replay.workloads.fit.estimate import Estimate
+from dxt_replay.workloads.fit.estimate import Estimate, estimate
 from dxt_replay.workloads.fit.observation import BEFORE, SAVING, Observation, RankReads
 from dxt_replay.workloads.fit.sample_shape import Samples
 from dxt_replay.workloads.generate.checkpoint_files import saving, shards_of_rank
@@ -55,11 +55,11 @@ def saves(seen: Observation, samples: Samples | None, framework: Framework) -> S
     writers = {rank: sizes for rank, sizes in written.items() if len(sizes) and np.median(sizes) >= MIN_BYTES}
     nothing = np.empty(0, dtype=np.int64)
     if writers:
-        return Saves(any=True, results=nothing, estimates=_inside(seen, samples, framework, writers))
+        return Saves(any=True, results=nothing, estimates=tuple(_inside(seen, samples, framework, writers)))
     results = _results(seen)
     if len(results) and samples is not None:
-        return Saves(any=True, results=results, estimates=_at_end(seen, samples, framework, results))
-    none = Estimate(key="workflow.checkpoint", value=False, found="no bytes are written inside checkpoints")
+        return Saves(any=True, results=results, estimates=tuple(_at_end(seen, samples, framework, results)))
+    none = estimate("workflow.checkpoint", False, "no bytes are written inside checkpoints")
     return Saves(any=False, results=nothing, estimates=(none,))
 
 
@@ -72,7 +72,7 @@ def _results(seen: Observation) -> np.ndarray:
     return found[moved >= max(RESULT_SHARE * uses.bytes.sum(), MIN_BYTES)]
 
 
-def _at_end(seen: Observation, samples: Samples, framework: Framework, results: np.ndarray) -> tuple[Estimate, ...]:
+def _at_end(seen: Observation, samples: Samples, framework: Framework, results: np.ndarray) -> Iterator[Estimate]:
     """One checkpoint after the last epoch in place of results that are written beside the loop."""
     uses = seen.uses
     rows = (uses.op == WRITE) & np.isin(uses.file_id, results)
@@ -80,62 +80,48 @@ def _at_end(seen: Observation, samples: Samples, framework: Framework, results: 
     writers = min(int(uses.ranks[rows].sum()), seen.ranks)
     size = moved // writers
     found = f"{requests:,} writes to {len(results)} files beside the loop stand as a checkpoint at its end"
-    return (
-        Estimate(key="workflow.checkpoint", value=True, found=found, error="the capture has no checkpoints"),
-        Estimate(key="checkpoint.checkpoint_after_epoch", value=samples.epochs, found="at the end"),
-        Estimate(key="checkpoint.epochs_between_checkpoints", value=samples.epochs, found="once"),
-        Estimate(
-            key="checkpoint.checkpoint_folder",
-            value=os.path.dirname(seen.paths[int(results[0])]) or ".",
-            found="where the results were written",
-        ),
-        Estimate(
-            key="model.model_size_bytes",
-            value=max(size - _frame_bytes(framework, size), 1),
-            found=f"what a rank writes, {size:,} B, without the framework's headers",
-            error=f"in {requests // writers:,} requests, which DLIO writes as one tensor",
-        ),
-        *([Estimate(key="model.parallelism.zero_stage", value=1, found="every rank writes")] if writers > 1 else []),
-    )
+    yield estimate("workflow.checkpoint", True, found, "the capture has no checkpoints")
+    yield estimate("checkpoint.checkpoint_after_epoch", samples.epochs, "at the end")
+    yield estimate("checkpoint.epochs_between_checkpoints", samples.epochs, "once")
+    folder = os.path.dirname(seen.paths[int(results[0])]) or "."
+    yield estimate("checkpoint.checkpoint_folder", folder, "where the results were written")
+    error = f"in {requests // writers:,} requests, which DLIO writes as one tensor"
+    yield _model_size(size, framework, f"what a rank writes, {size:,} B", error)
+    if writers > 1:
+        yield estimate("model.parallelism.zero_stage", 1, "every rank writes")
 
 
 def _inside(
     seen: Observation, samples: Samples | None, framework: Framework, writers: Mapping[int, np.ndarray]
-) -> tuple[Estimate, ...]:
+) -> Iterator[Estimate]:
     """Estimates of checkpoints inside the loop. `writers`: rank -> bytes of each of its checkpoints."""
     first = next(rank for rank in seen.looked if rank.rank in writers)
-    number = len(writers[first.rank])
-    return (
-        Estimate(key="workflow.checkpoint", value=True, found=f"{number} checkpoints on rank {first.rank}"),
-        *_interval(first, samples),
-        Estimate(key="checkpoint.checkpoint_folder", value=_folder(seen), found="where the checkpoints were written"),
-        _model_size(first, np.concatenate(list(writers.values())), framework),
-        *_shares(len(writers), len(seen.looked)),
+    yield estimate("workflow.checkpoint", True, f"{len(writers[first.rank])} checkpoints on rank {first.rank}")
+    yield from _interval(first, samples)
+    yield estimate("checkpoint.checkpoint_folder", _folder(seen), "where the checkpoints were written")
+    sizes = np.concatenate(list(writers.values()))
+    size, pieces = int(np.median(sizes)), np.median(np.unique(first.saves[:, 0], return_counts=True)[1])
+    uneven = np.ptp(sizes) > EQUAL_SHARES * size
+    yield _model_size(
+        size,
+        framework,
+        f"median of what a rank writes for a checkpoint, {size:,} B",
+        f"between {format_bytes(sizes.min())} and {format_bytes(sizes.max())}" if uneven else "",
+        f"in {pieces:.0f} requests, which DLIO writes as one tensor" if pieces > FEW_REQUESTS else "",
     )
+    if len(writers) > 1:  # where more than one rank writes, every rank does in DLIO
+        error = (
+            ""
+            if len(writers) == len(seen.looked)
+            else f"{len(writers)} of {len(seen.looked)} ranks that were looked at"
+        )
+        yield estimate("model.parallelism.zero_stage", 1, "every rank writes a share", error)
 
 
-def _model_size(rank: RankReads, sizes: np.ndarray, framework: Framework) -> Estimate:
-    """`sizes`: bytes of each checkpoint of each rank that writes them."""
-    size, pieces = int(np.median(sizes)), np.median(np.unique(rank.saves[:, 0], return_counts=True)[1])
-    errors = []
-    if np.ptp(sizes) > EQUAL_SHARES * size:
-        errors.append(f"between {format_bytes(sizes.min())} and {format_bytes(sizes.max())}")
-    if pieces > FEW_REQUESTS:
-        errors.append(f"in {pieces:.0f} requests, which DLIO writes as one tensor")
-    return Estimate(
-        key="model.model_size_bytes",
-        value=max(size - _frame_bytes(framework, size), 1),
-        found=f"median of what a rank writes for a checkpoint, {size:,} B, without the framework's headers",
-        error="; ".join(errors),
-    )
-
-
-def _shares(writers: int, looked: int) -> tuple[Estimate, ...]:
-    """Where more than one rank writes, every rank does in DLIO."""
-    if writers == 1:
-        return ()
-    error = "" if writers == looked else f"{writers} of {looked} ranks that were looked at"
-    return (Estimate(key="model.parallelism.zero_stage", value=1, found="every rank writes a share", error=error),)
+def _model_size(size: int, framework: Framework, found: str, *errors: str) -> Estimate:
+    """The model of which a rank writes `size` bytes with the framework's headers."""
+    model = max(size - _frame_bytes(framework, size), 1)
+    return estimate("model.model_size_bytes", model, f"{found}, without the framework's headers", *errors)
 
 
 def _frame_bytes(framework: Framework, size: int) -> int:
@@ -153,7 +139,7 @@ def _bytes_per_save(rank: RankReads) -> np.ndarray:
     return np.bincount(place, weights=rank.saves[:, 3]).astype(np.int64)
 
 
-def _interval(rank: RankReads, samples: Samples | None) -> tuple[Estimate, ...]:
+def _interval(rank: RankReads, samples: Samples | None) -> Iterator[Estimate]:
     """When checkpoints are written, by steps that are done when they begin.
 
     One with each whole epoch follows epochs, not steps. An interval that would lose the last checkpoint is shortened.
@@ -166,17 +152,15 @@ def _interval(rank: RankReads, samples: Samples | None) -> tuple[Estimate, ...]:
     per_epoch = samples.steps_per_epoch if samples is not None else 0
     if samples is not None and samples.limit is None and per_epoch and every % per_epoch == 0:
         after = max(int(done[0]) // per_epoch, 1)
-        error = "; ".join(errors)
-        return (
-            Estimate(key="checkpoint.checkpoint_after_epoch", value=after, found=found),
-            Estimate(key="checkpoint.epochs_between_checkpoints", value=every // per_epoch, found=found, error=error),
-        )
+        yield estimate("checkpoint.checkpoint_after_epoch", after, found)
+        yield estimate("checkpoint.epochs_between_checkpoints", every // per_epoch, found, *errors)
+        return
     if samples is not None and len(done) * every > samples.run_steps >= len(done):
         errors.append(f"{every} in the capture, which has {samples.steps} steps in place of {samples.run_steps}")
         every = samples.run_steps // len(done)
     if samples is not None and samples.epochs > 1:
         errors.append(f"DLIO's code counts the steps anew in each epoch of {per_epoch} steps")
-    return (Estimate(key="checkpoint.steps_between_checkpoints", value=every, found=found, error="; ".join(errors)),)
+    yield estimate("checkpoint.steps_between_checkpoints", every, found, *errors)
 
 
 def _folder(seen: Observation) -> str:

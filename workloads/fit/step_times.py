@@ -11,7 +11,7 @@ from dxt_replay.replay.causal.training_loop import CHECKPOINT, COLLECTIVE, EVALU
 from dxt_replay.traces.measures.distribution import Distribution
 from dxt_replay.traces.measures.intervals import Intervals
 from dxt_replay.traces.units import NS_PER_S
-from dxt_replay.workloads.fit.estimate import Estimate
+from dxt_replay.workloads.fit.estimate import Estimate, estimate
 from dxt_replay.workloads.fit.observation import RankReads
 
 DRAWS = 20_000
@@ -109,7 +109,7 @@ def computation(key: str, by_rank: list[np.ndarray]) -> Estimate:
     kept = [times[1:] if len(times) > 2 else times for times in by_rank if len(times)]
     seconds = np.concatenate([np.empty(0), *kept]) / NS_PER_S
     if not seconds.any():
-        return Estimate(key=key, value=0.0, found="the steps show no time of their own")
+        return estimate(key, 0.0, "the steps show no time of their own")
     family = fit_family(seconds)
     notes = [f"KS distance {family.ks:.3g}"] if family.ks else []
     means = np.array([times.mean() for times in kept]) / NS_PER_S
@@ -120,7 +120,7 @@ def computation(key: str, by_rank: list[np.ndarray]) -> Estimate:
         notes.append(f"{100 * trend:+.2g} % from the first to the last quarter of the steps, which DLIO cannot follow")
     measured = f"mean {seconds.mean():.4g} s" if family.ks else f"median {np.median(seconds):.4g} s"
     found = f"{family.name}, {measured} of {len(seconds)} steps without the first of each rank"
-    return Estimate(key=key, value=family.value, found=found, error="; ".join(notes))
+    return estimate(key, family.value, found, *notes)
 
 
 def _trend(by_rank: list[np.ndarray]) -> float:
