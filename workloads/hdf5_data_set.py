@@ -74,6 +74,11 @@ class Hdf5Layout:
         """Size of the file."""
         return self.other_bytes + self.data_bytes * len(self.names) + LABEL_BYTES * self.shape[0]
 
+    @property
+    def row_chunks(self) -> int:
+        """Chunks of a dataset that cover a sample; 0 for contiguous datasets."""
+        return _chunk_count(self.shape[1:], self.chunk_shape[1:]) if self.chunk_shape else 0
+
     def chunk_columns(self, dataset: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """int64 (number, offset, stored bytes) of the chunks of a dataset, in row-major order."""
         count = 1 if not self.chunk_shape else _chunk_count(self.shape, self.chunk_shape)

@@ -38,6 +38,12 @@ Items = tuple[tuple[str, Union[int, "Items"]], ...]
 """Names and elements of tensors, or further items below a name, in order."""
 
 
+_Row = tuple[int, int, int]
+"""Operation, offset and length."""
+
+_STAT: _Row = (STAT, NO_OFFSET, 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """One saved state. name: its file below the checkpoint's folder, without suffix. items: its tensors. datatype: of
@@ -208,45 +214,38 @@ class FileOperations:
 def saving(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
     """How a shard is written: PyTorch's zip, or the three files of TensorFlow. block_bytes: of the file system."""
     if workload.framework == "tensorflow":
-        return tuple(
-            _operations(name, [(OPEN, NO_OFFSET, 0), *_pieces(WRITE, _behind(sizes)), (CLOSE, NO_OFFSET, 0)], STDIO)
-            for name, sizes in _tensorflow_files(workload, shard).items()
-        )
+        files = _tensorflow_files(workload, shard)
+        return tuple(_operations(name, _opened(_pieces(WRITE, _behind(files[name]))), STDIO) for name in files)
+    sync = [(SYNC, NO_OFFSET, 0)]
     if workload.reading == "v3.0":
-        writes = _parts(0, sum(shard.tensors), STREAM_BYTES)
-        rows = [(OPEN, NO_OFFSET, 0), *_pieces(WRITE, writes), (SYNC, NO_OFFSET, 0), (CLOSE, NO_OFFSET, 0)]
-        return (_operations(f"{shard.name}.pt", rows, POSIX),)
-    writes, _ = _torch_requests(shard.items, shard.datatype, block_bytes)
-    rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), *_pieces(WRITE, writes)]
-    if workload.checkpoint.fsync:
-        rows.append((SYNC, NO_OFFSET, 0))
-    return (_operations(f"{shard.name}.pt", [*rows, (CLOSE, NO_OFFSET, 0)], POSIX),)
+        rows = _opened(_pieces(WRITE, _parts(0, sum(shard.tensors), STREAM_BYTES)) + sync)
+    else:
+        writes, _ = _torch_requests(shard.items, shard.datatype, block_bytes)
+        rows = _opened([_STAT, *_pieces(WRITE, writes), *(sync if workload.checkpoint.fsync else [])])
+    return (_operations(f"{shard.name}.pt", rows, POSIX),)
 
 
 def loading(workload: Workload, shard: Shard, block_bytes: int = 4096) -> tuple[FileOperations, ...]:
     """How a shard is read again: the directory of PyTorch's zip from its end, then each tensor."""
     if workload.framework == "tensorflow":
         files = _tensorflow_files(workload, shard)
-        return tuple(
-            _operations(
-                name, [(OPEN, NO_OFFSET, 0), *_pieces(READ, _behind(files[name])), (CLOSE, NO_OFFSET, 0)], POSIX
-            )
-            for name in (f"{shard.name}.pb-1.index", f"{shard.name}.pb-1.data-00000-of-00001")
-        )
+        names = (f"{shard.name}.pb-1.index", f"{shard.name}.pb-1.data-00000-of-00001")
+        return tuple(_operations(name, _opened(_pieces(READ, _behind(files[name]))), POSIX) for name in names)
     if workload.reading == "v3.0":
-        return (_operations(f"{shard.name}.pt", _streamed_reads(sum(shard.tensors)), POSIX),)
-    _, reads = _torch_requests(shard.items, shard.datatype, block_bytes)
-    rows = [(OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), *_pieces(READ, reads), (CLOSE, NO_OFFSET, 0)]
+        # Each of the readers opens the file for its part, one reader after the other.
+        size = sum(shard.tensors)
+        parts = _parts(0, size, -(-size // STREAM_READERS))
+        reads = [_parts(begin, begin + length, STREAM_READ_BYTES) for begin, length in parts]
+        rows = [row for each in reads for row in _opened(_pieces(READ, each))]
+    else:
+        _, requests = _torch_requests(shard.items, shard.datatype, block_bytes)
+        rows = _opened([_STAT, *_pieces(READ, requests)])
     return (_operations(f"{shard.name}.pt", rows, POSIX),)
 
 
-def _streamed_reads(size: int) -> list[tuple[int, int, int]]:
-    """Rows of (op, offset, length) with which the readers of v3.0 read so many bytes, one reader after the other."""
-    rows = []
-    for begin, length in _parts(0, size, -(-size // STREAM_READERS)):
-        reads = _pieces(READ, _parts(begin, begin + length, STREAM_READ_BYTES))
-        rows += [(OPEN, NO_OFFSET, 0), *reads, (CLOSE, NO_OFFSET, 0)]
-    return rows
+def _opened(rows: list[_Row]) -> list[_Row]:
+    """The operations between the opening of the file and its closing."""
+    return [(OPEN, NO_OFFSET, 0), *rows, (CLOSE, NO_OFFSET, 0)]
 
 
 def _parts(begin: int, end: int, size: int) -> list[Request]:
@@ -284,7 +283,7 @@ def _tensorflow_files(workload: Workload, shard: Shard) -> dict[str, list[int]]:
     }
 
 
-def _pieces(op: int, requests: Sequence[Request]) -> list[tuple[int, int, int]]:
+def _pieces(op: int, requests: Sequence[Request]) -> list[_Row]:
     """Rows of (op, offset, length), none larger than CALL_BYTES."""
     return [
         (op, offset + begin, min(CALL_BYTES, size - begin))
@@ -293,7 +292,7 @@ def _pieces(op: int, requests: Sequence[Request]) -> list[tuple[int, int, int]]:
     ]
 
 
-def _operations(name: str, rows: list[tuple[int, int, int]], api: int) -> FileOperations:
+def _operations(name: str, rows: list[_Row], api: int) -> FileOperations:
     op, offset, length = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     return FileOperations(
         name=name,

@@ -26,30 +26,29 @@ _MOST_NS = float(1 << 62)
 _Draw = Callable[..., np.ndarray]
 
 
-def step_times_ns(
-    workload: Workload, rank: int, epoch: int, count: int, *, seed: int, burn_in: Sequence[int] = ()
+def compute_times_ns(
+    workload: Workload,
+    rank: int,
+    epoch: int,
+    count: int,
+    *,
+    seed: int,
+    burn_in: Sequence[int] = (),
+    trained: int | None = None,
 ) -> np.ndarray:
-    """int64[count]: compute times of the steps of an epoch (counted from 1) of a rank; a longer draw begins alike.
+    """int64[count]: how long the steps of an epoch (counted from 1) compute on a rank; a longer draw begins alike.
 
+    `trained`: None for training steps; for those of an evaluation, the training steps of the epoch, drawn before.
     `seed` is for what DLIO leaves to chance. `burn_in`: lengths of the arrays that DLIO shuffled since it seeded NumPy
     in this epoch: with them, the readings head and v2.0 give the very times of DLIO.
     """
-    times = workload.train.computation_time
-    if _is_seeded(workload):
-        return _nanoseconds(times, _state_of_epoch(workload, epoch, tuple(burn_in)), count)
-    return _nanoseconds(times, np.random.default_rng([seed, _STEPS, epoch, rank]), count)
-
-
-def evaluation_times_ns(
-    workload: Workload, rank: int, epoch: int, count: int, *, seed: int, burn_in: Sequence[int] = (), steps: int = 0
-) -> np.ndarray:
-    """int64[count]: compute times of an evaluation's steps; `steps`: training steps of the epoch, drawn before."""
-    times = workload.evaluation.eval_time
-    if _is_seeded(workload):
-        state = _state_of_epoch(workload, epoch, tuple(burn_in))
-        _nanoseconds(workload.train.computation_time, state, steps)
-        return _nanoseconds(times, state, count)
-    return _nanoseconds(times, np.random.default_rng([seed, _EVALUATION, epoch, rank]), count)
+    training, evaluation = workload.train.computation_time, workload.evaluation.eval_time
+    times, which = (training, _STEPS) if trained is None else (evaluation, _EVALUATION)
+    if not _is_seeded(workload):
+        return _nanoseconds(times, np.random.default_rng([seed, which, epoch, rank]), count)
+    state = _state_of_epoch(workload, epoch, tuple(burn_in))
+    _nanoseconds(training, state, trained or 0)
+    return _nanoseconds(times, state, count)
 
 
 def preprocess_times_ns(workload: Workload, rank: int, reader: int, count: int, *, seed: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from dxt_replay.traces.units import seconds_to_ns
 from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.generate.assumed_device import AssumedDevice
-from dxt_replay.workloads.generate.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
+from dxt_replay.workloads.generate.draws import compute_times_ns, preprocess_times_ns
 from dxt_replay.workloads.generate.read_ahead import BatchReads, DataFiles, PassReads, Preprocessing, SampleCosts
 from dxt_replay.workloads.generate.request_templates import Layout
 from dxt_replay.workloads.generate.run_files import RunFiles
@@ -196,11 +196,12 @@ class Loaders:
 
     def _of_rank(self, rank: int, segment: Pass) -> np.ndarray:
         """int64: how long each step of a pass computes."""
-        workload, epoch, steps, burn_in = self.workload, segment.epoch, segment.steps, self._shuffled()
-        if not segment.evaluation:
-            return step_times_ns(workload, rank, epoch, steps, seed=self.seed, burn_in=burn_in)
-        trained = sum(each.steps for each in self.files.plan.passes if not each.evaluation and each.epoch == epoch)
-        return evaluation_times_ns(workload, rank, epoch, steps, seed=self.seed, burn_in=burn_in, steps=trained)
+        epoch, trained = segment.epoch, None
+        if segment.evaluation:
+            trained = sum(each.steps for each in self.files.plan.passes if not each.evaluation and each.epoch == epoch)
+        return compute_times_ns(
+            self.workload, rank, epoch, segment.steps, seed=self.seed, burn_in=self._shuffled(), trained=trained
+        )
 
     def pause_ns(self) -> int:
         """The pause before each checkpoint of a run without training."""

@@ -5,6 +5,7 @@ Offsets and lengths are those of DLIO's readers on Python 3.11 with NumPy, h5py 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,9 +55,6 @@ HDF5_SIEVE_BYTES = 1 << 16
 
 CALL_BYTES = 2_147_479_552
 """Bytes that Linux moves at most in one call."""
-
-ODIRECT_BYTES = 4096
-"""What the request of a reader with `odirect` is rounded up to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -178,27 +176,22 @@ def numbered(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def sample_requests(file_format: Format, samples: Samples, layout: Layout) -> Requests:
     """The operations of each sample, from the opening of its file to the closing, where the reader does that for it."""
     requests = RequestList(len(samples.size))
-    template = {
-        "npz": _npz_odirect if layout.odirect else _npz,
-        "npy": _npz_odirect if layout.odirect else _npy,
-        "hdf5": _hdf5,
-        "csv": _csv,
-        "jpeg": _jpeg,
-        "png": _png,
-        "indexed_binary": _indexed_binary,
-    }.get(file_format, _untouched)
-    if layout.whole and not layout.odirect and file_format in WHOLE_FILES:
-        template = _whole
-    template(requests, samples, layout)
+    template = _TEMPLATES.get(file_format, _UNTOUCHED)
+    if layout.odirect and file_format in ("npy", "npz"):
+        template = _ODIRECT
+    elif layout.whole and not layout.odirect and file_format in WHOLE_FILES:
+        template = _WHOLE
+    for op in template.opening:
+        requests.one(op, samples.opens)
+    template.reads(requests, samples, layout)
+    if template.opening:
+        requests.one(CLOSE, samples.closes if template.stays_open else samples.opens)
     return requests.requests()
 
 
 def _npz(requests: RequestList, samples: Samples, layout: Layout) -> None:
     """An `.npz`, loaded as a whole when it is opened: the zip directory from the end, then the first array."""
     opens, size, block = samples.opens, samples.size, layout.block_bytes
-    requests.one(OPEN, opens)
-    requests.one(STAT, opens)
-    requests.one(STAT, opens)
     requests.one(READ, opens, 0, np.minimum(block, size))
     for before_end in (22, 0, 42, 124):
         requests.one(READ, opens, size - before_end, before_end)
@@ -206,39 +199,27 @@ def _npz(requests: RequestList, samples: Samples, layout: Layout) -> None:
     end = NPZ_DATA_OFFSET + layout.samples_per_file * samples.sample_bytes
     # The header of the array is asked for in a piece of 4,096 bytes, the values in pieces of ARRAY_READ_BYTES.
     first = np.minimum(NPZ_DATA_OFFSET - 128 + 4096, end)
-    _buffered(
-        requests,
-        opens,
-        first=first,
-        origin=NPZ_DATA_OFFSET,
-        piece=ARRAY_READ_BYTES,
-        end=end,
-        samples=samples,
-        layout=layout,
-    )
-    requests.one(CLOSE, opens)
+    _buffered(requests, samples, block, first=first, origin=NPZ_DATA_OFFSET, piece=ARRAY_READ_BYTES, end=end)
 
 
 def _buffered(
     requests: RequestList,
-    where: np.ndarray,
+    samples: Samples,
+    block: int,
     *,
     first: np.ndarray | int,
     origin: int,
     piece: int,
     end: np.ndarray,
-    samples: Samples,
-    layout: Layout,
 ) -> None:
-    """What a buffered file reads whose first block is in its buffer, when it is asked for bytes up to `first`, then up
-    to `origin` + k `piece` for k = 1, 2 ..., and at last up to `end`.
+    """What a file that is opened, buffered by a `block` with its first block there, reads when it is asked for bytes up
+    to `first`, then up to `origin` + k `piece` for k = 1, 2 ..., and at last up to `end`.
 
     A request reads the whole blocks that it needs at once, past the buffer, and then a block into the buffer.
     """
-    block = layout.block_bytes
-    counts = np.where(where, 1 + np.maximum(-(-(end - origin) // piece), 0), 0)
+    counts = np.where(samples.opens, 1 + np.maximum(-(-(end - origin) // piece), 0), 0)
     sample, number = numbered(counts)
-    first, stop = np.broadcast_to(first, len(where))[sample], end[sample]
+    first, stop = np.broadcast_to(first, len(samples.opens))[sample], end[sample]
     until = np.where(number == 0, first, np.minimum(origin + number * piece, stop))
     before = np.where(number == 0, 0, np.where(number == 1, first, origin + (number - 1) * piece))
     filled = np.maximum(-(-before // block), 1) * block
@@ -253,35 +234,23 @@ def _buffered(
 
 def _whole(requests: RequestList, samples: Samples, layout: Layout) -> None:
     """Python's `open(path, "rb").read()`: the whole file, then its end."""
-    opens, size = samples.opens, samples.size
-    requests.one(OPEN, opens)
-    requests.one(STAT, opens)
-    requests.one(STAT, opens)
-    requests.run(opens, 0, size, CALL_BYTES)
-    requests.one(READ, opens, size, 0)
-    requests.one(CLOSE, opens)
+    requests.run(samples.opens, 0, samples.size, CALL_BYTES)
+    requests.one(READ, samples.opens, samples.size, 0)
 
 
 def _npy(requests: RequestList, samples: Samples, layout: Layout) -> None:
     """An `.npy`: the header through Python's buffer, the values through a C stream on the same file."""
     opens, size, block = samples.opens, samples.size, layout.block_bytes
     whole = np.maximum((size - block) // block, 0) * block
-    requests.one(OPEN, opens)
-    requests.one(STAT, opens)
-    requests.one(READ, opens, 0, np.minimum(block, size))
-    requests.one(READ, opens, 0, np.minimum(128, size))
-    requests.one(READ, opens, 0, np.minimum(block, size))
+    for length in (block, 128, block):
+        requests.one(READ, opens, 0, np.minimum(length, size))
     requests.one(READ, opens & (whole > 0), block, whole)
     requests.one(READ, opens & (size > block + whole), block + whole, size - block - whole)
-    requests.one(CLOSE, opens)
 
 
-def _npz_odirect(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    """The whole file in one read, which is rounded up to ODIRECT_BYTES and ends with the file."""
-    requests.one(OPEN, samples.opens)
-    requests.one(STAT, samples.opens)
+def _odirect(requests: RequestList, samples: Samples, layout: Layout) -> None:
+    """The whole file in one read, which is rounded up to blocks and ends with the file."""
     requests.one(READ, samples.opens, 0, samples.size)
-    requests.one(CLOSE, samples.opens)
 
 
 def _hdf5(requests: RequestList, samples: Samples, layout: Layout) -> None:
@@ -289,8 +258,6 @@ def _hdf5(requests: RequestList, samples: Samples, layout: Layout) -> None:
     assert layout.hdf5 is not None
     hdf5, per_file = layout.hdf5, layout.samples_per_file
     every = np.ones(len(samples.size), dtype=bool)
-    requests.one(OPEN, samples.opens)
-    requests.one(STAT, samples.opens)
     for read in OLDER_HDF5_READS if hdf5.older else LATEST_HDF5_READS:
         requests.one(STAT, samples.opens) if read is None else requests.one(READ, samples.opens, *read)
     part = samples.sample_bytes // hdf5.datasets
@@ -305,7 +272,6 @@ def _hdf5(requests: RequestList, samples: Samples, layout: Layout) -> None:
             offset = hdf5.data_offset + (dataset * per_file + samples.index) * part
             end = hdf5.data_offset + (dataset + 1) * per_file * part
             requests.one(READ, every, offset, sieved_bytes(offset, part, end))
-    requests.one(CLOSE, samples.closes)
 
 
 def sieved_bytes(offset: np.ndarray, wanted: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -343,72 +309,67 @@ def _hdf5_index(requests: RequestList, samples: Samples, hdf5: Hdf5Reads, rows: 
 
 
 def _csv(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    opens = samples.opens
-    requests.one(STAT, opens)
-    requests.one(OPEN, opens)
-    requests.one(STAT, opens)
-    requests.run(opens, 0, samples.size, CSV_READ_BYTES)
+    requests.run(samples.opens, 0, samples.size, CSV_READ_BYTES)
     for _ in range(2):
-        requests.one(READ, opens, samples.size, 0)
-    requests.one(CLOSE, opens)
+        requests.one(READ, samples.opens, samples.size, 0)
 
 
 def _jpeg(requests: RequestList, samples: Samples, layout: Layout) -> None:
     """An image that is decoded in pieces of IMAGE_READ_BYTES from its first byte on, until there are no more."""
-    opens, size = samples.opens, samples.size
-    _open_image(requests, samples, layout)
-    end = -(-size // IMAGE_READ_BYTES) * IMAGE_READ_BYTES
-    _buffered(requests, opens, first=0, origin=0, piece=IMAGE_READ_BYTES, end=end, samples=samples, layout=layout)
-    requests.one(READ, opens, size, 0)
-    requests.one(CLOSE, opens)
+    block, size, piece = layout.block_bytes, samples.size, IMAGE_READ_BYTES
+    requests.one(READ, samples.opens, 0, np.minimum(block, size))
+    _buffered(requests, samples, block, first=0, origin=0, piece=piece, end=-(-size // piece) * piece)
+    requests.one(READ, samples.opens, size, 0)
 
 
 def _png(requests: RequestList, samples: Samples, layout: Layout) -> None:
     """An image whose data are asked for in pieces of IMAGE_READ_BYTES, from where they begin to where they end."""
-    opens, origin = samples.opens, PNG_DATA_OFFSET
-    _open_image(requests, samples, layout)
-    first = np.minimum(origin, samples.size)
-    _buffered(
-        requests,
-        opens,
-        first=first,
-        origin=origin,
-        piece=IMAGE_READ_BYTES,
-        end=samples.size,
-        samples=samples,
-        layout=layout,
-    )
-    requests.one(CLOSE, opens)
-
-
-def _open_image(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    requests.one(OPEN, samples.opens)
-    requests.one(STAT, samples.opens)
-    requests.one(READ, samples.opens, 0, np.minimum(layout.block_bytes, samples.size))
+    block, size, origin = layout.block_bytes, samples.size, PNG_DATA_OFFSET
+    requests.one(READ, samples.opens, 0, np.minimum(block, size))
+    first = np.minimum(origin, size)
+    _buffered(requests, samples, block, first=first, origin=origin, piece=IMAGE_READ_BYTES, end=size)
 
 
 def _indexed_binary(requests: RequestList, samples: Samples, layout: Layout) -> None:
     """One read of the sample, or of a block where the sample is smaller."""
     every = np.ones(len(samples.size), dtype=bool)
     begin = samples.index * samples.sample_bytes
-    wanted = np.where(samples.sample_bytes > layout.block_bytes, samples.sample_bytes, layout.block_bytes)
-    requests.one(OPEN, samples.opens)
-    requests.one(STAT, samples.opens)
-    requests.one(READ, every, begin, np.clip(samples.size - begin, 0, wanted))
-    requests.one(CLOSE, samples.closes)
+    requests.one(
+        READ, every, begin, np.clip(samples.size - begin, 0, np.maximum(samples.sample_bytes, layout.block_bytes))
+    )
 
 
 def _untouched(requests: RequestList, samples: Samples, layout: Layout) -> None:
-    """Formats that are mapped into memory or made up: nothing is read by a call."""
     requests.one(READ, np.zeros(len(samples.size), dtype=bool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Template:
+    """How a reader opens a file, what it reads then, and whether the file may stay open for further samples."""
+
+    reads: Callable[[RequestList, Samples, Layout], None]
+    opening: tuple[int, ...] = (OPEN, STAT)
+    stays_open: bool = False
+
+
+_TEMPLATES: Mapping[Format, _Template] = {
+    "npz": _Template(reads=_npz, opening=(OPEN, STAT, STAT)),
+    "npy": _Template(reads=_npy),
+    "hdf5": _Template(reads=_hdf5, stays_open=True),
+    "csv": _Template(reads=_csv, opening=(STAT, OPEN, STAT)),
+    "jpeg": _Template(reads=_jpeg),
+    "png": _Template(reads=_png),
+    "indexed_binary": _Template(reads=_indexed_binary, stays_open=True),
+}
+_ODIRECT, _WHOLE = _Template(reads=_odirect), _Template(reads=_whole, opening=(OPEN, STAT, STAT))
+_UNTOUCHED = _Template(reads=_untouched, opening=())
+"""Formats that are mapped into memory or made up: nothing is read by a call."""
 
 
 def index_requests(samples_per_file: int, files: int) -> Requests:
     """How a worker reads one index file of each of `files` files of the format `indexed_binary`."""
-    every = np.ones(files, dtype=bool)
-    requests = RequestList(files)
-    requests.one(OPEN, every)
-    requests.one(STAT, every)
-    requests.one(READ, every, 0, 8 * samples_per_file)
+    every, requests = np.ones(files, dtype=bool), RequestList(files)
+    for op, offset, length in ((OPEN, NO_OFFSET, 0), (STAT, NO_OFFSET, 0), (READ, 0, 8 * samples_per_file)):
+        requests.one(op, every, offset, length)
     requests.one(CLOSE, every)
     return requests.requests()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import posixpath
 from dataclasses import dataclass
@@ -180,17 +181,7 @@ def run_files(workload: Workload, plan: RunPlan, ranks: int, block_bytes: int) -
 
 def _none_of(files: FileSet) -> FileSet:
     nothing = np.empty(0, dtype=np.int64)
-    return FileSet(
-        folder=files.folder,
-        prefix=files.prefix,
-        extension=files.extension,
-        subfolders=files.subfolders,
-        dims=files.dims[:0],
-        sample_bytes=nothing,
-        sizes=nothing,
-        sides=(),
-        exact=True,
-    )
+    return dataclasses.replace(files, dims=files.dims[:0], sample_bytes=nothing, sizes=nothing, sides=(), exact=True)
 
 
 def _layouts(workload: Workload, sets: list[FileSet]) -> tuple[Hdf5Layout, ...]:
@@ -211,17 +202,10 @@ def _data_files(workload: Workload, files: FileSet, begin: int, layouts: tuple[H
     row_chunks = np.zeros(count, dtype=np.int64)
     if layouts:
         sample_bytes = np.array([layout.sample_bytes for layout in layouts], dtype=np.int64)
-        row_chunks = np.array([_row_chunks(layout) for layout in layouts], dtype=np.int64)
+        row_chunks = np.array([layout.row_chunks for layout in layouts], dtype=np.int64)
     return DataFiles(
         file_id=ids[0], size=files.sizes, sample_bytes=sample_bytes, row_chunks=row_chunks, side_ids=ids[1:]
     )
-
-
-def _row_chunks(layout: Hdf5Layout) -> int:
-    if not layout.chunk_shape:
-        return 0
-    pairs = zip(layout.shape[1:], layout.chunk_shape[1:], strict=True)
-    return math.prod(-(-length // part) for length, part in pairs)
 
 
 def _hdf5_reads(workload: Workload, layout: Hdf5Layout) -> Hdf5Reads:

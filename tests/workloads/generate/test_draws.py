@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dxt_replay.workloads.description import Evaluation, Reader, Train, Workload
-from dxt_replay.workloads.generate.draws import evaluation_times_ns, preprocess_times_ns, step_times_ns
+from dxt_replay.workloads.generate.draws import compute_times_ns, preprocess_times_ns
 from dxt_replay.workloads.times import Distribution
 
 NORMAL = Distribution(family="normal", parameters=(0.5, 0.1))
@@ -30,20 +30,20 @@ def test_a_shuffle_makes_the_draws_dlio_s_own_on_all_ranks(reading):
     expected = [np.random.normal(0.5, 0.1) for _ in range(5)]
     evaluation = [np.random.uniform(0.1, 0.2) for _ in range(3)]
     for rank in (0, 7):
-        drawn = step_times_ns(shuffled, rank, 2, 5, seed=9, burn_in=[1000])
+        drawn = compute_times_ns(shuffled, rank, 2, 5, seed=9, burn_in=[1000])
         assert drawn.tolist() == [round(abs(each) * 1e9) for each in expected]
-        drawn = evaluation_times_ns(shuffled, rank, 2, 3, seed=9, burn_in=[1000], steps=5)
+        drawn = compute_times_ns(shuffled, rank, 2, 3, seed=9, burn_in=[1000], trained=5)
         assert drawn.tolist() == [round(each * 1e9) for each in evaluation]
 
 
 @pytest.mark.parametrize(("reading", "shuffle"), [("head", "off"), ("documented", "seed")])
 def test_else_ranks_epochs_and_seeds_differ(reading, shuffle):
     plain = workload(reading, shuffle)
-    first = step_times_ns(plain, 0, 1, 100, seed=1)
-    assert (step_times_ns(plain, 0, 1, 200, seed=1)[:100] == first).all()
+    first = compute_times_ns(plain, 0, 1, 100, seed=1)
+    assert (compute_times_ns(plain, 0, 1, 200, seed=1)[:100] == first).all()
     for other in ((1, 1, 1), (0, 2, 1), (0, 1, 2)):
         rank, epoch, seed = other
-        assert (step_times_ns(plain, rank, epoch, 100, seed=seed) != first).any()
+        assert (compute_times_ns(plain, rank, epoch, 100, seed=seed) != first).any()
 
 
 def test_workers_of_pytorch_draw_alike_on_all_ranks_in_its_code():
@@ -67,6 +67,6 @@ def test_workers_of_pytorch_draw_alike_on_all_ranks_in_its_code():
 )
 def test_times_follow_their_distribution(family, parameters, mean):
     times = workload(times=Distribution(family=family, parameters=parameters))
-    drawn = step_times_ns(times, 0, 1, 20_000, seed=1)
+    drawn = compute_times_ns(times, 0, 1, 20_000, seed=1)
     assert drawn.dtype == np.int64
     assert drawn.mean() / 1e9 == pytest.approx(mean, rel=0.03)
