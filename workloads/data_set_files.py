@@ -98,6 +98,13 @@ def data_set_files(workload: Workload) -> DataSetFiles:
     )
 
 
+def record_length(data: Dataset) -> float:
+    """Bytes of a record as the description has them: its dimensions times its elements, or its mean length."""
+    if data.format == "synthetic":
+        return 0.0
+    return math.prod(data.record_dims) * _element_bytes(data) if data.record_dims else data.record_length_bytes
+
+
 def absolute_folder(workload: Workload, folder: str) -> str:
     """A folder of the description as an absolute path: `storage_root` joined with it as DLIO joins them, below `/`."""
     joined = posixpath.join("/", workload.storage.storage_root, folder)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from dxt_replay.workloads.data_set_files import data_set_files
-from dxt_replay.workloads.description import Workload
+from dxt_replay.workloads.data_set_files import data_set_files, record_length
 from dxt_replay.workloads.workload_source import SHIPPED, read_workload, shipped_names
 
 
@@ -40,6 +38,7 @@ def _listed(name: str) -> ListedWorkload:
     trains = workload.workflow.train
     files = data_set_files(workload) if trains else None
     sets = [] if files is None else [files.train, *([files.evaluation] if workload.workflow.evaluation else [])]
+    step_bytes = workload.reader.batch_size * record_length(workload.dataset)
     compute_s = workload.train.computation_time.mean_s if trains else 0.0
     return ListedWorkload(
         name=name,
@@ -49,14 +48,5 @@ def _listed(name: str) -> ListedWorkload:
         bytes=sum(each.total_bytes for each in sets),
         batch_size=workload.reader.batch_size if trains else 0,
         compute_s=compute_s,
-        needs_bytes_per_s=workload.reader.batch_size * record_bytes(workload) / compute_s if compute_s else None,
+        needs_bytes_per_s=step_bytes / compute_s if compute_s else None,
     )
-
-
-def record_bytes(workload: Workload) -> float:
-    """The length of a record, as the description has it."""
-    data = workload.dataset
-    if data.format == "synthetic":
-        return 0.0
-    item = 4 if data.record_element_type == "float32" else 1
-    return math.prod(data.record_dims) * item if data.record_dims else data.record_length_bytes

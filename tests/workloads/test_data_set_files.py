@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from dxt_replay.workloads.data_set_files import data_set_files, record_bytes
+from dxt_replay.workloads.data_set_files import data_set_files, record_bytes, record_length
 from dxt_replay.workloads.description import Dataset, Hdf5, Workload
 from dxt_replay.workloads.hdf5_data_set import hdf5_layout
 
@@ -52,6 +52,12 @@ def test_names_and_subfolders():
     assert files.train.path(3) == "/d/x/train/03/img_03_of_12.npz"
     assert files.train.path(11) == "/d/x/train/01/img_11_of_12.npz"
     assert files.evaluation.path(0) == "/d/x/valid/img_0_of_1.npz"
+
+
+@pytest.mark.parametrize("element", ["uint8", "int16", "float32", "float64"])
+def test_a_record_is_as_long_as_its_elements(element):
+    files = files_of(format="npy", num_files_train=1, record_dims=(7, 5), record_element_type=element)
+    assert record_length(Dataset(record_dims=(7, 5), record_element_type=element)) == files.train.sizes[0] - 128
 
 
 def test_npz_and_npy_are_as_numpy_writes_them():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dxt_replay.traces.benchmark_run import BenchmarkRun
+from dxt_replay.workloads.data_set_files import record_length
 from dxt_replay.workloads.description import Workload
 from dxt_replay.workloads.generate.run_plan import Pass, RunPlan
-from dxt_replay.workloads.listing import record_bytes
 
 
 def benchmark_facts(workload: Workload, plan: RunPlan) -> BenchmarkRun | None:
@@ -19,7 +19,7 @@ def benchmark_facts(workload: Workload, plan: RunPlan) -> BenchmarkRun | None:
         workload=workload.source.name,
         overrides=workload.source.overrides,
         batch_size=workload.reader.batch_size,
-        record_bytes=record_bytes(workload),
+        record_bytes=record_length(workload.dataset),
         files=workload.dataset.num_files_train,
         samples_per_file=workload.dataset.num_samples_per_file,
         exclude_start_steps=workload.metric.exclude_start_steps,
