@@ -1,13 +1,18 @@
-"""Any small workload ends in a capture that holds what was counted, or in one clear error."""
+"""Any small workload ends in a capture, whose lanes open what they read and close what they open, or in one error."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dxt_replay
+from dxt_replay.traces.store.reader import Capture
+from dxt_replay.workloads.description import READINGS
 
 LOADERS = {
     "tfrecord": ("tensorflow",), "hdf5": ("pytorch", "tensorflow"), "csv": ("pytorch", "tensorflow"),
@@ -69,14 +74,63 @@ def workloads(draw: st.DrawFn) -> dict[str, object]:
 FEW_FILES = {"dataset.num_files_train": 3, "dataset.num_files_eval": 9}
 
 
-@given(workloads(), st.sampled_from(["documented", "head", "v2.0", "v3.0"]), st.sampled_from([1, 2, 4]))
+def check_opens(capture: Capture, *, stay_open: bool) -> int:
+    """Follow the open files of each lane; how many operations there were. `stay_open`: files may be open at the end."""
+    found = 0
+    for rank in capture.ranks:
+        open_now: Counter[tuple[int, int]] = Counter()
+        for batch in capture.operations(rank):
+            for row in batch.select(["lane", "op", "file_id"]).to_pylist():
+                key = (row["lane"], row["file_id"])
+                if row["op"] == "open":
+                    assert not open_now[key], f"rank {rank}: {key} is opened twice"
+                    open_now[key] = 1
+                elif row["op"] != "stat":
+                    assert open_now[key], f"rank {rank}: a {row['op']} of {key}, which is not open"
+                    open_now[key] -= row["op"] == "close"
+                found += 1
+        assert stay_open or not any(open_now.values()), f"rank {rank}: left open: {+open_now}"
+    return found
+
+
+STREAMS = {
+    "framework": "tensorflow", "reader.data_loader": "tensorflow", "dataset.format": "hdf5",
+    "dataset.num_files_train": 8, "dataset.num_samples_per_file": 2, "reader.batch_size": 4, "reader.read_threads": 3,
+}  # fmt: skip
+
+
+@given(workloads(), st.sampled_from(READINGS), st.sampled_from([1, 2, 4]))
 @example(FEW_FILES, "documented", 1)  # no training step, but steps of the evaluation
 @example({"train.total_training_steps": 1, "train.epochs": 3}, "documented", 1)  # an evaluation after the last step
-@settings(max_examples=25)
-def test_any_workload_ends_in_a_capture_or_an_error(tmp_path_factory, overrides, reading, ranks) -> None:  # type: ignore[no-untyped-def]
+@example(STREAMS, "v2.0", 1)
+@example(STREAMS, "head", 1)
+@example({**STREAMS, "dataset.num_files_train": 7}, "v2.0", 2)
+@settings(max_examples=60)
+def test_any_workload_ends_in_a_capture_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, overrides: dict[str, object], reading: str, ranks: int
+) -> None:
     output = tmp_path_factory.mktemp("any") / "w.capture"
     with suppress(dxt_replay.UsageError):
         made = dxt_replay.generate("default", ranks, output, overrides=overrides, reading=reading, device="null")
         capture = dxt_replay.open_capture(output)
-        assert sum(batch.num_rows for batch in capture.operations()) == made.as_json()["operations"]
+        in_memory = made.workload.reader.read_type == "memory"
+        assert check_opens(capture, stay_open=in_memory) == made.as_json()["operations"]
         assert set(capture.info.ranks) == set(range(ranks))
+
+
+def test_streams_read_also_the_batches_that_the_loop_does_not_take(tmp_path: Path) -> None:
+    """Streams of 6, 5 and 5 samples make 6 batches of at most 4, and the loop takes 16 // 4 of them."""
+    overrides = {**STREAMS, "train.epochs": 1, "dataset.record_length_bytes": 70_000, "workflow.evaluation": False}
+    dxt_replay.generate("default", 1, tmp_path / "run.capture", overrides=overrides, reading="v2.0")
+    rows = [
+        row for batch in dxt_replay.open_capture(tmp_path / "run.capture").operations(0) for row in batch.to_pylist()
+    ]
+    reads = [row for row in rows if row["op"] == "read" and row["length"] > 60_000]
+    assert len({(row["file_id"], row["offset"]) for row in reads}) == len(reads) == 16
+    assert sorted(Counter(row["feeds"] for row in reads).items(), key=str) == [
+        (0, 4),
+        (1, 4),
+        (2, 4),
+        (3, 2),
+        (None, 2),
+    ]

@@ -37,20 +37,6 @@ workload:
   profiling: {profiler: none}
 """
 
-V1_TFRECORD = """
-workload:
-  model: resnet50
-  framework: tensorflow
-  workflow: {generate_data: false, train: true, profiling: false}
-  dataset: {num_files_train: 18385, num_samples_per_file: 1251, record_length: 114660.07, record_length_resize: 150528,
-    data_folder: /mnt/store/resnet50, format: tfrecord}
-  train: {computation_time: 0.435, epochs: 5}
-  reader: {data_loader: tensorflow, read_threads: 32, computation_threads: 8, batch_size: 400, dont_use_mmap: true,
-    prefetch_size: 0, transfer_size: 0}
-  metric: {au: 0.9}
-"""
-
-WITH_HYDRA = V1 + "hydra:\n  run: {dir: './results/${workload.model}/${now:%Y-%m-%d}'}\n"
 
 V2 = """
 workload:
@@ -102,8 +88,7 @@ workload:
         (V05, "unet3d"),
         (V05_BERT, "bert"),
         (V1, "unet3d"),
-        (V1_TFRECORD, "resnet50"),
-        (WITH_HYDRA, "unet3d"),
+        (V1 + "hydra:\n  run: {dir: './results/${workload.model}/${now:%Y-%m-%d}'}\n", "unet3d"),
         (V2, "llama3_8b"),
     ],
 )
@@ -137,16 +122,8 @@ def test_a_run_that_made_its_data_set_is_refused_though_it_has_a_rule_for_checkp
         V05_BERT.replace("generate_data: false, train: true", "generate_data: true, train: false")
     )
     for reading in ("documented", "head", "v2.0"):
-        with pytest.raises(UsageError, match="only writes its data set"):
+        with pytest.raises(UsageError, match=r"only writes its data set: .* made by dxt-replay stage"):
             read_workload(tmp_path / "w.yaml", reading=reading)
-
-
-def test_a_run_that_only_made_its_data_set_is_refused_with_the_reason(tmp_path):
-    (tmp_path / "w.yaml").write_text(
-        V1.replace("data: false, train: true, checkpoint: true", "data: true, train: false")
-    )
-    with pytest.raises(UsageError, match=r"only writes its data set: .* made by dxt-replay stage"):
-        read_workload(tmp_path / "w.yaml")
 
 
 def test_references_stand_for_what_omegaconf_gives():
@@ -203,9 +180,3 @@ def test_references_that_double_are_bounded():
     }
     with pytest.raises(UsageError, match="more than 10000 values"):
         resolved({"dataset": {**nested, "k40": "x"}})
-
-
-def test_a_document_without_a_section_of_dlio_is_no_description(tmp_path):
-    (tmp_path / "w.yaml").write_text("hydra: {run: {dir: x}}\n")
-    with pytest.raises(UsageError, match="not a workload description"):
-        read_workload(tmp_path / "w.yaml")

@@ -31,13 +31,6 @@ def test_a_file_is_read_with_its_digest_and_overrides(tmp_path):
     assert workload.source.overrides == ("++workload.reader.batch_size=5", "train.epochs=2")
 
 
-def test_hydra_s_resolved_configuration_is_read_from_its_folder(tmp_path):
-    inner = "".join(f"  {line}\n" for line in TEXT.splitlines())
-    (tmp_path / ".hydra").mkdir()
-    (tmp_path / ".hydra" / "config.yaml").write_text(f"workload:\n{inner}")
-    assert read_workload(tmp_path).workload.reader.batch_size == 3
-
-
 def test_maps_of_overrides_are_merged_and_keys_deleted(tmp_path):
     path = tmp_path / "w.yaml"
     path.write_text(TEXT + "train: {computation_time: {mean: 1, stdev: 0.5}}\n")
@@ -71,6 +64,7 @@ def test_access_keys_are_not_kept(tmp_path, section):
         ("w.yaml", b"\xff\xfe\x00", "cannot be read as text"),
         ("w.yaml", b"", "not a workload description"),
         ("w.yaml", b"- a", "not a workload description"),
+        ("w.yaml", b"hydra: {run: {dir: x}}", "not a workload description"),
         ("w.yaml", b"workload: unet3d_h100", "only names the workload"),
         ("w.yaml", b"workload: {}\nreader: {}", "beside workload"),
     ],

@@ -14,13 +14,11 @@ import pytest
 
 from dxt_replay.traces.schema import READ
 from dxt_replay.workloads.generate.request_templates import (
-    HDF5_SIEVE_BYTES,
     OPEN,
     Hdf5Reads,
     Layout,
     Samples,
     sample_requests,
-    sieved_bytes,
 )
 from tests.workloads.generate.test_dlio_runs import generated
 
@@ -105,12 +103,6 @@ def test_a_sample_is_read_as_strace_shows(
     text = (tmp_path / "trace").read_text().partition('"written')[2]
     reads = [(int(offset), int(length)) for offset, length in re.findall(r"pread64\(.*, (\d+)\) += (\d+)", text)]
     assert of_data(reads) == expected_reads(*case, reopens=reopens)
-
-
-def test_a_request_as_large_as_the_buffer_goes_past_it() -> None:
-    offset = np.array([0, 0, 0, 99_000])
-    wanted = np.array([1, HDF5_SIEVE_BYTES, 70_000, 400])
-    assert sieved_bytes(offset, wanted, np.full(4, 100_000)).tolist() == [65_536, 65_536, 70_000, 1000]
 
 
 @pytest.mark.parametrize("loader", ["pytorch", "tensorflow"])
