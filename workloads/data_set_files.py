@@ -81,11 +81,6 @@ class DataSetFiles:
     train: FileSet
     evaluation: FileSet
 
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all data files."""
-        return self.train.total_bytes + self.evaluation.total_bytes
-
 
 def data_set_files(workload: Workload) -> DataSetFiles:
     """The files that DLIO generates for `workload`; a relative folder is taken from `/`."""

@@ -15,7 +15,9 @@ import numpy as np
 
 from dxt_replay.workloads.description import Dataset
 
-_HEADER_BYTES = 2048
+HDF5_HEADER_BYTES = 2048
+"""Bytes before the data, in the layout of `libver="latest"`."""
+
 _TREE_NODE_BYTES = 3136
 """A node of the older layout's chunk index for three dimensions: 64 chunks at most, about 57 in all but the first."""
 _TREE_HEADER_BYTES = 4536
@@ -25,10 +27,10 @@ _TREE_BYTES = 6584
 LABEL_BYTES = 8
 _MOST_DATASETS = 5
 """Datasets per file whose headers fit into the first 2,048 bytes."""
-_MOST_CHUNKS = 160
+NEAR_HDF5_CHUNKS = 160
 """Chunks whose index fits into the first 2,048 bytes; with a filter or a maximal shape, a smaller number does."""
 _MOST_OTHER_CHUNKS = 60
-_PAGE_CHUNKS = 1024
+HDF5_PAGE_CHUNKS = 1024
 """Chunks in a page of the index; one of more chunks is made of pages with a checksum each, behind a bit for each."""
 
 _LEFT = {
@@ -107,7 +109,7 @@ def hdf5_layout(dataset: Dataset, dims: tuple[int, ...], reading: str) -> Hdf5La
         shape=shape,
         chunk_shape=chunk,
         filters=filters,
-        data_offset=_TREE_HEADER_BYTES if tree else other if count else _HEADER_BYTES,
+        data_offset=_TREE_HEADER_BYTES if tree else other if count else HDF5_HEADER_BYTES,
         data_bytes=compressed_bytes(plain, element, compression, dataset.compression_level) * max(count, 1),
         other_bytes=other,
         exact=exact and element not in _LEFT.get(compression, {}),
@@ -118,13 +120,13 @@ def _index_bytes(dataset: Dataset, count: int, chunk_bytes: int) -> tuple[int, b
     """Bytes of a file that are not data, with `count` chunks per dataset, and whether that is exact."""
     sets = dataset.hdf5.num_dset_per_record
     plain = dataset.compression == "none" and not dataset.hdf5.max_shape
-    if sets <= _MOST_DATASETS and count * sets <= (_MOST_CHUNKS if plain else _MOST_OTHER_CHUNKS):
-        return _HEADER_BYTES, True
+    if sets <= _MOST_DATASETS and count * sets <= (NEAR_HDF5_CHUNKS if plain else _MOST_OTHER_CHUNKS):
+        return HDF5_HEADER_BYTES, True
     entry = 8 if dataset.compression == "none" else 20
-    pages = -(-count // _PAGE_CHUNKS) if count > _PAGE_CHUNKS else 0
-    array = max(18 + -(-pages // 8) + 4 * pages + entry * count, _HEADER_BYTES)  # the least that is set aside
-    exact = plain and sets == 1 and chunk_bytes >= _HEADER_BYTES
-    return _HEADER_BYTES + 400 * max(sets - _MOST_DATASETS, 0) + sets * array, exact
+    pages = -(-count // HDF5_PAGE_CHUNKS) if count > HDF5_PAGE_CHUNKS else 0
+    array = max(18 + -(-pages // 8) + 4 * pages + entry * count, HDF5_HEADER_BYTES)  # the least that is set aside
+    exact = plain and sets == 1 and chunk_bytes >= HDF5_HEADER_BYTES
+    return HDF5_HEADER_BYTES + 400 * max(sets - _MOST_DATASETS, 0) + sets * array, exact
 
 
 def _tree_bytes(count: int) -> tuple[int, bool]:

@@ -13,13 +13,17 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 from dxt_replay.workloads.description import Model, Workload
 from dxt_replay.workloads.generate.request_templates import CALL_BYTES, CLOSE, NO_OFFSET, OPEN, STAT
-from dxt_replay.workloads.generate.torch_archive import Request, State, archive_of, archive_reads, archive_writes
+from dxt_replay.workloads.generate.torch_archive import (
+    STORAGES,
+    Request,
+    State,
+    archive_of,
+    archive_reads,
+    archive_writes,
+)
 
 SYNC = OPS.index("sync")
 POSIX, STDIO = APIS.index("POSIX"), APIS.index("STDIO")
-
-TYPE_BYTES = {"int8": 1, "uint8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
-"""Bytes of an element, by DLIO's name of its type."""
 
 STREAM_BYTES = 32 << 20
 """Bytes that MLPerf Storage v3.0 writes at a time: a checkpoint's bytes without its tensors."""
@@ -56,7 +60,7 @@ class Shard:
     @property
     def tensors(self) -> tuple[int, ...]:
         """Bytes of each tensor in order."""
-        return tuple(elements * TYPE_BYTES[self.datatype] for elements in _elements(self.items))
+        return tuple(elements * STORAGES[self.datatype][1] for elements in _elements(self.items))
 
 
 def _elements(items: Items) -> Iterator[int]:
@@ -256,7 +260,7 @@ def _parts(begin: int, end: int, size: int) -> list[Request]:
 @lru_cache(maxsize=1024)
 def _torch_requests(items: Items, datatype: str, block_bytes: int) -> tuple[list[Request], list[Request]]:
     """The writes and the reads of a state."""
-    archive = archive_of(_state(items), datatype, TYPE_BYTES[datatype])
+    archive = archive_of(_state(items), datatype)
     return archive_writes(archive, block_bytes), archive_reads(archive, block_bytes)
 
 

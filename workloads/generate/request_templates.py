@@ -12,6 +12,7 @@ import numpy as np
 
 from dxt_replay.traces.schema import OPS, READ
 from dxt_replay.workloads.description import WHOLE_FILES, Format
+from dxt_replay.workloads.hdf5_data_set import HDF5_HEADER_BYTES, HDF5_PAGE_CHUNKS, NEAR_HDF5_CHUNKS
 
 OPEN, CLOSE, STAT = (OPS.index(name) for name in ("open", "close", "stat"))
 NO_OFFSET = -1
@@ -38,11 +39,8 @@ LATEST_HDF5_INDEX = (447, 28, 475, 18, 8)
 """The index of a dataset of several chunks in such a file: offset and length of its header, and of the array behind it,
 which has so many bytes and more for each chunk."""
 
-NEAR_HDF5_CHUNKS, HDF5_FIRST_CHUNK = 160, 2048
-"""Chunks whose array lies near the header of the index, and where the first chunk begins: a longer array follows it."""
-
-HDF5_PAGE_CHUNKS, HDF5_CHECKSUM_BYTES = 1024, 4
-"""Chunks in a page of the array, and the bytes behind them: an array of more chunks than that is read by pages."""
+HDF5_CHECKSUM_BYTES = 4
+"""Bytes behind each page of the array: an array of more chunks than a page has is read by pages."""
 
 OLDER_HDF5_READS = ((0, 8), (0, 48), (48, 48), (96, 512), None, (680, 512), (136, 544), (1072, 328), (800, 512))
 """The same for a file of HDF5's default layout; None: the file's state is asked for."""
@@ -291,7 +289,7 @@ def _hdf5_index(requests: RequestList, samples: Samples, hdf5: Hdf5Reads, rows: 
         return
     header, header_bytes, near, array_bytes, chunk_bytes = LATEST_HDF5_INDEX
     chunks = rows * samples.row_chunks
-    array = np.where(chunks > NEAR_HDF5_CHUNKS, HDF5_FIRST_CHUNK + hdf5.chunk_bytes, near)
+    array = np.where(chunks > NEAR_HDF5_CHUNKS, HDF5_HEADER_BYTES + hdf5.chunk_bytes, near)
     requests.one(READ, samples.opens & (chunks > 1), header, header_bytes)
     whole = samples.opens & (chunks > 1) & (chunks <= HDF5_PAGE_CHUNKS)
     requests.one(READ, whole, array, array_bytes + chunk_bytes * chunks)

@@ -19,14 +19,10 @@ Request = tuple[int, int]
 """Offset and length."""
 
 STORAGES = {
-    "int8": "CharStorage",
-    "uint8": "ByteStorage",
-    "fp16": "HalfStorage",
-    "bf16": "BFloat16Storage",
-    "fp32": "FloatStorage",
-    "fp64": "DoubleStorage",
-}
-"""PyTorch's class of storage for each datatype of DLIO."""
+    "int8": ("CharStorage", 1), "uint8": ("ByteStorage", 1), "fp16": ("HalfStorage", 2),
+    "bf16": ("BFloat16Storage", 2), "fp32": ("FloatStorage", 4), "fp64": ("DoubleStorage", 8),
+}  # fmt: skip
+"""Datatype of DLIO -> PyTorch's class of storage, and the bytes of an element."""
 
 _ALIGNMENT, _HEADER, _DESCRIPTOR, _ENTRY, _ENDS = 64, 30, 16, 46, (56, 20, 22)
 _SIZES_BEFORE = {".format_version": 1, ".storage_alignment": 2, "byteorder": 6}
@@ -54,10 +50,11 @@ class Archive:
     size: int
 
 
-def archive_of(state: State, datatype: str, element_bytes: int) -> Archive:
+def archive_of(state: State, datatype: str) -> Archive:
     """The archive of a dictionary of tensors of one datatype (a key of STORAGES)."""
+    storage, element_bytes = STORAGES[datatype]
     tensors = list(_elements(state))
-    named = {"data.pkl": pickle_bytes(state, STORAGES[datatype])} | _SIZES_BEFORE
+    named = {"data.pkl": pickle_bytes(state, storage)} | _SIZES_BEFORE
     named |= {f"data/{number}": elements * element_bytes for number, elements in enumerate(tensors)}
     entries, at = [], 0
     for name, size in (named | _SIZES_AFTER).items():
