@@ -137,6 +137,8 @@ def _checked(name: str, value: Any, wanted: str, convert: Any) -> Any:
 
 def _built(section: type[Section], prefix: str, given: Mapping[str, Any], **more: Any) -> Section:
     """The section of the table below `prefix` from the given keys; `more`: further fields."""
-    inner = {name: _built(each, f"{prefix}{name}.", given) for name, each in sections_of(section).items()}
+    inner: dict[str, Any] = {
+        name: _built(each, f"{prefix}{name}.", given) for name, each in sections_of(section).items()
+    }
     names = [each.name for each in dataclasses.fields(section)]  # type: ignore[arg-type]
     return section(**inner, **{name: given[prefix + name] for name in names if prefix + name in given}, **more)
