@@ -26,8 +26,8 @@ MOST_RESIDENT_BYTES = 1_000_000_000
 
 _GENERATE = """
 from pathlib import Path
-from dxt_replay.profiler_merge.workloads.generation import generate
-from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+from dxt_replay.workloads.generate.generation import generate
+from dxt_replay.workloads.workload_source import read_workload
 def run(path):
     workload = read_workload({name!r}, {overrides!r}, "documented").workload
     return generate(workload, {ranks}, Path(path)).operations

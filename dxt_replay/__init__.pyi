@@ -8,7 +8,6 @@ from .profiler_merge.anchor import anchor
 from .profiler_merge.export.exported import Exported
 from .profiler_merge.merge import MergeResult
 from .profiler_merge.recording import keras_recording, lightning_recording, recording
-from .profiler_merge.workloads.listing import ListedWorkload
 from .replay.archive.catalogue import Catalogue
 from .replay.archive.merge_each import MergedArchive
 from .replay.calibration.calibration import Calibration
@@ -60,6 +59,7 @@ from .traces.samples import Sample, sample
 from .traces.store.reader import Capture
 from .traces.version import VERSION
 from .traces.workers.workers import Workers
+from .workloads.listing import ListedWorkload
 
 __all__ = [
     "FIGURES",

@@ -47,7 +47,9 @@ def module_name(path: Path) -> str:
 
 
 SOURCES = {
-    module_name(path): path for part in ("traces", "profiler_merge", "replay") for path in (ROOT / part).rglob("*.py")
+    module_name(path): path
+    for part in ("traces", "profiler_merge", "replay", "workloads")
+    for path in (ROOT / part).rglob("*.py")
 }
 
 
@@ -85,7 +87,7 @@ IMPORTS = {module: imports_of(module) for module in SOURCES}
 
 
 def own(found: Import) -> bool:
-    return found.name.split(".")[0] in ("traces", "profiler_merge", "replay", "benchmarks", "tests")
+    return found.name.split(".")[0] in ("traces", "profiler_merge", "replay", "workloads", "benchmarks", "tests")
 
 
 def part_of(module: str) -> str:

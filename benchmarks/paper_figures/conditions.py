@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.paper_figures.sweeps import SWEEPS, Sweep
-from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+from dxt_replay.workloads.workload_source import read_workload
 
 HEAD = (
     "figure",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dxt_replay.replay.commands.shared_options import (
+    READINGS,
     capture_argument,
     force_option,
     json_option,
@@ -18,9 +19,6 @@ from dxt_replay.traces.errors import UsageError
 
 if TYPE_CHECKING:
     from dxt_replay.replay.interface.captures import NamedPart
-
-READINGS = ("documented", "head", "v2.0", "v3.0")
-"""The names of `profiler_merge.workloads.description.READINGS`, which is not imported for a --help."""
 
 
 @click.command()

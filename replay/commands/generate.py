@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dxt_replay.replay.commands.shared_options import PATH, force_option, json_option, worker_options
+from dxt_replay.replay.commands.shared_options import PATH, READINGS, force_option, json_option, worker_options
 
 if TYPE_CHECKING:
     from dxt_replay.traces.workers.workers import Workers
-
-READINGS = ("documented", "head", "v2.0", "v3.0")
-"""Those of `profiler_merge.workloads.description`, which a command does not import to be listed."""
 
 
 @click.command()

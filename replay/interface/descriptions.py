@@ -12,11 +12,11 @@ from dxt_replay.replay.interface.merging import PathLike
 from dxt_replay.replay.interface.replays import check_profiled
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.workloads.description import Reading, Workload
-    from dxt_replay.replay.fitting.closeness import Closeness
-    from dxt_replay.replay.fitting.fitted import Fit
-    from dxt_replay.replay.fitting.observation import Observation
     from dxt_replay.traces.store.reader import Capture
+    from dxt_replay.workloads.description import Reading, Workload
+    from dxt_replay.workloads.fit.closeness import Closeness
+    from dxt_replay.workloads.fit.fitted import Fit
+    from dxt_replay.workloads.fit.observation import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +73,11 @@ def fit(
 
     Raises: UsageError when the capture has no training steps; CaptureError when the loop neither reads nor saves.
     """
-    from dxt_replay.replay.fitting.closeness import table_lines
-    from dxt_replay.replay.fitting.fitted import fit as fit_observed
-    from dxt_replay.replay.fitting.observation import observe
-    from dxt_replay.replay.fitting.workload_text import workload_text
     from dxt_replay.traces.output import check_output, new_file
+    from dxt_replay.workloads.fit.closeness import table_lines
+    from dxt_replay.workloads.fit.fitted import fit as fit_observed
+    from dxt_replay.workloads.fit.observation import observe
+    from dxt_replay.workloads.fit.workload_text import workload_text
 
     place = Path(output)
     check_output(place, force=force)
@@ -105,9 +105,9 @@ def fit(
 
 def _closeness(source: Capture, seen: Observation, found: Fit, workload: Workload) -> Closeness:
     """How near the capture is that the description generates at as many ranks, on a device like the capture's."""
-    from dxt_replay.profiler_merge.workloads.generation import generate
-    from dxt_replay.replay.fitting.closeness import closeness, device_of
     from dxt_replay.traces.store.reader import open_capture
+    from dxt_replay.workloads.fit.closeness import closeness, device_of
+    from dxt_replay.workloads.generate.generation import generate
 
     with tempfile.TemporaryDirectory(prefix="dxt-replay-fit-") as folder:
         place = Path(folder) / "generated.capture"

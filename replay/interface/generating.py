@@ -16,12 +16,12 @@ from dxt_replay.traces.errors import UsageError
 from dxt_replay.traces.workers.workers import Work, Workers, workers_of
 
 if TYPE_CHECKING:
-    from dxt_replay.profiler_merge.workloads.description import Workload
-    from dxt_replay.profiler_merge.workloads.generation import Generated
-    from dxt_replay.profiler_merge.workloads.listing import ListedWorkload
-    from dxt_replay.profiler_merge.workloads.note import Note
     from dxt_replay.replay.fidelity.run_check import RunCheck
     from dxt_replay.traces.store.reader import Capture
+    from dxt_replay.workloads.description import Workload
+    from dxt_replay.workloads.generate.generation import Generated
+    from dxt_replay.workloads.listing import ListedWorkload
+    from dxt_replay.workloads.note import Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +72,12 @@ def generate(
 
     Raises: UsageError for a description that is not one, or contradicts itself; TargetError for `output`.
     """
-    from dxt_replay.profiler_merge.workloads.assumed_device import DEFAULT_DEVICE
-    from dxt_replay.profiler_merge.workloads.consistency import check_ranks
-    from dxt_replay.profiler_merge.workloads.description import READINGS
-    from dxt_replay.profiler_merge.workloads.generation import generate as write_capture
-    from dxt_replay.profiler_merge.workloads.override_text import override_text
-    from dxt_replay.profiler_merge.workloads.workload_source import read_workload
+    from dxt_replay.workloads.consistency import check_ranks
+    from dxt_replay.workloads.description import READINGS
+    from dxt_replay.workloads.generate.assumed_device import DEFAULT_DEVICE
+    from dxt_replay.workloads.generate.generation import generate as write_capture
+    from dxt_replay.workloads.override_text import override_text
+    from dxt_replay.workloads.workload_source import read_workload
 
     chosen = next((each for each in READINGS if each == reading), None)
     if chosen is None and reading is not None:
@@ -163,8 +163,8 @@ def _recorded(run: CaptureOrPath, merged: Path) -> Iterator[Capture]:
 
 def _places(workload: Workload) -> dict[str, str]:
     """Kind of file -> how the paths of its files begin, from the folder that the description names."""
-    from dxt_replay.profiler_merge.workloads.data_set_files import absolute_folder
     from dxt_replay.replay.fidelity.run_check import CHECKPOINT, EVALUATION, TRAIN
+    from dxt_replay.workloads.data_set_files import absolute_folder
 
     data = absolute_folder(workload, workload.dataset.data_folder)
     saved = absolute_folder(workload, workload.checkpoint.checkpoint_folder)
@@ -182,6 +182,6 @@ def workloads() -> tuple[ListedWorkload, ...]:
 
         [listed.name for listed in dxt_replay.workloads() if listed.bytes < 10**9]
     """
-    from dxt_replay.profiler_merge.workloads.listing import shipped_workloads
+    from dxt_replay.workloads.listing import shipped_workloads
 
     return shipped_workloads()

@@ -13,6 +13,7 @@ PACKAGES = (
     "traces",
     "profiler_merge",
     "replay",
+    "workloads",
     "replay/show",
     "replay/fidelity",
     "replay/causal",

@@ -45,7 +45,7 @@ _MAY_FAIL = ("run", "compare", "fit", "verify", "history")
 """Commands that end with 1 where an operation failed, or a comparison."""
 _ESCAPE = "\x1b"
 """What begins a control sequence of a terminal."""
-_OURS = tuple(str(ROOT / folder) + os.sep for folder in ("traces", "profiler_merge", "replay"))
+_OURS = tuple(str(ROOT / folder) + os.sep for folder in ("traces", "profiler_merge", "replay", "workloads"))
 
 
 class _TooLong(BaseException):

@@ -23,12 +23,12 @@ from dxt_replay.profiler_merge.profiles.spans import profile_spans
 from dxt_replay.profiler_merge.tracers.dftracer.dftracer_job import read_dftracer
 from dxt_replay.profiler_merge.tracers.horovod_timeline import read_horovod
 from dxt_replay.profiler_merge.tracers.strace.strace_job import read_strace
-from dxt_replay.profiler_merge.workloads.workload_source import read_workload
 from dxt_replay.replay.regression.experiment_record import read_record
 from dxt_replay.replay.simulation.model_file import read_storage_model
 from dxt_replay.replay.twin.manifest import load_manifest
 from dxt_replay.traces.errors import DxtReplayError
 from dxt_replay.traces.store.reader import open_capture
+from dxt_replay.workloads.workload_source import read_workload
 from tests.profiler_merge.profiles.xplane.profile_cores import COMPILED, ORACLE
 
 Command = tuple[str, ...]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from dxt_replay.profiler_merge.workloads.description import READINGS
-from dxt_replay.profiler_merge.workloads.workload_source import shipped_names
-from dxt_replay.replay.commands import generate
+from dxt_replay.replay.commands import shared_options
 from dxt_replay.replay.commands.main import main
+from dxt_replay.workloads.description import READINGS
+from dxt_replay.workloads.workload_source import shipped_names
 
 SMALL = ("dataset.num_files_train=8", "dataset.num_files_eval=4", "train.epochs=1", "train.computation_time=0.001")
 
@@ -77,7 +77,7 @@ def test_wrong_use_is_one_line_and_status_2(
 
 
 def test_all_readings_can_be_chosen() -> None:
-    assert generate.READINGS == READINGS
+    assert shared_options.READINGS == READINGS
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])

@@ -2,7 +2,7 @@
 
 dlio_tfrecord.strace.gz is strace's own text of a run of DLIO's main branch (commit e1919d7, TensorFlow 2.21): the calls
 on its data set, with the folder renamed. The other requests are those of
-`tests/profiler_merge/workloads/dlio_runs.json`; here they are lines of strace again, of processes side by side.
+`tests/workloads/generate/dlio_runs.json`; here they are lines of strace again, of processes side by side.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 import dxt_replay
 from dxt_replay.replay.commands.main import main
 from tests.capture_builder import Op, build_capture
-from tests.profiler_merge.workloads.test_dlio_runs import RUNS, Visit, recorded
+from tests.workloads.generate.test_dlio_runs import RUNS, Visit, recorded
 
 FOLDER = "/scratch/job"
 """Where the run was started: relative folders of the description lie below."""

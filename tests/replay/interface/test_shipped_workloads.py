@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dxt_replay
-from tests.replay.interface.small_workloads import RANKS, small_overrides
+from tests.workloads.small_workloads import RANKS, small_overrides
 
 KINDS = {
     "default": "npz in sub-folders, evaluation",

@@ -1,1 +1,0 @@
-"""A workload description, as DLIO's YAML or a shipped name, to a capture."""

@@ -1,0 +1,225 @@
+"""A generated capture: that it repeats its own schedule, on its device and on others, and does not depend on how it was
+made."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dxt_replay.replay.causal.check import schedule
+from dxt_replay.replay.causal.paced_ranks import Steps, derive_steps, expected_elapsed_ns
+from dxt_replay.replay.engine.items import READ_AT
+from dxt_replay.replay.engine.wait_counters import FIRST_RANK_COUNTER
+from dxt_replay.replay.plan.chosen_layers import choose_layers
+from dxt_replay.replay.plan.pacing import Pace, Pacing
+from dxt_replay.replay.plan.survey import spans_by_rank, survey_rank
+from dxt_replay.replay.ranks.comm import Solo
+from dxt_replay.traces.errors import TargetError, UsageError
+from dxt_replay.traces.schema import OPS, READ, SPAN_KINDS, codes
+from dxt_replay.traces.store.reader import Capture, open_capture
+from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.workloads.generate.assumed_device import AssumedDevice, parse_device
+from dxt_replay.workloads.generate.generation import generate
+from dxt_replay.workloads.times import Distribution
+from tests.planned_lanes import lane_items
+from tests.workloads.generate.workload_cases import CASES, seconds, workload_of
+
+DEVICES = ("latency=100us,bandwidth=1GB/s", "null")
+
+
+def steps_of(capture: Capture) -> Steps:
+    layers = choose_layers(capture)
+    surveys = [survey_rank(capture, rank, layers) for rank in capture.ranks]
+    spans = spans_by_rank(capture.spans, capture.ranks)
+    return derive_steps(capture, surveys, spans, capture.time_span_ns[0], Solo())
+
+
+def elapsed_on(capture: Capture, steps: Steps, device: AssumedDevice) -> int:
+    """What the causal model of a capture comes to on another device."""
+    pacing = Pacing(pace=Pace.STEPS)
+    lanes: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+    for rank, counters in steps.counters(FIRST_RANK_COUNTER).items():
+        for lane, items, length in lane_items(capture, steps, rank, counters, pacing):
+            lasts = device.durations_ns(np.full(len(items), READ), length)
+            lanes[rank, str(lane)] = (items, np.where(items["kind"] == READ_AT, lasts, 0))
+        for name, items in (
+            ("ready", steps.pipeline(rank, counters, pacing)),
+            ("script", steps.script(rank, counters, pacing)),
+        ):
+            lanes[rank, name] = (items, np.zeros(len(items), dtype=np.int64))
+    return max(int(each.end_ns[-1]) for each in schedule(lanes).values() if len(each.end_ns))
+
+
+@pytest.fixture(scope="module", params=CASES)
+def captures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Capture]:
+    """A case on each of the devices."""
+    workload, ranks = CASES[request.param]
+    folder = tmp_path_factory.mktemp("case")
+    for number, device in enumerate(DEVICES):
+        generate(workload, ranks, folder / f"{number}.capture", device=device, seed=1)
+    return [open_capture(folder / f"{number}.capture") for number in range(len(DEVICES))]
+
+
+def test_the_causal_model_comes_to_the_generated_times_on_its_device_and_on_another(captures: list[Capture]) -> None:
+    """What is generated on another device is what the dependencies predict there: so no dependency is missing, and none
+    is too many."""
+    steps = [steps_of(capture) for capture in captures]
+    ends = [capture.time_span_ns[1] for capture in captures]
+    for capture, model, end in zip(captures, steps, ends, strict=True):
+        assert expected_elapsed_ns(capture, model) == pytest.approx(end, rel=1e-6, abs=100)
+    for capture, model, other, end in zip(captures, steps, reversed(DEVICES), reversed(ends), strict=True):
+        assert elapsed_on(capture, model, parse_device(other)) == pytest.approx(end, rel=1e-4, abs=1000)
+
+
+def test_what_feeds_a_fetch_neither_goes_back_nor_waits_for_it(captures: list[Capture]) -> None:
+    capture = captures[0]
+    waits = codes(capture.spans, "kind") == SPAN_KINDS.index("input_wait")
+    fetches = np.bincount(capture.spans["rank"].to_numpy()[waits], minlength=len(capture.ranks))
+    for rank in capture.ranks:
+        last: dict[int, tuple[int, int]] = {}
+        for batch in capture.operations(rank):
+            lane, feeds, follows = (
+                batch.column(column).to_numpy(zero_copy_only=False) for column in ("lane", "feeds", "follows")
+            )
+            for of_lane in np.unique(lane).tolist():
+                mine = lane == of_lane
+                fed, followed = feeds[mine], follows[mine]
+                known = ~np.isnan(fed)
+                assert np.all(fed[known] < fetches[rank])
+                assert np.all(followed[known] <= 2 * fed[known])
+                before = last.get(of_lane, (0, 0))
+                assert np.all(np.diff(np.concatenate(([before[0]], fed[known]))) >= 0)
+                assert np.all(np.diff(np.concatenate(([before[1]], followed[known]))) >= 0)
+                if known.any():
+                    last[of_lane] = int(fed[known][-1]), int(followed[known][-1])
+
+
+def digests(capture: Path) -> dict[str, str]:
+    files = sorted(path for path in capture.rglob("*") if path.is_file())
+    return {str(path.relative_to(capture)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_capture_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    workload = workload_of("npz", "pytorch", files=160, deviation=20_000, checkpoints=True, evaluation_files=80)
+    with Workers(2) as two:
+        results = [
+            generate(workload, 40, tmp_path / f"{name}.capture", workers=workers, seed=7)
+            for name, workers in (("1", ALONE), ("2", two))
+        ]
+    assert results[0] == results[1]
+    assert digests(tmp_path / "1.capture") == digests(tmp_path / "2.capture")
+
+
+def test_another_seed_draws_other_times(tmp_path: Path) -> None:
+    workload = workload_of("npz", "pytorch")
+    elapsed = {generate(workload, 2, tmp_path / "a.capture", seed=seed, force=True).elapsed_s for seed in (1, 2, 1)}
+    assert len(elapsed) == 2
+
+
+def test_a_run_by_hand(tmp_path: Path) -> None:
+    """Two ranks, one reader each, one batch ahead: 2 samples of 1,000 B in `.npz` files, on 1 ms an operation."""
+    workload = workload_of(
+        "npz",
+        "pytorch",
+        files=4,
+        batch=1,
+        readers=1,
+        epochs=1,
+        record=32 * 32,
+        compute=seconds(0.005),
+        reader={"prefetch_size": 1},
+    )
+    generated = generate(workload, 2, tmp_path / "run.capture", device="latency=1ms,bandwidth=none")
+    capture = open_capture(tmp_path / "run.capture")
+    # open, 2 stats, 6 reads (the file is smaller than a block), close
+    assert generated.operations == 4 * 10
+    assert generated.bytes_read == 4 * (2 * 1522 + 22 + 0 + 42 + 124)
+    rows = [row for batch in capture.operations(1) for row in batch.to_pylist()]
+    assert [row["start_ns"] for row in rows[:10]] == [number * 10**6 for number in range(10)]
+    assert [row["file_id"] for row in rows] == [2] * 10 + [3] * 10
+    assert {(row["feeds"], row["follows"]) for row in rows[:10]} == {(0, 0)}
+    assert {(row["feeds"], row["follows"]) for row in rows[10:]} == {(1, 1)}
+    assert rows[10]["start_ns"] == 10 * 10**6  # the first batch was fetched
+    spans = [row for row in capture.spans.to_pylist() if row["rank"] == 1]
+    waits = [(row["start_ns"], row["end_ns"]) for row in spans if row["kind"] == "input_wait"]
+    left = 15 * 10**6 + 1
+    assert waits == [(0, 10 * 10**6), (left, 20 * 10**6)]
+    assert [row["step"] for row in spans if row["kind"] == "step"] == [1, 2]
+    assert generated.elapsed_s == pytest.approx(0.025)
+
+
+def test_ranks_are_paced_by_the_slowest(tmp_path: Path) -> None:
+    workload = workload_of("npz", "pytorch", readers=0, compute=Distribution(family="exponential", parameters=(0.01,)))
+    generate(workload, 4, tmp_path / "run.capture")
+    spans = open_capture(tmp_path / "run.capture").spans
+    met = codes(spans, "kind") == SPAN_KINDS.index("collective")
+    ends = spans["end_ns"].to_numpy()[met].reshape(4, -1)
+    starts = spans["start_ns"].to_numpy()[met].reshape(4, -1)
+    assert np.array_equal(ends, np.tile(starts.max(axis=0) + 1, (4, 1)))
+
+
+def test_what_a_capture_says_of_its_making(tmp_path: Path) -> None:
+    workload = workload_of("npz", "pytorch")
+    generated = generate(workload, 2, tmp_path / "run.capture", seed=3, device="null")
+    info = open_capture(tmp_path / "run.capture").info
+    assert (info.dependencies, info.lanes, info.job.nprocs) == ("known", "recorded", 2)
+    assert {name: info.made_by[name] for name in ("command", "seed", "reading", "device")} == {
+        "command": "generate", "seed": 3, "reading": "documented", "device": "latency=0ns,bandwidth=none",
+    }  # fmt: skip
+    assert info.made_by["operations_stored"] == generated.operations
+    files = pq.read_table(tmp_path / "run.capture" / "files.parquet")
+    assert files["path"][0].as_py() == "/data/train/img_00_of_32.npz"
+    batch = next(open_capture(tmp_path / "run.capture").operations(0))
+    assert set(batch.column("origin").to_pylist()) == {"generated"}
+    assert set(batch.column("op").to_pylist()) <= set(OPS)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ranks": 0}, "at least 1 rank"),
+        ({"device": "disk"}, "is not a property of a device"),
+        ({"device": "latency=5"}, "is not a duration"),
+        ({"device": "bandwidth=1GB"}, "is not a bandwidth"),
+        ({"device": "bandwidth=0B/s"}, "must be above 0"),
+        ({"ranks": 100}, "a step of 100 ranks takes 200"),
+    ],
+)
+def test_values_that_are_refused(values: dict[str, object], message: str, tmp_path: Path) -> None:
+    ranks = values.pop("ranks", 2)
+    with pytest.raises(UsageError, match=message):
+        generate(workload_of("npz", "pytorch"), ranks, tmp_path / "run.capture", **values)
+    assert not (tmp_path / "run.capture").exists()
+
+
+def test_the_code_of_head_that_leaves_no_step_is_explained(tmp_path: Path) -> None:
+    workload = workload_of("npz", "pytorch", per_file=8, reading="head")
+    with pytest.raises(UsageError, match=r"multiples of samples per file x batch x ranks = 64.*--reading documented"):
+        generate(workload, 4, tmp_path / "run.capture")
+
+
+def test_what_exists_is_refused_without_force(tmp_path: Path) -> None:
+    generate(workload_of("npz", "pytorch"), 2, tmp_path / "run.capture")
+    with pytest.raises(TargetError):
+        generate(workload_of("npz", "pytorch"), 2, tmp_path / "run.capture")
+
+
+@pytest.mark.parametrize(
+    ("text", "latency_ns", "bytes_per_s"),
+    [
+        ("null", 0, float("inf")),
+        ("latency=2ms,bandwidth=100MiB/s", 2_000_000, 100 * 2**20),
+        ("bandwidth=2.5GB/s", 100_000, 2.5e9),
+        ("latency=10us", 10_000, 1e9),
+        ("latency=0us, bandwidth=none", 0, float("inf")),
+    ],
+)
+def test_devices_as_text(text: str, latency_ns: int, bytes_per_s: float) -> None:
+    device = parse_device(text)
+    assert (device.latency_ns, device.bytes_per_s) == (latency_ns, bytes_per_s)
+    assert parse_device(str(device)) == device

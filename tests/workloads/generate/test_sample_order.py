@@ -1,0 +1,176 @@
+"""Who reads which sample: DLIO's orders by hand, and that all samples are read once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dxt_replay.workloads.generate.sample_order import sample_order, scattered, share
+from tests.workloads.generate.workload_cases import workload_of
+
+
+def order_of(workload, ranks, epoch=1):
+    shared = share(workload, ranks, evaluation=False)
+    readers = workload.reader.read_threads
+    return shared, sample_order(workload, shared, epoch=epoch, readers=readers, fetches=shared.steps, ahead=0)
+
+
+def read_by(workload, ranks, rank, epoch=1):
+    shared, order = order_of(workload, ranks, epoch)
+    found = order.samples(rank, 0, shared.steps)
+    return list(zip(found.file.tolist(), found.index.tolist(), strict=True))
+
+
+def test_pytorch_deals_batches_to_its_workers_in_turn():
+    workload = workload_of("npz", "pytorch", files=16, batch=2, readers=2, reading="v2.0")
+    shared, order = order_of(workload, 2)
+    found = order.samples(1, 0, shared.steps)
+    by_worker = {worker: found.file[order.reader(found.fetch) == worker].tolist() for worker in range(2)}
+    assert by_worker == {0: [8, 9, 12, 13], 1: [10, 11, 14, 15]}
+
+
+def test_the_code_of_tf_data_gives_all_ranks_the_same_files_but_the_first():
+    workload = workload_of("npz", "tensorflow", files=8, batch=1, readers=1, reading="v2.0")
+    assert [file for file, _ in read_by(workload, 2, 0)] == [0, 1, 2, 3]
+    assert [file for file, _ in read_by(workload, 2, 1)] == [4, 1, 2, 3]
+
+
+def test_the_code_of_tf_data_closes_the_current_file_after_as_many_samples_as_a_file_has():
+    workload = workload_of("hdf5", "tensorflow", files=8, per_file=4, batch=4, readers=2, reading="v2.0")
+    _, order = order_of(workload, 2)
+    first = order.samples(1, 0, 1)
+    assert list(zip(first.file.tolist(), first.index.tolist(), strict=True)) == [(4, 0), (0, 1), (0, 2), (0, 3)]
+    assert first.opens.tolist() == [True, True, False, False]
+    # DLIO's code leaves file 4 open until its reader ends; here it is closed after its only sample.
+    assert first.closes.tolist() == [True, False, False, True]
+    second = order.samples(1, 1, 2)
+    assert set(second.file.tolist()) == {2}
+    assert order.reader(np.arange(4)).tolist() == [0, 1, 0, 1]
+
+
+def test_a_rank_of_head_gets_whole_multiples_of_files():
+    workload = workload_of("npz", "pytorch", files=70, per_file=2, batch=2, reading="head")
+    shared = share(workload, 4, evaluation=False)
+    assert (shared.files, shared.steps) == (64, 16)
+    assert share(workload_of("npz", "pytorch", files=70, per_file=2), 4, evaluation=False).steps == 17
+
+
+def test_without_trimming_the_last_rank_has_the_fewest_samples():
+    shared = share(workload_of("npz", "pytorch", files=10, batch=2, reading="v2.0"), 4, evaluation=False)
+    assert (shared.per_rank, shared.steps) == (3, 0)
+
+
+def test_readers_that_keep_files_open_each_once():
+    workload = workload_of("npz", "pytorch", files=4, per_file=4, reader={"read_type": "memory"})
+    shared, order = order_of(workload, 1)
+    found = order.samples(0, 0, shared.steps)
+    opened = zip(found.file[found.opens].tolist(), order.reader(found.fetch[found.opens]).tolist(), strict=True)
+    assert Counter(opened) == dict.fromkeys([(file, worker) for file in range(4) for worker in range(2)], 1)
+    assert not found.closes.any()
+    _, later = order_of(workload, 1, epoch=2)
+    assert not later.samples(0, 0, shared.steps).opens.any()
+
+
+def test_the_list_of_files_is_shuffled_as_numpy_shuffles_lists():
+    workload = workload_of(
+        "npz", "tensorflow", files=8, batch=1, readers=1, reading="v2.0", reader={"file_shuffle": "seed"}
+    )
+    expected = list(range(8))
+    for epoch in (1, 2):
+        np.random.seed(123 + epoch)
+        np.random.shuffle(expected)
+        assert [file for file, _ in read_by(workload, 1, 0, epoch)] == expected
+
+
+@given(size=st.integers(1, 5000), seed=st.integers(0, 2**40))
+def test_scattering_is_a_permutation(size, seed):
+    assert sorted(scattered(np.arange(size), size, seed).tolist()) == list(range(size))
+
+
+@settings(max_examples=60)
+@given(
+    loader=st.sampled_from(["pytorch", "dali", "tensorflow"]),
+    files=st.integers(1, 30),
+    per_file=st.integers(1, 5),
+    ranks=st.integers(1, 5),
+    batch=st.integers(1, 4),
+    readers=st.integers(1, 4),
+    file_shuffle=st.sampled_from(["off", "seed"]),
+    sample_shuffle=st.sampled_from(["off", "random"]),
+)
+def test_as_documented_no_sample_is_read_twice(
+    loader, files, per_file, ranks, batch, readers, file_shuffle, sample_shuffle
+):
+    workload = workload_of(
+        "hdf5",
+        loader,
+        files=files,
+        per_file=per_file,
+        batch=batch,
+        readers=readers,
+        reader={"file_shuffle": file_shuffle, "sample_shuffle": sample_shuffle},
+    )
+    found = [sample for rank in range(ranks) for sample in read_by(workload, ranks, rank)]
+    step_samples = batch * ranks
+    assert len(found) == len(set(found)) == files * per_file // step_samples * step_samples
+    assert all(file < files and index < per_file for file, index in found)
+
+
+@pytest.mark.parametrize("reading", ["documented", "head"])
+@given(first=st.integers(0, 11), count=st.integers(1, 12))
+def test_batches_are_the_same_whatever_is_asked_for_with_them(reading, first, count):
+    workload = workload_of("npz", "tensorflow", files=24, per_file=3, batch=4, readers=3, reading=reading)
+    shared, order = order_of(workload, 2)
+    first, last = min(first, shared.steps - 1), min(first + count, shared.steps)
+    every, some = order.samples(1, 0, shared.steps), order.samples(1, first, last)
+    mine = (every.fetch >= first) & (every.fetch < last)
+    for name in ("fetch", "file", "index", "opens", "closes"):
+        assert np.array_equal(getattr(every, name)[mine], getattr(some, name))
+
+
+def stream_by_hand(*, files, per_file, ranks, rank, streams, number):
+    """(file, index, opened for it) of a stream of DLIO's code, followed with a set of open files."""
+    samples = -(-files * per_file // ranks)
+    dealt = [sample for sample in range(samples) if sample // (samples // streams) % streams == number]
+    found, still_open = [], set()
+    for done, sample in enumerate(dealt, start=1):
+        file = sample // per_file % files if sample else rank * (files // ranks % files)
+        found.append((file, sample % per_file, file not in still_open))
+        still_open.add(file)
+        if done % per_file == 0:
+            still_open.remove(file)
+    return found
+
+
+@settings(max_examples=150)
+@given(
+    files=st.integers(1, 9),
+    per_file=st.integers(1, 5),
+    ranks=st.integers(1, 3),
+    batch=st.integers(1, 4),
+    streams=st.integers(1, 5),
+)
+def test_the_streams_of_the_code_open_what_is_not_open(files, per_file, ranks, batch, streams):
+    if files * per_file % (ranks * batch) or files * per_file < ranks * streams:
+        return
+    workload = workload_of(
+        "hdf5", "tensorflow", files=files, per_file=per_file, batch=batch, readers=streams, reading="v2.0"
+    )
+    shared = share(workload, ranks, evaluation=False)
+    order = sample_order(workload, shared, epoch=1, readers=streams, fetches=shared.steps, ahead=10**6)
+    for rank in range(ranks):
+        found = order.samples(rank, 0, order.batches)
+        stream = order.reader(found.fetch)
+        for number in range(streams):
+            mine = stream == number
+            rows = zip(*(column[mine].tolist() for column in (found.file, found.index, found.opens)), strict=True)
+            assert list(rows) == stream_by_hand(
+                files=files, per_file=per_file, ranks=ranks, rank=rank, streams=streams, number=number
+            )
+            opened = np.cumsum(found.opens[mine].astype(int) - np.append(0, found.closes[mine][:-1]))
+            assert opened.min(initial=1) >= 1
+            assert found.opens[mine].sum() == found.closes[mine].sum()

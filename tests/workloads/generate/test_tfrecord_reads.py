@@ -1,0 +1,213 @@
+"""Reads of TFRecord files: all bytes once, in the order of the interleave, and no further ahead than its buffers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dxt_replay.traces.schema import OPS, READ
+from dxt_replay.workloads.generate.assumed_device import NULL_DEVICE
+from dxt_replay.workloads.generate.generation import generate
+from dxt_replay.workloads.generate.read_ahead import DataFiles
+from dxt_replay.workloads.generate.sample_order import Share
+from dxt_replay.workloads.generate.tfrecord_reads import TfrecordReads
+from tests.workloads.generate.test_dlio_runs import visits
+from tests.workloads.generate.workload_cases import workload_of
+
+RECORD = 100
+
+
+def reads_of(
+    *,
+    files=4,
+    per_file=8,
+    ranks=1,
+    batch=4,
+    in_turn=2,
+    transfer=300,
+    shuffle=1,
+    ahead=3,
+    again=(),
+    extra=0,
+    by_file=True,
+):
+    """Readers of files of `per_file` records of RECORD bytes each."""
+    steps = files * per_file // batch // ranks
+    nothing = np.zeros(files, dtype=np.int64)
+    return TfrecordReads(
+        share=Share(
+            files=files, samples_per_file=per_file, ranks=ranks, batch=batch, steps=steps, per_rank=steps * batch
+        ),
+        files=DataFiles(
+            file_id=np.arange(files, dtype=np.int32),
+            size=nothing + per_file * RECORD,
+            sample_bytes=nothing + RECORD,
+            row_chunks=nothing,
+            side_ids=np.empty((0, files), dtype=np.int32),
+        ),
+        device=NULL_DEVICE,
+        transfer_bytes=transfer,
+        in_turn=in_turn,
+        first_lane=1,
+        kept=1,
+        shuffle=shuffle,
+        batches_ahead=ahead,
+        by_file=by_file,
+        fetches=steps + extra,
+        again=again,
+    )
+
+
+def rows(reads, rank, first, last):
+    """(file, op, offset, length) of the operations of some fetches."""
+    found = reads.operations(rank, first, last)
+    columns = (found.file_id, found.op, found.offset, found.length)
+    return [
+        (file, OPS[op], offset, length)
+        for file, op, offset, length in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def test_two_files_in_turn_by_hand():
+    """Files of 8 records, 3 records a request, 2 files in turn: fetch 0 takes records 0 and 1 of files 0 and 1."""
+    reads = reads_of()
+    assert rows(reads, 0, 0, 1) == [(0, "open", -1, 0), (0, "read", 0, 300), (1, "open", -1, 0), (1, "read", 0, 300)]
+    assert rows(reads, 0, 1, 2) == [(0, "read", 300, 300), (1, "read", 300, 300)]
+    assert rows(reads, 0, 2, 3) == []
+    assert rows(reads, 0, 3, 4) == [
+        (0, "read", 600, 200), (0, "read", 800, 0), (0, "close", -1, 0),
+        (1, "read", 600, 200), (1, "read", 800, 0), (1, "close", -1, 0),
+    ]  # fmt: skip
+
+
+def test_without_a_buffer_records_are_read_as_strace_shows():
+    """TensorFlow 2.21, `TFRecordDataset(buffer_size=0)`: a file of 3 records of 84 bytes, then its end."""
+    reads = reads_of(files=1, per_file=3, batch=3, in_turn=1, transfer=0)
+    shown = [(0, 12), (12, 88), (100, 12), (112, 88), (200, 12), (212, 88), (300, 0)]
+    assert [row[2:] for row in rows(reads, 0, 0, 1) if row[1] == "read"] == shown
+
+
+def test_a_shuffle_buffer_is_filled_before_the_first_batch():
+    """Its first 4 records leave it when 19 have come: two whole files, and the first request of two others."""
+    reads = reads_of(shuffle=16)
+    assert Counter(op for _, op, _, _ in rows(reads, 0, 0, 1)) == {"open": 4, "read": 10, "close": 2}
+
+
+def test_what_a_second_pass_reads_is_what_strace_shows():
+    """One file in turn, 4 files of 8 records of 99,915 bytes, 12 records taken in: 5 + 3 + 2 + 2 reads."""
+    reads = reads_of(files=4, in_turn=1, transfer=262, again=(12,), extra=1)
+    found = reads.operations(0, reads.fetches - 1, reads.fetches)
+    files = Counter(found.file_id[found.op == READ].tolist())
+    assert files == {0: 5, 1: 3, 2: 2, 3: 2}
+    assert np.count_nonzero(found.op == OPS.index("open")) == 4
+    pieces = reads.pieces(np.array([0]), reads.fetches - 1, reads.fetches)
+    assert 0 < np.count_nonzero(pieces.needed) < len(pieces.needed)
+
+
+@settings(max_examples=80)
+@given(
+    files=st.integers(1, 9),
+    per_file=st.integers(1, 12),
+    ranks=st.integers(1, 4),
+    batch=st.integers(1, 6),
+    in_turn=st.integers(1, 4),
+    transfer=st.just(0) | st.integers(40, 900),
+    shuffle=st.integers(1, 30),
+    ahead=st.integers(0, 4),
+    by_file=st.booleans(),
+)
+def test_bytes_are_read_once_and_never_too_far_ahead(
+    files, per_file, ranks, batch, in_turn, transfer, shuffle, ahead, by_file
+):
+    by_file = by_file and files % ranks == 0
+    reads = reads_of(
+        files=files,
+        per_file=per_file,
+        ranks=ranks,
+        batch=batch,
+        in_turn=in_turn,
+        transfer=transfer,
+        shuffle=shuffle,
+        ahead=ahead,
+        by_file=by_file,
+    )
+    covered = np.zeros((files, per_file * RECORD), dtype=np.int64)
+    for rank in range(ranks):
+        for file, op, offset, length in rows(reads, rank, 0, reads.fetches):
+            if op == "read":
+                covered[file, offset : offset + length] += 1
+        pieces = reads.pieces(np.array([rank]), 0, reads.fetches)
+        # A fetch waits for nothing that waits for its end.
+        assert np.all(pieces.follows <= 2 * pieces.fetch)
+        for lane in np.unique(pieces.lane).tolist():
+            mine = pieces.lane == lane
+            assert np.all(np.diff(pieces.fetch[mine]) >= 0)
+            assert np.all(np.diff(pieces.follows[mine]) >= 0)
+        assert pieces.lane.max(initial=1) <= 3 * in_turn
+    if by_file or ranks == 1:
+        assert covered.max(initial=0) <= 1
+    # What is left over where samples do not divide is not read; all others are, and neighbours share requests at most.
+    used = reads.share.steps * batch * ranks
+    assert np.count_nonzero(covered) >= used * RECORD or shuffle > 1
+
+
+@given(
+    first=st.integers(0, 7),
+    count=st.integers(1, 8),
+    in_turn=st.integers(1, 3),
+    transfer=st.sampled_from([70, 300, 1000]),
+    shuffle=st.integers(1, 10),
+)
+def test_fetches_are_the_same_whatever_is_asked_for_with_them(first, count, in_turn, transfer, shuffle):
+    reads = reads_of(in_turn=in_turn, transfer=transfer, shuffle=shuffle)
+    last = min(first + count, reads.fetches)
+    apart = [rows(reads, 0, fetch, fetch + 1) for fetch in range(first, last)]
+    assert rows(reads, 0, first, last) == [row for each in apart for row in each]
+
+
+def visits_of(tmp_path, *, epochs=2, prefetch=2, shuffle=16, reading="v2.0"):
+    """How often rank 0 opens each of its files and reads of it: a Counter of the visits by path, training and not."""
+    workload = workload_of(
+        "tfrecord",
+        "tensorflow",
+        reading=reading,
+        files=10,
+        evaluation_files=4,
+        per_file=12,
+        record=40_000,
+        batch=6,
+        readers=3,
+        epochs=epochs,
+        reader={
+            "batch_size_eval": 4,
+            "transfer_size": 65_536,
+            "prefetch_size": prefetch,
+            "sample_shuffle": "seed" if shuffle else "off",
+            "shuffle_size": shuffle,
+        },
+    )
+    generate(workload, 2, tmp_path / f"{prefetch}.capture")
+    lanes = visits(tmp_path / f"{prefetch}.capture")
+    found = Counter(path for lane in lanes[0].values() for path, _ in lane)
+    return tuple(sorted(count for path, count in found.items() if part in path) for part in ("train", "valid"))
+
+
+def test_what_repeat_reads_ahead_is_what_real_runs_show(tmp_path):
+    """DLIO v2.0 with these keys visited each file 5 times in training and 5 times in 2 evaluations, and twice where
+    there is one epoch. One of them is taken to be the generation's, which reads each file to index it."""
+    assert visits_of(tmp_path) == ([4] * 5, [4] * 2)
+    assert visits_of(tmp_path, epochs=1, prefetch=3) == ([1] * 5, [1] * 2)
+
+
+def test_what_repeat_reads_ahead_is_bounded_by_the_buffers(tmp_path):
+    """6 batches of 4 are one evaluation. The code takes as many as all epochs have, so 18 here: with room for all
+    of them, each of the 3 evaluations goes on through 2 further passes; without room for any, through none."""
+    train, evaluation = visits_of(tmp_path, epochs=3, prefetch=100)
+    assert (train, evaluation) == ([9] * 5, [9] * 2)
+    assert visits_of(tmp_path, epochs=3, prefetch=0, shuffle=0)[1] == [3] * 2
+    assert visits_of(tmp_path, epochs=3, prefetch=7)[1] == [9] * 2
+    assert visits_of(tmp_path, epochs=3, prefetch=6)[1] == [6] * 2
+    assert visits_of(tmp_path, epochs=3, prefetch=1, reading="documented") == ([3] * 5, [3] * 2)

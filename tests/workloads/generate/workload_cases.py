@@ -1,0 +1,179 @@
+"""Small workloads of every loader and format, for tests of what is generated from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from dxt_replay.workloads.description import (
+    READINGS,
+    Checkpoint,
+    Dataset,
+    Evaluation,
+    Model,
+    Parallelism,
+    Reader,
+    Train,
+    Transformer,
+    Workflow,
+    Workload,
+)
+from dxt_replay.workloads.times import NO_TIME, Distribution
+
+
+def seconds(mean: float, stdev: float = 0.0) -> Distribution:
+    """A constant time, or a normal one."""
+    if not stdev:
+        return Distribution(parameters=(mean,))
+    return Distribution(family="normal", parameters=(mean, stdev))
+
+
+def workload_of(
+    file_format: str,
+    loader: str,
+    *,
+    reading: str = "documented",
+    files: int = 32,
+    evaluation_files: int = 0,
+    per_file: int = 1,
+    record: int = 100_000,
+    deviation: int = 0,
+    batch: int = 2,
+    readers: int = 2,
+    epochs: int = 2,
+    checkpoints: bool = False,
+    compute: Distribution | None = None,
+    preprocessing: Distribution = NO_TIME,
+    dataset: dict[str, Any] | None = None,
+    reader: dict[str, Any] | None = None,
+    checkpoint: dict[str, Any] | None = None,
+) -> Workload:
+    """A small workload; `dataset`, `reader` and `checkpoint`: further values of these sections."""
+    return Workload(
+        reading=reading,
+        framework="tensorflow" if loader == "tensorflow" else "pytorch",
+        workflow=Workflow(train=True, evaluation=evaluation_files > 0, checkpoint=checkpoints),
+        dataset=Dataset(
+            format=file_format,
+            num_files_train=files,
+            num_files_eval=evaluation_files,
+            num_samples_per_file=per_file,
+            record_length_bytes=record,
+            record_length_bytes_stdev=deviation,
+            **(dataset or {}),
+        ),
+        reader=Reader(
+            data_loader=loader,
+            batch_size=batch,
+            read_threads=readers,
+            preprocess_time=preprocessing,
+            **(reader or {}),
+        ),
+        train=Train(epochs=epochs, computation_time=seconds(0.002, 0.0005) if compute is None else compute),
+        evaluation=Evaluation(eval_time=seconds(0.001)),
+        checkpoint=Checkpoint(**(checkpoint or {})),
+        model=Model(model_size_bytes=3_000_000),
+    )
+
+
+_OTHER_READINGS = (
+    "npz with evaluations and checkpoints",
+    "npz with checkpoints by steps",
+    "hdf5, tf.data",
+    "hdf5, streams that do not divide",
+    "npz, tf.data, shuffled",
+    "indexed binary",
+    "tfrecord",
+    "tfrecord, shuffled",
+    "tfrecord, fewer files than ranks",
+)
+"""Cases that are not alike as documented and as the code of DLIO runs."""
+
+
+def _of_reading(reading: str) -> dict[str, tuple[Workload, int]]:
+    def made(*args: Any, ranks: int = 2, **values: Any) -> tuple[Workload, int]:
+        return workload_of(*args, reading=reading, **values), ranks
+
+    found = {
+        "npz of many sizes": made("npz", "pytorch", deviation=40_000, ranks=4),
+        "npz of several samples": made("npz", "pytorch", per_file=4, record=20_000),
+        "npz, the training thread reads": made("npz", "pytorch", readers=0),
+        "npz with preprocessing": made("npz", "pytorch", preprocessing=seconds(0.003, 0.001)),
+        "npz with evaluations and checkpoints": made("npz", "pytorch", evaluation_files=8, checkpoints=True, ranks=4),
+        "npz with checkpoints by steps": made(
+            "npz", "pytorch", checkpoints=True, checkpoint={"steps_between_checkpoints": 3}
+        ),
+        "npz, shuffled": made("npz", "pytorch", reader={"file_shuffle": "seed", "sample_shuffle": "seed"}),
+        "npz in memory": made("npz", "pytorch", per_file=4, record=20_000, reader={"read_type": "memory"}),
+        "npz, DALI": made("npz", "dali"),
+        "npy": made("npy", "pytorch"),
+        "npy, DALI's own reader": made("npy", "native_dali", reader={"dont_use_mmap": True}),
+        "jpeg": made("jpeg", "pytorch"),
+        "csv": made("csv", "pytorch", record=10_000),
+        "hdf5": made("hdf5", "pytorch", per_file=4),
+        "hdf5, tf.data": made("hdf5", "tensorflow", per_file=4, batch=4),
+        "hdf5, streams that do not divide": made(
+            "hdf5", "tensorflow", files=8, per_file=2, batch=4, readers=3, ranks=1
+        ),
+        "hdf5 of small records": made("hdf5", "pytorch", files=3, per_file=40, record=4096, batch=3, ranks=4),
+        "hdf5 in chunks": made("hdf5", "pytorch", per_file=4, dataset={"chunk_size": 10_000}),
+        "npz, tf.data": made("npz", "tensorflow", per_file=3, files=24, readers=3, batch=4, record=20_000),
+        "npz, tf.data, shuffled": made(
+            "npz", "tensorflow", files=24, readers=3, record=20_000, reader={"file_shuffle": "seed"}
+        ),
+        "indexed binary": made("indexed_binary", "pytorch", per_file=4, files=16, record=2_000),
+        "mapped binary": made("mmap_indexed_binary", "pytorch", per_file=4, files=16, record=2_000),
+        "tfrecord": made("tfrecord", "tensorflow", per_file=8, files=64, batch=4),
+        "tfrecord with preprocessing": made(
+            "tfrecord", "tensorflow", per_file=8, files=32, batch=4, preprocessing=seconds(0.002, 0.001)
+        ),
+        "tfrecord, shuffled": made(
+            "tfrecord",
+            "tensorflow",
+            per_file=8,
+            files=64,
+            batch=4,
+            deviation=20_000,
+            readers=4,
+            reader={"sample_shuffle": "seed", "shuffle_size": 16},
+        ),
+        "tfrecord of single samples": made(
+            "tfrecord", "tensorflow", files=64, batch=4, record=300_000, deviation=50_000, readers=4
+        ),
+        "tfrecord, fewer files than ranks": made(
+            "tfrecord", "tensorflow", files=32 if reading == "head" else 2, per_file=4, batch=2, ranks=4
+        ),
+    }
+    if reading == "v3.0":  # it is known for PyTorch alone
+        found = {name: case for name, case in found.items() if case[0].reader.data_loader == "pytorch"}
+    return {name: case for name, case in found.items() if reading == "documented" or name in _OTHER_READINGS}
+
+
+def _checkpoints_only() -> dict[str, tuple[Workload, int]]:
+    checkpoint = {"num_checkpoints_write": 3, "num_checkpoints_read": 2, "time_between_checkpoints": 0.01}
+    plain = workload_of("npz", "pytorch", checkpoints=True, checkpoint=checkpoint)
+    plain = dataclasses.replace(plain, workflow=Workflow(train=False, checkpoint=True))
+    divided = Model(
+        type="transformer",
+        num_layers=5,
+        parallelism=Parallelism(tensor=2, pipeline=2, zero_stage=1),
+        transformer=Transformer(
+            vocab_size=1000, hidden_size=64, ffn_hidden_size=256, num_attention_heads=4, num_kv_heads=2
+        ),
+    )
+    return {
+        "checkpoints alone": (plain, 2),
+        "checkpoints of a divided model": (dataclasses.replace(plain, model=divided), 8),
+        "checkpoints of TensorFlow": (dataclasses.replace(plain, framework="tensorflow"), 2),
+    }
+
+
+CASES: dict[str, tuple[Workload, int]] = {
+    **{f"{name}, {reading}": case for reading in READINGS for name, case in _of_reading(reading).items()},
+    "tfrecord, files that do not divide": (
+        workload_of("tfrecord", "tensorflow", per_file=8, files=7, record=30_000),
+        3,
+    ),
+    **_checkpoints_only(),
+}
+"""Name -> workload and ranks."""

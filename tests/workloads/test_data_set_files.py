@@ -1,0 +1,229 @@
+"""Names and sizes of the files: against DLIO's own values, and against files that are written here."""
+
+from __future__ import annotations
+
+import io
+
+import h5py
+import numpy as np
+import pytest
+
+from dxt_replay.workloads.data_set_files import data_set_files, record_bytes, record_length
+from dxt_replay.workloads.description import Dataset, Hdf5, Workload
+from dxt_replay.workloads.hdf5_data_set import hdf5_layout
+
+
+def files_of(reading="documented", **dataset):
+    return data_set_files(Workload(reading=reading, dataset=Dataset(**dataset)))
+
+
+def test_sizes_of_unet3d_are_those_of_dlio():
+    files = files_of(
+        format="npz", num_files_train=168, record_length_bytes=146600628, record_length_bytes_stdev=68341808
+    ).train
+    assert files.sample_bytes[:3].tolist() == [224_093_125, 93_582_835, 139_625_640]
+    assert (files.sample_bytes.min(), files.sample_bytes.max()) == (46_888_650, 301_601_979)
+    assert files.sample_bytes.mean() == pytest.approx(150.5e6, rel=1e-3)
+    assert files.sample_bytes.std() == pytest.approx(49.6e6, rel=1e-3)
+    assert files.total_bytes / 2**30 == pytest.approx(23.55, abs=0.005)
+    assert files.sizes[0] == 224_093_125 + 8 + 490
+
+
+def test_sizes_of_cosmoflow_are_those_of_dlio():
+    files = files_of(num_files_train=524_288, record_length_bytes=2_828_486, record_length_bytes_stdev=71_311).train
+    assert round(files.sample_bytes.mean()) == 2_824_057
+    assert round(files.sample_bytes.std()) == 50_374
+
+
+def test_without_deviation_the_side_is_cut():
+    assert files_of(record_length_bytes=114_660.07).train.sample_bytes.tolist() == [114_244] * 8
+
+
+def test_evaluation_files_are_drawn_behind_the_training_files():
+    both = files_of(
+        format="npy", num_files_train=5, num_files_eval=3, record_length_bytes=1e6, record_length_bytes_stdev=1e5
+    )
+    alone = files_of(format="npy", num_files_train=8, record_length_bytes=1e6, record_length_bytes_stdev=1e5)
+    assert [*both.train.sizes, *both.evaluation.sizes] == [*alone.train.sizes]
+
+
+def test_names_and_subfolders():
+    files = files_of(format="npz", num_files_train=12, num_files_eval=1, num_subfolders_train=10, data_folder="d/x/")
+    assert files.train.path(3) == "/d/x/train/03/img_03_of_12.npz"
+    assert files.train.path(11) == "/d/x/train/01/img_11_of_12.npz"
+    assert files.evaluation.path(0) == "/d/x/valid/img_0_of_1.npz"
+
+
+@pytest.mark.parametrize("element", ["uint8", "int16", "float32", "float64"])
+def test_a_record_is_as_long_as_its_elements(element):
+    files = files_of(format="npy", num_files_train=1, record_dims=(7, 5), record_element_type=element)
+    assert record_length(Dataset(record_dims=(7, 5), record_element_type=element)) == files.train.sizes[0] - 128
+
+
+def test_npz_and_npy_are_as_numpy_writes_them():
+    data = {"num_files_train": 1, "num_samples_per_file": 3, "record_length_bytes": 10_000}
+    values = np.zeros((100, 100, 3), dtype=np.uint8)
+    npz, npy = io.BytesIO(), io.BytesIO()
+    np.savez(npz, x=values, y=[0] * 3)
+    np.save(npy, values)
+    assert files_of(format="npz", **data).train.sizes.tolist() == [len(npz.getvalue())]
+    assert files_of(format="npy", **data).train.sizes.tolist() == [len(npy.getvalue())]
+
+
+def test_a_tfrecord_has_the_overhead_of_its_example():
+    sizes = np.array([1000, 16_383, 16_384, 2_097_151, 2_097_152])
+    assert (record_bytes(sizes, sizes) - sizes).tolist() == [54, 58, 60, 64, 66]
+
+
+def test_v2_stores_the_side_of_a_record_beside_it():
+    """799,320 bytes were measured on a file that DLIO v2.0 wrote."""
+    data = {"num_files_train": 1, "num_samples_per_file": 8, "record_length_bytes": 316 * 316}
+    assert files_of("v2.0", **data).train.sizes.tolist() == [799_320]
+    assert files_of("head", **data).train.sizes.tolist() == [799_328]
+
+
+def test_the_index_of_tfrecords_is_text():
+    files = files_of(num_files_train=1, num_samples_per_file=1251, record_length_bytes=114_660).train
+    record = int(record_bytes(files.sample_bytes, files.sample_bytes)[0])
+    text = "".join(f"{number * record} {record}\n" for number in range(1251))
+    assert files.sides[0].sizes.tolist() == [len(text)]
+    assert files.side_path(files.sides[0], 0) == "/data/index/train/img_0_of_1.tfrecord.idx"
+
+
+def test_indexed_binary_has_two_index_files():
+    files = files_of(format="indexed_binary", num_files_train=2, num_samples_per_file=10).train
+    assert [files.side_path(side, 1) for side in files.sides] == [
+        "/data/train/img_1_of_2.indexed_binary.off.idx",
+        "/data/train/img_1_of_2.indexed_binary.sz.idx",
+    ]
+    assert files.sides[0].sizes.tolist() == [80, 80]
+
+
+def test_csv_has_the_mean_size_of_its_numbers():
+    size = files_of(format="csv", num_files_train=1, record_length_bytes=10_000, num_samples_per_file=7).train.sizes[0]
+    row = ",".join(map(str, np.random.default_rng(1).integers(0, 255, 10_000))) + "\n"
+    assert size == pytest.approx(7 * len(row), rel=0.01)
+
+
+def test_a_million_files_are_a_few_columns():
+    files = files_of(format="npz", num_files_train=1_000_000, record_length_bytes_stdev=1000).train
+    columns = (files.sizes, files.sample_bytes, files.dims)
+    assert sum(column.nbytes for column in columns) <= 40_000_000
+    assert files.name(999_999) == "img_0999999_of_1000000.npz"
+
+
+HDF5_CASES = [
+    ({}, (256, 256), "head"),
+    ({"num_samples_per_file": 64}, (50, 60), "head"),
+    ({"num_samples_per_file": 64}, (50, 60), "v2.0"),
+    ({"chunk_size": 1024}, (202, 202), "documented"),
+    ({"chunk_size": 65536}, (202, 202), "v2.0"),
+    ({"compression": "gzip"}, (500, 500), "head"),
+    ({"compression": "gzip", "compression_level": 9}, (500, 500), "documented"),
+    ({"compression": "lzf", "num_samples_per_file": 100}, (50, 50), "head"),
+    ({"num_samples_per_file": 40, "hdf5": Hdf5(max_shape=(80, 80))}, (50, 50), "head"),
+    (
+        {"record_dims": (4, 100, 100), "record_element_type": "float32", "hdf5": Hdf5(num_dset_per_record=4)},
+        (4, 100, 100),
+        "head",
+    ),
+    (
+        {"record_dims": (8, 100, 100), "hdf5": Hdf5(num_dset_per_record=2, chunk_dims=(1, 4, 50, 50))},
+        (8, 100, 100),
+        "head",
+    ),
+]
+
+
+@pytest.mark.parametrize(("dataset", "dims", "reading"), HDF5_CASES)
+def test_hdf5_files_are_laid_out_as_h5py_does(tmp_path, dataset, dims, reading):
+    data = Dataset(format="hdf5", **dataset)
+    layout = hdf5_layout(data, dims, reading)
+    path = tmp_path / "x.hdf5"
+    write_as_dlio(path, data, layout, "earliest" if reading == "v2.0" else "latest")
+    assert layout.exact
+    assert path.stat().st_size == layout.file_bytes
+    with h5py.File(path) as file:
+        for number, name in enumerate(layout.names):
+            stored = file[name]
+            assert (stored.chunks or ()) == layout.chunk_shape
+            assert stored_offsets(stored) == layout.chunk_columns(number)[1].tolist()
+
+
+def write_as_dlio(path, data, layout, version):
+    records = np.random.default_rng(1).integers(0, 255, layout.shape).astype(data.record_element_type)
+    options = {"compression": layout.filters[0]} if layout.filters else {}
+    if layout.chunk_shape and (data.chunk_size or data.hdf5.chunk_dims):
+        options["chunks"] = layout.chunk_shape
+    if data.hdf5.max_shape:
+        options["maxshape"] = (layout.shape[0], *data.hdf5.max_shape)
+    with h5py.File(path, "w", libver=(version, "latest")) as file:
+        for name in layout.names:
+            file.create_dataset(name, data=records, **options)
+        file.create_dataset("labels", data=[0] * layout.shape[0])
+
+
+def stored_offsets(stored):
+    if stored.chunks is None:
+        return [stored.id.get_offset()]
+    return [stored.id.get_chunk_info(number).byte_offset for number in range(stored.id.get_num_chunks())]
+
+
+@pytest.mark.parametrize("samples", [7, 40, 41, 60, 200])
+def test_files_of_many_chunks_are_as_large_as_h5py_makes_them(tmp_path, samples):
+    data = Dataset(format="hdf5", num_samples_per_file=samples, record_length_bytes=40_000, chunk_size=2100)
+    layout = hdf5_layout(data, (200, 200), "documented")
+    write_as_dlio(tmp_path / "x.hdf5", data, layout, "latest")
+    assert layout.exact
+    assert (tmp_path / "x.hdf5").stat().st_size == layout.file_bytes
+    with h5py.File(tmp_path / "x.hdf5") as file:
+        assert samples < 40 or sorted(stored_offsets(file["records_0"]))[1:] == layout.chunk_columns(0)[1].tolist()[1:]
+
+
+def test_many_chunks_are_estimated_and_said_to_be():
+    layout = hdf5_layout(Dataset(format="hdf5", chunk_size=100), (400, 400), "documented")
+    assert not layout.exact
+    assert layout.file_bytes == pytest.approx(174_923, rel=0.001)  # what h5py 3.16 wrote
+
+
+ELEMENTS = ("uint8", "int8", "bool", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64", "float64")
+
+
+def values_of_dlio(shape, element):
+    """Random values as DLIO draws them: float32 in [0, 1), spread over the range of whole numbers."""
+    rng, kind = np.random.default_rng(3), np.dtype(element)
+    if kind.kind == "f" and kind.itemsize >= 4:
+        return rng.random(shape, dtype=kind)
+    values = rng.random(shape, dtype=np.float32)
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        values = values * (limits.max - limits.min) + limits.min
+    return values.astype(kind)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+def test_compressed_hdf5_files_are_as_large_as_h5py_makes_them(tmp_path, element, compression):
+    """Tolerance: 2 % of the data and 1 % of what it was; bool hardly leaves anything."""
+    data = Dataset(
+        format="hdf5", record_dims=(127, 1024), record_element_type=element, compression=compression,
+        hdf5=Hdf5(chunk_dims=(1, 127, 256)),
+    )  # fmt: skip
+    layout = hdf5_layout(data, data.record_dims, "head")
+    values = values_of_dlio(layout.shape, element)
+    with h5py.File(tmp_path / "x.hdf5", "w", libver="latest") as file:
+        file.create_dataset("records_0", data=values, chunks=layout.chunk_shape, compression=compression)
+    with h5py.File(tmp_path / "x.hdf5") as file:
+        stored = file["records_0"].id.get_storage_size()
+    assert layout.data_bytes == pytest.approx(stored, rel=0.02, abs=0.01 * values.nbytes)
+    assert layout.chunk_columns(0)[2].sum() == layout.data_bytes
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_compressed_npz_files_are_as_large_as_numpy_makes_them(tmp_path, element):
+    data = {"format": "npz", "record_dims": (120, 500), "record_element_type": element, "compression": "zip"}
+    files = files_of(num_files_train=2, **data).train
+    values = values_of_dlio((120, 500, 1), element)
+    np.savez_compressed(tmp_path / "x.npz", x=values, y=[0])
+    assert not files.exact
+    assert files.sizes.tolist() == [pytest.approx((tmp_path / "x.npz").stat().st_size, rel=0.02, abs=600)] * 2

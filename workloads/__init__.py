@@ -1,0 +1,22 @@
+"""Workload descriptions, as DLIO's YAML or a shipped name: read here, made into captures, and fitted to captures.
+
+`dxt_replay.workloads` is also the public function that lists the shipped ones. Python binds a package to its name when
+the first module of it is imported, so this package does what the function does when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _CalledAsFunction(ModuleType):
+    def __call__(self) -> Any:
+        """The shipped workloads: see `dxt_replay.replay.interface.generating.workloads`."""
+        from dxt_replay.workloads.listing import shipped_workloads
+
+        return shipped_workloads()
+
+
+sys.modules[__name__].__class__ = _CalledAsFunction

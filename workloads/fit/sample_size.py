@@ -1,0 +1,216 @@
+"""How large a sample is, and how many make a batch, by the first evidence that there is. Pure.
+
+Only the product of both shows in the bytes that a step reads. What splits it is said with the value; where nothing
+does, a batch is one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dxt_replay.workloads.fit.data_files import DataFiles
+from dxt_replay.workloads.fit.observation import Observation, RankReads
+
+IMAGES = ("jpeg", "png")
+"""DLIO's formats whose files hold one sample each."""
+
+WHOLE_FILE = 0.98
+"""Share of a file that is read between two reads of its beginning, from which on it counts as read whole."""
+
+MODAL_SHARE = 0.5
+"""Share of the samples that must agree for their number per step, or their size, to be believed."""
+
+LIBRARY_GAP = 4096
+"""Bytes between two pieces of a sample that an HDF5 library may have put there: the nodes of its index."""
+
+REPEATED_SHARE = 0.8
+"""Share of the pieces of a batch that must be as long as those of the sample before."""
+
+ELEMENTS_OFF = 0.06
+"""How far the elements per step of an input pipeline may be from a whole number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSize:
+    """A sample and a batch: how many bytes, how many samples, how that was found and how sure it is.
+
+    `distinct`: different samples that were read, 0 where unknown.
+    """
+
+    batch: int
+    sample_bytes: float
+    found: str
+    error: str = ""
+    one_file_each: bool = False
+    distinct: int = 0
+
+
+def sample_size(
+    seen: Observation,
+    data: DataFiles,
+    step_bytes: float,
+    elements: Mapping[str, float],
+    overhead: int,
+    batch: int | None,
+) -> SampleSize:
+    """What a sample is, by the first evidence that there is."""
+    if batch is not None:
+        return SampleSize(batch=batch, sample_bytes=max(step_bytes / batch - overhead, 1), found="given with --batch")
+    return (
+        _whole_files(seen, data)
+        or _images(seen, data)
+        or (None if data.stream else _runs(seen, data))
+        or _elements(step_bytes, elements, overhead)
+        or SampleSize(
+            batch=1,
+            sample_bytes=max(step_bytes - overhead, 1),
+            found="a step's bytes taken for one sample",
+            error="only the product of batch size and record length is known: give --batch",
+        )
+    )
+
+
+def _whole_files(seen: Observation, data: DataFiles) -> SampleSize | None:
+    """A file for each sample: most fetches read as many files, each of them whole."""
+    numbers, whole, read = [], 0, 0
+    for rank in seen.looked:
+        chosen = rank.of_training & np.isin(rank.file_id, data.train)
+        pair, place = np.unique(
+            rank.fetch[chosen] * np.int64(len(seen.paths)) + rank.file_id[chosen], return_inverse=True
+        )
+        moved = np.bincount(place, weights=rank.length[chosen], minlength=len(pair))
+        fetch, file_id = np.divmod(pair, len(seen.paths))
+        numbers.append(np.unique(fetch, return_counts=True)[1])
+        whole += int((moved >= WHOLE_FILE * seen.sizes[file_id]).sum())
+        read += len(pair)
+    counts = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
+    if not read or whole < MODAL_SHARE * read:
+        return None
+    most, share = modal(counts)
+    if share < MODAL_SHARE:
+        return None
+    return SampleSize(
+        batch=most,
+        sample_bytes=float(seen.sizes[data.train].mean()),
+        found=f"{100 * share:.3g} % of the batches read {most} whole files each",
+        one_file_each=True,
+    )
+
+
+def _images(seen: Observation, data: DataFiles) -> SampleSize | None:
+    """An image is a sample whoever waited for it: as many as the steps read on average, for readers that run ahead."""
+    if data.format not in IMAGES:
+        return None
+    images, steps = 0.0, sum(rank.steps for rank in seen.looked)
+    for rank in seen.looked:
+        chosen = ~rank.of_fetches(~rank.is_training) & np.isin(rank.file_id, data.train) & (rank.length > 0)
+        images += float((rank.length[chosen] / seen.sizes[rank.file_id[chosen]]).sum())
+    batch = round(images / max(steps, 1))
+    if not batch:
+        return None
+    return SampleSize(
+        batch=batch,
+        sample_bytes=float(seen.sizes[data.train].mean()),
+        found=f"each image is a sample, and {images:.0f} were read for {steps} steps",
+        error=f"{images / steps:.4g} images a step on average: smaller last batches of an epoch do not show",
+        one_file_each=True,
+    )
+
+
+def _runs(seen: Observation, data: DataFiles) -> SampleSize | None:
+    """Pieces without a gap, one or as many for each sample: their lengths repeat within a batch.
+
+    Where they do not repeat, a batch is one sample, if most batches are as large.
+    """
+    parts = [runs_of(rank, data.train) for rank in seen.looked]
+    place, moved, fetch = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    rank = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+    if not len(place):
+        return None
+    first = np.flatnonzero(np.append(True, (np.diff(fetch) != 0) | (np.diff(rank) != 0)))
+    count = np.diff(np.append(first, len(fetch)))
+    most, share = modal(count)
+    whole = first[count == most]
+    table = np.stack([moved[whole + column] for column in range(most)], axis=1)
+    period = next(width for width in range(1, most + 1) if most % width == 0 and _repeats(table, width))
+    sizes = table.reshape(-1, period).sum(axis=1)
+    size, agree = modal(sizes, weights=sizes)
+    if agree < MODAL_SHARE:
+        return None
+    pieces = "one piece" if period == 1 else f"{period} pieces"
+    return SampleSize(
+        batch=most // period,
+        sample_bytes=float(size),
+        found=f"{most // period} times {size} B a step, in {pieces} without a gap each",
+        error="" if share >= 0.9 else f"{100 * share:.3g} % of the steps have as many",
+        distinct=round(_different_bytes(seen, data) / size),
+    )
+
+
+def _different_bytes(seen: Observation, data: DataFiles) -> int:
+    """Bytes at different places of the data set that the looked-at ranks read."""
+    places, lengths = [], []
+    for rank in seen.looked:
+        chosen = np.flatnonzero(rank.of_training & np.isin(rank.file_id, data.train) & (rank.length > 0))
+        chosen = chosen[is_data(rank.length[chosen])]
+        places.append(rank.file_id[chosen].astype(np.int64) << 44 | rank.offset[chosen])
+        lengths.append(rank.length[chosen])
+    _, first = np.unique(np.concatenate(places), return_index=True)
+    return int(np.concatenate(lengths)[first].sum())
+
+
+def _repeats(table: np.ndarray, width: int) -> bool:
+    """Whether the columns of a table repeat after `width` of them."""
+    return width == table.shape[1] or float((table[:, width:] == table[:, :-width]).mean()) >= REPEATED_SHARE
+
+
+def runs_of(rank: RankReads, files: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Runs of data reads of one batch without a gap: place (file and offset in one number), bytes and fetch of each.
+
+    What an HDF5 library reads for itself has other lengths than most bytes do, and begins no run.
+    """
+    chosen = np.flatnonzero(rank.of_training & np.isin(rank.file_id, files) & (rank.length > 0))
+    chosen = chosen[is_data(rank.length[chosen])]
+    chosen = chosen[np.lexsort((rank.start_ns[chosen], rank.lane[chosen], rank.fetch[chosen]))]
+    file_id, offset, length, fetch = (column[chosen] for column in (rank.file_id, rank.offset, rank.length, rank.fetch))
+    lane = rank.lane[chosen]
+    gap = offset[1:] - offset[:-1] - length[:-1]
+    joined = (file_id[1:] == file_id[:-1]) & (gap >= 0) & (gap <= LIBRARY_GAP)
+    joined &= (fetch[1:] == fetch[:-1]) & (lane[1:] == lane[:-1])
+    first = np.flatnonzero(np.concatenate(([True], ~joined))[: len(chosen)])
+    moved = np.add.reduceat(length, first) if len(first) else length
+    return file_id[first].astype(np.int64) << 44 | offset[first], moved, fetch[first]
+
+
+def is_data(length: np.ndarray) -> np.ndarray:
+    """bool (n,): reads of the lengths that carry the bytes, at least 2 % of them each; all where there are many."""
+    values, place = np.unique(length, return_inverse=True)
+    moved = np.bincount(place, weights=length, minlength=len(values))
+    carrying = moved >= 0.02 * moved.sum()
+    return carrying[place] if moved[carrying].sum() >= 0.8 * moved.sum() else np.ones(len(length), dtype=bool)
+
+
+def _elements(step_bytes: float, elements: Mapping[str, float], overhead: int) -> SampleSize | None:
+    """As many samples as a stage of the input pipeline produces for each step, if the number is whole."""
+    for name, number in elements.items():
+        nearest = round(number)
+        if nearest >= 1 and abs(number - nearest) <= ELEMENTS_OFF * nearest:
+            return SampleSize(
+                batch=nearest,
+                sample_bytes=max(step_bytes / nearest - overhead, 1),
+                found=f"{number:.3g} spans {name} for each step",
+            )
+    return None
+
+
+def modal(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[int, float]:
+    """The most frequent value, and its share; with `weights` the one that weighs most."""
+    found, place = np.unique(values, return_inverse=True)
+    if not len(found):
+        return 0, 0.0
+    weight = np.bincount(place, weights=weights)
+    best = int(weight.argmax())
+    return int(found[best]), float(weight[best] / weight.sum())

@@ -1,0 +1,1 @@
+"""From a description to the rows of a capture."""

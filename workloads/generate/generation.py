@@ -1,0 +1,249 @@
+"""A workload description to a capture: rank by rank, in bounded memory, on as many processes as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dxt_replay.traces.errors import UsageError
+from dxt_replay.traces.schema import READ, WRITE, CaptureInfo, Coverage, Job, Source, codes
+from dxt_replay.traces.store.spans_writer import SpansWriter
+from dxt_replay.traces.store.writer import (
+    OpsWriter,
+    begin_capture,
+    check_capture_output,
+    discard_capture,
+    publish_capture,
+    write_capture_info,
+    write_files,
+    write_hdf5,
+)
+from dxt_replay.traces.units import ns_to_seconds
+from dxt_replay.traces.version import VERSION
+from dxt_replay.traces.workers.workers import ALONE, Workers
+from dxt_replay.workloads.description import Workload
+from dxt_replay.workloads.generate.assumed_device import DEFAULT_DEVICE, AssumedDevice, parse_device
+from dxt_replay.workloads.generate.benchmark_facts import benchmark_facts
+from dxt_replay.workloads.generate.loaders import Loaders
+from dxt_replay.workloads.generate.rank_rows import RankRows, timelines
+from dxt_replay.workloads.generate.run_clock import RunClock
+from dxt_replay.workloads.generate.run_files import run_files
+from dxt_replay.workloads.generate.run_plan import run_plan
+
+BLOCK_BYTES = 4096
+"""Block size of the file system that is assumed: that of ext4 and XFS."""
+
+CHUNKS = 32
+"""Parts into which many ranks are divided, whatever the number of processes: the files must not depend on it."""
+
+_Counts = np.ndarray
+"""int64 (3,): operations, bytes read and bytes written of some ranks."""
+
+CHUNK_NUMBERS = 1 << 23
+"""Numbers that the times of the ranks of a part are at most, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a generated run follows from: the workload, the number of ranks, the device, the seed of the draws, and the
+    block size of the file system in bytes."""
+
+    workload: Workload
+    ranks: int
+    device: AssumedDevice
+    seed: int
+    block_bytes: int = BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What was generated. bytes_read, bytes_written, operations: of all ranks. steps: of each rank."""
+
+    ranks: int
+    steps: int
+    files: int
+    operations: int
+    bytes_read: int
+    bytes_written: int
+    elapsed_s: float
+    warnings: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {**asdict(self), "warnings": list(self.warnings)}
+
+
+def generate(
+    workload: Workload,
+    ranks: int,
+    output: Path,
+    *,
+    seed: int = 0,
+    device: str = DEFAULT_DEVICE,
+    workers: Workers = ALONE,
+    force: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+    notes: Sequence[str] = (),
+) -> Generated:
+    """Write the capture of a run of `workload` on `ranks` ranks, timed on `device` (see `parse_device`).
+
+    workers: who generates; the capture does not depend on it. on_progress: given ranks done, and all ranks.
+    notes: on what of the description is not followed; the capture keeps them as warnings.
+    Raises: UsageError for values that contradict each other; TargetError for `output`.
+    """
+    if ranks < 1:
+        raise UsageError(f"--ranks {ranks}: a run has at least 1 rank")
+    setting = Setting(workload=workload, ranks=ranks, device=parse_device(device), seed=seed)
+    check_capture_output(output, force=force)
+    loaders = loaders_of(setting)
+    meetings_ns, elapsed_ns = meeting_times(setting)
+    working = begin_capture(output, force=force)
+    try:
+        operations, bytes_read, bytes_written = _write(setting, meetings_ns, working, workers, on_progress).tolist()
+        write_files(working, loaders.files.table())
+        write_hdf5(working, loaders.files.hdf5_table())
+        generated = Generated(
+            ranks=ranks,
+            steps=loaders.files.plan.steps,
+            files=loaders.files.count,
+            operations=operations,
+            bytes_read=bytes_read,
+            bytes_written=bytes_written,
+            elapsed_s=ns_to_seconds(elapsed_ns),
+            warnings=tuple(_listing(workload, ranks)),
+        )
+        write_capture_info(working, _info(setting, generated, notes))
+        publish_capture(working, output, force=force)
+    except BaseException:
+        discard_capture(working)
+        raise
+    return generated
+
+
+@lru_cache(maxsize=1)
+def loaders_of(setting: Setting) -> Loaders:
+    """The readers and files of a run, made once in each process. Raises: UsageError as `run_plan` and `run_files`."""
+    plan = run_plan(setting.workload, setting.ranks)
+    return Loaders(
+        workload=setting.workload,
+        files=run_files(setting.workload, plan, setting.ranks, setting.block_bytes),
+        device=setting.device,
+        seed=setting.seed,
+        block_bytes=setting.block_bytes,
+    )
+
+
+def meeting_times(setting: Setting) -> tuple[np.ndarray, int]:
+    """When the ranks left each of their meetings, int64 ns, and when the last rank ended.
+
+    Of ranks that do everything at the same times one stands for all.
+    """
+    loaders = loaders_of(setting)
+    _, first = np.unique(loaders.alike(np.arange(setting.ranks)), return_index=True)
+    clock = RunClock(loaders, first)
+    elapsed = clock.run()
+    return np.array(clock.meetings_ns, dtype=np.int64), elapsed
+
+
+def _chunks(setting: Setting) -> list[tuple[int, int]]:
+    """First and last + 1 of the ranks of each part."""
+    loaders = loaders_of(setting)
+    numbers = sum(each.fetches * (5 + 7 * loaders.of(each).piece_count) for each in loaders.files.plan.passes)
+    size = max(1, min(-(-setting.ranks // CHUNKS), CHUNK_NUMBERS // max(numbers, 1)))
+    return [(first, min(first + size, setting.ranks)) for first in range(0, setting.ranks, size)]
+
+
+def _write(
+    setting: Setting,
+    meetings_ns: np.ndarray,
+    working: Path,
+    workers: Workers,
+    on_progress: Callable[[int, int], None] | None,
+) -> _Counts:
+    """Write operations and spans of all ranks; what they came to."""
+    loaders, chunks = loaders_of(setting), _chunks(setting)
+    pieces = setting.ranks * sum(each.fetches * loaders.of(each).piece_count for each in loaders.files.plan.passes)
+    total, work = np.zeros(3, dtype=np.int64), partial(write_ranks, setting, meetings_ns, working)
+    with SpansWriter(working) as spans, workers.results(work, chunks, operations=pieces) as parts:
+        for (_, last), (counts, spans_of_part) in zip(chunks, parts, strict=True):
+            spans.write(spans_of_part)
+            total += counts
+            if on_progress is not None:
+                on_progress(last, setting.ranks)
+    return total
+
+
+def write_ranks(
+    setting: Setting, meetings_ns: np.ndarray, working: Path, ranks: tuple[int, int]
+) -> tuple[_Counts, pa.Table]:
+    """Write the operations of some ranks, given by the first and the last + 1, into `working`, as parts of their own;
+    returns what they came to, and their spans."""
+    loaders, (first, last) = loaders_of(setting), ranks
+    times = list(RunClock(loaders, np.arange(first, last), meetings_ns=meetings_ns).segments())
+    spans, moved = [], np.zeros(2, dtype=np.int64)
+    with OpsWriter(working) as writer:
+        for rank, timeline in zip(range(first, last), timelines(times, last - first), strict=True):
+            rows = RankRows(loaders, rank, timeline)
+            for table in rows.operations():
+                op, length = codes(table, "op"), table["length"].to_numpy()
+                moved += [int(length[op == code].sum()) for code in (READ, WRITE)]
+                writer.write(table)
+            spans.append(rows.spans())
+    return np.array([writer.rows, *moved], dtype=np.int64), pa.concat_tables(spans)
+
+
+def _listing(workload: Workload, ranks: int) -> Iterator[str]:
+    """A warning of the listing of the data folder, which no operation of a capture expresses."""
+    data = workload.dataset
+    if not workload.workflow.train:
+        return
+    sets = [data.num_files_train, data.num_files_eval * workload.workflow.evaluation]
+    who, files = f"each of {ranks:,} ranks lists", sum(sets)
+    if workload.reading == "v3.0":
+        who = "rank 0 lists"
+        if data.skip_listing:
+            who, files = "rank 0 looks for", sum(_looked_at(each, data.listing_validation_interval) for each in sets)
+    if files:
+        yield f"the listing of the data folder is not part of the capture: {who} {files:,} files before the first step"
+
+
+def _looked_at(files: int, interval: int) -> int:
+    """Files that are looked at in place of a listing: the first, the last and each `interval`-th; none for 0."""
+    return len({0, files - 1, *range(0, files, interval)}) if files and interval else 0
+
+
+def _info(setting: Setting, generated: Generated, notes: Sequence[str]) -> CaptureInfo:
+    workload = setting.workload
+    source, facts = workload.source, benchmark_facts(workload, loaders_of(setting).files.plan)
+    return CaptureInfo(
+        job=Job(
+            nprocs=setting.ranks,
+            run_time_s=generated.elapsed_s,
+            exe="dlio_benchmark",
+            metadata={} if facts is None else facts.as_metadata(),
+        ),
+        ranks=tuple(range(setting.ranks)),
+        sources=(Source(name=source.name, sha256=source.sha256, kind="workload"),),
+        coverage=Coverage(bytes=1.0, operations=1.0),
+        lanes="recorded",
+        dependencies="known",
+        warnings=(*notes, *generated.warnings),
+        made_by={
+            "program": "dxt-replay",
+            "version": VERSION,
+            "command": "generate",
+            "operations_stored": generated.operations,
+            "workload": source.name,
+            "overrides": list(source.overrides),
+            "reading": workload.reading,
+            "seed": setting.seed,
+            "device": str(setting.device),
+            "block_bytes": setting.block_bytes,
+        },
+    )
