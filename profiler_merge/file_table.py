@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
@@ -81,6 +82,11 @@ def _plain(path: bytes) -> bytes:
     """The path without `.` and `..`, but as it is where a folder before `..` is a link: that leads elsewhere."""
     folders = [path[: found.start()] for found in re.finditer(rb"/\.\.(?=/|\Z)", path)]
     return path if any(map(os.path.islink, folders)) else without_dots(path)
+
+
+def moved_bytes(files: pa.Table, *prefixes: str) -> int:
+    """Sum of the counters of a files table whose names begin so, such as "posix_bytes_"."""
+    return sum(pc.sum(files[name]).as_py() or 0 for name in COUNTERS if name.startswith(prefixes))
 
 
 @dataclass(slots=True)

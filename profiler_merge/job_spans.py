@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans
-from dxt_replay.profiler_merge.span_sources import MoreSpans
 from dxt_replay.profiler_merge.unprofiled.extend import Extended, extended_spans, text_of
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
@@ -58,7 +58,7 @@ class JobSpans:
 
     profiles: the files of each profiled rank.
     start_ns: where the capture's time begins (CLOCK_REALTIME).
-    ranks: number of ranks of the job.
+    ranks: those that the job surely has.
     skip_damaged: whether the readable rest of a damaged profile is used.
     extend: whether steps that were not profiled are added, from the reads.
     more: spans from files that are not profiles; a rank's profile takes the place of its loop in these.
@@ -66,7 +66,7 @@ class JobSpans:
 
     profiles: Mapping[int, Sequence[Path]]
     start_ns: int
-    ranks: int
+    ranks: Sequence[int]
     skip_damaged: bool
     more: MoreSpans
     extend: bool = True
@@ -130,7 +130,7 @@ class JobSpans:
         """What a user should know of the steps that were not profiled."""
         if self._extended:
             rank, most = self._most_extended()
-            return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < self.ranks else text_of(most)]
+            return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < len(self.ranks) else text_of(most)]
         return [
             f"rank {rank}: the profile does not show all training steps, and is not extended over the others: {reason}"
             for rank, reason in sorted(self._not_extended.items())[:1]
@@ -201,7 +201,7 @@ class JobSpans:
 
     def _copy_to_others(self) -> list[str]:
         """Copy the spans of the one profiled rank to the others: profiling rank 0 alone is the custom under Horovod."""
-        missing = [rank for rank in range(self.ranks) if rank not in self.profiles]
+        missing = [rank for rank in self.ranks if rank not in self.profiles]
         if not missing or (template := self._of_profiled()) is None:
             return []
         (profiled,) = self.profiles

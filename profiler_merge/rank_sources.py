@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import pairwise
 
 import numpy as np
 
-from dxt_replay.profiler_merge.capture_info import MAX_RANKS
-from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
 from dxt_replay.profiler_merge.darshan.rank_segments import (
-    RanksInterleavedError,
     SegmentBatch,
     Spill,
     no_segments,
@@ -20,54 +17,14 @@ from dxt_replay.profiler_merge.darshan.rank_segments import (
 )
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.process_rows import LogCounters
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS
 from dxt_replay.profiler_merge.untraced.rank_counters import RankCounters
-from dxt_replay.traces.file_rows import STANDARD_STREAMS
 
 _MOST_RANKS = 1 << 12
 _MOST_SHARES = 1 << 17
 _MOST_OPERATIONS = 1 << 20
 """Ranks, shares of ranks in reduced records, and counted and traced operations of a batch: what is reconstructed of its
 ranks is in memory together. At most SPILLED_SEGMENTS operations, so that a rank in files is a batch by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """Files that a merge leaves out. `records`: their record ids. `exports`: paths that the profiler itself wrote."""
-
-    records: frozenset[int]
-    exports: tuple[str, ...]
-
-    def warnings(self) -> list[str]:
-        """What a user should know of them."""
-        if not self.exports:
-            return []
-        return [
-            f"left out, written by the profiler itself and not by the job: {', '.join(self.exports)} "
-            "(--keep-profiler-files keeps them)"
-        ]
-
-
-def left_out(job: JobLogs, globs: Sequence[str], exports: Collection[str]) -> LeftOut:
-    """The files that one of `globs` matches, those that the profiler wrote under the names `exports`, and the standard
-    streams: a pipe or a terminal is no storage, and no log says what a stream is."""
-    named = [(record, shown(path)) for process in job.processes for record, path in process.log.names.items()]
-    exported = {record: path for record, path in named if is_export(path, exports)}
-    matched = (
-        record for record, path in named if path in STANDARD_STREAMS or any(fnmatchcase(path, glob) for glob in globs)
-    )
-    return LeftOut(records=frozenset((*exported, *matched)), exports=tuple(sorted(exported.values())))
-
-
-def is_export(path: str, exports: Collection[str]) -> bool:
-    """Whether the profiler wrote the file, or a temporary form of it that is renamed or compressed later."""
-    name = path.rpartition("/")[2]
-    finals = (path, name, f"{name}.gz", name.removesuffix(".tmp"), path.removesuffix(".tmp"))
-    return any(final in exports for final in finals)
-
-
-def shown(path: bytes) -> str:
-    """The path as text, what is not UTF-8 as escapes."""
-    return path.decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +53,7 @@ class RankSources:
         """Each rank that was traced or counted, ascending, with the segments of its process and of its workers.
 
         Ranks that have one process each, all in one log, come many at a time; others one at a time.
-        Raises: LogError for damage; RanksInterleavedError where `gather` would be needed, or the log holds other ranks.
+        Raises: LogError for damage, or where `gather` would be needed.
         """
         if self.processes[0].rank is None:
             for batch in self._ranks_of_job(self.processes[0]):
@@ -139,8 +96,6 @@ class RankSources:
 
     def _check_ranks(self, process: ProcessLog, ranks: np.ndarray) -> None:
         """Raises: DamagedLogError for operations of a rank that the job does not have, unless damage is skipped."""
-        if ranks[0] < self.first or ranks[-1] >= self.end:
-            raise RanksInterleavedError(f"{process.log.path}: ranks {self.first} to {self.end - 1} are not together")
         beyond = ranks[ranks >= self.nprocs] if self.nprocs > 0 else ranks[:0]
         for rank in beyond.tolist():
             problem = f"{process.log.path} says {self.nprocs} processes, but holds operations of rank {rank}"

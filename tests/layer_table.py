@@ -48,8 +48,6 @@ MAY_IMPORT = {
         "profiler_merge.profiles.reading",
         "profiler_merge.profiles.xplane",
         "profiler_merge.tracers",
-        "profiler_merge.tracers.dftracer",
-        "profiler_merge.tracers.strace",
         "profiler_merge.unprofiled",
         "profiler_merge.untraced",
         "traces",
