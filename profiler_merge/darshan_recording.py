@@ -28,11 +28,11 @@ from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.file_table import FileTable, moved_bytes
 from dxt_replay.profiler_merge.gaps import gap_warnings, refuse_rubbish
 from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
-from dxt_replay.profiler_merge.job_pieces import DividedJob, divided
+from dxt_replay.profiler_merge.job_pieces import DividedJob, JobSetting, divided
 from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, shown
 from dxt_replay.profiler_merge.log_writing import log_writing
 from dxt_replay.profiler_merge.merge_options import MergeOptions
-from dxt_replay.profiler_merge.piece_merge import JobSetting, MergedPiece, PieceMerge, let_go, opened
+from dxt_replay.profiler_merge.piece_merge import MergedPiece, PieceMerge, let_go, opened
 from dxt_replay.profiler_merge.process_rows import RowTotals
 from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
@@ -125,13 +125,8 @@ class DarshanRecording:
             ranks=self._job.nprocs,
             method=self._method,
             left_out=frozenset(self._table.excluded),
-            reconstruct=self._options.reconstruct,
-            limit=self._options.reconstruct_limit,
-            gather=False,
-            skip_damaged=self._options.skip_damaged,
+            options=self._options,
             files=self._table.known(),
-            rank_segments=self._options.rank_segments,
-            stretch_rows=self._options.stretch_rows,
         )
         try:
             with opened(setting) as logs:

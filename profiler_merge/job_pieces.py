@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
-from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, SegmentCounts
 from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
 from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.darshan.stream_starts import cut_at, locatable
+from dxt_replay.profiler_merge.file_notes import KnownFiles
+from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.process_rows import LogCounters
 from dxt_replay.profiler_merge.recorded_job import MAX_RANKS
 from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
@@ -44,6 +47,28 @@ class RankPiece:
     def __str__(self) -> str:
         """What an error calls it."""
         return f"rank {self.first}" if self.end == self.first + 1 else f"the ranks from {self.first} on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobSetting:
+    """What merging any piece of a job needs, small enough to be sent with each.
+
+    token: names this merge, so that a process reads the counters of its logs once. working: the capture's folder.
+    method: as `clocks.parse_method` returns it. left_out: record ids whose segments are dropped.
+    files: those that are numbered beforehand. traced: as of `LogCounters`.
+    gather: whether the segments of a rank may lie in several places of a log.
+    """
+
+    token: str
+    working: Path
+    job_start_ns: int
+    ranks: int
+    method: str | float
+    left_out: frozenset[int]
+    options: MergeOptions
+    files: KnownFiles
+    gather: bool = False
+    traced: Mapping[str, Mapping[str, tuple[SegmentCounts, ...]]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

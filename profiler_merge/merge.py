@@ -132,9 +132,8 @@ def open_recording(given: GivenFiles, options: MergeOptions) -> Recording:
     if given.recorder.trace:
         from dxt_replay.profiler_merge.traced_recording import TracedRecording
 
-        return TracedRecording(
-            reader(given.recorder.trace)(given.operations, options.exclude, options.include), options
-        )
+        job = reader(given.recorder.trace)(given.operations, options.exclude, options.include)
+        return TracedRecording(given.recorder.kind, job, options)
     opened: Recording = reader(given.recorder.recording)(given.operations, options)
     return opened
 

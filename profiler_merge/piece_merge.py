@@ -3,9 +3,9 @@ notes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +13,12 @@ import numpy as np
 from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank
 from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
 from dxt_replay.profiler_merge.clocks.worker_clock import align_worker
-from dxt_replay.profiler_merge.darshan.dxt import SegmentCounts
 from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
-from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch, Spill
+from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch
 from dxt_replay.profiler_merge.darshan.spilled import is_spilled, return_freed_memory
 from dxt_replay.profiler_merge.file_notes import FileNotes, KnownFiles
-from dxt_replay.profiler_merge.job_pieces import RankPiece
+from dxt_replay.profiler_merge.job_pieces import JobSetting, RankPiece
 from dxt_replay.profiler_merge.left_out import shown
 from dxt_replay.profiler_merge.process_rows import LogCounters, RowTotals, in_start_order
 from dxt_replay.profiler_merge.profiles.event_table import Profile
@@ -33,40 +32,15 @@ _KEPT_STRETCHES = 8
 operation, in pieces between what is in use."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSetting:
-    """What merging any piece of a job needs, small enough to be sent with each.
-
-    token: names this merge, so that a process reads the counters of its logs once. working: the capture's folder.
-    method: as `clocks.parse_method` returns it. rank_segments, stretch_rows: as in `MergeOptions`. The rest as in
-    `LogCounters`, `RankSources` and `FileNotes`.
-    """
-
-    token: str
-    working: Path = field(compare=False)
-    job_start_ns: int = field(compare=False)
-    ranks: int = field(compare=False)
-    method: str | float = field(compare=False)
-    left_out: frozenset[int] = field(compare=False)
-    reconstruct: bool = field(compare=False)
-    limit: int = field(compare=False)
-    gather: bool = field(compare=False)
-    skip_damaged: bool = field(compare=False)
-    rank_segments: int = field(compare=False)
-    stretch_rows: int = field(compare=False)
-    files: KnownFiles = field(compare=False)
-    traced: Mapping[str, Mapping[str, tuple[SegmentCounts, ...]]] | None = field(default=None, compare=False)
-
-
 class OpenedJob:
     """The logs of a job: each opened, and its counters read, once."""
 
     def __init__(self, setting: JobSetting) -> None:
         self.known = LogCounters(
             ranks=setting.ranks,
-            reconstruct=setting.reconstruct,
+            reconstruct=setting.options.reconstruct,
             excluded=setting.left_out,
-            limit=setting.limit,
+            limit=setting.options.reconstruct_limit,
             traced=setting.traced,
         )
         self._logs: dict[Path, DarshanLog] = {}
@@ -134,17 +108,7 @@ class _Merging:
         self._rows = RowsInStretches(
             files=self._files, known=job.known, job_start_ns=setting.job_start_ns, made=self._made
         )
-        self._sources = RankSources(
-            processes=processes,
-            first=piece.first,
-            end=piece.end,
-            nprocs=setting.ranks,
-            known=job.known,
-            left_out=setting.left_out,
-            gather=setting.gather,
-            skip_damaged=setting.skip_damaged,
-            spill=Spill(folder=setting.working, segments=setting.rank_segments),
-        )
+        self._sources = RankSources(setting=setting, piece=piece, processes=processes, known=job.known)
 
     def run(self) -> MergedPiece:
         """Write the rows; returns the rest."""
@@ -172,7 +136,7 @@ class _Merging:
         alignment, warnings = self._aligned(rank, process, batch.of_rank(0), None)
         clock = [rank_clock(rank, alignment, process.worker)]
         stretches = self._rows.columns_in_stretches(
-            process, batch, alignment, self._setting.working, self._setting.stretch_rows
+            process, batch, alignment, self._setting.working, self._setting.options.stretch_rows
         )
         for number, columns in enumerate(stretches, 1):
             yield RankRows(

@@ -6,9 +6,7 @@ Only the first 64 KiB are looked at, unpacked where they are compressed.
 from __future__ import annotations
 
 import codecs
-import gzip
 import os
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,17 +14,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dxt_replay.profiler_merge.profiles.reading import first_bytes
 from dxt_replay.profiler_merge.profiles.xplane.decode import find_profiles as find_xplane
 from dxt_replay.profiler_merge.sources import BESIDE, RECORDER, SOURCES, Source
 
-HEAD_BYTES = 64 << 10
 _MOST_FILES = 1000
-_GZIP = b"\x1f\x8b"
 
 
 def recognise(path: Path) -> Source | None:
     """The kind of a file; None where no pattern fits, or it cannot be read."""
-    head = _head(path).removeprefix(codecs.BOM_UTF8)
+    head = first_bytes(path).removeprefix(codecs.BOM_UTF8)
     by_suffix = next((source for source in SOURCES if path.suffix in source.suffixes), None)
     found = next((source for source in SOURCES if source.pattern.search(head)), by_suffix)
     return RECORDER if found is not None and found.kind == "parquet" and _is_wisio(path) else found
@@ -108,18 +105,3 @@ def kind_of(path: Path) -> str | None:
     """The kind of a file in code; None where no pattern fits."""
     source = recognise(path)
     return None if source is None else source.kind
-
-
-def _head(path: Path) -> bytes:
-    """The first bytes of a regular file, as many as can be unpacked; empty where it cannot be read."""
-    if not path.is_file():
-        return b""
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        if not head.startswith(_GZIP):
-            return head
-        with gzip.open(path) as packed:
-            return packed.read(HEAD_BYTES)
-    except (OSError, EOFError, zlib.error, ValueError):
-        return b""

@@ -36,18 +36,16 @@ class RankSpans(Protocol):
         """bool (r,): which of some ranks have spans of their own."""
 
     def profile(self, rank: int) -> Profile | None:
-        """The profile of a rank."""
+        """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
 
-    def add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
-        """Note the spans of a rank. Returns warnings."""
+    def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
+        """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
 
-    def extend_over(
-        self, rank: int, operations: dict[str, np.ndarray], process: np.ndarray, path: Callable[[int], str]
-    ) -> None:
-        """Extend the spans of a rank over its reads outside of its profile."""
+        `path`: of a file_id.
+        """
 
     def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
-        """int32: the training step in which each time (ns) of a rank lies."""
+        """int32: the training step in which each time (ns) of a rank lies; NO_STEP outside the steps."""
 
 
 class AllSpans(RankSpans, Protocol):
@@ -196,8 +194,7 @@ def _with_steps(
     found.clock += rows.clock
     found.warnings += rows.warnings
     if rows.profile is not None:
-        found.warnings += spans.add(rank, rows.profile, rows.undated_offset_ns)
-    spans.extend_over(rank, rows.columns, rows.process, path)
+        found.warnings += spans.add_profiled(rows, path)
     return {**rows.columns, "step": spans.step_of(rank, rows.columns["start_ns"])}
 
 

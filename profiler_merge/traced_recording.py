@@ -52,13 +52,13 @@ class _TraceClock:
 
 
 class TracedRecording:
-    """As `recorded_job.Recording`, of the job that the reader of a source found in its files."""
+    """As `recorded_job.Recording`, of the job that the reader of a source of this `kind` found in its files."""
 
-    def __init__(self, job: TracedJob, options: MergeOptions) -> None:
+    def __init__(self, kind: str, job: TracedJob, options: MergeOptions) -> None:
         self._job, self._options = job, options
         self._method = parse_method(options.align)
         self._table = TracedFiles(job.paths, job.sizes, job.suspect)
-        self.files: Sequence[tuple[Path, str]] = [(path, job.tool) for path in job.files]
+        self.files: Sequence[tuple[Path, str]] = [(path, kind) for path in job.files]
         self.ranks: Sequence[int] = range(job.nprocs)
         self.start_ns = job.start_ns
         self.loops: Mapping[int, SpanColumns] = job.spans

@@ -55,7 +55,6 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
     ranks, notes = rank_processes(reader.processes, files)
     calls = reader.calls
     return TracedJob(
-        tool="dftracer",
         files=tuple(files),
         ranks=ranks,
         start_ns=reader.first_ns,
@@ -243,12 +242,7 @@ class _Reader:
                 f"{format_counted(self._relative, 'operation')} on relative paths: the trace lacks the working "
                 f"directory, and they are shown below {_NO_FOLDER.decode()}"
             )
-        positions = self.calls.positions
-        if positions.misses:
-            found.append(
-                f"{positions.misses} of {positions.checks} seeks that asked for the position had another one than the "
-                "reads and writes before them: calls are missing from the trace"
-            )
+        found += self.calls.positions.warnings()
         for what, count in sorted(self.calls.left_out.items()):
             found.append(f"{format_counted(count, what)} left out: a capture has no such operation")
         return found
