@@ -70,7 +70,7 @@ class RankRows:
     profile: of the rank, whose spans are yet to be added; `undated_offset_ns` takes one without a date to these times.
     """
 
-    ranks: Sequence[int]
+    ranks: np.ndarray
     columns: dict[str, np.ndarray]
     process: np.ndarray
     clock: Sequence[RankClock] = ()
@@ -190,7 +190,7 @@ def _with_steps(
     rows: RankRows, spans: RankSpans, path: Callable[[int], str], found: WrittenRanks
 ) -> dict[str, np.ndarray]:
     rank = int(rows.ranks[0])
-    found.ranks.update(map(int, rows.ranks))
+    found.ranks.update(rows.ranks.tolist())
     found.clock += rows.clock
     found.warnings += rows.warnings
     if rows.profile is not None:

@@ -127,7 +127,7 @@ class TracedRecording:
             numbers = np.array([process.number for process in processes.processes])
             order = np.argsort(numbers)
             yield RankRows(
-                ranks=[rank],
+                ranks=np.array([rank]),
                 columns=self._columns(rank, rows, alignment),
                 process=order[np.searchsorted(numbers, rows["process"], sorter=order)],
                 clock=[rank_clock(rank, alignment)],

@@ -10,6 +10,7 @@ MAY_IMPORT = {
     "traces.measures": {"traces.measures", "traces", "traces.store"},
     "profiler_merge.anchor": {"profiler_merge.anchor"},
     "profiler_merge.recording": {"profiler_merge.recording"},
+    "profiler_merge.sources": {"profiler_merge.sources"},
     "profiler_merge.darshan": {"profiler_merge.darshan", "traces"},
     "profiler_merge.profiles": {"profiler_merge.profiles", "traces", "traces.measures"},
     "profiler_merge.profiles.xplane": {"profiler_merge.profiles.xplane", "profiler_merge.profiles", "traces"},
@@ -47,6 +48,7 @@ MAY_IMPORT = {
         "profiler_merge.profiles",
         "profiler_merge.profiles.reading",
         "profiler_merge.profiles.xplane",
+        "profiler_merge.sources",
         "profiler_merge.tracers",
         "profiler_merge.unprofiled",
         "profiler_merge.untraced",
@@ -72,6 +74,7 @@ MAY_IMPORT = {
     },
     "profiler_merge.analysis": {
         "profiler_merge.analysis",
+        "profiler_merge.sources",
         "traces",
         "traces.measures",
         "traces.store",
@@ -158,7 +161,7 @@ MAY_IMPORT = {
         "traces.measures",
         "traces.store",
     },
-    "replay.sharing": {"replay.sharing", "traces", "traces.store"},
+    "replay.sharing": {"replay.sharing", "profiler_merge.sources", "traces", "traces.store"},
     "replay.archive": {
         "replay.archive",
         "profiler_merge",
