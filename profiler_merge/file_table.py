@@ -6,14 +6,17 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dxt_replay.profiler_merge.darshan.counters import SHARED_RANK, CounterTable, read_counters, read_lustre
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.file_notes import AS_RECORDED, REPAIRED, SUSPECT, FileNotes, KnownFiles, Renamed
+from dxt_replay.profiler_merge.left_out import shown
 from dxt_replay.traces.errors import LogError
 from dxt_replay.traces.file_rows import STANDARD_STREAMS, without_dots
 from dxt_replay.traces.recorder_files import is_recorder_file
@@ -81,6 +84,11 @@ def _plain(path: bytes) -> bytes:
     """The path without `.` and `..`, but as it is where a folder before `..` is a link: that leads elsewhere."""
     folders = [path[: found.start()] for found in re.finditer(rb"/\.\.(?=/|\Z)", path)]
     return path if any(map(os.path.islink, folders)) else without_dots(path)
+
+
+def moved_bytes(files: pa.Table, *prefixes: str) -> int:
+    """Sum of the counters of a files table whose names begin so, such as "posix_bytes_"."""
+    return sum(pc.sum(files[name]).as_py() or 0 for name in COUNTERS if name.startswith(prefixes))
 
 
 @dataclass(slots=True)
@@ -292,25 +300,34 @@ class FileTable:
         for log in self.logs:
             names |= {record: log.names[record] for record in self._ids if record in log.names}
         raw = [names.get(record, f"<record {record}>".encode()) for record in self._ids]
-        paths = [path.decode("utf-8", "backslashreplace") for path in raw]
         mounts = [self.logs[0].mount_of(path) for path in raw]
-        files = range(len(raw))
-        columns = {
-            "file_id": np.arange(len(raw), dtype=np.int32),
-            "record_id": np.fromiter(self._ids, dtype=np.uint64, count=len(raw)),
-            "path": paths,
-            "path_bytes": [None if shown.encode() == path else path for shown, path in zip(paths, raw, strict=True)],
-            "size": np.array(self._sizes, dtype=np.int64),
-            "format": np.array([classify(path) for path in paths], dtype=np.int8),
-            "mount": [mount.path for mount in mounts],
-            "fs_type": [mount.fs_type for mount in mounts],
-            "stripe_size": [stripes[file][0] if file in stripes else None for file in files],
-            "stripe_count": [stripes[file][1] if file in stripes else None for file in files],
-            "coverage": [coverage.get(file) for file in files],
-            "offsets": self._offset_states(len(raw)),
-        }
-        columns |= {name: [by_file.get(file) for file in files] for name, by_file in sums.items()}
-        return table_from_columns(columns, FILES_SCHEMA)
+        return files_table(
+            raw,
+            record_id=np.fromiter(self._ids, dtype=np.uint64, count=len(raw)),
+            size=np.array(self._sizes, dtype=np.int64),
+            offsets=self._offset_states(len(raw)),
+            mount=[mount.path for mount in mounts],
+            fs_type=[mount.fs_type for mount in mounts],
+            by_file={
+                "stripe_size": {file: stripe[0] for file, stripe in stripes.items()},
+                "stripe_count": {file: stripe[1] for file, stripe in stripes.items()},
+                "coverage": coverage,
+                **sums,
+            },
+        )
+
+
+def files_table(paths: Sequence[bytes], *, by_file: Mapping[str, Mapping[int, Any]], **columns: Any) -> pa.Table:
+    """Files as `FILES_SCHEMA`, by their number: what follows from their paths, `by_file` where known, other columns."""
+    names = [shown(path) for path in paths]
+    columns |= {
+        "file_id": np.arange(len(paths), dtype=np.int32),
+        "path": names,
+        "path_bytes": [None if name.encode() == path else path for name, path in zip(names, paths, strict=True)],
+        "format": np.array([classify(name) for name in names], dtype=np.int8),
+    }
+    columns |= {name: [values.get(file) for file in range(len(paths))] for name, values in by_file.items()}
+    return table_from_columns(columns, FILES_SCHEMA)
 
 
 def _file_records(records: CounterTable) -> list[int]:
@@ -323,7 +340,7 @@ def _of_the_job(log: DarshanLog, records: CounterTable) -> list[bool]:
     """Which records are of the job: on C streams, TensorFlow writes its profile too, which is no part of it."""
     if records.module != "STDIO":
         return [True] * len(records.ranks)
-    paths = (log.names.get(record, b"").decode("utf-8", "backslashreplace") for record in _file_records(records))
+    paths = (shown(log.names.get(record, b"")) for record in _file_records(records))
     return [not is_recorder_file(path) for path in paths]
 
 

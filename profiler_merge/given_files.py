@@ -1,4 +1,4 @@
-"""What a merge is given, sorted by content: Darshan logs, traces, profiles; all else is refused by name."""
+"""What a merge is given, sorted by content: recordings, profiles, spans beside them; all else is refused by name."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dxt_replay.profiler_merge.darshan.job_logs import find_logs
-from dxt_replay.profiler_merge.recognise import (
+from dxt_replay.profiler_merge.recognise import find_profiles, foreign, kind_of
+from dxt_replay.profiler_merge.sources import (
+    BESIDE,
+    BY_KIND,
     DARSHAN,
-    DFTRACER,
-    HOROVOD,
     PROFILES,
+    RECORDINGS,
     SPANS,
-    STRACE,
-    TRACES,
-    find_profiles,
-    foreign,
-    kind_of,
+    Source,
+    reader,
 )
 from dxt_replay.traces.errors import LogError, ProfileError
+
+_EMPTY_BYTES = 100
+"""A file with less can be of a thread that made no call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenFiles:
     """The sources of a merge.
 
-    tool: which one recorded the `operations`; None where profiles are all that there is. profiles: of the ranks.
+    recorder: what recorded the `operations`; None where profiles are all that there is. profiles: of the ranks.
     spans: files that hold spans and are not profiles.
     """
 
-    tool: str | None
+    recorder: Source | None
     operations: tuple[Path, ...]
     profiles: tuple[Path, ...]
     spans: tuple[Path, ...]
@@ -45,14 +47,15 @@ def find_recordings(path: Path) -> list[Path]:
     try:
         return find_logs(path)
     except LogError as error:
-        traces = [file for file in files_below(path) if kind_of(file) in TRACES]
+        files = _files_below(path)
+        kinds = {file: kind_of(file) for file in files}
+        traces = [file for file in files if kinds[file] in RECORDINGS]
         profiles = [] if traces else find_profiles(path)
         if any(kind_of(file) in PROFILES for file in profiles):
             return profiles
         if not traces:
             raise LogError(foreign(path, DARSHAN) or str(error)) from error
-        empty = [file for file in files_below(path) if file not in traces and _is_empty_thread(file, traces)]
-        return sorted([*traces, *empty])
+        return [file for file in files if file in traces or _recorder_of(file, kinds) is not None]
 
 
 def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
@@ -64,45 +67,44 @@ def given_files(files: Sequence[Path], profiles: Sequence[Path]) -> GivenFiles:
         if (text := foreign(path, *PROFILES, *SPANS)) is not None:
             raise ProfileError(text)
     kinds = {path: kind_of(path) for path in files}
-    own = [path for path in files if kinds[path] in (*PROFILES, HOROVOD)]
-    traces = [path for path in files if kinds[path] in TRACES]
-    for path in files:
-        if kinds[path] is None and _is_empty_thread(path, traces):
-            kinds[path] = STRACE
-        elif (text := foreign(path, DARSHAN, *PROFILES, HOROVOD, *TRACES)) is not None:
-            raise LogError(text)
+    own = [path for path in files if kinds[path] in BESIDE]
     operations = [path for path in files if path not in own]
-    tools = {kinds[path] or DARSHAN: path for path in operations}
+    kinds |= {path: kinds[path] or _recorder_of(path, kinds) for path in operations}
+    for path in operations:
+        if kinds[path] not in RECORDINGS and (text := foreign(path, *RECORDINGS, *BESIDE)) is not None:
+            raise LogError(text)
+    # Where nobody knows a file, the reader of Darshan logs says what is wrong with it.
+    recorders = {kinds[path] or DARSHAN: path for path in operations}
     given = [(path, kind_of(path)) for path in (*profiles, *own)]
-    given_kinds = {kind for _, kind in given}
-    if not operations and (DFTRACER in given_kinds or given_kinds.isdisjoint(PROFILES)):
-        raise LogError(str(foreign(files[0], DARSHAN, *TRACES)))
-    if len(tools) > 1:
-        (one, first), (other, second), *_ = tools.items()
+    beside = {kind for _, kind in given}
+    if not operations and (not beside.isdisjoint(RECORDINGS) or beside.isdisjoint(PROFILES)):
+        raise LogError(str(foreign(files[0], *RECORDINGS)))
+    if len(recorders) > 1:
+        (one, first), (other, second), *_ = recorders.items()
         raise LogError(
-            f"{first} was recorded by {_NAMES[one]} and {second} by {_NAMES[other]}: a capture has the operations of "
-            "one of them. Leave the other out, or give DFTracer's traces as --profile for their annotations"
+            f"{first} was recorded by {BY_KIND[one].tool} and {second} by {BY_KIND[other].tool}: a capture has the "
+            "operations of one of them. Leave the other out, or give DFTracer's traces as --profile for their "
+            "annotations"
         )
     return GivenFiles(
-        tool=next(iter(tools), None),
+        recorder=next((BY_KIND[kind] for kind in recorders), None),
         operations=tuple(operations),
         profiles=tuple(path for path, kind in given if kind not in SPANS),
         spans=tuple(path for path, kind in given if kind in SPANS),
     )
 
 
-_NAMES = {DARSHAN: "Darshan", STRACE: "strace", DFTRACER: "DFTracer"}
+def _recorder_of(path: Path, kinds: dict[Path, str | None]) -> str | None:
+    """The kind of the traces that a small file belongs to which says nothing itself."""
+    if kinds[path] is not None or not path.is_file() or path.stat().st_size >= _EMPTY_BYTES:
+        return None
+    for source in (BY_KIND[kind] for kind in RECORDINGS if BY_KIND[kind].belongs):
+        others = [other for other, kind in kinds.items() if kind == source.kind]
+        if others and reader(source.belongs)(path, others):
+            return source.kind
+    return None
 
 
-def _is_empty_thread(path: Path, traces: Sequence[Path]) -> bool:
-    """Whether a file is of a thread, under `strace -ff`, that made no call."""
-    if not traces or not path.is_file() or path.stat().st_size >= 100:
-        return False
-    from dxt_replay.profiler_merge.tracers.strace.strace_job import is_thread_file
-
-    return is_thread_file(path, traces)
-
-
-def files_below(path: Path) -> list[Path]:
+def _files_below(path: Path) -> list[Path]:
     """Every file below a folder, sorted."""
     return sorted(Path(parent) / name for parent, _, names in os.walk(path) for name in names)

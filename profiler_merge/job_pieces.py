@@ -1,19 +1,28 @@
-"""How the ranks of a job are divided into pieces that can be merged apart: by its logs alone, never by who merges."""
+"""How the ranks of a job are divided into pieces that can be merged apart: by its logs alone, never by who merges.
+
+What is read in one pass has to be in the order of the ranks, which the headers of its records show beforehand.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
-from dxt_replay.profiler_merge.capture_info import MAX_RANKS
-from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, SegmentCounts
 from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
 from dxt_replay.profiler_merge.darshan.stream_starts import cut_at, locatable
+from dxt_replay.profiler_merge.file_notes import KnownFiles
+from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.profiler_merge.process_rows import LogCounters
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS
 from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
+from dxt_replay.traces.workers.workers import Workers
 
 _OPERATION_BYTES = 8
 """About what an operation is in a compressed log."""
@@ -40,6 +49,28 @@ class RankPiece:
         return f"rank {self.first}" if self.end == self.first + 1 else f"the ranks from {self.first} on"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobSetting:
+    """What merging any piece of a job needs, small enough to be sent with each.
+
+    token: names this merge, so that a process reads the counters of its logs once. working: the capture's folder.
+    method: as `clocks.parse_method` returns it. left_out: record ids whose segments are dropped.
+    files: those that are numbered beforehand. traced: as of `LogCounters`.
+    gather: whether the segments of a rank may lie in several places of a log.
+    """
+
+    token: str
+    working: Path
+    job_start_ns: int
+    ranks: int
+    method: str | float
+    left_out: frozenset[int]
+    options: MergeOptions
+    files: KnownFiles
+    gather: bool = False
+    traced: Mapping[str, Mapping[str, tuple[SegmentCounts, ...]]] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedJob:
     """The pieces of a job, by rank, and about how many operations they are worth together."""
@@ -54,11 +85,11 @@ def whole_job(job: JobLogs, own: Sequence[int]) -> DividedJob:
     return DividedJob(pieces=(piece,), operations=0)
 
 
-def divided(job: JobLogs, known: LogCounters, own: Sequence[int], piece_operations: int) -> DividedJob:
+def divided(job: JobLogs, known: LogCounters, own: Sequence[int], workers: Workers) -> DividedJob:
     """The ranks in pieces, or as one where their places in a log cannot be known beforehand.
 
-    `own`: ranks with spans of their own, which share no piece with others. `piece_operations`: counted operations of a
-    piece, where a rank counts as some more, or those of one rank. Raises: LogError as `read_counters`.
+    `own`: ranks with spans of their own, which share no piece with others. A piece has so many counted operations as
+    the `workers` say, where a rank counts as some more, or those of one rank. Raises: LogError as `read_counters`.
     """
     whole = whole_job(job, own)
     first = job.processes[0]
@@ -69,7 +100,7 @@ def divided(job: JobLogs, known: LogCounters, own: Sequence[int], piece_operatio
         return whole
     operations = known.counters(first).operations(np.arange(job.nprocs)) if first.rank is None else _logged(job)
     operations += RANK_OPERATIONS
-    bounds = _bounds(operations, own, piece_operations)
+    bounds = _bounds(operations, own, workers.piece_operations)
     if len(bounds) == 2:
         return whole
     regions = _regions(first, dxt, bounds)
@@ -83,7 +114,22 @@ def divided(job: JobLogs, known: LogCounters, own: Sequence[int], piece_operatio
         )
         for place, (begin, end) in enumerate(pairwise(bounds))
     ]
-    return DividedJob(pieces=tuple(each for each in pieces if each.processes), operations=int(operations.sum()))
+    found = DividedJob(pieces=tuple(each for each in pieces if each.processes), operations=int(operations.sum()))
+    return found if not dxt or _are_apart(found, workers) else whole
+
+
+def _are_apart(job: DividedJob, workers: Workers) -> bool:
+    """Whether the streams are where they seem: each piece has its own ranks alone, in their order, and no damage."""
+    with workers.results(_is_apart, job.pieces, operations=job.operations) as results:
+        return all(list(results))
+
+
+def _is_apart(piece: RankPiece) -> bool:
+    (process,) = piece.processes
+    try:
+        return ranks_in_order(process.log.part(piece.regions), piece.first, piece.end)
+    except DamagedLogError:
+        return False
 
 
 def _logged(job: JobLogs) -> np.ndarray:

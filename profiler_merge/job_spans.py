@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans
 from dxt_replay.profiler_merge.profiles.reading import read_profile
 from dxt_replay.profiler_merge.profiles.span_parts import NOT_FETCHED
 from dxt_replay.profiler_merge.profiles.spans import SpanColumns, profile_spans
-from dxt_replay.profiler_merge.span_sources import MoreSpans
+from dxt_replay.profiler_merge.recorded_job import RankRows
 from dxt_replay.profiler_merge.unprofiled.extend import Extended, extended_spans, text_of
 from dxt_replay.traces.schema import NO_STEP, SPAN_KINDS, SPANS_SCHEMA, codes, table_from_columns
 from dxt_replay.traces.steps import step_at
@@ -36,14 +37,9 @@ class SharedSteps:
         """As of `JobSpans`: none has one."""
         return None
 
-    def add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
+    def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
         """As of `JobSpans`: there is none to add."""
         return []
-
-    def extend_over(
-        self, rank: int, operations: dict[str, np.ndarray], process: np.ndarray, path: Callable[[int], str]
-    ) -> None:
-        """As of `JobSpans`: there is none to extend."""
 
     def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
         """As of `JobSpans`."""
@@ -58,7 +54,7 @@ class JobSpans:
 
     profiles: the files of each profiled rank.
     start_ns: where the capture's time begins (CLOCK_REALTIME).
-    ranks: number of ranks of the job.
+    ranks: those that the job surely has.
     skip_damaged: whether the readable rest of a damaged profile is used.
     extend: whether steps that were not profiled are added, from the reads.
     more: spans from files that are not profiles; a rank's profile takes the place of its loop in these.
@@ -66,7 +62,7 @@ class JobSpans:
 
     profiles: Mapping[int, Sequence[Path]]
     start_ns: int
-    ranks: int
+    ranks: Sequence[int]
     skip_damaged: bool
     more: MoreSpans
     extend: bool = True
@@ -90,11 +86,28 @@ class JobSpans:
             return None
         return read_profile(self.profiles[rank], skip_damaged=self.skip_damaged)
 
-    def add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
-        """Note the spans of a rank. Returns warnings.
+    def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
+        """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
 
-        `undated_offset_ns`: what takes the times of a profile without a date to the log's clock.
+        `path`: of a file_id. Ranks train together: the first one that shows how many steps there are shows it for all.
         """
+        rank, profile = int(rows.ranks[0]), rows.profile
+        if profile is None:
+            return []
+        warnings = self._add(rank, profile, rows.undated_offset_ns)
+        if self.extend:
+            limits = next(((each.first, each.last) for each in self._extended.values()), None)
+            found = extended_spans(self._tables[rank], rows.columns, rows.process, path, limits)
+            if isinstance(found, str):
+                self._not_extended[rank] = found
+            elif found is not None:
+                self._extended[rank] = found
+                if self._template is self._tables[rank]:
+                    self._template = found.spans
+                self._tables[rank] = found.spans
+        return warnings
+
+    def _add(self, rank: int, profile: Profile, undated_offset_ns: int = 0) -> list[str]:
         warnings = []
         if skipped := profile.skipped_fields:
             counts = ", ".join(f"{count} in {message}" for message, count in sorted(skipped.items()))
@@ -106,31 +119,11 @@ class JobSpans:
         self._note_template(rank, profile)
         return warnings + [f"rank {rank}: {text}" for text in profile.warnings]
 
-    def extend_over(
-        self, rank: int, operations: dict[str, np.ndarray], process: np.ndarray, path: Callable[[int], str]
-    ) -> None:
-        """Extend the spans of a profiled rank over its reads outside of the profile.
-
-        `operations`, `process`, `path`: as for `unprofiled.extend`. Ranks train together: the first one that shows how
-        many steps there are shows it for all.
-        """
-        if not self.extend or rank not in self.profiles or rank not in self._tables:
-            return
-        limits = next(((each.first, each.last) for each in self._extended.values()), None)
-        found = extended_spans(self._tables[rank], operations, process, path, limits)
-        if isinstance(found, str):
-            self._not_extended[rank] = found
-        elif found is not None:
-            self._extended[rank] = found
-            if self._template is self._tables[rank]:
-                self._template = found.spans
-            self._tables[rank] = found.spans
-
     def extension_warnings(self) -> list[str]:
         """What a user should know of the steps that were not profiled."""
         if self._extended:
             rank, most = self._most_extended()
-            return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < self.ranks else text_of(most)]
+            return [f"rank {rank}: {text_of(most)}" if len(self._extended) == 1 < len(self.ranks) else text_of(most)]
         return [
             f"rank {rank}: the profile does not show all training steps, and is not extended over the others: {reason}"
             for rank, reason in sorted(self._not_extended.items())[:1]
@@ -150,7 +143,7 @@ class JobSpans:
         """Note the profiles of ranks without operations, and the copies for ranks without one. Returns warnings."""
         warnings = []
         for rank in sorted(self.profiles.keys() - self._tables.keys()):
-            warnings += self.add(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
+            warnings += self._add(rank, read_profile(self.profiles[rank], skip_damaged=self.skip_damaged))
         return warnings + self._copy_to_others()
 
     def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
@@ -201,7 +194,7 @@ class JobSpans:
 
     def _copy_to_others(self) -> list[str]:
         """Copy the spans of the one profiled rank to the others: profiling rank 0 alone is the custom under Horovod."""
-        missing = [rank for rank in range(self.ranks) if rank not in self.profiles]
+        missing = [rank for rank in self.ranks if rank not in self.profiles]
         if not missing or (template := self._of_profiled()) is None:
             return []
         (profiled,) = self.profiles

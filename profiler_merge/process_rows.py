@@ -145,11 +145,7 @@ class ProcessRows:
         in_log_order = batch.record_id
         order = np.lexsort((-end_ns, start_ns, place))
         batch, start_ns, end_ns = batch.reordered(order), start_ns[order], end_ns[order]
-        counted = self.known.counters(process)
-        files = {
-            module: self._on_capture_clock(counted.of_ranks(batch.ranks, module), log_start, alignment)
-            for module in MODULES
-        }
+        files = self._counted_files(process, batch.ranks, alignment)
         rows = TracedRows(
             process=place,
             record_id=batch.record_id,
@@ -166,8 +162,7 @@ class ProcessRows:
         numbers = self.files.number_by_rank([(place, in_log_order), *([] if made is None else records_of(made))])
         of_traced, of_made = numbers[0].select(order), numbers[1:]
         self._note(batch, rows, of_traced, made, of_made)
-        for state, (record_id, operations) in examined.items():
-            self.files.note_offsets(state, self.files.number(record_id).file_id, operations)
+        self._note_offsets(examined)
         parts = [self._traced(batch.ranks, rows, of_traced)]
         if made is not None:
             parts.append(self._made(batch.ranks, made, of_made))
@@ -275,13 +270,21 @@ class ProcessRows:
         # Drift is known on the log's own clock, so the job's start is taken off again afterwards.
         return alignment.realtime_ns(times_ns + log_start_ns) - self.job_start_ns
 
-    def _on_capture_clock(self, files: CountedFiles, log_start_ns: int, alignment: Alignment) -> CountedFiles:
-        if not len(files):
-            return files
-        times = np.stack([getattr(files, name) for name in COUNTED_TIMES])
-        seen = times != NOT_SEEN
-        moved = np.where(seen, self._capture_ns(np.where(seen, times, 0), log_start_ns, alignment), NOT_SEEN)
-        return replace(files, **dict(zip(COUNTED_TIMES, moved, strict=True)))
+    def _counted_files(self, process: ProcessLog, ranks: np.ndarray, alignment: Alignment) -> dict[str, CountedFiles]:
+        """The files of some ranks at each module, their times on the capture's clock."""
+        counters, log_start = self.known.counters(process), process.log.job.start_ns
+        found = {}
+        for module in MODULES:
+            files = counters.of_ranks(ranks, module)
+            times = np.stack([getattr(files, name) for name in COUNTED_TIMES])
+            seen = times != NOT_SEEN
+            moved = np.where(seen, self._capture_ns(np.where(seen, times, 0), log_start, alignment), NOT_SEEN)
+            found[module] = replace(files, **dict(zip(COUNTED_TIMES, moved, strict=True)))
+        return found
+
+    def _note_offsets(self, examined: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> None:
+        for state, (record_id, operations) in examined.items():
+            self.files.note_offsets(state, self.files.number(record_id).file_id, operations)
 
     def _examined(
         self, rows: TracedRows, posix: CountedFiles, thread: np.ndarray | None
@@ -298,36 +301,18 @@ class ProcessRows:
         return replace(rows, offset=offset), {state: (posix.record_id[mask], counts[mask]) for state, mask in states}
 
     def _traced(self, ranks: np.ndarray, rows: TracedRows, files: FilesOfRows) -> dict[str, np.ndarray]:
+        op = np.where(rows.is_write, WRITE, READ)
         return {
-            "rank": ranks[rows.process],
-            "lane": rows.lane,
-            "op": np.where(rows.is_write, WRITE, READ),
-            "api": rows.api,
-            "file_id": files.file_id,
-            "offset": rows.offset,
-            "length": rows.length,
-            "start_ns": rows.start_ns,
-            "end_ns": rows.end_ns,
-            "origin": np.full(len(rows.process), TRACED),
-            "tie": np.zeros(len(rows.process), dtype=np.int64),
+            **_columns_of(ranks, rows, op, files),
+            "origin": np.full(len(op), TRACED),
+            "tie": np.zeros(len(op), dtype=np.int64),
         }
 
     def _made(self, ranks: np.ndarray, rows: ReconstructedRows, files: Sequence[FilesOfRows]) -> dict[str, np.ndarray]:
-        offset = rows.offset.copy()
-        offset[rows.op == RENAME] = files[1].file_id
-        return {
-            "rank": ranks[rows.process],
-            "lane": rows.lane,
-            "op": rows.op,
-            "api": rows.api,
-            "file_id": files[0].file_id,
-            "offset": offset,
-            "length": rows.length,
-            "start_ns": rows.start_ns,
-            "end_ns": rows.end_ns,
-            "origin": np.full(len(rows), RECONSTRUCTED),
-            "tie": rows.tie,
-        }
+        columns = _columns_of(ranks, rows, rows.op, files[0])
+        columns["offset"] = columns["offset"].copy()
+        columns["offset"][rows.op == RENAME] = files[1].file_id
+        return {**columns, "origin": np.full(len(rows), RECONSTRUCTED), "tie": rows.tie}
 
     def _lanes(self, batch: SegmentBatch, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
         """int32 lane of each segment; the segments are by rank and start."""
@@ -345,6 +330,14 @@ class ProcessRows:
             lanes[mine] = lanes_from_overlap(start_ns[mine], end_ns[mine], place[mine]) + first[place[mine]]
             np.maximum.at(first, place[mine], lanes[mine] + np.int32(1))
         return lanes
+
+
+def _columns_of(
+    ranks: np.ndarray, rows: TracedRows | ReconstructedRows, op: np.ndarray, files: FilesOfRows
+) -> dict[str, np.ndarray]:
+    """The columns that traced and reconstructed rows have in common. `ranks`: by place of the process."""
+    same = {name: getattr(rows, name) for name in ("lane", "api", "offset", "length", "start_ns", "end_ns")}
+    return {**same, "rank": ranks[rows.process], "op": op, "file_id": files.file_id}
 
 
 def as_columns(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import pairwise
 
 import numpy as np
 
-from dxt_replay.profiler_merge.capture_info import MAX_RANKS
-from dxt_replay.profiler_merge.darshan.job_logs import JobLogs, ProcessLog
+from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
 from dxt_replay.profiler_merge.darshan.rank_segments import (
-    RanksInterleavedError,
     SegmentBatch,
     Spill,
     no_segments,
     read_segment_batches,
 )
 from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.job_pieces import JobSetting, RankPiece
 from dxt_replay.profiler_merge.process_rows import LogCounters
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS
 from dxt_replay.profiler_merge.untraced.rank_counters import RankCounters
-from dxt_replay.traces.file_rows import STANDARD_STREAMS
 
 _MOST_RANKS = 1 << 12
 _MOST_SHARES = 1 << 17
@@ -31,72 +29,22 @@ ranks is in memory together. At most SPILLED_SEGMENTS operations, so that a rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """Files that a merge leaves out. `records`: their record ids. `exports`: paths that the profiler itself wrote."""
-
-    records: frozenset[int]
-    exports: tuple[str, ...]
-
-    def warnings(self) -> list[str]:
-        """What a user should know of them."""
-        if not self.exports:
-            return []
-        return [
-            f"left out, written by the profiler itself and not by the job: {', '.join(self.exports)} "
-            "(--keep-profiler-files keeps them)"
-        ]
-
-
-def left_out(job: JobLogs, globs: Sequence[str], exports: Collection[str]) -> LeftOut:
-    """The files that one of `globs` matches, those that the profiler wrote under the names `exports`, and the standard
-    streams: a pipe or a terminal is no storage, and no log says what a stream is."""
-    named = [(record, shown(path)) for process in job.processes for record, path in process.log.names.items()]
-    exported = {record: path for record, path in named if is_export(path, exports)}
-    matched = (
-        record for record, path in named if path in STANDARD_STREAMS or any(fnmatchcase(path, glob) for glob in globs)
-    )
-    return LeftOut(records=frozenset((*exported, *matched)), exports=tuple(sorted(exported.values())))
-
-
-def is_export(path: str, exports: Collection[str]) -> bool:
-    """Whether the profiler wrote the file, or a temporary form of it that is renamed or compressed later."""
-    name = path.rpartition("/")[2]
-    finals = (path, name, f"{name}.gz", name.removesuffix(".tmp"), path.removesuffix(".tmp"))
-    return any(final in exports for final in finals)
-
-
-def shown(path: bytes) -> str:
-    """The path as text, what is not UTF-8 as escapes."""
-    return path.decode("utf-8", "backslashreplace")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankSources:
-    """Some ranks of a job, each once and ascending, as `batches` yields them.
+    """The ranks of a piece of a job, each once and ascending, as `batches` yields them.
 
-    processes: of these ranks. first, end: they are first to end - 1. nprocs: number of all ranks of the job.
-    known: the counters of each process, which are evidence of a rank, too.
-    left_out: record ids whose segments are dropped.
-    gather: whether the segments of a rank may lie in several places of a log.
-    skip_damaged: whether operations of ranks that the job does not have are kept, with a warning.
-    spill: where the segments of a large rank go.
+    processes: of these ranks. known: the counters of each process, which are evidence of a rank, too.
     """
 
+    setting: JobSetting
+    piece: RankPiece
     processes: Sequence[ProcessLog]
-    first: int
-    end: int
-    nprocs: int
     known: LogCounters
-    left_out: Collection[int]
-    gather: bool
-    skip_damaged: bool
-    spill: Spill | None = None
 
     def batches(self) -> Iterator[list[tuple[ProcessLog, SegmentBatch]]]:
         """Each rank that was traced or counted, ascending, with the segments of its process and of its workers.
 
         Ranks that have one process each, all in one log, come many at a time; others one at a time.
-        Raises: LogError for damage; RanksInterleavedError where `gather` would be needed, or the log holds other ranks.
+        Raises: LogError for damage, or where the setting should say `gather`.
         """
         if self.processes[0].rank is None:
             for batch in self._ranks_of_job(self.processes[0]):
@@ -124,9 +72,9 @@ class RankSources:
         """The ranks in one log, ascending: a reduced record is shared out in that order, among all of them."""
         counters = self.known.counters(process)
         counted = counters.ranks_of_records
-        if counters.shared_files and self.nprocs <= MAX_RANKS:
-            counted = np.union1d(counted, np.arange(self.nprocs))
-        counted = counted[(counted >= self.first) & (counted < self.end)]
+        if counters.shared_files and self.setting.ranks <= MAX_RANKS:
+            counted = np.union1d(counted, np.arange(self.setting.ranks))
+        counted = counted[(counted >= self.piece.first) & (counted < self.piece.end)]
         most = max(1, min(_MOST_RANKS, _MOST_SHARES // max(counters.shared_files, 1)))
         done = 0
         for batch in self._segments(process):
@@ -139,18 +87,18 @@ class RankSources:
 
     def _check_ranks(self, process: ProcessLog, ranks: np.ndarray) -> None:
         """Raises: DamagedLogError for operations of a rank that the job does not have, unless damage is skipped."""
-        if ranks[0] < self.first or ranks[-1] >= self.end:
-            raise RanksInterleavedError(f"{process.log.path}: ranks {self.first} to {self.end - 1} are not together")
-        beyond = ranks[ranks >= self.nprocs] if self.nprocs > 0 else ranks[:0]
+        nprocs = self.setting.ranks
+        beyond = ranks[ranks >= nprocs] if nprocs > 0 else ranks[:0]
         for rank in beyond.tolist():
-            problem = f"{process.log.path} says {self.nprocs} processes, but holds operations of rank {rank}"
-            if not self.skip_damaged:
+            problem = f"{process.log.path} says {nprocs} processes, but holds operations of rank {rank}"
+            if not self.setting.options.skip_damaged:
                 raise DamagedLogError(problem)
             process.log.add_warning(f"{problem}: they are kept")
 
     def _segments(self, process: ProcessLog) -> Iterator[SegmentBatch]:
-        batches = read_segment_batches(process.log, gather=self.gather, without=self.left_out, spill=self.spill)
-        for batch in batches:
+        setting = self.setting
+        spill = Spill(folder=setting.working, segments=setting.options.rank_segments)
+        for batch in read_segment_batches(process.log, gather=setting.gather, without=setting.left_out, spill=spill):
             if len(batch):
                 yield batch.among(batch.ranks[batch.counts > 0])
 

@@ -17,7 +17,7 @@ from dxt_replay.profiler_merge.file_notes import FilesOfRows
 from dxt_replay.profiler_merge.large_rank import STRETCH_ROWS, LargeRank
 from dxt_replay.profiler_merge.process_rows import COUNTED_API, RENAME, ProcessRows, as_columns, records_of
 from dxt_replay.profiler_merge.untraced.offset_repair import opened_together
-from dxt_replay.profiler_merge.untraced.rank_counters import MODULES, CountedFiles
+from dxt_replay.profiler_merge.untraced.rank_counters import CountedFiles
 from dxt_replay.profiler_merge.untraced.reconstruct import ReconstructedRows
 from dxt_replay.profiler_merge.untraced.traced_operations import TracedRows
 
@@ -37,11 +37,7 @@ class RowsInStretches(ProcessRows):
         """As `columns`, for a batch of one rank whose columns are in files, some `stretch_rows` rows at a time: the
         rows of each part start before those of the next. Raises: TargetError when the disk under `folder` refuses."""
         log_start = process.log.job.start_ns
-        counted = self.known.counters(process)
-        files = {
-            module: self._on_capture_clock(counted.of_ranks(batch.ranks, module), log_start, alignment)
-            for module in MODULES
-        }
+        files = self._counted_files(process, batch.ranks, alignment)
         capture_ns = partial(self._capture_ns, log_start_ns=log_start, alignment=alignment)
         examined = self._repair(batch, files["POSIX"], capture_ns)
         self.made.threads_known.append(batch.knows_threads)
@@ -50,8 +46,7 @@ class RowsInStretches(ProcessRows):
         traced = self.files.number(rank.records)
         of_made = [] if made is None else self.files.number_by_rank(records_of(made))
         self._note_in_stretches(batch, rank, traced, made, of_made)
-        for state, (record_id, operations) in examined.items():
-            self.files.note_offsets(state, self.files.number(record_id).file_id, operations)
+        self._note_offsets(examined)
         rebuilt = None if made is None else self._made(batch.ranks, made, of_made)
         for stretch in rank.stretches():
             parts = [self._traced(batch.ranks, stretch.rows, traced.select(stretch.file))]

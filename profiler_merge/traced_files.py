@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.file_notes import AS_RECORDED, SUSPECT
-from dxt_replay.profiler_merge.file_table import classify
-from dxt_replay.traces.schema import APIS, FILES_SCHEMA, OPS, READ, WRITE, table_from_columns
+from dxt_replay.profiler_merge.file_table import files_table
+from dxt_replay.profiler_merge.left_out import shown
+from dxt_replay.traces.schema import APIS, OPS, READ, WRITE
 
 _COUNTED = {"opens": "open", "reads": "read", "writes": "write", "seeks": "seek"}
 _OF_POSIX = {"stats": "stat", "fsyncs": "sync"}
@@ -39,7 +40,7 @@ class TracedFiles:
 
     def name(self, file_id: int) -> str:
         """The path of a file, what is not UTF-8 as escapes."""
-        return self._paths[self._numbers[file_id]].decode("utf-8", "backslashreplace")
+        return shown(self._paths[self._numbers[file_id]])
 
     def note(self, columns: Mapping[str, np.ndarray]) -> None:
         """Count the operations of a rank, given as columns of `OPS_SCHEMA`."""
@@ -70,36 +71,28 @@ class TracedFiles:
 
     def table(self, *, complete: bool) -> pa.Table:
         """The files as `FILES_SCHEMA`. `complete`: whether the trace is known to hold all that was read and written."""
-        raw = [self._paths[number] for number in self._numbers]
-        shown = [path.decode("utf-8", "backslashreplace") for path in raw]
-        files = range(len(raw))
+        paths = [self._paths[number] for number in self._numbers]
         moved = {file for name, counts in self._counts.items() if "_bytes_" in name for file in counts}
-        columns = {
-            "file_id": np.arange(len(raw), dtype=np.int32),
-            "record_id": np.array([record_id(path) for path in raw], dtype=np.uint64),
-            "path": shown,
-            "path_bytes": [None if text.encode() == path else path for text, path in zip(shown, raw, strict=True)],
-            "size": np.array(
-                [max(self._ends[file], self._traced_sizes.get(number, 0)) for file, number in enumerate(self._numbers)],
-                dtype=np.int64,
-            ),
-            "format": np.array([classify(path) for path in shown], dtype=np.int8),
-            "mount": [""] * len(raw),
-            "fs_type": [""] * len(raw),
-            "coverage": [1.0 if complete and file in moved else None for file in files],
-            "offsets": np.ma.masked_array(
+        sizes = [max(self._ends[file], self._traced_sizes.get(number, 0)) for file, number in enumerate(self._numbers)]
+        return files_table(
+            paths,
+            record_id=np.array([record_id(path) for path in paths], dtype=np.uint64),
+            size=np.array(sizes, dtype=np.int64),
+            offsets=np.ma.masked_array(
                 [SUSPECT if number in self._suspect else AS_RECORDED for number in self._numbers],
-                mask=[file not in moved for file in files],
+                mask=[file not in moved for file in range(len(paths))],
                 dtype=np.int8,
             ),
-        }
-        columns |= {
-            name: [counts[file] if self._used(name, file) else None for file in files]
-            for name, counts in self._counts.items()
-        }
-        return table_from_columns(columns, FILES_SCHEMA)
+            mount=[""] * len(paths),
+            fs_type=[""] * len(paths),
+            by_file={
+                "coverage": dict.fromkeys(moved, 1.0) if complete else {},
+                **{name: self._of_used(name, counts) for name, counts in self._counts.items()},
+            },
+        )
 
-    def _used(self, column: str, file: int) -> bool:
-        """Whether the file was used at all through the interface of a column, so that 0 means none."""
+    def _of_used(self, column: str, counts: Counter[int]) -> dict[int, int]:
+        """A column for the files that were used at all through its interface, so that 0 means none."""
         prefix = column.partition("_")[0]
-        return any(file in counts for name, counts in self._counts.items() if name.startswith(prefix))
+        used = set[int]().union(*(files for name, files in self._counts.items() if name.startswith(prefix)))
+        return {file: counts[file] for file in used}

@@ -31,6 +31,7 @@ from dxt_replay.profiler_merge.analysis.phases import Phases, Steps, phases, ste
 from dxt_replay.profiler_merge.analysis.spread import Spread
 from dxt_replay.profiler_merge.analysis.steady_loop import SteadyLoop, steady_loop, waits_are_real
 from dxt_replay.profiler_merge.analysis.table_formats import without_io
+from dxt_replay.profiler_merge.sources import RECORDINGS
 from dxt_replay.traces.layers import FileLayers
 from dxt_replay.traces.measures.access_pattern import AccessCounts, AccessPattern
 from dxt_replay.traces.measures.io_totals import IoCollector, IoTotals
@@ -42,8 +43,6 @@ from dxt_replay.traces.store.reader import Capture
 from dxt_replay.traces.units import NS_PER_S, format_duration, ns_to_seconds
 from dxt_replay.traces.unseen import nothing_recorded, unseen_of, why_not_judged
 from dxt_replay.traces.workers.workers import ALONE, Workers
-
-_RECORDERS = ("darshan", "strace", "dftracer")
 
 _OPEN_OR_CLOSE = (OPS.index("open"), OPS.index("close"))
 
@@ -382,7 +381,7 @@ class SummaryCollector(Collector):
 def _recorded_by(info: CaptureInfo) -> str | None:
     """What recorded the operations, also those of a capture that was made from another one's."""
     kinds = [source.kind for source in info.sources]
-    return next((kind for kind in kinds if kind in _RECORDERS), kinds[0] if kinds else None)
+    return next((kind for kind in kinds if kind in RECORDINGS), kinds[0] if kinds else None)
 
 
 def _rebuilt(rebuilt: list[int], operations: OperationCounts, moved: ByteCounts) -> Reconstructed:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, read_dxt
+from dxt_replay.profiler_merge.darshan.dxt import DXT_MODULES, DxtBlock, count_segments, read_dxt
 from dxt_replay.profiler_merge.darshan.job import text
 from dxt_replay.profiler_merge.darshan.log import DarshanLog
 from dxt_replay.profiler_merge.darshan.spilled import ColumnFile, chunks, release
@@ -162,6 +162,21 @@ def no_segments(ranks: np.ndarray) -> SegmentBatch:
         end_ns=none,
         thread=none.astype(np.uint64),
     )
+
+
+def ranks_in_order(log: DarshanLog, first: int = 0, end: int = 1 << 31) -> bool:
+    """Whether the records of each DXT module are in the order of the ranks, and all of `first` to `end` - 1.
+
+    From the headers alone: a tenth of the time of a merge. Raises: LogError as `count_segments`.
+    """
+    for module in DXT_MODULES:
+        last = first
+        for part in count_segments(log, module) if module in log.modules else ():
+            ranks = np.append(last, part.ranks)
+            if (np.diff(ranks) < 0).any() or ranks[-1] >= end:
+                return False
+            last = int(ranks[-1])
+    return True
 
 
 def read_rank_segments(log: DarshanLog, *, gather: bool = False) -> Iterator[RankSegments]:

@@ -21,20 +21,28 @@ INPUT_FOLDER = "tf.data"
 _JSON = re.compile(rb'\s*\{\s*"')
 _VIEWER = re.compile(rb'"/(host|device):[A-Z]')
 _HEAD_BYTES = 64 << 10
+_GZIP = b"\x1f\x8b"
 
 
-def profile_kind(path: Path) -> str:
-    """What `recognise` calls a file that is a profile: `kineto`, `tensorflow trace`, or `xplane` for all else."""
+def first_bytes(path: Path) -> bytes:
+    """What a regular file begins with, unpacked, as far as that can be done; empty where it cannot be read."""
     if not path.is_file():
-        return "xplane"  # a FIFO would be waited for; the reader says what is wrong
+        return b""  # a FIFO would be waited for
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-        if head.startswith(b"\x1f\x8b"):
-            with gzip.open(path) as packed:
-                head = packed.read(_HEAD_BYTES)
-    except (OSError, EOFError, zlib.error):
-        return "xplane"
+        if not head.startswith(_GZIP):
+            return head
+        with gzip.open(path) as packed:
+            return packed.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error, ValueError):
+        return b""
+
+
+def profile_kind(path: Path) -> str:
+    """What `sources` calls a file that is a profile: `kineto`, `tensorflow trace`, or `xplane` for all else, of which
+    that reader says what is wrong."""
+    head = first_bytes(path)
     if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) is None:
         return "xplane"
     return "kineto" if _VIEWER.search(head) is None else "tensorflow trace"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans, ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import COLLECTIVE, NOT_FETCHED, SpanColumns
 from dxt_replay.profiler_merge.tracers.text_lines import Damage, text_lines
 from dxt_replay.traces.errors import ProfileError
@@ -81,12 +83,26 @@ class _Timeline:
         tensor.begin_us, tensor.ready = None, {}
 
 
-def read_horovod(path: Path) -> tuple[dict[int, SpanColumns], list[str]]:
-    """`collective` spans of each rank, in CLOCK_REALTIME, and warnings.
+def read_horovod(files: Sequence[Path], pids: ProcessIds) -> MoreSpans:
+    """The meetings of each rank of a job with so many `pids`, from the timeline of its run.
 
     Collectives that overlap are one meeting, as the gradients of a step are: a rank is in it from when its last tensor
-    was ready until the last collective is done. Raises: ProfileError for a timeline without a date or a collective.
+    was ready until the last collective is done.
+    Raises: ProfileError for a timeline without a date or a collective, of more ranks than the job has, or a second one.
     """
+    path, *others = files
+    found = _read(path)
+    if max(found.meetings) >= len(pids):
+        raise ProfileError(
+            f"{path} is a Horovod timeline of {max(found.meetings) + 1} ranks, and the job has {len(pids)}: give the "
+            "timeline of this run, or leave it out"
+        )
+    if others:
+        raise ProfileError(f"{others[0]} is a second Horovod timeline: a run has one, which its rank 0 writes")
+    return found
+
+
+def _read(path: Path) -> MoreSpans:
     damage, timeline = Damage(), _Timeline()
     for line in text_lines(path, damage):
         text = line.strip(b" \t\r,[]")
@@ -108,10 +124,11 @@ def read_horovod(path: Path) -> tuple[dict[int, SpanColumns], list[str]]:
     warnings = [f"{path.name}: {text}" for text in damage.warnings()]
     if unfinished:
         warnings.append(f"{path.name}: {unfinished} collectives had not ended when it was cut off: they are left out")
-    return _spans(timeline, timeline.start_us), warnings
+    return MoreSpans(meetings=_spans(timeline, timeline.start_us), warnings=warnings)
 
 
 def _spans(timeline: _Timeline, start_us: int) -> dict[int, SpanColumns]:
+    """`collective` spans of each rank."""
     begins, ends = (np.array(column, dtype=np.int64) for column in (timeline.begins, timeline.ends))
     meetings = Intervals.union_of(begins, ends)
     meeting_of = np.searchsorted(meetings.starts, begins, side="right") - 1

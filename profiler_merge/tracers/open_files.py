@@ -94,6 +94,13 @@ class Positions:
             self.misses += opened.position != position
         opened.position = position
 
+    def warnings(self) -> list[str]:
+        """What the seeks that only ask for the position say of the trace."""
+        return [
+            f"{self.misses} of {self.checks} seeks that asked for the position had another one than the reads and "
+            "writes before them: calls are missing from the trace"
+        ] * bool(self.misses)
+
     def greatest_sizes(self) -> dict[int, int]:
         """File -> the greatest size that it was seen to have."""
         return dict(self._seen)

@@ -50,7 +50,6 @@ class TracedRank:
 class TracedJob:
     """A job as a tracer saw it.
 
-    tool: the kind of source (`strace`, `dftracer`).
     files: the traces themselves.
     start_ns, end_ns: CLOCK_REALTIME of the first and the last instant in the trace.
     clock_ns: what has to be added to its times to get CLOCK_REALTIME, as (least, most).
@@ -64,7 +63,6 @@ class TracedJob:
     complete: whether it is certain that all that was read and written is in the trace.
     """
 
-    tool: str
     files: tuple[Path, ...]
     ranks: tuple[TracedRank, ...]
     start_ns: int

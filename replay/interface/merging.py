@@ -105,7 +105,8 @@ def _logs_of(path: Path) -> list[Path]:
 
 def _profiles_of(directory: Path) -> list[Path]:
     """Raises: ProfileError where none is found: a merge with profiles must not make a capture without one."""
-    from dxt_replay.profiler_merge.recognise import PROFILES, SPANS, find_profiles, foreign
+    from dxt_replay.profiler_merge.recognise import find_profiles, foreign
+    from dxt_replay.profiler_merge.sources import PROFILES, SPANS
 
     found = find_profiles(directory)
     if not found:

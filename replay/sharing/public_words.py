@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from dxt_replay.profiler_merge.sources import BESIDE, RECORDINGS
 from dxt_replay.traces.replay_record import API_CHOICES, PACE_CHOICES
 from dxt_replay.traces.schema import APIS, FORMATS, OFFSETS, OPS, ORIGINS, SPAN_KINDS
 
@@ -39,20 +40,7 @@ FILE_SYSTEMS = _words(
 )
 """Types of file systems that stay."""
 
-SOURCE_KINDS = frozenset(
-    (
-        "capture",
-        "chrome",
-        "darshan",
-        "dftracer",
-        "horovod",
-        "kineto",
-        "strace",
-        "tensorflow trace",
-        "workload",
-        "xplane",
-    )
-)
+SOURCE_KINDS = frozenset(("capture", "chrome", "workload", *RECORDINGS, *BESIDE))
 """Kinds of the files that a capture was made from."""
 
 FILTERS = frozenset(("gzip", "shuffle", "fletcher32", "szip", "nbit", "scaleoffset", "lzf"))

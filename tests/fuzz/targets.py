@@ -143,12 +143,11 @@ def _traced(read: Callable[[list[Path]], Any]) -> Callable[[Path], Any]:
 
 
 def _horovod_warned(answer: Any) -> bool:
-    return _says_damage(answer[1])
+    return _says_damage(answer.warnings)
 
 
 def _horovod(folder: Path) -> Any:
-    (path,) = folder.iterdir()
-    return read_horovod(path)
+    return read_horovod(list(folder.iterdir()), [()])
 
 
 def _capture(folder: Path) -> Any:

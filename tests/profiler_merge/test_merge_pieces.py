@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.large_log import FILES_PER_RANK, write_large_log
 from dxt_replay.profiler_merge.darshan.log import open_log
+from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
 from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.darshan.stream_starts import cut_at
 from dxt_replay.profiler_merge.merge import merge
@@ -136,6 +137,16 @@ def test_streams_that_are_not_in_the_order_of_the_ranks(tmp_path):
     whole = merged(log, "whole.capture", Workers(1))
     with Workers(2, piece_operations=PIECE) as workers:
         assert contents(merged(log, "pieces.capture", workers)) == contents(whole)
+
+
+def test_the_order_of_the_ranks_is_in_the_headers(tmp_path):
+    parts = parts_of()
+    ordered = open_log(write_ranks(tmp_path / "a.darshan", parts, threads=True))
+    assert ranks_in_order(ordered)
+    assert ranks_in_order(ordered, 0, RANKS)
+    assert not ranks_in_order(ordered, 1, RANKS)
+    assert not ranks_in_order(ordered, 0, RANKS - 1)
+    assert not ranks_in_order(open_log(write_ranks(tmp_path / "b.darshan", [parts[1], parts[0]], threads=True)))
 
 
 def test_what_only_looks_like_the_start_of_a_stream(tmp_path):

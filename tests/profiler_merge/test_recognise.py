@@ -10,7 +10,8 @@ import pytest
 
 from dxt_replay.profiler_merge.darshan.job_logs import find_logs
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.recognise import DARSHAN, PROFILES, XPLANE, foreign, recognise
+from dxt_replay.profiler_merge.recognise import foreign, recognise
+from dxt_replay.profiler_merge.sources import DARSHAN, PROFILES
 from dxt_replay.replay.archive.archive_jobs import archive_jobs
 from dxt_replay.replay.commands.main import main
 from dxt_replay.traces.errors import LogError
@@ -84,7 +85,7 @@ def test_what_nobody_knows_is_left_to_the_reader(tmp_path):
     for content in (b"", b"hello", b'{"file_id": [1, 2]}', b"\x1f\x8b damaged", bytes(200)):
         path.write_bytes(content)
         assert recognise(path) is None
-        assert foreign(path, XPLANE) is None
+        assert foreign(path, "xplane") is None
     assert foreign(tmp_path / "missing", DARSHAN) is None
 
 
@@ -92,9 +93,9 @@ def test_a_folder_is_what_most_of_its_files_are(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.pfw").write_bytes(FILES["dftracer"])
     (tmp_path / "a.json").write_bytes(FILES["chrome"])
-    assert "a DFTracer trace (3 files)" in str(foreign(tmp_path, XPLANE))
+    assert "a DFTracer trace (3 files)" in str(foreign(tmp_path, "xplane"))
     (tmp_path / "b.xplane.pb").write_bytes(FILES["xplane"])
-    assert foreign(tmp_path, XPLANE) is None
+    assert foreign(tmp_path, "xplane") is None
 
 
 def error_of(capfd, *arguments):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dxt_replay.profiler_merge.profiles.more_spans import MoreSpans, ProcessIds
 from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
 from dxt_replay.profiler_merge.tracers.dftracer.annotations import Annotations, annotated_spans
 from dxt_replay.profiler_merge.tracers.dftracer.library_calls import CallingProcess, LibraryCalls
@@ -15,7 +16,7 @@ from dxt_replay.profiler_merge.tracers.rank_processes import rank_processes
 from dxt_replay.profiler_merge.tracers.text_lines import Damage
 from dxt_replay.profiler_merge.tracers.traced_job import TracedJob, TracedProcess, TracedRank
 from dxt_replay.profiler_merge.tracers.traced_rows import TracedRows
-from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.errors import LogError, ProfileError
 from dxt_replay.traces.units import format_counted
 
 _NO_FOLDER = b"/unknown-working-directory"
@@ -54,7 +55,6 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
     ranks, notes = rank_processes(reader.processes, files)
     calls = reader.calls
     return TracedJob(
-        tool="dftracer",
         files=tuple(files),
         ranks=ranks,
         start_ns=reader.first_ns,
@@ -72,6 +72,30 @@ def read_dftracer(files: Sequence[Path], exclude: Sequence[str] = (), include: S
         },
         warnings=(_UNSEEN, *damage.warnings(), *notes, *reader.paths.warnings(), *reader.warnings(files)),
     )
+
+
+def read_annotations(files: Sequence[Path], pids: ProcessIds) -> MoreSpans:
+    """The annotated training loops of these files, of the ranks with the same process ids.
+
+    Raises: LogError as `read_dftracer`; ProfileError for traces without annotations.
+    """
+    job = read_dftracer(files)
+    if not job.spans:
+        raise ProfileError(
+            f"{files[0]} is a DFTracer trace without annotations of a training loop: give it as LOG for its "
+            "operations, or annotate the program (pydftracer's `ai`)"
+        )
+    found = MoreSpans()
+    for rank, spans in job.spans.items():
+        own = job.ranks[rank].own
+        places = [place for place, known in enumerate(pids) if own.pid in known]
+        if len(places) == 1:
+            found.loops[places[0]] = spans
+        elif len(pids) == job.nprocs and not any(pids):
+            found.loops[rank] = spans
+        else:
+            found.warnings.append(f"no rank was found for the annotations of process {own.pid} in DFTracer's trace")
+    return found
 
 
 def _spans(annotations: Annotations, rank: TracedRank) -> SpanColumns | None:
@@ -218,12 +242,7 @@ class _Reader:
                 f"{format_counted(self._relative, 'operation')} on relative paths: the trace lacks the working "
                 f"directory, and they are shown below {_NO_FOLDER.decode()}"
             )
-        positions = self.calls.positions
-        if positions.misses:
-            found.append(
-                f"{positions.misses} of {positions.checks} seeks that asked for the position had another one than the "
-                "reads and writes before them: calls are missing from the trace"
-            )
+        found += self.calls.positions.warnings()
         for what, count in sorted(self.calls.left_out.items()):
             found.append(f"{format_counted(count, what)} left out: a capture has no such operation")
         return found

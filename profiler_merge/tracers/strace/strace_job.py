@@ -91,7 +91,6 @@ def read_strace(files: Sequence[Path], exclude: Sequence[str] = (), include: Seq
         raise LogError(f"{files[0]} holds no system call that could be used: {_RECORD}")
     ranks, notes = rank_processes(processes, [trace.files[0] for trace in traces])
     return TracedJob(
-        tool="strace",
         files=tuple(files),
         ranks=ranks,
         start_ns=span.first_ns,
@@ -197,11 +196,7 @@ def _warnings(calls: SystemCalls, paths: PathNumbers, span: _Span, unfollowed: i
     positions = calls.positions
     if not any(calls.seen[name] for name in (b"lseek", b"_llseek")) and any(calls.seen[name] for name in _MOVES):
         found.append("the trace has no lseek: if -e trace= left it out, offsets are wrong behind each seek")
-    if positions.misses:
-        found.append(
-            f"{positions.misses} of {positions.checks} seeks that asked for the position had another one than the "
-            "reads and writes before them: calls are missing from the trace"
-        )
+    found += positions.warnings()
     for what, count in sorted(calls.left_out.items()):
         if what in HIDDEN.values():
             found.append(f"{count} calls moved data through {what}: strace does not show it, and a replay lacks it")

@@ -78,7 +78,7 @@ def damages(draw, whole):
     [
         (STRACE, lambda path: read_strace([path]).of_rank(0)),
         (DFTRACER, lambda path: read_dftracer([path]).of_rank(0)),
-        (HOROVOD, read_horovod),
+        (HOROVOD, lambda path: read_horovod([path], [()])),
     ],
     ids=["strace", "dftracer", "horovod"],
 )

@@ -1,0 +1,230 @@
+"""Darshan logs of one job as a recording.
+
+Piece by piece of the ranks, on as many processes as there are workers, and in each rank by rank, or many small ranks at
+once: the DXT segments, the rank's profile, the offset between their clocks, then lanes and rows. No more than one large
+rank's segments, or some MB of small ranks', and one profile are in memory of a process at a time. What the pieces say
+of files is added up in their order, so that the capture does not depend on the workers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dxt_replay.profiler_merge.clocks.alignment import parse_method
+from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, map_profiles
+from dxt_replay.profiler_merge.counted_times import TRACEABLE, counted_times, past_trace
+from dxt_replay.profiler_merge.darshan.job_logs import numbered, open_job, process_ids
+from dxt_replay.profiler_merge.darshan.rank_segments import ranks_in_order
+from dxt_replay.profiler_merge.darshan.regions import DamagedLogError
+from dxt_replay.profiler_merge.file_table import FileTable, moved_bytes
+from dxt_replay.profiler_merge.gaps import gap_warnings, refuse_rubbish
+from dxt_replay.profiler_merge.hdf5.datasets import hdf5_facts
+from dxt_replay.profiler_merge.job_pieces import DividedJob, JobSetting, divided
+from dxt_replay.profiler_merge.left_out import exports_warnings, is_export, shown
+from dxt_replay.profiler_merge.log_writing import log_writing
+from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.piece_merge import MergedPiece, PieceMerge, let_go, opened
+from dxt_replay.profiler_merge.process_rows import RowTotals
+from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
+from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, WrittenRanks
+from dxt_replay.traces.file_rows import STANDARD_STREAMS
+from dxt_replay.traces.schema import Job
+from dxt_replay.traces.store.renumber import RenumberedParts, renumber
+from dxt_replay.traces.units import ns_to_seconds, seconds_to_ns
+from dxt_replay.traces.unseen import all_unseen, mapped_files, unseen_warnings, watched, with_unseen
+from dxt_replay.traces.workers.workers import ALONE, Workers
+
+
+class DarshanRecording:
+    """As `recorded_job.Recording`. Raises: LogError when a log cannot be read, or they are not of one job."""
+
+    def __init__(self, files: Sequence[Path], options: MergeOptions) -> None:
+        self._options = options
+        self._method = parse_method(options.align)
+        self._job = open_job(files, skip_damaged=options.skip_damaged)
+        self._exports: Collection[str] = ()
+        self._left_out: list[str] = []
+        self._made = RowTotals()
+        self._renumbered: list[RenumberedParts] = []
+        self.loops: Mapping[int, SpanColumns] = {}
+
+    @property
+    def files(self) -> list[tuple[Path, str]]:
+        """As of `Recording`."""
+        return [(process.log.path, "darshan") for process in self._job.processes]
+
+    @property
+    def start_ns(self) -> int:
+        """As of `Recording`."""
+        return self._job.start_ns
+
+    @property
+    def ranks(self) -> range:
+        """As of `Recording`."""
+        return range(self._job.nprocs if self._job.nprocs <= MAX_RANKS else 0)
+
+    @property
+    def warnings(self) -> list[str]:
+        """As of `Recording`: damage that was skipped so far included."""
+        return [*self._job.log_warnings(), *self._left_out, *self._job.warnings]
+
+    @property
+    def job(self) -> Job:
+        """As of `Recording`."""
+        job, record = self._job, self._job.first.job
+        run_time_s = record.run_time_s if len(job.processes) == 1 else None
+        if run_time_s is None:
+            run_time_s = max(ns_to_seconds(job.end_ns - job.start_ns), 0.0)
+        return Job(
+            nprocs=job.nprocs,
+            run_time_s=run_time_s,
+            start_ns=job.start_ns,
+            end_ns=job.end_ns,
+            zero_ns=job.start_ns,
+            job_id=record.jobid,
+            exe=record.exe,
+            metadata=dict(record.metadata),
+        )
+
+    def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
+        """As of `Recording`."""
+        found = map_profiles(
+            profiles,
+            self._job,
+            gather=bool(profiles) and not self._in_order(),
+            offset_ns=seconds_to_ns(self._method) if isinstance(self._method, float) else 0,
+            skip_damaged=self._options.skip_damaged,
+        )
+        self._exports = () if self._options.keep_profiler_files else frozenset(found.exports)
+        if not found.numbers:
+            return found
+        self._job, new = numbered(self._job, found.numbers)
+        return replace(found, by_rank={new[rank]: files for rank, files in found.by_rank.items()})
+
+    def process_ids(self) -> ProcessIds:
+        """As of `Recording`."""
+        return process_ids(self._job)
+
+    def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
+        """As of `Recording`."""
+        self._table = FileTable([process.log for process in self._job.processes], self._records_left_out())
+        setting = JobSetting(
+            token=secrets.token_hex(8),
+            working=folder,
+            job_start_ns=self._job.start_ns,
+            ranks=self._job.nprocs,
+            method=self._method,
+            left_out=frozenset(self._table.excluded),
+            options=self._options,
+            files=self._table.known(),
+        )
+        try:
+            with opened(setting) as logs:
+                job = divided(self._job, logs.known, spans.own_ranks, workers)
+                traced = logs.known.traced_segments()
+            if len(job.pieces) > 1:
+                return self._merged(replace(setting, traced=traced), job, spans, workers)
+            return self._merged(replace(setting, gather=not self._in_order()), job, spans, ALONE)
+        finally:
+            let_go()
+
+    def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
+        """As of `Recording`. Raises: LogError where what is left of a damaged log contradicts its counters."""
+        logs = [process.log for process in self._job.processes]
+        self._made.rebuilt.finish({str(log.path): log.names for log in logs})
+        files, coverage = self._table.finish([process.rank for process in self._job.processes])
+        if self._options.skip_damaged:
+            refuse_rubbish(self._job, coverage, files)
+        traced = written.stored - self._made.reconstructed
+        counted = self._counted_times(traced)
+        unseen = all_unseen(watched([log.path for log in logs]), mapped_files(files))
+        unseen += past_trace(counted, posix_bytes=moved_bytes(files, "posix_bytes_"))
+        hdf5 = hdf5_facts(logs, files, inspect=self._options.inspect, maps=self._options.inspect_maps)
+        threads = self._made.threads_known
+        return Finished(
+            files=files,
+            hdf5=hdf5.table,
+            coverage=with_unseen(coverage, moved_bytes(files, "posix_bytes_", "stdio_bytes_"), unseen),
+            lanes="pthread_id" if threads and all(threads) else "overlap",
+            warnings=[
+                *self._table.offset_warnings(files["path"].to_pylist()),
+                *self._table.streams.warnings(),
+                *unseen_warnings(unseen),
+                *gap_warnings(self._job, self._made, coverage, unseen, traced=traced),
+                *hdf5.warnings,
+            ],
+            reconstructed=self._made.reconstructed,
+            rebuilt=self._made.rebuilt,
+            made_by={
+                **({"counted_times": counted} if counted else {}),
+                **({"log_writing": writing} if (writing := log_writing(self._job)) else {}),
+            },
+        )
+
+    def _in_order(self) -> bool:
+        """Whether the logs can be read one rank after the other. Of a damaged one, its reader says what is wrong."""
+        if self._job.nprocs == 1 and not self._options.skip_damaged:
+            return True
+        try:
+            return all(ranks_in_order(process.log) for process in self._job.processes if process.rank is None)
+        except DamagedLogError:
+            return True
+
+    def _records_left_out(self) -> frozenset[int]:
+        """The files that a glob matches, those that the profiler wrote, and the standard streams: a pipe or a terminal
+        is no storage, and no log says what a stream is."""
+        named = [(record, shown(path)) for process in self._job.processes for record, path in process.log.names.items()]
+        exported = {record: path for record, path in named if is_export(path, self._exports)}
+        self._left_out = exports_warnings(exported.values())
+        globs = self._options.exclude
+        matched = (
+            record
+            for record, path in named
+            if path in STANDARD_STREAMS or any(fnmatchcase(path, glob) for glob in globs)
+        )
+        return frozenset((*exported, *matched))
+
+    def _merged(self, setting: JobSetting, job: DividedJob, spans: AllSpans, workers: Workers) -> WrittenRanks:
+        """The rows of all ranks. Those with spans of their own are merged here: these follow from each other."""
+        written = WrittenRanks()
+        for own, pieces in groupby(job.pieces, key=lambda piece: piece.own):
+            work = PieceMerge(setting=setting, spans=spans if own else spans.shared())
+            with (ALONE if own else workers).results(work, list(pieces), operations=job.operations) as results:
+                for found in results:
+                    self._add(found)
+                    written.add(found.written)
+        with workers.results(
+            partial(renumber, setting.working), self._renumbered, operations=job.operations, named=_named
+        ) as done:
+            for _ in done:
+                pass
+        return written
+
+    def _add(self, found: MergedPiece) -> None:
+        """What became of the next ranks."""
+        changed = self._table.add(found.files)
+        if changed:
+            self._renumbered.append(RenumberedParts(parts=found.written.parts, numbers=changed))
+        self._made.add(found.made)
+        for process in self._job.processes:
+            for text in found.log_warnings.get(str(process.log.path), ()):
+                process.log.add_warning(text)
+
+    def _counted_times(self, traced: int) -> dict[str, dict[str, Any]]:
+        """What the counters say of the I/O that no trace holds."""
+        logs = [(process.log, process.rank) for process in self._job.processes]
+        return counted_times(logs, self._table.excluded, but=TRACEABLE if traced else ())
+
+
+def _named(parts: RenumberedParts) -> str:
+    return parts.parts[0]

@@ -1,0 +1,29 @@
+"""Files whose operations a merge leaves out, because the profiler wrote them and not the job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+
+def is_export(path: str, exports: Collection[str]) -> bool:
+    """Whether the profiler wrote the file, or a temporary form of it that is renamed or compressed later.
+
+    exports: paths and names that the profiler gave to what it wrote.
+    """
+    name = path.rpartition("/")[2]
+    finals = (path, name, f"{name}.gz", name.removesuffix(".tmp"), path.removesuffix(".tmp"))
+    return any(final in exports for final in finals)
+
+
+def exports_warnings(paths: Iterable[str]) -> list[str]:
+    """What a user should know of exports that are left out."""
+    names = ", ".join(sorted(paths))
+    left_out = (
+        f"left out, written by the profiler itself and not by the job: {names} (--keep-profiler-files keeps them)"
+    )
+    return [left_out] if names else []
+
+
+def shown(path: bytes) -> str:
+    """The path as text, what is not UTF-8 as escapes."""
+    return path.decode("utf-8", "backslashreplace")

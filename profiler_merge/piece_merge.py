@@ -1,0 +1,224 @@
+"""Merges the ranks of one piece of Darshan's logs, on any process: their rows into parts of the capture, the rest as
+notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dxt_replay.profiler_merge.clocks.alignment import WALL, align_rank
+from dxt_replay.profiler_merge.clocks.offsets import Alignment, align_seconds, align_wall
+from dxt_replay.profiler_merge.clocks.worker_clock import align_worker
+from dxt_replay.profiler_merge.darshan.job_logs import ProcessLog
+from dxt_replay.profiler_merge.darshan.log import DarshanLog
+from dxt_replay.profiler_merge.darshan.rank_segments import RankSegments, SegmentBatch
+from dxt_replay.profiler_merge.darshan.spilled import is_spilled, return_freed_memory
+from dxt_replay.profiler_merge.file_notes import FileNotes, KnownFiles
+from dxt_replay.profiler_merge.job_pieces import JobSetting, RankPiece
+from dxt_replay.profiler_merge.left_out import shown
+from dxt_replay.profiler_merge.process_rows import LogCounters, RowTotals, in_start_order
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.rank_sources import RankSources
+from dxt_replay.profiler_merge.recorded_job import RankRows, RankSpans, WrittenRanks, rank_clock, write_ranks
+from dxt_replay.profiler_merge.stretch_rows import RowsInStretches
+from dxt_replay.traces.schema import RankClock
+
+_KEPT_STRETCHES = 8
+"""Stretches of a rank after which freed memory goes back to the system: the C library would keep 7 bytes for each
+operation, in pieces between what is in use."""
+
+
+class OpenedJob:
+    """The logs of a job: each opened, and its counters read, once."""
+
+    def __init__(self, setting: JobSetting) -> None:
+        self.known = LogCounters(
+            ranks=setting.ranks,
+            reconstruct=setting.options.reconstruct,
+            excluded=setting.left_out,
+            limit=setting.options.reconstruct_limit,
+            traced=setting.traced,
+        )
+        self._logs: dict[Path, DarshanLog] = {}
+
+    def process(self, process: ProcessLog) -> ProcessLog:
+        """The process with the log as it was opened first."""
+        return replace(process, log=self._logs.setdefault(process.log.path, process.log))
+
+
+_IDLE: dict[str, list[OpenedJob]] = {}
+"""By token, the logs that nobody reads just now: what is known of their counters changes from rank to rank, so that two
+threads of a process must not use the same ones."""
+
+
+@contextmanager
+def opened(setting: JobSetting) -> Iterator[OpenedJob]:
+    """The logs of a job, for one user at a time; those of another job are let go."""
+    if setting.token not in _IDLE:
+        _IDLE.clear()
+    idle = _IDLE.setdefault(setting.token, [])
+    job = None
+    with suppress(IndexError):
+        job = idle.pop()
+    job = job or OpenedJob(setting)
+    yield job
+    idle.append(job)
+
+
+def let_go() -> None:
+    """Forget the logs of the last job."""
+    _IDLE.clear()
+
+
+@dataclass(slots=True, kw_only=True)
+class MergedPiece:
+    """What became of the ranks of a piece. log_warnings: by path of the log."""
+
+    written: WrittenRanks
+    made: RowTotals
+    files: FileNotes
+    log_warnings: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceMerge:
+    """Merges a piece of a job; `spans`: of its ranks."""
+
+    setting: JobSetting
+    spans: RankSpans
+
+    def __call__(self, piece: RankPiece) -> MergedPiece:
+        """Write the rows of the ranks as parts of the capture. Raises: LogError; TargetError where the disk refuses."""
+        with opened(self.setting) as job:
+            return _Merging(self.setting, self.spans, piece, job).run()
+
+
+class _Merging:
+    """One pass over the ranks of a piece."""
+
+    def __init__(self, setting: JobSetting, spans: RankSpans, piece: RankPiece, job: OpenedJob) -> None:
+        self._setting, self._spans = setting, spans
+        self._logs = [job.process(process) for process in piece.processes]
+        processes = [replace(each, log=each.log.part(piece.regions)) if piece.regions else each for each in self._logs]
+        self._files, self._made = FileNotes(known=setting.files), RowTotals()
+        self._rows = RowsInStretches(
+            files=self._files, known=job.known, job_start_ns=setting.job_start_ns, made=self._made
+        )
+        self._sources = RankSources(setting=setting, piece=piece, processes=processes, known=job.known)
+
+    def run(self) -> MergedPiece:
+        """Write the rows; returns the rest."""
+        written = write_ranks(self._setting.working, self._rank_rows(), self._spans, self._path)
+        self._files.known = KnownFiles.numbered(np.empty(0, dtype=np.uint64))  # whoever gets the result knows them
+        warnings = {str(process.log.path): process.log.warnings for process in self._logs}
+        return MergedPiece(written=written, made=self._made, files=self._files, log_warnings=warnings)
+
+    def _rank_rows(self) -> Iterator[RankRows]:
+        """The rows of some ranks after the other."""
+        for parts in self._sources.batches():
+            process, batch = parts[0]
+            own = self._spans.have_own(batch.ranks)
+            if len(parts) == len(batch.ranks) == 1 and not own.any() and is_spilled(batch.start_ns):
+                yield from self._stretches_of(process, batch)
+            elif len(batch.ranks) == 1:
+                yield self._rows_of(parts)
+            else:
+                for first, last in _alike(batch, own):
+                    yield self._rows_of([(process, batch.of_ranks(first, last))])
+
+    def _stretches_of(self, process: ProcessLog, batch: SegmentBatch) -> Iterator[RankRows]:
+        """As `_rows_of`, for a rank without spans of its own whose segments are in files: a stretch of time each."""
+        rank = int(batch.ranks[0])
+        alignment, warnings = self._aligned(rank, process, batch.of_rank(0), None)
+        clock = [rank_clock(rank, alignment, process.worker)]
+        stretches = self._rows.columns_in_stretches(
+            process, batch, alignment, self._setting.working, self._setting.options.stretch_rows
+        )
+        for number, columns in enumerate(stretches, 1):
+            yield RankRows(
+                ranks=batch.ranks,
+                columns=in_start_order(columns),
+                process=np.broadcast_to(process.worker, len(columns["rank"])),
+                clock=clock,
+                warnings=warnings,
+            )
+            clock, warnings = [], []
+            if number % _KEPT_STRETCHES == 0:
+                return_freed_memory()
+
+    def _rows_of(self, parts: list[tuple[ProcessLog, SegmentBatch]]) -> RankRows:
+        """The rows of a rank, or of several alike, by rank and start, with its clock; file counts are noted on the
+        way."""
+        ranks = parts[0][1].ranks
+        rank = int(ranks[0])
+        profile = self._spans.profile(rank)
+        columns, clock, warnings = [], list[RankClock](), list[str]()
+        lanes = undated_offset_ns = 0
+        process_of_lane: list[int] = []
+        for process, batch in parts:
+            segments = batch.of_rank(int((batch.counts > 0).argmax()))
+            alignment, notes = self._aligned(rank, process, segments, profile)
+            warnings += notes
+            if len(segments) and process.worker == 0 and profile is not None and profile.epoch_start_ns is None:
+                # The profile has no date, so it is moved to the log's clock, not the log to the profile's.
+                undated_offset_ns = -alignment.offset_ns
+                alignment = replace(alignment, offset_ns=0)
+            made = self._rows.columns(process, batch, alignment)
+            if len(made["lane"]):
+                clock += [rank_clock(each, alignment, process.worker) for each in np.unique(made["rank"]).tolist()]
+                made["lane"] = made["lane"] + np.int32(lanes)
+                lanes = int(made["lane"].max()) + 1
+            process_of_lane += [process.worker] * (lanes - len(process_of_lane))
+            columns.append(made)
+        joined = in_start_order({name: np.concatenate([part[name] for part in columns]) for name in columns[0]})
+        return RankRows(
+            ranks=ranks,
+            columns=joined,
+            process=np.array(process_of_lane, dtype=np.int64)[joined["lane"]],
+            clock=clock,
+            warnings=warnings,
+            profile=profile,
+            undated_offset_ns=undated_offset_ns,
+        )
+
+    def _path(self, file_id: int) -> str:
+        """The recorded path of a file, as far as a log has it."""
+        record = self._files.record(file_id)
+        names = (process.log.names[record] for process in self._logs if record in process.log.names)
+        return shown(next(names, self._files.names.get(record, b"")))
+
+    def _aligned(
+        self, rank: int, process: ProcessLog, segments: RankSegments, profile: Profile | None
+    ) -> tuple[Alignment, list[str]]:
+        """The offset of a log, and warnings. Only the rank's own process is in the profile.
+
+        A worker's is as its rank's training thread shows it; without traced operations it is the wall clock's.
+        """
+        log_job, method = process.log.job, self._setting.method
+        if len(segments) and process.worker == 0:
+            alignment, notes = align_rank(segments, process.log, profile, method)
+            return alignment, [f"rank {rank}: {note}" for note in notes]
+        if isinstance(method, float):
+            return align_seconds(method), []
+        found = align_worker(segments, process.log, profile) if process.worker and method != WALL else None
+        if found is None and not len(segments) and log_job.start_ns <= 0:
+            found = align_seconds(0.0)
+        return found or align_wall(log_job.start_ns, log_job.has_nsec), []
+
+
+def _alike(batch: SegmentBatch, alone: np.ndarray) -> list[tuple[int, int]]:
+    """The ranks of a batch, as (first, end) places, in runs of ranks that either all have thread ids or none; a rank in
+    `alone` (bool) is a run by itself."""
+    threaded = batch.threaded | (batch.counts == 0)
+    mixed = not (batch.knows_threads or not threaded[batch.counts > 0].any())
+    new = alone.copy()
+    new[1:] |= alone[:-1]
+    if mixed:
+        new[1:] |= threaded[1:] != threaded[:-1]
+    new[0] = True
+    begin = np.flatnonzero(new)
+    return list(zip(begin.tolist(), [*begin[1:].tolist(), len(alone)], strict=True))

@@ -1,0 +1,110 @@
+"""Profiles without a log or trace: the training with its steps and waits, and no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from dxt_replay.profiler_merge.clocks.alignment import AUTO
+from dxt_replay.profiler_merge.clocks.anchors import anchor_rank
+from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks, ProfilesByRank, own_number, rank_in_path
+from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
+from dxt_replay.profiler_merge.profiles.reading import read_profile
+from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.recorded_job import MAX_RANKS, AllSpans, Finished, WrittenRanks
+from dxt_replay.traces.errors import AlignmentError, ProfileError, UsageError
+from dxt_replay.traces.schema import Job
+from dxt_replay.traces.text import listed
+from dxt_replay.traces.unseen import NOTHING_RECORDED
+from dxt_replay.traces.workers.workers import Workers
+
+
+class ProfilesAlone:
+    """As `recorded_job.Recording`, of a job of which nobody recorded the I/O.
+
+    beside: files with more spans, which are on the clock of the profiles. The capture begins with the first event: when
+    the job began, how long it ran, and whether it had more ranks is not in a profile.
+    Raises: UsageError for an alignment, which needs a log.
+    """
+
+    def __init__(self, beside: Sequence[Path], options: MergeOptions) -> None:
+        if options.align != AUTO:
+            raise UsageError(f"--align {options.align} places the clock of a log, and there is none: leave it out")
+        self._beside, self._skip_damaged = beside, options.skip_damaged
+        self._by_rank: dict[int, tuple[Path, ...]] = {}
+        self._dated = True
+        self.files: Sequence[tuple[Path, str]] = ()
+        self.ranks: Sequence[int] = ()
+        self.start_ns = 0
+        self.loops: Mapping[int, SpanColumns] = {}
+
+    @property
+    def job(self) -> Job:
+        """As of `Recording`."""
+        return Job(nprocs=len(self.process_ids()), run_time_s=0.0, zero_ns=self.start_ns if self._dated else 0)
+
+    @property
+    def warnings(self) -> list[str]:
+        """As of `Recording`."""
+        ranks = sorted(self._by_rank)
+        clocks = " The clocks of the ranks are those of their profiles, and how far they differ is not known."
+        return [
+            f"made of profiles alone, of rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])}: no "
+            "I/O was recorded. Whether the job had more ranks, when it began and how long it ran is not known."
+            + clocks
+            * (len(ranks) > 1)
+        ]
+
+    def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
+        """As of `Recording`. Raises: AlignmentError where one of several has no date."""
+        found = ProfilesByRank()
+        unnumbered: set[frozenset[int]] = set()
+        begins = []
+        for files in profiles:
+            profile = read_profile(files, skip_damaged=self._skip_damaged)
+            self._dated = profile.epoch_start_ns is not None
+            if not self._dated and len(profiles) + len(self._beside) > 1:
+                raise AlignmentError(
+                    f"{files[0]} has no date, so its events cannot be put on one clock with those of the other "
+                    "profiles: merge it alone, or each with the Darshan logs"
+                )
+            number = own_number(profile)
+            number = rank_in_path(files[0], MAX_RANKS) if number is None else number
+            if number is None:
+                unnumbered.add(_pids(profile))
+            # Profiles that say no rank are of one process, where they say that, or of nobody knows which.
+            several = len(unnumbered) > 1 or frozenset() in unnumbered or (unnumbered and number is not None)
+            if len(profiles) > 1 and several:
+                raise ProfileError(f"no rank was found for the profile {files[0]}: name its folder rank0, rank1 ...")
+            found.add(number or 0, files, profile)
+            begins += [int(profile.start_ns.min())] if len(profile) else []
+        self._by_rank, self.start_ns = found.files, min(begins, default=0)
+        return ProfileRanks(by_rank=found.files, warnings=())
+
+    def process_ids(self) -> ProcessIds:
+        """As of `Recording`: none is known."""
+        return [()] * (max(self._by_rank) + 1)
+
+    def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
+        """As of `Recording`: there is nothing to write."""
+        return WrittenRanks()
+
+    def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
+        """As of `Recording`."""
+        if not spans.num_rows:
+            raise ProfileError(
+                f"{next(iter(self._by_rank.values()))[0]} shows no steps, compute or waits: there is nothing to merge"
+            )
+        return Finished(coverage=NOTHING_RECORDED)
+
+
+def _pids(profile: Profile) -> frozenset[int]:
+    """The processes that a profile is of, as far as it says."""
+    if profile.torch is not None:
+        return profile.torch.pids
+    named = anchor_rank(profile)
+    return frozenset() if named is None or named[1] < 0 else frozenset((named[1],))

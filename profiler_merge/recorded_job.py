@@ -1,0 +1,219 @@
+"""A job as one source recorded it: what stands between the merge and every kind of recording.
+
+A merge asks a `Recording` where the profiles belong, has it write the operations of its ranks, and then asks what
+followed from all of them. Spans, steps, `capture.json` and what several recordings have in common is here and in
+`merge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dxt_replay.profiler_merge.clocks.offsets import Alignment
+from dxt_replay.profiler_merge.clocks.profile_ranks import ProfileRanks
+from dxt_replay.profiler_merge.profiles.event_table import Profile
+from dxt_replay.profiler_merge.profiles.more_spans import ProcessIds
+from dxt_replay.profiler_merge.profiles.span_parts import SpanColumns
+from dxt_replay.profiler_merge.untraced.rebuilt import Rebuilt
+from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, Coverage, Job, RankClock, table_from_columns
+from dxt_replay.traces.store.writer import ROW_GROUP_ROWS, OpsWriter
+from dxt_replay.traces.workers.workers import Workers
+
+MAX_RANKS = 1 << 20
+"""A job record that claims more ranks is damaged; then only ranks with operations count."""
+
+
+class RankSpans(Protocol):
+    """The spans of the ranks, as `JobSpans` has them in the first process, and `SharedSteps` elsewhere."""
+
+    def have_own(self, ranks: np.ndarray) -> np.ndarray:
+        """bool (r,): which of some ranks have spans of their own."""
+
+    def profile(self, rank: int) -> Profile | None:
+        """The profile of a rank, None where it has none. Raises: ProfileError when it is damaged."""
+
+    def add_profiled(self, rows: RankRows, path: Callable[[int], str]) -> list[str]:
+        """Note the spans in the profile of a rank, and extend them over its reads outside of it. Returns warnings.
+
+        `path`: of a file_id.
+        """
+
+    def step_of(self, rank: int, times: np.ndarray) -> np.ndarray:
+        """int32: the training step in which each time (ns) of a rank lies; NO_STEP outside the steps."""
+
+
+class AllSpans(RankSpans, Protocol):
+    """The spans of all ranks, in the first process."""
+
+    @property
+    def own_ranks(self) -> list[int]:
+        """The ranks that have spans of their own."""
+
+    def shared(self) -> RankSpans:
+        """What ranks without spans of their own have by now; small enough to be sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankRows:
+    """Operations of a rank, or of several that have no spans of their own.
+
+    ranks: int (r,), ascending; those without an operation too.
+    columns: of `OPS_SCHEMA` but for step, by rank and start.
+    process: int (n,), the process of each operation within its rank, 0 is the rank's own.
+    clock, warnings: what was found of these ranks.
+    profile: of the rank, whose spans are yet to be added; `undated_offset_ns` takes one without a date to these times.
+    """
+
+    ranks: np.ndarray
+    columns: dict[str, np.ndarray]
+    process: np.ndarray
+    clock: Sequence[RankClock] = ()
+    warnings: Sequence[str] = ()
+    profile: Profile | None = None
+    undated_offset_ns: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class WrittenRanks:
+    """What became of some ranks, beside their rows.
+
+    ranks: those that were traced or counted. stored: rows in `parts`, the names of files in the capture's folder of
+    operations.
+    """
+
+    ranks: set[int] = field(default_factory=set)
+    stored: int = 0
+    parts: tuple[str, ...] = ()
+    clock: list[RankClock] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, other: WrittenRanks) -> None:
+        """Add the next ranks, but for the names of their parts."""
+        self.ranks |= other.ranks
+        self.stored += other.stored
+        self.clock += other.clock
+        self.warnings += other.warnings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What follows from all ranks of a recording together.
+
+    files, hdf5: the tables of the capture. reconstructed: rows that were made, and how they meet the counters.
+    made_by: what capture.json repeats of this kind of recording alone.
+    """
+
+    files: pa.Table = field(default_factory=FILES_SCHEMA.empty_table)
+    hdf5: pa.Table = field(default_factory=HDF5_SCHEMA.empty_table)
+    coverage: Coverage
+    lanes: str = "overlap"
+    warnings: Sequence[str] = ()
+    reconstructed: int = 0
+    rebuilt: Rebuilt = field(default_factory=Rebuilt)
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Recording(Protocol):
+    """An opened recording. What follows from the profiles, such as numbers of ranks, is known after `place`.
+
+    files: with their kinds, as capture.json names them. ranks: those that the job surely has. start_ns: where the
+    capture's time begins (CLOCK_REALTIME). loops: of a training loop, where the program was annotated for the recorder.
+    """
+
+    @property
+    def files(self) -> Sequence[tuple[Path, str]]: ...
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def ranks(self) -> Sequence[int]: ...
+
+    @property
+    def start_ns(self) -> int: ...
+
+    @property
+    def loops(self) -> Mapping[int, SpanColumns]: ...
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """About the recording itself; more as it is read."""
+
+    def place(self, profiles: Sequence[tuple[Path, ...]]) -> ProfileRanks:
+        """Give each profile its rank. Raises: ProfileError for one that cannot be used."""
+
+    def process_ids(self) -> ProcessIds:
+        """Of each rank."""
+
+    def write(self, folder: Path, spans: AllSpans, workers: Workers) -> WrittenRanks:
+        """Write the operations of all ranks into a capture, and note the spans of ranks with operations.
+
+        Raises: LogError for damage; AlignmentError where a profile's clock is not found; TargetError for `folder`.
+        """
+
+    def finish(self, written: WrittenRanks, spans: pa.Table) -> Finished:
+        """What follows from all ranks. Raises: LogError, ProfileError where nothing was found."""
+
+
+def rank_clock(rank: int, alignment: Alignment, worker: int = 0) -> RankClock:
+    """What capture.json says of the clock of a rank, or of one of its workers."""
+    return RankClock(
+        rank=rank,
+        method=alignment.method,
+        offset_ns=alignment.offset_ns,
+        residual_ns=alignment.residual_ns,
+        interval_ns=alignment.interval_ns,
+        worker=worker,
+    )
+
+
+def write_ranks(folder: Path, rows: Iterable[RankRows], spans: RankSpans, path: Callable[[int], str]) -> WrittenRanks:
+    """Write the rows of some ranks as parts of the capture `folder`, with their steps. `path`: of a file_id.
+
+    Raises: TargetError where the disk refuses.
+    """
+    found = WrittenRanks()
+    with OpsWriter(folder) as writer:
+        for table in _tables(_with_steps(each, spans, path, found) for each in rows):
+            writer.write(table)
+    found.stored, found.parts = writer.rows, writer.parts
+    return found
+
+
+def _with_steps(
+    rows: RankRows, spans: RankSpans, path: Callable[[int], str], found: WrittenRanks
+) -> dict[str, np.ndarray]:
+    rank = int(rows.ranks[0])
+    found.ranks.update(rows.ranks.tolist())
+    found.clock += rows.clock
+    found.warnings += rows.warnings
+    if rows.profile is not None:
+        found.warnings += spans.add_profiled(rows, path)
+    return {**rows.columns, "step": spans.step_of(rank, rows.columns["start_ns"])}
+
+
+def _tables(ranks: Iterable[dict[str, np.ndarray]]) -> Iterator[pa.Table]:
+    """The rows of all ranks. Ranks with few rows share a table, because a table costs more than its few rows do."""
+    waiting: list[dict[str, np.ndarray]] = []
+    rows = 0
+    for columns in ranks:
+        waiting.append(columns)
+        rows += len(columns["rank"])
+        if rows >= ROW_GROUP_ROWS:
+            yield _joined(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(ranks: list[dict[str, np.ndarray]]) -> pa.Table:
+    if len(ranks) == 1:
+        return table_from_columns(ranks[0], OPS_SCHEMA)
+    columns = {name: np.concatenate([each[name] for each in ranks]) for name in ranks[0]}
+    return table_from_columns(columns, OPS_SCHEMA)
