@@ -6,10 +6,10 @@ from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import TargetError
 from dxt_replay.traces.schema import SPANS_SCHEMA
-from dxt_replay.traces.store.digests import DigestedParquet
 
 
 class SpansWriter:
@@ -20,14 +20,14 @@ class SpansWriter:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "spans.parquet"
-        self._writer: DigestedParquet | None = None
+        self._writer: pq.ParquetWriter | None = None
         self.rows = 0
 
     def write(self, spans: pa.Table) -> None:
         """Append rows of `SPANS_SCHEMA`."""
         try:
             if self._writer is None:
-                self._writer = DigestedParquet(self._path, SPANS_SCHEMA, compression="zstd", write_page_checksum=True)
+                self._writer = pq.ParquetWriter(self._path, SPANS_SCHEMA, compression="zstd", write_page_checksum=True)
             self._writer.write_table(spans.cast(SPANS_SCHEMA))
         except (OSError, pa.ArrowException) as error:
             raise self._refusal(error) from error
