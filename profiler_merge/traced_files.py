@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.file_notes import AS_RECORDED, SUSPECT
 from dxt_replay.profiler_merge.file_table import classify
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import APIS, FILES_SCHEMA, OPS, READ, WRITE, table_from_columns
 
 _COUNTED = {"opens": "open", "reads": "read", "writes": "write", "seeks": "seek"}

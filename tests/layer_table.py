@@ -231,7 +231,13 @@ FOUNDATIONS = {
     "traces.schema": {"traces.errors"},
     "traces.output": {"traces.errors"},
     "traces.store.info": {"traces.errors", "traces.schema"},
-    "traces.store.checks": {"traces.errors", "traces.schema", "traces.store.info"},
+    "traces.store.checks": {
+        "traces.errors",
+        "traces.file_rows",
+        "traces.record_id",
+        "traces.schema",
+        "traces.store.info",
+    },
     "traces.store.tables": {"traces.errors", "traces.gzip_blocks", "traces.units"},
     "traces.store.index": {
         "traces.errors",
@@ -246,6 +252,7 @@ FOUNDATIONS = {
     "traces.part": {"traces.errors", "traces.schema", "traces.units"},
     "traces.few_together": set(),
     "traces.file_rows": set(),
+    "traces.record_id": set(),
     "traces.layers": {"traces.errors", "traces.schema"},
     "traces.steps": {"traces.schema"},
     "traces.gzip_blocks": set(),

@@ -94,6 +94,9 @@ is `known`. The batch fetches of a rank are its `input_wait` spans in start orde
 the operation begin, 2 n for the begin of fetch n and 2 n + 1 for its end; null: only its lane. `ready_ns`: how long
 after the operation's end its batch is ready, on the last operation of a batch; null: at once."""
 
+LEFT_OUT: Mapping[str, Any] = {"step": NO_STEP, "origin": "traced", "format": "other", "mount": "", "fs_type": ""}
+"""What a column without nulls holds where its writer leaves it out. `record_id` is made of the path."""
+
 USAGE_SCHEMA = pa.schema(
     [
         *(OPS_SCHEMA.field(name) for name in ("rank", "lane", "op", "api", "origin", "file_id")),

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.workloads.checkpoint_files import (
     STATE_NAME,
     TF_STATE_BYTES,
@@ -24,6 +23,7 @@ from dxt_replay.profiler_merge.workloads.hdf5_data_set import Hdf5Layout, hdf5_l
 from dxt_replay.profiler_merge.workloads.read_ahead import DataFiles
 from dxt_replay.profiler_merge.workloads.request_templates import Hdf5Reads
 from dxt_replay.profiler_merge.workloads.run_plan import RunPlan
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.schema import FILES_SCHEMA, FORMATS, HDF5_SCHEMA, table_from_columns
 
 _FORMAT_NAMES = {"tfrecord": "tfrecord", "hdf5": "hdf5", "npz": "npz", "csv": "csv"}

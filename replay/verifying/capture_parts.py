@@ -19,7 +19,7 @@ from dxt_replay.traces.errors import CaptureError
 from dxt_replay.traces.schema import CaptureInfo, Source
 from dxt_replay.traces.store.digests import DOCUMENT, file_digest, own_digests
 from dxt_replay.traces.store.index import part_digests
-from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.store.info import is_ours, read_info
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.store.writer import foreign_name
 from dxt_replay.traces.text import printable
@@ -42,6 +42,8 @@ def capture_parts(path: Path, sources: Sequence[Path]) -> list[CheckedPart]:
     expected = {**info.digests, **part_digests(path)} if info.digests else {}
     if expected:
         _check_digests(path, expected, digests)
+    elif not is_ours(path, info):
+        digests.note = f"{DOCUMENT} has no digests, as another program wrote it: checked by its rows alone"
     elif info.schema_version >= _DIGESTED_VERSION:
         digests.differs(DOCUMENT, "digests", f"{SHA256} of every file", "none: they were removed, or never written")
     else:

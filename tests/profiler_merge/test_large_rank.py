@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.merge_options import MergeOptions
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.store.reader import open_capture
 from tests.darshan_writer import DxtRecord, JobSpec, ModuleSpec, encode_counters, encode_dxt, write_log
 

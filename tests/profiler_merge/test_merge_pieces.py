@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks.large_log import FILES_PER_RANK, write_large_log
 from dxt_replay.profiler_merge.darshan.log import open_log
-from dxt_replay.profiler_merge.darshan.record_id import record_id
 from dxt_replay.profiler_merge.darshan.stream_starts import cut_at
 from dxt_replay.profiler_merge.merge import merge
 from dxt_replay.profiler_merge.merge_options import MergeOptions
 from dxt_replay.traces.errors import LogError
+from dxt_replay.traces.record_id import record_id
 from dxt_replay.traces.store.rank_pieces import RANK_OPERATIONS
 from dxt_replay.traces.store.reader import open_capture
 from dxt_replay.traces.workers.workers import Workers

@@ -51,6 +51,15 @@ def read_info(path: Path) -> CaptureInfo:
     return info
 
 
+def is_ours(path: Path, info: CaptureInfo) -> bool:
+    """Whether dxt-replay wrote the capture in `path`, and not another program as docs/capture-format.md says.
+
+    Such a capture is whole only with all its tables, and from schema version 4 on with digests.
+    """
+    told = info.digests or info.made_by.get("program") == "dxt-replay"
+    return bool(told) or any((path / name).exists() for name in ("index.parquet", "usage"))
+
+
 def _problems(info: CaptureInfo) -> Iterator[str]:
     job, coverage = info.job, info.coverage
     if not 0 <= job.nprocs <= MOST_RANK:

@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 from dxt_replay.traces.errors import CaptureError, exhausted
 from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.part import Part
-from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, CaptureInfo
+from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, SPANS_SCHEMA, CaptureInfo
 from dxt_replay.traces.store.checks import files_table, hdf5_table, operations, spans_table
 from dxt_replay.traces.store.index import INDEX_NAME, OpsIndex, ops_index
-from dxt_replay.traces.store.info import read_info
+from dxt_replay.traces.store.info import is_ours, read_info
 from dxt_replay.traces.store.tables import open_parquet, read_table
 from dxt_replay.traces.store.usage import USAGE_COLUMNS, StoredUsage, UsageCheck, UsageCounter
 from dxt_replay.traces.units import format_count
@@ -277,6 +277,8 @@ class Capture:
     def spans(self) -> pa.Table:
         """All spans (`SPANS_SCHEMA`), sorted by (rank, start_ns)."""
         path = self.path / "spans.parquet"
+        if not path.exists():
+            return SPANS_SCHEMA.empty_table()
         return spans_table(read_table(path), path, self.info.ranks)
 
     @cached_property
@@ -311,7 +313,7 @@ def open_capture(path: Path | str, *, named: Path | None = None) -> Capture:
     try:
         info = read_info(path)
         files = files_table(read_table(path / "files.parquet"), path / "files.parquet")
-        if not (path / "spans.parquet").is_file():
+        if is_ours(path, info) and not (path / "spans.parquet").is_file():
             raise CaptureError(f"{path} lacks spans.parquet: the capture is incomplete, merge or run again")
         index = ops_index(path, info)
     except OSError as error:
