@@ -89,7 +89,6 @@ MAY_IMPORT = {
     },
     "profiler_merge.workloads": {
         "profiler_merge.workloads",
-        "profiler_merge.darshan",
         "traces",
         "traces.store",
         "traces.workers",
@@ -248,7 +247,7 @@ FOUNDATIONS = {
         "traces.store.tables",
     },
     "traces.store.usage": {"traces.errors", "traces.schema", "traces.store.checks", "traces.store.tables"},
-    "traces.store.index_writer": {"traces.schema", "traces.store.index", "traces.store.usage"},
+    "traces.store.index_writer": {"traces.schema", "traces.store.digests", "traces.store.index", "traces.store.usage"},
     "traces.part": {"traces.errors", "traces.schema", "traces.units"},
     "traces.few_together": set(),
     "traces.file_rows": set(),
@@ -269,7 +268,7 @@ FOUNDATIONS = {
         "traces.store.usage",
         "traces.units",
     },
-    "traces.store.digests": set(),
+    "traces.store.digests": {"traces.schema"},
     "traces.store.writer": {
         "traces.errors",
         "traces.output",

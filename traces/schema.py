@@ -129,6 +129,15 @@ INDEX_SCHEMA = pa.schema(
 `last_ns`: when the last one ends. `usage`: on the last stretch of a rank, what all of its operations use
 (`USAGE_SCHEMA`); null on the others."""
 
+FILE_METADATA: Mapping[str, str] = {
+    "dxt_replay.schema_version": str(SCHEMA_VERSION),
+    "dxt_replay.units": "times: ns from job.zero_ns of capture.json; sizes, offsets and lengths: bytes",
+}
+"""Key-values of every Parquet file of a capture."""
+
+BY_RANK_AND_START = (("rank", "ascending"), ("start_ns", "ascending"))
+"""The order of operations within a row group, and of all spans."""
+
 DEPENDENCY_COLUMNS = ("feeds", "follows", "ready_ns")
 """The columns of `OPS_SCHEMA` that say what an operation waits for."""
 

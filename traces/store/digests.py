@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dxt_replay.traces.schema import FILE_METADATA
+
 DOCUMENT = "capture.json"
 
 _NO_DIGEST = "0" * 64
@@ -31,6 +33,7 @@ class DigestedParquet:
     def __init__(self, path: Path, schema: pa.Schema, **options: Any) -> None:
         self._sink = _HashedFile(path)
         self._writer = pq.ParquetWriter(pa.PythonFile(self._sink, mode="w"), schema, **options)
+        self._writer.add_key_value_metadata(FILE_METADATA)
 
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
         """Append a table of the schema, in row groups of so many rows."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dxt_replay.traces.schema import INDEX_SCHEMA
+from dxt_replay.traces.schema import FILE_METADATA, INDEX_SCHEMA
+from dxt_replay.traces.store.digests import DOCUMENT, file_digest
 from dxt_replay.traces.store.index import INDEX_NAME, OPS_FOLDER, stretches
 from dxt_replay.traces.store.usage import UsageCounter
 
@@ -82,23 +85,30 @@ class IndexWriter:
         self._waiting, self._size = [], 0
 
 
-def write_index(directory: Path) -> None:
+def write_index(directory: Path, tables: Mapping[str, str]) -> str:
     """Join what the writers of a capture noted into `index.parquet`; an index that is there stays if nobody did.
 
-    Raises: OSError, ArrowException when the disk refuses.
+    tables: the digests of the other tables, which the capture's id is made of, with those of the parts.
+    Returns: the SHA-256 of the index. Raises: OSError, ArrowException when the disk refuses.
     """
     folder, index = directory / OPS_FOLDER, directory / INDEX_NAME
     noted = sorted(folder.glob(_NOTES))
     if not noted and index.exists():
-        return
+        return file_digest(index)
+    every = {name: digest for name, digest in tables.items() if name not in (INDEX_NAME, DOCUMENT)}
     with pq.ParquetWriter(index, INDEX_SCHEMA, compression="zstd", write_page_checksum=True) as writer:
         for path in noted:
             with pq.ParquetFile(path) as file:
-                digests = {name.decode(): value.decode() for name, value in (file.metadata.metadata or {}).items()}
+                told = {name.decode(): value.decode() for name, value in file.metadata.metadata.items()}
+                digests = {name: value for name, value in told.items() if name.endswith(".parquet")}
+                every |= digests
                 for group in range(file.num_row_groups):
                     writer.write_table(_closed(file.read_row_group(group), digests, folder))
+        identity = hashlib.sha256(repr(sorted(every.items())).encode()).hexdigest()
+        writer.add_key_value_metadata({**FILE_METADATA, "dxt_replay.capture_id": identity})
     for path in noted:
         path.unlink()
+    return file_digest(index)
 
 
 def _closed(noted: pa.Table, digests: dict[str, str], folder: Path) -> pa.Table:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,16 @@ import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, TargetError, exhausted
 from dxt_replay.traces.output import DirectoryKind, begin_directory, check_output, discard_directory, place_directory
-from dxt_replay.traces.schema import FILES_SCHEMA, HDF5_SCHEMA, OPS_SCHEMA, SCHEMA_VERSION, SPANS_SCHEMA, CaptureInfo
+from dxt_replay.traces.schema import (
+    BY_RANK_AND_START,
+    FILE_METADATA,
+    FILES_SCHEMA,
+    HDF5_SCHEMA,
+    OPS_SCHEMA,
+    SCHEMA_VERSION,
+    SPANS_SCHEMA,
+    CaptureInfo,
+)
 from dxt_replay.traces.store.digests import DOCUMENT, DigestedParquet, gathered_digests, sealed
 from dxt_replay.traces.store.index import INDEX_NAME, OPS_FOLDER
 from dxt_replay.traces.store.index_writer import IndexWriter, write_index
@@ -46,6 +55,9 @@ _LAYOUT: Mapping[str, Any] = {
     "compression": {name: "none" if name in _DELTAS else "zstd" for name in OPS_SCHEMA.names},
     "use_dictionary": [name for name in OPS_SCHEMA.names if name not in _DELTAS],
     "column_encoding": dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
+    "sorting_columns": pq.SortingColumn.from_ordering(OPS_SCHEMA, BY_RANK_AND_START),
+    "store_schema": True,
+    "write_page_checksum": True,
 }
 
 
@@ -145,7 +157,7 @@ class OpsWriter:
 
     def _begin_part(self, rank: int) -> DigestedParquet:
         part = self._folder / f"part-{rank:07d}-{len(self._parts):04d}.parquet"
-        self._writer = DigestedParquet(part, OPS_SCHEMA, store_schema=True, write_page_checksum=True, **_LAYOUT)
+        self._writer = DigestedParquet(part, OPS_SCHEMA, **_LAYOUT)
         self._parts.append(part)
         self._groups_in_part = 0
         return self._writer
@@ -277,14 +289,14 @@ def write_files(directory: Path, files: pa.Table) -> None:
     """Write `files.parquet`. Raises: CaptureError when row i has not file_id i; TargetError when the disk refuses."""
     if not np.array_equal(files["file_id"].to_numpy(), np.arange(files.num_rows)):
         raise CaptureError("files are not numbered 0, 1, 2 ... in order")
-    _write_table(directory / "files.parquet", files.cast(FILES_SCHEMA))
+    _write_table(directory / "files.parquet", files.cast(FILES_SCHEMA), (("file_id", "ascending"),))
 
 
 def write_spans(directory: Path, spans: pa.Table) -> None:
     """Write `spans.parquet`, sorted by (rank, start_ns). Raises: TargetError when the disk refuses."""
     if spans.num_rows:
-        spans = spans.sort_by([("rank", "ascending"), ("start_ns", "ascending"), ("end_ns", "descending")])
-    _write_table(directory / "spans.parquet", spans.cast(SPANS_SCHEMA))
+        spans = spans.sort_by([*BY_RANK_AND_START, ("end_ns", "descending")])
+    _write_table(directory / "spans.parquet", spans.cast(SPANS_SCHEMA), BY_RANK_AND_START)
 
 
 def write_hdf5(directory: Path, datasets: pa.Table) -> None:
@@ -301,8 +313,9 @@ def write_capture_info(directory: Path, info: CaptureInfo) -> None:
     """
     temporary = directory / f".{DOCUMENT}.new"
     try:
-        write_index(directory)
-        whole = dataclasses.replace(info, digests=gathered_digests(directory), schema_version=SCHEMA_VERSION)
+        tables = gathered_digests(directory)
+        digests = {**tables, INDEX_NAME: write_index(directory, tables)}
+        whole = dataclasses.replace(info, digests=digests, schema_version=SCHEMA_VERSION)
         text = json.dumps(_as_json(whole), indent=1, sort_keys=True, allow_nan=False)
         temporary.write_text(sealed(text + "\n"), encoding="utf-8")
         os.replace(temporary, directory / DOCUMENT)
@@ -310,9 +323,14 @@ def write_capture_info(directory: Path, info: CaptureInfo) -> None:
         raise TargetError(f"cannot write {directory / DOCUMENT}: {error}") from error
 
 
-def _write_table(path: Path, table: pa.Table) -> None:
+def _write_table(path: Path, table: pa.Table, order: Sequence[tuple[str, str]] = ()) -> None:
+    """`order`: the columns that the rows are sorted by."""
+    sorting = pq.SortingColumn.from_ordering(table.schema, order) if order else None
+    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "sorting_columns": sorting}
     try:
-        pq.write_table(table, path, row_group_size=ROW_GROUP_ROWS, compression="zstd", write_page_checksum=True)
+        with pq.ParquetWriter(path, table.schema, **options) as writer:
+            writer.add_key_value_metadata(FILE_METADATA)
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     except (OSError, pa.ArrowException) as error:
         raise TargetError(
             f"cannot write {path}: {error}; free space there, or choose another place for the output"

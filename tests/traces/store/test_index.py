@@ -16,7 +16,7 @@ from dxt_replay.traces.store.index import INDEX_NAME
 from dxt_replay.traces.store.info import read_info
 from dxt_replay.traces.store.reader import Capture, open_capture
 from dxt_replay.traces.store.writer import OpsWriter, write_capture_info
-from tests.capture_builder import Op, build_capture, ops_table, read
+from tests.capture_builder import Op, Span, build_capture, ops_table, read
 
 Stretch = tuple[str, int, int, int, int, int, int]
 
@@ -165,3 +165,17 @@ def test_a_row_group_of_many_ranks_is_read_once(tmp_path: Path, monkeypatch: pyt
     for rank in capture.ranks:
         assert [batch.num_rows for batch in capture.operations(rank)] == [4]
     assert reads == [0]
+
+
+def test_other_readers_learn_units_version_order_and_identity(tmp_path: Path) -> None:
+    ops, spans = rows_of([3, 3]), [Span("step", 0, 9, step=0)]
+    paths = [build_capture(tmp_path, files=["/a", "/b", "/c"], ops=ops, spans=spans, name=name).path for name in "ab"]
+    for name, order in (("ops/part-0000000-0000.parquet", [0, 7]), ("spans.parquet", [0, 5]), ("files.parquet", [0])):
+        footer = pq.read_metadata(paths[0] / name)
+        assert footer.metadata[b"dxt_replay.schema_version"] == b"5"
+        assert footer.metadata[b"dxt_replay.units"].startswith(b"times: ns")
+        assert [column.column_index for column in footer.row_group(0).sorting_columns] == order
+    identities = [pq.read_metadata(path / INDEX_NAME).metadata[b"dxt_replay.capture_id"] for path in paths]
+    other = build_capture(tmp_path, files=["/a", "/b", "/c"], ops=rows_of([3, 4]), spans=spans, name="c").path
+    identities.append(pq.read_metadata(other / INDEX_NAME).metadata[b"dxt_replay.capture_id"])
+    assert identities[0] == identities[1] != identities[2]
