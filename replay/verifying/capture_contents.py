@@ -50,7 +50,7 @@ def content_parts(capture: Capture) -> list[CheckedPart]:
     indexed = (capture.path / INDEX_NAME).exists()
     counts = _Counts(capture)
     replayed = np.zeros(len(_REPLAYED), dtype=np.int64)
-    ranks = few_together(capture.index.ranks, capture.index.row_count, _ROWS_TOGETHER)
+    ranks = capture.index.ranks_together(_ROWS_TOGETHER)
     for found in in_threads(lambda some: _rank_rows(capture, counts if indexed else None, some), ranks):
         operations.checked += found.rows
         operations.count(found.differences)

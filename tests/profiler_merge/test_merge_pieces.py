@@ -119,7 +119,7 @@ def test_a_disk_that_refuses_a_worker_is_one_error_and_leaves_nothing(tmp_path):
     ranks = 1 + 2 * Workers().piece_operations // RANK_OPERATIONS
     log = tmp_path / "a.darshan"
     write_large_log(log, ranks * FILES_PER_RANK, ranks)
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({1 << 18}, {1 << 18}))"
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({1 << 14}, {1 << 14}))"
     script = f"{limited}; import sys; from dxt_replay.replay.commands.main import main; sys.exit(main(sys.argv[1:]))"
     words = ["merge", str(log), "-o", str(tmp_path / "out.capture"), "--workers", "2"]
     done = subprocess.run(

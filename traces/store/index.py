@@ -7,9 +7,10 @@ such as one of an earlier release or of another writer, has its index made from 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -65,9 +66,19 @@ class OpsIndex:
             return found
         return found[(self.first_ns[found] < starts_ns[1]) & (self.last_start_ns[found] >= starts_ns[0])]
 
-    def row_count(self, rank: int | None = None) -> int:
-        """Operations of a rank, or of all."""
-        return int(self.rows.sum() if rank is None else self.rows[self.of(rank)].sum())
+    def row_counts(self, ranks: Sequence[int]) -> np.ndarray:
+        """int64 (ranks,): operations of each rank."""
+        total = np.append(0, np.cumsum(self.rows))
+        counts: np.ndarray = (
+            total[np.searchsorted(self.rank, ranks, "right")] - total[np.searchsorted(self.rank, ranks)]
+        )
+        return counts
+
+    def ranks_together(self, rows: int) -> Iterator[tuple[int, ...]]:
+        """The ranks with operations, as runs with at most so many together, or of a single larger one."""
+        counted = zip(self.ranks, self.row_counts(self.ranks).tolist(), strict=True)
+        for some in few_together(counted, itemgetter(1), rows):
+            yield tuple(rank for rank, _ in some)
 
     def is_single(self, rank: int) -> bool:
         """Whether all operations of a rank are one stretch."""
@@ -126,7 +137,7 @@ class OpsIndex:
                 f"{folder} holds operations of rank {unknown.min()}, which capture.json does not list: merge or run "
                 "again"
             )
-        stored, expected = self.row_count(), info.made_by.get("operations_stored")
+        stored, expected = int(self.rows.sum()), info.made_by.get("operations_stored")
         if expected is not None and expected != stored:
             raise CaptureError(
                 f"{folder} holds {stored} of {expected} operations: a part is missing or truncated, copy the capture "

@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dxt_replay.traces.errors import CaptureError, exhausted
-from dxt_replay.traces.few_together import few_together
 from dxt_replay.traces.part import Part
 from dxt_replay.traces.schema import APIS, HDF5_SCHEMA, SPANS_SCHEMA, CaptureInfo
 from dxt_replay.traces.store.checks import files_table, hdf5_table, operations, spans_table
@@ -127,7 +126,7 @@ class Capture:
 
     def operation_count(self, rank: int | None = None) -> int:
         """Rows of the op stream, of one rank or of all: from the index, without reading rows."""
-        return self.index.row_count(rank)
+        return int(self.index.row_counts(self.ranks if rank is None else (rank,)).sum())
 
     def stored_rows(self, rank: int | None = None) -> int:
         """As `operation_count`; of a part as well without reading rows, and so with those outside of its window."""
@@ -250,7 +249,7 @@ class Capture:
 
         Raises: CaptureError when a part cannot be read.
         """
-        for ranks in few_together(self.index.ranks, self.stored_rows, COUNTED_TOGETHER):
+        for ranks in self.index.ranks_together(COUNTED_TOGETHER):
             used = self._stored_usage.of(ranks)
             if used is not None and self._adds_up(ranks, used):
                 yield used
@@ -261,7 +260,7 @@ class Capture:
         """Whether each rank has as many operations as the index says."""
         counted = np.zeros(len(ranks), dtype=np.int64)
         np.add.at(counted, np.searchsorted(ranks, used["rank"].to_numpy()), used["operations"].to_numpy())
-        return counted.tolist() == [self.operation_count(rank) for rank in ranks]
+        return np.array_equal(counted, self.index.row_counts(ranks))
 
     def _counted(self, rank: int) -> pa.Table:
         counter = UsageCounter()
